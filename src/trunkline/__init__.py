@@ -1,0 +1,35 @@
+"""One message bus for Python agents, actors, notebooks and instruments."""
+
+from trunkline import hooks as hooks
+from trunkline.brokers.broker import Broker as Broker
+from trunkline.brokers.broker import Feature as Feature
+from trunkline.brokers.memory import MemoryBroker as MemoryBroker
+from trunkline.brokers.recording import RecordingBroker as RecordingBroker
+from trunkline.bus.blocking import BlockingBus as BlockingBus
+from trunkline.bus.bus import Bus as Bus
+from trunkline.bus.bus import Unfinished as Unfinished
+from trunkline.bus.observe import Explanation as Explanation
+from trunkline.bus.observe import Stats as Stats
+from trunkline.bus.router import Rule as Rule
+from trunkline.clock import World as World
+from trunkline.connect import connect as connect
+from trunkline.connect import connect_blocking as connect_blocking
+from trunkline.delivery.deadletters import DeadLetter as DeadLetter
+from trunkline.delivery.fates import Account as Account
+from trunkline.delivery.fates import Fate as Fate
+from trunkline.delivery.fates import Outcome as Outcome
+from trunkline.delivery.inbox import Overflow as Overflow
+from trunkline.delivery.options import Delivery as Delivery
+from trunkline.delivery.retry import Retry as Retry
+from trunkline.delivery.stream import Stream as Stream
+from trunkline.errors import *  # noqa: F403
+from trunkline.message import Message as Message
+from trunkline.message import MessageType as MessageType
+from trunkline.message import Priority as Priority
+from trunkline.settings import Backpressure as Backpressure
+from trunkline.settings import History as History
+from trunkline.settings import Orphans as Orphans
+from trunkline.settings import Settings as Settings
+from trunkline.topic import endpoint as endpoint
+
+__version__ = "0.1.0"

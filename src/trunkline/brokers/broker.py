@@ -1,0 +1,102 @@
+"""What a broker is: it moves messages by publish and subscribe, and knows nothing of handlers, actors or kernels."""
+
+from __future__ import annotations
+
+import abc
+import enum
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Batch
+from typing import ClassVar
+
+from trunkline.clock import Sequence, World
+from trunkline.delivery.options import Delivery
+from trunkline.delivery.roster import Roster
+from trunkline.delivery.route import Route, Sink, Take, Tap, deliver
+from trunkline.delivery.stream import Stream
+from trunkline.errors import Unsupported
+from trunkline.message import Message
+from trunkline.settings import Settings
+from trunkline.topic import matches
+
+
+class Feature(enum.StrEnum):
+    """What a broker may offer beyond publish and subscribe. Asking for one it lacks raises Unsupported."""
+
+    GROUPS = "groups"
+    PRIORITY = "priority"
+    ACKNOWLEDGEMENT = "acknowledgement"
+    BACKPRESSURE = "backpressure"
+    LINKS = "links to endpoints"
+    DURABLE = "durable topics"
+
+
+class Broker(abc.ABC):
+    """One per process and place; any number of buses may share it. Used from one event loop thread."""
+
+    name: ClassVar[str]
+    features: frozenset[Feature]
+
+    def __init__(self, world: World | None = None, settings: Settings | None = None) -> None:
+        self.world = world or World()
+        self.settings = settings or Settings()
+        self.sequence = Sequence()
+        self.roster = Roster(self.world, self.settings)
+        """The subscribers in this process."""
+        self.routes: Mapping[str, Route] = {}
+        """Routes of topics in use, if publishers may write to the inboxes directly. Empty: they call `publish`."""
+
+    @abc.abstractmethod
+    async def publish(self, batch: Batch[Message]) -> None:
+        """Take messages, in order. When it returns, they are in the inboxes (in memory) or in the outbox.
+
+        A batch is of one kind: all have the topic, priority, ttl and need of acknowledgement of the first. Raises
+        Refused if a subscriber's policy says so, PartlyRefused for several; the others have the messages all the same.
+        """
+
+    @abc.abstractmethod
+    def subscribe(self, pattern: str, delivery: Delivery = Delivery()) -> Stream:
+        """An independent stream of what matches. Everything published after `await stream.opened()` is seen."""
+
+    @abc.abstractmethod
+    def tap(self, pattern: str, take: Take) -> Callable[[], None]:
+        """Call `take` with each message that matches, as it comes; it may name sinks that are to get it as well.
+
+        For the bus's own parts: answers to requests, routing rules. Returns how to stop it.
+        """
+
+    @abc.abstractmethod
+    async def aclose(self) -> None:
+        """End all streams. What was not taken gets its fate. Closing twice is fine."""
+
+    async def deliver(self, message: Message, sinks: tuple[Sink | Tap, ...]) -> None:
+        """The slow end of the publishers' short cut: offer a message to these sinks of its route."""
+        await deliver(message, sinks, self.settings.backpressure)
+
+    def link(self, pattern: str, topic: str) -> bool:
+        """Send what matches `pattern` also to whoever listens on `topic`; False if that was so already."""
+        raise Unsupported(self.name, Feature.LINKS.value)
+
+    def unlink(self, pattern: str, topic: str) -> bool:
+        """Undo `link`; False if there was none."""
+        raise Unsupported(self.name, Feature.LINKS.value)
+
+    async def flush(self) -> None:
+        """Return when everything published so far is with the broker."""
+
+    def require(self, feature: Feature) -> None:
+        if feature not in self.features:
+            raise Unsupported(self.name, feature.value)
+
+    # What the broker can tell
+
+    def subscribers(self, topic: str) -> list[str]:
+        """The names of who would get a message on this topic, as far as this process knows."""
+        return [inbox.name for inbox in self.roster if matches(inbox.pattern, topic)]
+
+    def heard(self, topic: str) -> bool:
+        """Whether anybody, as far as this process knows, would get a message on this topic."""
+        return bool(self.subscribers(topic))
+
+    def published_by_topic(self) -> dict[str, int]:
+        """How many messages were published on each topic."""
+        return {}

@@ -1,0 +1,258 @@
+"""The broker inside one process: an awaited publish is in the inboxes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Batch
+
+import msgspec
+
+from trunkline.brokers.broker import Broker, Feature
+from trunkline.clock import World
+from trunkline.delivery.inbox import Inbox
+from trunkline.delivery.options import Delivery
+from trunkline.delivery.route import Group, GroupSink, Route, Sink, Take, Tap
+from trunkline.delivery.stream import Stream
+from trunkline.errors import BackpressureTimeout, Congested, PartlyRefused, Refused, StreamClosed
+from trunkline.message import NORMAL, Message
+from trunkline.settings import Settings
+from trunkline.topic import BROADCAST, ENDPOINT_PREFIX, TopicTree, validate_pattern, validate_topic
+
+
+class Member:
+    """An inbox that shares what it gets with the others of its group."""
+
+    __slots__ = ("group", "inbox")
+
+    def __init__(self, group: Group, inbox: Inbox) -> None:
+        self.group = group
+        self.inbox = inbox
+
+
+class Link:
+    """What matches its pattern also goes to whoever listens on `topic`."""
+
+    __slots__ = ("topic",)
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+
+
+Entry = Inbox | Member | Link | Tap
+
+
+class MemoryBroker(Broker):
+    name = "memory"
+    features = frozenset(
+        {Feature.GROUPS, Feature.PRIORITY, Feature.ACKNOWLEDGEMENT, Feature.BACKPRESSURE, Feature.LINKS}
+    )
+
+    def __init__(self, world: World | None = None, settings: Settings | None = None) -> None:
+        super().__init__(world, settings)
+        self.routes: dict[str, Route] = {}
+        self._topics: dict[str, Route] = {}
+        self._tree: TopicTree[Entry] = TopicTree()
+        self._entries: dict[str, Entry] = {}
+        self._groups: dict[str, Group] = {}
+        self._links: dict[tuple[str, str], Link] = {}
+        self._closed = False
+
+    # Publishing
+
+    async def publish(self, batch: Batch[Message]) -> None:
+        if not batch:
+            return
+        first = batch[0]
+        if not first.seq:
+            batch = [msgspec.structs.replace(message, seq=self.sequence.next()) for message in batch]
+        plain = first.priority == NORMAL and first.ttl_s is None and not first.requires_ack
+        count = len(batch)
+        failures: list[tuple[Message, Exception]] = []
+        at = 0
+        while at < count:
+            # Asked again after each wait: subscriptions may have changed meanwhile.
+            route = self.route(first.topic)
+            if plain and not route.special:
+                chunk = self._extend(route, batch, at)
+                if chunk:
+                    at += chunk
+                    continue
+            message = batch[at]
+            route.published += 1
+            at += 1
+            try:
+                await self.deliver(message, route.sinks)
+            except (BackpressureTimeout, Congested) as error:
+                # The rest would wait as long, one by one, with as little hope.
+                failures.extend((late, error) for late in batch[at - 1 :])
+                break
+            except Refused as error:
+                failures.append((message, error))
+        if failures:
+            raise failures[0][1] if count == 1 else PartlyRefused(failures, count)
+
+    def _extend(self, route: Route, batch: Batch[Message], at: int) -> int:
+        """Put as much of a plain batch into the inboxes as all of them have room for; say how much that was."""
+        room = min((inbox.room - len(inbox.queue) for inbox in route.plain), default=len(batch))
+        if room <= 0:
+            return 0
+        chunk = batch[at : at + room] if at or room < len(batch) else batch
+        size = len(chunk)
+        route.published += size
+        for inbox in route.plain:
+            inbox.accepted += size
+            inbox.queue.extend(chunk)
+            if inbox.sleepers:
+                inbox.wake()
+        return size
+
+    async def deliver(self, message: Message, sinks: tuple[Sink | Tap, ...]) -> None:
+        """Offer a message to these of its sinks, and let go of subscribers that vanished without leaving."""
+        try:
+            await super().deliver(message, sinks)
+        finally:
+            for sink in sinks:
+                if isinstance(sink, Inbox) and sink.abandoned:
+                    self._leave(sink)
+
+    def route(self, topic: str) -> Route:
+        """The route of a topic: found once, then kept until subscriptions change."""
+        if self._closed:
+            raise StreamClosed("the memory broker")
+        route = self.routes.get(topic)
+        if route is not None:
+            return route
+        route = self._topics.get(topic)
+        if route is None:
+            route = Route(validate_topic(topic))
+            if len(self._topics) >= self.settings.max_topics:
+                forgotten = next(iter(self._topics))
+                del self._topics[forgotten]
+                self.routes.pop(forgotten, None)
+            self._topics[topic] = route
+        self._resolve(route)
+        self.routes[topic] = route
+        return route
+
+    def _resolve(self, route: Route) -> None:
+        plain: list[Inbox] = []
+        special: list[Sink | Tap] = []
+        groups: dict[Group, list[Inbox]] = {}
+        for entry in self._listeners(route.topic):
+            if isinstance(entry, Member):
+                groups.setdefault(entry.group, []).append(entry.inbox)
+            elif isinstance(entry, Inbox) and entry.gate is None:
+                plain.append(entry)
+            else:
+                special.append(entry)
+        special.extend(GroupSink(group, tuple(members)) for group, members in groups.items())
+        route.plain = tuple(plain)
+        route.special = tuple(special)
+
+    def _listeners(self, topic: str) -> list[Inbox | Member | Tap]:
+        found: dict[Inbox | Member | Tap, None] = {}
+        for entry in self._tree.match(topic):
+            if not isinstance(entry, Link):
+                found[entry] = None
+                continue
+            # One step only: a link leads to an endpoint, never on to another link.
+            for linked in self._tree.match(entry.topic):
+                if not isinstance(linked, Link):
+                    found[linked] = None
+        return list(found)
+
+    # Subscribing
+
+    def subscribe(self, pattern: str, delivery: Delivery = Delivery()) -> Stream:
+        if self._closed:
+            raise StreamClosed("the memory broker")
+        validate_pattern(pattern)
+        inbox, stream = self.roster.join(pattern, delivery, self._leave)
+        entry: Entry = inbox
+        if delivery.group is not None:
+            entry = Member(self._groups.setdefault(delivery.group, Group(delivery.group)), inbox)
+        self._entries[inbox.name] = entry
+        for each in _patterns(pattern):
+            self._attach(each, entry)
+        return stream
+
+    def tap(self, pattern: str, take: Take) -> Callable[[], None]:
+        tap = Tap(take)
+        self._attach(validate_pattern(pattern), tap)
+
+        def stop() -> None:
+            self._detach(pattern, tap)
+
+        return stop
+
+    def link(self, pattern: str, topic: str) -> bool:
+        """Send what matches `pattern` also to whoever listens on `topic`; False if that was so already."""
+        if (pattern, topic) in self._links:
+            return False
+        link = self._links[(pattern, topic)] = Link(validate_topic(topic))
+        self._attach(validate_pattern(pattern), link)
+        return True
+
+    def unlink(self, pattern: str, topic: str) -> bool:
+        link = self._links.pop((pattern, topic), None)
+        return link is not None and self._detach(pattern, link)
+
+    def _attach(self, pattern: str, entry: Entry) -> None:
+        self._tree.add(pattern, entry)
+        self.routes.clear()
+
+    def _detach(self, pattern: str, entry: Entry) -> bool:
+        self.routes.clear()
+        return self._tree.remove(pattern, entry)
+
+    def _leave(self, inbox: Inbox) -> None:
+        entry = self._entries.pop(inbox.name, None)
+        if entry is None:
+            return
+        for each in _patterns(inbox.pattern):
+            self._detach(each, entry)
+        self.roster.part(inbox, self._heirs(entry) if isinstance(entry, Member) else None)
+
+    def _heirs(self, leaver: Member) -> Callable[[Message], bool]:
+        """Pass a message on to the members that stay; False if there are none left for it."""
+
+        def pass_on(message: Message) -> bool:
+            stay = tuple(
+                entry.inbox
+                for entry in self._tree.match(message.topic)
+                if isinstance(entry, Member) and entry.group is leaver.group
+            )
+            if not stay:
+                return False
+            heir = leaver.group.pick(stay)
+            heir.accepted += 1
+            heir.return_to_front(message)
+            return True
+
+        return pass_on
+
+    def subscribers(self, topic: str) -> list[str]:
+        names: list[str] = []
+        for entry in self._listeners(topic):
+            if isinstance(entry, Member):
+                names.append(entry.inbox.name)
+            elif isinstance(entry, Inbox):
+                names.append(entry.name)
+        return names
+
+    def heard(self, topic: str) -> bool:
+        return bool(self.route(topic).sinks)
+
+    def published_by_topic(self) -> dict[str, int]:
+        return {topic: route.published for topic, route in self._topics.items() if route.published}
+
+    async def aclose(self) -> None:
+        self._closed = True
+        for inbox in self.roster:
+            self._leave(inbox)
+        self.routes.clear()
+
+
+def _patterns(pattern: str) -> tuple[str, ...]:
+    """An endpoint also gets what is for everyone."""
+    return (pattern, BROADCAST) if pattern.startswith(ENDPOINT_PREFIX) else (pattern,)

@@ -1,0 +1,205 @@
+"""The bus: what people program against. Four layers: publishing, requesting, handling, and here life and observation."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from trunkline.brokers.broker import Broker
+from trunkline.bus.dispatcher import Handler
+from trunkline.bus.handling import Handling
+from trunkline.bus.observe import Explanation, Lazy, Stats
+from trunkline.bus.threads import ThreadDoor
+from trunkline.delivery.deadletters import DeadLetter, DeadLetters
+from trunkline.delivery.fates import Account, Fate, Outcome
+from trunkline.delivery.stream import Stream
+from trunkline.errors import TrunklineError
+from trunkline.hooks.hook import Hook
+from trunkline.message import Message, MessageType
+from trunkline.settings import Settings
+from trunkline.topic import DEAD_PREFIX
+
+log = logging.getLogger("trunkline.bus")
+
+
+class Unfinished(msgspec.Struct, frozen=True):
+    """A message that a closing bus could not finish, and what became of it."""
+
+    message: Message
+    outcome: Outcome
+
+
+class Bus(Handling):
+    """Publish, send, request, subscribe, handle. Used from one event loop; other threads use `from_thread`."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        name: str = "bus",
+        settings: Settings | None = None,
+        hooks: Iterable[Hook] = (),
+        owns_broker: bool = False,
+    ) -> None:
+        super().__init__(broker, name, settings, hooks)
+        self._owns_broker = owns_broker
+        self._notices: set[asyncio.Task[None]] = set()
+        self._door: ThreadDoor | None = None
+        self._closing: asyncio.Task[list[Unfinished]] | None = None
+        # Of several buses on one broker, the first tells of its dead letters.
+        if broker.roster.announce_dead is None:
+            broker.roster.announce_dead = self._announce_dead
+        for hook in self._out.hooks:
+            if (attach := getattr(hook, "attach", None)) is not None:
+                attach(self)
+            if (handling := getattr(hook, "handling", None)) is not None:
+                self.arounds.append(handling)
+
+    def from_thread(self) -> ThreadDoor:
+        """The door for other threads. Call this in the event loop, hand the door to the threads."""
+        if self._door is None:
+            self._door = ThreadDoor(self.publish, asyncio.get_running_loop())
+        return self._door
+
+    # Observation
+
+    def stats(self) -> Stats:
+        """How the bus is doing; cheap enough to call at any time."""
+        out = self._out
+        total = out.total
+        accounts = self.broker.roster.accounts()
+        account = sum(accounts.values(), Account())
+        return Stats(
+            total_messages=total,
+            total_failed=out.refusals.total + account.dead,
+            total_refused=out.refusals.total,
+            unrouted=out.unrouted,
+            pending=account.in_flight,
+            dead_letters=len(self.dead_letters),
+            orphans=len(self._requests.orphans),
+            open_requests=len(self._requests),
+            subscribers=len(self.broker.roster),
+            account=account,
+            per_topic=Lazy(self.broker.published_by_topic),
+            per_sender=Lazy(lambda: out.senders.counts(total)),
+        )
+
+    def accounts(self) -> Mapping[str, Account]:
+        """The books of each subscriber; those who left are summed up under the empty name."""
+        return self.broker.roster.accounts()
+
+    def pending(self) -> int:
+        """How many deliveries are in flight: in inboxes, waiting for room or the next attempt, being handled."""
+        return self.broker.roster.pending()
+
+    def history(self, limit: int | None = None, topic: str | None = None) -> list[Message]:
+        """The last messages accepted, oldest first; `topic` is a pattern."""
+        return self._out.history.last(limit, topic)
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """What could not be handled, with cause, attempts and traceback; replay it from here."""
+        return self.broker.roster.dead_letters
+
+    def explain(self, message_id: str) -> Explanation:
+        """Where a message went, and why."""
+        refusal = self._out.refusals.find(message_id)
+        message = self._find(message_id)
+        if message is None:
+            if refusal is not None:
+                return Explanation(message_id, None, (refusal,))
+            note = "not known here: never accepted by this bus, or longer ago than it remembers"
+            return Explanation(message_id, None, (), note)
+        outcomes = self.broker.roster.outcomes(message)
+        if refusal is not None:
+            outcomes.append(refusal)
+        note = "" if outcomes else "accepted, and nobody subscribed to its topic at the time"
+        return Explanation(message_id, message, tuple(outcomes), note)
+
+    def _find(self, message_id: str) -> Message | None:
+        if (message := self._out.history.find(message_id)) is not None:
+            return message
+        for letter in self.dead_letters.find(message_id=message_id):
+            return letter.message
+        waiting = (message for inbox in self.broker.roster for message in inbox.messages())
+        return next((message for message in waiting if message.id == message_id), None)
+
+    def _announce_dead(self, letter: DeadLetter) -> None:
+        """Tell whoever subscribes to `_dead.>`. The death of a notice is not announced again."""
+        topic = f"{DEAD_PREFIX}{letter.message.topic}"
+        if letter.message.topic.startswith(DEAD_PREFIX) or self._out.closed or not self.subscribers(topic):
+            return
+        task = asyncio.get_running_loop().create_task(self._tell(topic, letter))
+        self._notices.add(task)
+        task.add_done_callback(self._notices.discard)
+
+    async def _tell(self, topic: str, letter: DeadLetter) -> None:
+        headers = {"subscriber": letter.subscriber, "cause": letter.cause.value, "reason": letter.reason}
+        try:
+            await self.publish(
+                topic,
+                letter.message.payload,
+                type=MessageType.ERROR,
+                content_type=letter.message.content_type,
+                correlation_id=letter.message.id,
+                headers=headers,
+            )
+        except TrunklineError as error:
+            log.warning("nobody could be told of the dead letter %s: %s", letter.message.id, error)
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self, drain_s: float | None = None) -> list[Unfinished]:
+        """Take nothing new, let handlers finish for up to `drain_s` seconds, stop; return what was not finished.
+
+        Closing twice is fine, and gives the same answer. Cancelled, it stops waiting and closes at once.
+        """
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(self.settings.drain_s if drain_s is None else drain_s))
+        return await self._closing
+
+    async def _close(self, drain_s: float) -> list[Unfinished]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + drain_s
+        if self._door is not None:
+            await self._door.aclose(drain_s)
+        self._routes = {}
+        self._out.closed = True
+        parts: list[Handler | Stream] = [*self._handlers, *self._streams]
+        for part in parts:
+            part.stop()
+        if parts:
+            drains = [asyncio.create_task(part.drained()) for part in parts]
+            _, late = await asyncio.wait(drains, timeout=max(0.0, deadline - loop.time()))
+            await _cancel(late)
+        left = [(part.name, message) for part in parts for message in part.unfinished()]
+        for part in parts:
+            await part.aclose()
+        await _cancel(self._notices)
+        self._end_requests()
+        if self._owns_broker:
+            await self.broker.aclose()
+        if left:
+            log.warning("closed with %d messages unfinished: aclose() returns them", len(left))
+        reason = "the bus closed before it was handled"
+        return [Unfinished(message, Outcome(name, Fate.DROPPED, reason, self._time_ns())) for name, message in left]
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

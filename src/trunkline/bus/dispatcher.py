@@ -1,0 +1,146 @@
+"""The dispatcher: takes messages from a stream, runs the handler on them, and sees to what follows.
+
+Well handled is acknowledged, and answered if it was a request. Failed is tried again as the subscription says, and in
+the end a dead letter. A failure concerns its message alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from trunkline.bus.handlers import Call
+from trunkline.delivery.deadletters import Cause, describe
+from trunkline.delivery.fates import Account
+from trunkline.delivery.stream import Stream
+from trunkline.errors import HandlerTimeout, InvalidPayload, Reject
+from trunkline.message import Message, MessageType
+
+log = logging.getLogger("trunkline.handlers")
+
+Around = Callable[[Message], contextlib.AbstractContextManager[None]]
+
+
+class Surroundings(Protocol):
+    """What a dispatcher needs of its bus."""
+
+    arounds: list[Around]
+
+    def handled(self, message: Message, well: bool) -> None: ...
+
+    def forget(self, handler: Handler) -> None: ...
+
+    def respond(self, request: Message, value: object) -> Awaitable[None]: ...
+
+    def respond_error(self, request: Message, error: BaseException) -> Awaitable[None]: ...
+
+    def acknowledge(self, message: Message) -> Awaitable[None]: ...
+
+
+class Handler:
+    """A function at work on a subscription. `concurrency` messages are handled at once; 1 keeps their order."""
+
+    def __init__(
+        self,
+        bus: Surroundings,
+        stream: Stream,
+        call: Call,
+        *,
+        concurrency: int = 1,
+        timeout_s: float | None = None,
+    ) -> None:
+        self._bus = bus
+        self._stream = stream
+        self._custody = stream.custody
+        self._call = call
+        self._timeout_s = timeout_s
+        self._workers = [
+            asyncio.create_task(self._work(), name=f"{stream.name} worker {number}")
+            for number in range(1, concurrency + 1)
+        ]
+
+    @property
+    def name(self) -> str:
+        return self._stream.name
+
+    @property
+    def pattern(self) -> str:
+        return self._stream.pattern
+
+    def account(self) -> Account:
+        return self._stream.account()
+
+    def unfinished(self) -> list[Message]:
+        return self._stream.unfinished()
+
+    async def drained(self) -> None:
+        """After `stop`: return when all that was there is handled or dead."""
+        await asyncio.wait(self._workers)
+
+    def stop(self) -> None:
+        """Take in nothing new; go on with what is there."""
+        self._stream.stop()
+
+    async def aclose(self) -> None:
+        """Stop at once. What is being handled is interrupted and, like what waits, gets its fate."""
+        for worker in self._workers:
+            worker.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+        await self._stream.aclose()
+        self._bus.forget(self)
+
+    async def _work(self) -> None:
+        while (message := await self._stream.recv()) is not None:
+            try:
+                await self._handle(message)
+            except asyncio.CancelledError:
+                self._custody.give_back(message)
+                raise
+
+    async def _handle(self, message: Message) -> None:
+        custody = self._custody
+        custody.working.add(message.seq)
+        try:
+            result = await self._run(message)
+            if message.request_id is not None and message.type is MessageType.REQUEST:
+                await self._bus.respond(message, result)
+        except InvalidPayload as error:
+            await self._failed(message, error, Cause.INVALID_PAYLOAD)
+        except Reject as error:
+            await self._failed(message, error, Cause.REJECTED)
+        except HandlerTimeout as error:
+            await self._failed(message, error, Cause.HANDLER_TIMEOUT)
+        except Exception as error:
+            await self._failed(message, error, Cause.HANDLER_FAILED)
+        else:
+            custody.ack(message)
+            self._bus.handled(message, True)
+            if message.requires_ack and message.reply_to is not None and message.type is not MessageType.REQUEST:
+                await self._bus.acknowledge(message)
+
+    async def _run(self, message: Message) -> Any:
+        arounds = self._bus.arounds
+        if not arounds and self._timeout_s is None:
+            return await self._call(message)
+        with contextlib.ExitStack() as stack:
+            for around in arounds:
+                stack.enter_context(around(message))
+            try:
+                async with asyncio.timeout(self._timeout_s) as limit:
+                    return await self._call(message)
+            except TimeoutError as error:
+                if not limit.expired():
+                    raise
+                assert self._timeout_s is not None
+                raise HandlerTimeout(self.name, self._timeout_s) from error
+
+    async def _failed(self, message: Message, error: Exception, cause: Cause) -> None:
+        pause_s = self._custody.fail(message, error, cause)
+        self._bus.handled(message, False)
+        if pause_s is not None:
+            log.info("%s failed on %s, next attempt in %.3g s: %s", self.name, message.id, pause_s, describe(error))
+        elif message.type is MessageType.REQUEST and message.request_id is not None:
+            await self._bus.respond_error(message, error)

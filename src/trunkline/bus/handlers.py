@@ -1,0 +1,86 @@
+"""Handlers: how a function gets its arguments from a message, by its annotations."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, get_type_hints
+
+from trunkline.errors import UsageError
+from trunkline.message import Message
+
+Call = Callable[[Message], Awaitable[Any]]
+
+
+def bind(function: Callable[..., Any]) -> Call:
+    """A call that decodes the payload to the annotated type and runs the function; plain functions run in a thread.
+
+    A parameter annotated `Message` gets the message itself; one other parameter gets the payload, as its annotated type
+    or as plain values. Raises UsageError for a function that wants anything else.
+    """
+    parameters = _parameters(function)
+    hints = _hints(function, parameters)
+    wanted: list[Any] = [hints.get(parameter.name, Any) for parameter in parameters]
+    if len([hint for hint in wanted if hint is not Message]) > 1:
+        raise UsageError(
+            f"{name_of(function)} takes {len(wanted)} values, and a message has one payload: "
+            "take the payload, the Message, or both"
+        )
+    if is_async(function):
+        return functools.partial(_call_async, function, wanted)
+    return functools.partial(_call_in_thread, function, wanted)
+
+
+async def _call_async(function: Callable[..., Awaitable[Any]], wanted: list[Any], message: Message) -> Any:
+    return await function(*[message if hint is Message else message.decode(hint) for hint in wanted])
+
+
+async def _call_in_thread(function: Callable[..., Any], wanted: list[Any], message: Message) -> Any:
+    arguments = [message if hint is Message else message.decode(hint) for hint in wanted]
+    return await asyncio.to_thread(function, *arguments)
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    name: str = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return name.replace("<locals>.", "").rpartition(".")[2] if "<locals>" in name else name
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    given = inspect.signature(function).parameters.values()
+    parameters = [
+        parameter
+        for parameter in given
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        and (parameter.default is parameter.empty or parameter.annotation is not parameter.empty)
+    ]
+    if any(parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty for parameter in given):
+        raise UsageError(f"{name_of(function)} has a keyword-only argument without a default: nobody can give it one")
+    return parameters
+
+
+def _hints(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> dict[str, Any]:
+    target: Any = function
+    while isinstance(target, functools.partial):
+        target = target.func
+    if not inspect.isroutine(target):
+        target = type(target).__call__
+    try:
+        return get_type_hints(target)
+    except NameError as error:
+        plain = {p.name: p.annotation for p in parameters if not isinstance(p.annotation, str)}
+        if len(plain) == len(parameters):
+            return {name: hint for name, hint in plain.items() if hint is not inspect.Parameter.empty}
+        raise UsageError(
+            f"cannot find the type {error.name!r} that {name_of(function)} is annotated with: "
+            "define it at the top of its module"
+        ) from error

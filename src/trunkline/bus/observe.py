@@ -1,0 +1,151 @@
+"""Observation: what the bus remembers and counts of its own traffic."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from trunkline.delivery.fates import Account, Fate, Outcome
+from trunkline.message import Message
+from trunkline.settings import History as HistoryLimits
+from trunkline.topic import matches
+
+ELIDED = "elided"
+MAX_REFUSALS = 10_000
+MAX_SENDERS = 10_000
+OTHERS = "…"
+
+
+class History:
+    """The last messages the bus accepted, oldest first. Large payloads are left out: `encoding` is "elided" then."""
+
+    def __init__(self, limits: HistoryLimits) -> None:
+        self.max_payload_bytes = limits.max_payload_bytes
+        self._messages: deque[Message] = deque(maxlen=limits.max_messages if limits.enabled else 0)
+        self.add = self._messages.append
+        """For messages known to be small."""
+        self.add_many = self._messages.extend
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def remember(self, message: Message) -> None:
+        if len(message.payload) > self.max_payload_bytes:
+            message = msgspec.structs.replace(message, payload=b"", encoding=ELIDED)
+        self._messages.append(message)
+
+    def last(self, limit: int | None = None, topic: str | None = None) -> list[Message]:
+        found = [message for message in self._messages if topic is None or matches(topic, message.topic)]
+        return found if limit is None else found[-limit:]
+
+    def find(self, message_id: str) -> Message | None:
+        return next((message for message in reversed(self._messages) if message.id == message_id), None)
+
+
+class Refusals:
+    """What the bus did not take, and why: counted by kind of error, the latest kept by message id."""
+
+    def __init__(self) -> None:
+        self.by_error: Counter[str] = Counter()
+        self._latest: dict[str, Outcome] = {}
+
+    @property
+    def total(self) -> int:
+        return self.by_error.total()
+
+    def add(self, message_id: str, who: str, error: BaseException, at_ns: int) -> None:
+        self.by_error[type(error).__name__] += 1
+        self._latest.pop(message_id, None)
+        self._latest[message_id] = Outcome(who, Fate.REFUSED, f"{type(error).__name__}: {error}", at_ns)
+        if len(self._latest) > MAX_REFUSALS:
+            del self._latest[next(iter(self._latest))]
+
+    def find(self, message_id: str) -> Outcome | None:
+        return self._latest.get(message_id)
+
+
+class Senders:
+    """Messages by sender. The bus's own are what is left of the total, so they cost nothing to count."""
+
+    def __init__(self, own: str) -> None:
+        self._own = own
+        self._others: Counter[str] = Counter()
+
+    def add(self, sender: str, count: int = 1) -> None:
+        if sender == self._own:
+            return
+        if sender not in self._others and len(self._others) >= MAX_SENDERS:
+            sender = OTHERS
+        self._others[sender] += count
+
+    def counts(self, total: int) -> dict[str, int]:
+        own = total - self._others.total()
+        return {**({self._own: own} if own else {}), **self._others}
+
+
+class Lazy(Mapping[str, int]):
+    """Counts that are gathered when they are first looked at, and stay as they were then."""
+
+    def __init__(self, gather: Callable[[], dict[str, int]]) -> None:
+        self._gather = gather
+        self._counts: dict[str, int] | None = None
+
+    def _now(self) -> dict[str, int]:
+        if self._counts is None:
+            self._counts = self._gather()
+        return self._counts
+
+    def __getitem__(self, key: str) -> int:
+        return self._now()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._now())
+
+    def __len__(self) -> int:
+        return len(self._now())
+
+    def __repr__(self) -> str:
+        return repr(self._now())
+
+
+class Stats(msgspec.Struct, frozen=True):
+    """How the bus is doing.
+
+    `total_messages` were accepted, `total_failed` refused or dead, `unrouted` had no subscriber. `pending` deliveries
+    are in flight. `per_topic` and `per_sender` are gathered when first looked at.
+    """
+
+    total_messages: int
+    total_failed: int
+    total_refused: int
+    unrouted: int
+    pending: int
+    dead_letters: int
+    orphans: int
+    open_requests: int
+    subscribers: int
+    account: Account
+    per_topic: Mapping[str, int]
+    per_sender: Mapping[str, int]
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Where a message went: one outcome per subscriber that had it. Print it."""
+
+    message_id: str
+    message: Message | None
+    outcomes: tuple[Outcome, ...]
+    note: str = ""
+
+    def __str__(self) -> str:
+        topic = f" on {self.message.topic}" if self.message is not None else ""
+        lines = [f"message {self.message_id}{topic}"]
+        lines += [
+            f"  {outcome.subscriber}: {outcome.fate.value}{f' ({outcome.reason})' if outcome.reason else ''}"
+            for outcome in self.outcomes
+        ]
+        if self.note:
+            lines.append(f"  {self.note}")
+        return "\n".join(lines)

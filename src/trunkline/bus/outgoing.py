@@ -1,0 +1,116 @@
+"""The way out: messages are built, pass the hooks, are counted and remembered, and reach the broker.
+
+`Bus.publish` has a short cut past all of it for the plainest case; this is the whole way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+import msgspec
+
+from trunkline.brokers.broker import Broker
+from trunkline.bus.observe import History, Refusals, Senders
+from trunkline.clock import Ids
+from trunkline.errors import BusClosed, HookFailed, MessageExpired, MessageTooLarge, PartlyRefused, Refused
+from trunkline.hooks.hook import Batch, Hook, Passage, in_order
+from trunkline.message import Message
+from trunkline.settings import Settings
+
+
+class Outgoing:
+    def __init__(self, broker: Broker, name: str, settings: Settings, hooks: Iterable[Hook]) -> None:
+        self._broker = broker
+        self._name = name
+        self._settings = settings
+        self.hooks = in_order(hooks)
+        self.ids = Ids(broker.world.uuid7)
+        self.history = History(settings.history)
+        self.refusals = Refusals()
+        self.senders = Senders(name)
+        self.total = 0
+        self.unrouted = 0
+        self.closed = False
+
+    def stamp(self, message: Message) -> Message:
+        """Give a message what it lacks: id, time, sender. Raises MessageTooLarge."""
+        now_ns = self._broker.world.time_ns()
+        if len(message.payload) > self._settings.max_message_bytes:
+            raise MessageTooLarge(len(message.payload), self._settings.max_message_bytes)
+        if message.id and message.timestamp_ns and message.sender:
+            return message
+        return msgspec.structs.replace(
+            message,
+            id=message.id or self.ids.next(now_ns),
+            timestamp_ns=message.timestamp_ns or now_ns,
+            sender=message.sender or self._name,
+        )
+
+    async def send(self, batch: Sequence[Message]) -> None:
+        """Publish stamped messages of one topic. What is refused is on record, and raised."""
+        if self.closed:
+            raise BusClosed(self._name)
+        passage = Passage(self.hooks, self._accept)
+        try:
+            await passage.run(batch)
+        except PartlyRefused as error:
+            accepted = {message.id for message in passage.accepted}
+            for message, why in error.refused:
+                if message.id not in accepted:
+                    self.refuse(message, why)
+            raise
+        except Exception as error:
+            self._refuse_rest(batch, passage, error)
+            raise
+        if len(passage.accepted) < len(batch):
+            swallowed = HookFailed("of this bus", RuntimeError("neither forwarded the message nor said why"))
+            if self._refuse_rest(batch, passage, swallowed):
+                raise swallowed
+
+    def _refuse_rest(self, batch: Batch, passage: Passage, error: Exception) -> int:
+        accepted = {message.id for message in passage.accepted}
+        rest = [message for message in batch if message.id not in accepted]
+        for message in rest:
+            self.refuse(message, error)
+        return len(rest)
+
+    def refuse(self, message: Message, error: Exception) -> None:
+        """Put on record that the publisher was told no."""
+        self.refusals.add(message.id, self._name, error, self._broker.world.time_ns())
+
+    async def _accept(self, batch: Batch) -> None:
+        failures: list[tuple[Message, Exception]] = []
+        for _, same in groupby(self._fresh(batch, failures), key=_kind):
+            run = list(same)
+            topic = run[0].topic
+            self.total += len(run)
+            if not self._broker.heard(topic):
+                self.unrouted += len(run)
+            try:
+                await self._broker.publish(run)
+            except PartlyRefused as error:
+                failures.extend(error.refused)
+            except Refused as error:
+                failures.append((run[0], error))
+        if failures:
+            raise failures[0][1] if len(batch) == 1 else PartlyRefused(failures, len(batch))
+
+    def _fresh(self, batch: Batch, failures: list[tuple[Message, Exception]]) -> Iterator[Message]:
+        """Number and remember what has not expired on its way here."""
+        now_ns = self._broker.world.time_ns()
+        for message in batch:
+            expires_ns = message.expires_ns
+            if expires_ns is not None and now_ns >= expires_ns:
+                error = MessageExpired(message.id, (now_ns - expires_ns) / 1e9)
+                self.refuse(message, error)
+                failures.append((message, error))
+                continue
+            numbered = msgspec.structs.replace(message, seq=self._broker.sequence.next())
+            self.history.remember(numbered)
+            self.senders.add(numbered.sender)
+            yield numbered
+
+
+def _kind(message: Message) -> tuple[str, int, float | None, bool]:
+    return message.topic, message.priority, message.ttl_s, message.requires_ack

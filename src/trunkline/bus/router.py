@@ -1,0 +1,167 @@
+"""The router: rules that send messages to named handlers, by type, sender, recipient, topic and content.
+
+Rules of higher priority are evaluated earlier; every matching rule counts, and a handler gets a message once. Each
+handler has an inbox of its own, so a slow or failing one does not hold up the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import Any
+
+import msgspec
+
+from trunkline.bus.dispatcher import Handler
+from trunkline.delivery.inbox import Inbox
+from trunkline.delivery.route import Take, deliver
+from trunkline.errors import DuplicateName, UnknownHandler, UsageError
+from trunkline.expression import Filter, compile_filter
+from trunkline.message import Message, MessageType
+from trunkline.settings import Backpressure, Group
+from trunkline.topic import EVERYTHING, TopicTree, validate_pattern
+
+MAX_CACHED_TOPICS = 10_000
+
+
+class Rule(Group, frozen=True):
+    """Messages that pass all its filters go to the handler. A filter that is None lets everything pass.
+
+    `sender` and `recipient` may have `*` and `?` in them; `topic` is a pattern; `where` is a filter expression.
+    """
+
+    id: str
+    handler: str
+    type: MessageType | None = None
+    sender: str | None = None
+    recipient: str | None = None
+    topic: str | None = None
+    where: str | None = None
+    priority: int | None = None
+    enabled: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.id or not self.handler:
+            raise UsageError("a rule needs an id and the name of a handler")
+        if self.topic is not None:
+            validate_pattern(self.topic)
+
+
+class _Active:
+    """A rule with its filter compiled."""
+
+    __slots__ = ("content", "rule")
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.content: Filter | None = None if rule.where is None else compile_filter(rule.where)
+
+    def fits(self, message: Message) -> bool:
+        rule = self.rule
+        return (
+            (rule.type is None or message.type == rule.type)
+            and (rule.sender is None or fnmatchcase(message.sender, rule.sender))
+            and (rule.recipient is None or fnmatchcase(message.recipient or "", rule.recipient))
+            and (self.content is None or self.content(message, message.decode))
+        )
+
+
+StartHandler = Callable[..., tuple[Handler, Inbox]]
+
+
+class Router:
+    def __init__(self, start: StartHandler, tap: Callable[[Take], Callable[[], None]], limits: Backpressure) -> None:
+        self._start = start
+        self._tap = tap
+        self._limits = limits
+        self._untap: Callable[[], None] | None = None
+        self._handlers: dict[str, tuple[Handler, Inbox]] = {}
+        self._rules: dict[str, _Active] = {}
+        self._tree: TopicTree[_Active] = TopicTree()
+        self._cache: dict[str, tuple[_Active, ...]] = {}
+
+    def register_handler(self, name: str, function: Callable[..., Any], **options: Any) -> Handler:
+        """A named handler; `options` are those of `bus.on`. It gets what the rules send it, and nothing else."""
+        if name in self._handlers:
+            raise DuplicateName("handler", name)
+        self._handlers[name] = self._start(name, function, **options)
+        return self._handlers[name][0]
+
+    async def remove_handler(self, name: str) -> None:
+        """Stop a handler and remove the rules that name it."""
+        if name not in self._handlers:
+            raise UnknownHandler(name, list(self._handlers))
+        for rule in self.rules():
+            if rule.handler == name:
+                self.remove_rule(rule.id)
+        handler, _ = self._handlers.pop(name)
+        await handler.aclose()
+
+    def add_rule(self, rule: Rule) -> None:
+        """From the next message on. Raises UnknownHandler, DuplicateName or InvalidExpression."""
+        if rule.handler not in self._handlers:
+            raise UnknownHandler(rule.handler, list(self._handlers))
+        if rule.id in self._rules:
+            raise DuplicateName("rule", rule.id)
+        active = self._rules[rule.id] = _Active(rule)
+        self._tree.add(rule.topic or EVERYTHING, active)
+        self._changed()
+
+    def remove_rule(self, rule_id: str) -> Rule:
+        active = self._rules.pop(rule_id, None)
+        if active is None:
+            raise UsageError(f"no rule with the id {rule_id!r}; there are: {', '.join(self._rules) or 'none'}")
+        self._tree.remove(active.rule.topic or EVERYTHING, active)
+        self._changed()
+        return active.rule
+
+    def enable(self, rule_id: str, enabled: bool = True) -> None:
+        rule = self.remove_rule(rule_id)
+        self.add_rule(msgspec.structs.replace(rule, enabled=enabled))
+
+    def rules(self) -> list[Rule]:
+        """In the order in which they are evaluated."""
+        return [active.rule for active in sorted(self._rules.values(), key=_rank)]
+
+    def handlers(self) -> list[str]:
+        return list(self._handlers)
+
+    def matching(self, message: Message) -> list[Rule]:
+        """The rules that would act on this message, for finding out why one does or does not."""
+        return [active.rule for active in self._candidates(message.topic) if active.fits(message)]
+
+    async def route(self, message: Message) -> list[str]:
+        """Give a message to the handlers its rules name; return their names. The bus does this with every publish."""
+        inboxes = self.select(message)
+        await deliver(message, inboxes, self._limits)
+        return [inbox.name for inbox in inboxes]
+
+    def select(self, message: Message) -> list[Inbox]:
+        """The inboxes of the handlers that are to get this message, each once, by priority of their rules."""
+        chosen: dict[str, Inbox] = {}
+        for active in self._candidates(message.topic):
+            name = active.rule.handler
+            if name not in chosen and active.fits(message):
+                chosen[name] = self._handlers[name][1]
+        return list(chosen.values())
+
+    def _candidates(self, topic: str) -> tuple[_Active, ...]:
+        found = self._cache.get(topic)
+        if found is None:
+            if len(self._cache) >= MAX_CACHED_TOPICS:
+                self._cache.clear()
+            active = (active for active in self._tree.match(topic) if active.rule.enabled)
+            found = self._cache[topic] = tuple(sorted(active, key=_rank))
+        return found
+
+    def _changed(self) -> None:
+        self._cache.clear()
+        if self._rules and self._untap is None:
+            self._untap = self._tap(self.select)
+        elif not self._rules and self._untap is not None:
+            self._untap()
+            self._untap = None
+
+
+def _rank(active: _Active) -> int:
+    return -(active.rule.priority or 0)

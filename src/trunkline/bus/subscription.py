@@ -1,0 +1,32 @@
+"""A subscription: `async with bus.subscribe(…) as messages`. Inside, the next publish is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+
+from trunkline.delivery.stream import Stream
+
+
+class Subscription:
+    """Opens a stream on entry and closes it on exit."""
+
+    def __init__(self, open_stream: Callable[[], Stream]) -> None:
+        self._open_stream = open_stream
+        self._stream: Stream | None = None
+
+    async def open(self) -> Stream:
+        """Subscribe without a block; `await stream.aclose()` ends it."""
+        stream = self._open_stream()
+        await stream.opened()
+        return stream
+
+    async def __aenter__(self) -> Stream:
+        self._stream = await self.open()
+        return self._stream
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._stream is not None:
+            await self._stream.aclose()

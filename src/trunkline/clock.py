@@ -1,0 +1,68 @@
+"""Time and chance, injected: the one place where the engine gets its clock, its ids and its dice from.
+
+Waiting is the event loop's business (`loop.time`, `loop.call_later`): a test replaces the loop, not each wait.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import uuid_utils
+
+BLOCK_IDS = 4096
+BLOCK_NS = 1_000_000
+_SUFFIXES = tuple(f"{n:03x}" for n in range(BLOCK_IDS))
+
+
+def _uuid7() -> str:
+    return str(uuid_utils.uuid7())
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What the engine may know of the world outside: the wall clock, new ids, chance."""
+
+    time_ns: Callable[[], int] = time.time_ns
+    uuid7: Callable[[], str] = _uuid7
+    random: random.Random = field(default_factory=random.Random)
+
+
+class Ids:
+    """UUIDv7 strings, in order of time, drawn in blocks.
+
+    One real UUIDv7 a millisecond; the ids in between count its last 12 bits up. That costs 80 ns an id instead of 230.
+    """
+
+    __slots__ = ("_uuid7", "block", "ends_ns")
+
+    def __init__(self, uuid7: Callable[[], str]) -> None:
+        self._uuid7 = uuid7
+        self.block: Iterator[str] = iter(())
+        self.ends_ns = 0
+
+    def open(self, now_ns: int) -> str:
+        """Begin a new block and give its first id."""
+        self.block = map(self._uuid7()[:-3].__add__, _SUFFIXES)
+        self.ends_ns = now_ns + BLOCK_NS
+        return next(self.block)
+
+    def next(self, now_ns: int) -> str:
+        if now_ns > self.ends_ns:
+            return self.open(now_ns)
+        return next(self.block, None) or self.open(now_ns)
+
+
+class Sequence:
+    """Numbers what a broker accepted: 1, 2, 3, … One per broker, shared by all who publish on it."""
+
+    __slots__ = ("last",)
+
+    def __init__(self, last: int = 0) -> None:
+        self.last = last
+
+    def next(self) -> int:
+        self.last += 1
+        return self.last

@@ -1,0 +1,125 @@
+"""Payloads to and from bytes: what goes in is any value msgspec can write, a dataclass, or raw bytes.
+
+Raw bytes travel as they are. Everything else becomes MessagePack, unless JSON is asked for. Encodings (compression)
+are a second, independent step, named in the message so that every reader can undo it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from trunkline.errors import EncodeError, InvalidPayload, MessageTooLarge
+
+T = TypeVar("T")
+
+MSGPACK = "application/msgpack"
+JSON = "application/json"
+RAW = "application/octet-stream"
+MAX_PLAIN_BYTES = 10 * 1024 * 1024
+
+_msgpack_encode = msgspec.msgpack.Encoder().encode
+_json_encode = msgspec.json.Encoder().encode
+
+
+class _Decoder(Protocol):
+    def decode(self, buf: bytes, /) -> Any: ...
+
+
+# One decoder per type and format: making one costs a hundred times what using it does.
+_decoders: dict[tuple[str, Any], _Decoder] = {}
+
+
+def encode(value: object, content_type: str = MSGPACK) -> tuple[bytes, str]:
+    """The bytes of `value` and their content type."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value), RAW
+    try:
+        if content_type == JSON:
+            return _json_encode(value), JSON
+        return _msgpack_encode(value), MSGPACK
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise EncodeError(
+            f"cannot send a {type(value).__name__}: {error}; send plain values, dataclasses, msgspec Structs or bytes"
+        ) from error
+
+
+def decode(payload: bytes, content_type: str, type: type[T] | Any = Any) -> T:
+    """The payload as a `type`; raises InvalidPayload, with the field that does not fit, if it is none."""
+    if content_type == RAW:
+        if type in (bytes, Any, object):
+            return payload  # type: ignore[return-value]  # T is bytes, Any or object here
+        raise InvalidPayload(f"the payload is raw bytes, and {_name(type)} was asked for")
+    decoder = _decoders.get((content_type, type))
+    if decoder is None:
+        decoder = _decoders[(content_type, type)] = _make_decoder(content_type, type)
+    try:
+        return decoder.decode(payload)  # type: ignore[no-any-return]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidPayload(f"the payload is not a {_name(type)}: {error}") from error
+
+
+def _make_decoder(content_type: str, type: Any) -> _Decoder:
+    try:
+        if content_type == MSGPACK:
+            return msgspec.msgpack.Decoder(type)
+        if content_type == JSON:
+            return msgspec.json.Decoder(type)
+    except TypeError as error:
+        raise InvalidPayload(f"{_name(type)} is not a type that payloads can be read as: {error}") from error
+    raise InvalidPayload(f"no decoder for content type {content_type!r}; known: {MSGPACK}, {JSON}, {RAW}")
+
+
+def _name(type: Any) -> str:
+    return getattr(type, "__name__", None) or str(type)
+
+
+class Encoding(Protocol):
+    """A reversible step on payload bytes. `restore` must not make more than `limit` bytes."""
+
+    name: str
+
+    def apply(self, payload: bytes) -> bytes: ...
+
+    def restore(self, payload: bytes, limit: int) -> bytes: ...
+
+
+class Zlib:
+    """Compression that every Python has."""
+
+    name = "zlib"
+
+    def __init__(self, level: int = 6) -> None:
+        self._level = level
+
+    def apply(self, payload: bytes) -> bytes:
+        return zlib.compress(payload, self._level)
+
+    def restore(self, payload: bytes, limit: int) -> bytes:
+        # Bounded: a few kilobytes can unpack to gigabytes.
+        engine = zlib.decompressobj()
+        try:
+            plain = engine.decompress(payload, limit)
+        except zlib.error as error:
+            raise InvalidPayload(f"the payload is not zlib data: {error}") from error
+        if engine.unconsumed_tail:
+            raise MessageTooLarge(limit + 1, limit)
+        if not engine.eof:
+            raise InvalidPayload("the payload is cut short zlib data")
+        return plain
+
+
+ENCODINGS: Mapping[str, Encoding] = MappingProxyType({Zlib.name: Zlib()})
+"""The encodings every reader can undo by itself."""
+
+
+def restore(payload: bytes, encoding: str, limit: int = MAX_PLAIN_BYTES) -> bytes:
+    """Undo an encoding; raises InvalidPayload if it is unknown or broken, MessageTooLarge beyond `limit`."""
+    known = ENCODINGS.get(encoding)
+    if known is None:
+        raise InvalidPayload(f"no way to undo the encoding {encoding!r}; known: {', '.join(ENCODINGS)}")
+    return known.restore(payload, limit)

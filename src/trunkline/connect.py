@@ -1,0 +1,53 @@
+"""From a URL to a bus: which scheme is served by which broker, in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from trunkline.brokers.broker import Broker
+from trunkline.brokers.memory import MemoryBroker
+from trunkline.bus.blocking import BlockingBus
+from trunkline.bus.bus import Bus
+from trunkline.clock import World
+from trunkline.errors import UnknownScheme
+from trunkline.hooks.hook import Hook
+from trunkline.settings import Settings
+
+Make = Callable[[str, World, Settings], Broker]
+
+SCHEMES: dict[str, Make] = {
+    "memory": lambda url, world, settings: MemoryBroker(world, settings),
+}
+
+
+def connect(
+    url: str | Broker = "memory:",
+    *,
+    name: str = "bus",
+    settings: Settings | None = None,
+    hooks: Iterable[Hook] = (),
+    world: World | None = None,
+) -> Bus:
+    """A bus on the broker at `url`, or on a broker of your own. Use it with `async with`.
+
+    `name` is the sender of what it publishes. Settings come from TRUNKLINE_* variables unless given.
+    """
+    settings = settings or Settings.load()
+    if isinstance(url, Broker):
+        return Bus(url, name=name, settings=settings, hooks=hooks)
+    make = SCHEMES.get(url.partition(":")[0]) if ":" in url else None
+    if make is None:
+        raise UnknownScheme(url, [f"{scheme}:" for scheme in SCHEMES])
+    return Bus(make(url, world or World(), settings), name=name, settings=settings, hooks=hooks, owns_broker=True)
+
+
+def connect_blocking(
+    url: str | Broker = "memory:",
+    *,
+    name: str = "bus",
+    settings: Settings | None = None,
+    hooks: Iterable[Hook] = (),
+    world: World | None = None,
+) -> BlockingBus:
+    """The same bus for threads, scripts and notebooks: `with connect_blocking() as bus`."""
+    return BlockingBus(lambda: connect(url, name=name, settings=settings, hooks=hooks, world=world), name)

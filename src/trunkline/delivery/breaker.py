@@ -1,0 +1,65 @@
+"""The circuit breaker: stop sending to who keeps failing, and try again after a while. Pure: times come in."""
+
+from __future__ import annotations
+
+import enum
+
+from trunkline.settings import Group
+
+
+class Breaker(Group, frozen=True):
+    """Opens after `failures` in a row; after `open_s` lets `probes` messages through to see how they fare."""
+
+    failures: int = 5
+    open_s: float = 30.0
+    probes: int = 1
+    max_circuits: int = 10_000
+
+
+class State(enum.StrEnum):
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half-open"
+
+
+class Circuit:
+    """The state for one recipient."""
+
+    __slots__ = ("_failures", "_opened_at", "_probes", "_rules", "state")
+
+    def __init__(self, rules: Breaker) -> None:
+        self._rules = rules
+        self.state = State.CLOSED
+        self._failures = 0
+        self._opened_at = 0.0
+        self._probes = 0
+
+    def allow(self, now: float) -> float:
+        """0 to let one message through, or the seconds until the next try."""
+        if self.state is State.OPEN:
+            left = self._opened_at + self._rules.open_s - now
+            if left > 0:
+                return left
+            self.state = State.HALF_OPEN
+            self._probes = 0
+            self._opened_at = now
+        if self.state is State.HALF_OPEN:
+            if self._probes >= self._rules.probes:
+                # A probe whose result never comes (expired, dropped) must not keep the circuit shut for ever.
+                left = self._opened_at + self._rules.open_s - now
+                if left > 0:
+                    return left
+                self._probes = 0
+                self._opened_at = now
+            self._probes += 1
+        return 0.0
+
+    def succeeded(self) -> None:
+        self.state = State.CLOSED
+        self._failures = 0
+
+    def failed(self, now: float) -> None:
+        self._failures += 1
+        if self.state is State.HALF_OPEN or self._failures >= self._rules.failures:
+            self.state = State.OPEN
+            self._opened_at = now

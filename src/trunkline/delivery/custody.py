@@ -1,0 +1,175 @@
+"""Custody: messages that were handed out and must be acknowledged. Leases, retries, and the way to the dead letters.
+
+It belongs to one inbox. A message in custody is acknowledged (delivered), tried again after a pause, or dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import msgspec
+
+from trunkline.delivery.deadletters import Attempt, Cause, DeadLetter, describe, traceback_of
+from trunkline.delivery.fates import Fate, Outcome
+from trunkline.delivery.inbox import Inbox
+from trunkline.delivery.leases import Leases
+from trunkline.delivery.retry import Retry
+from trunkline.errors import TrunklineError
+from trunkline.message import Message
+
+
+class NotAcknowledged(TrunklineError):
+    """The reason of a redelivery: whoever held the message let its lease end."""
+
+    retryable = True
+
+
+class Custody:
+    def __init__(
+        self,
+        inbox: Inbox,
+        *,
+        lease_s: float,
+        retry: Retry,
+        chance: random.Random,
+        on_dead: Callable[[DeadLetter], None],
+    ) -> None:
+        self._inbox = inbox
+        self._retry = retry
+        self._chance = chance
+        self._on_dead = on_dead
+        self.leases = Leases(lease_s)
+        self.working: set[int] = set()
+        """Handlers at work right now: their leases are renewed instead of ended."""
+        self._attempts: dict[int, list[Attempt]] = {}
+        self._delayed: dict[int, tuple[Message, asyncio.TimerHandle]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def full(self) -> bool:
+        """As much is held as the inbox may hold: take no more before something is acknowledged."""
+        return self._inbox.held >= self._inbox.capacity
+
+    def hold(self, message: Message) -> Message:
+        self.leases.grant(message, asyncio.get_running_loop().time())
+        self._inbox.held += 1
+        self._watch()
+        return message
+
+    def renew(self, message: Message) -> bool:
+        return self.leases.renew(message.seq, asyncio.get_running_loop().time())
+
+    def ack(self, message: Message) -> bool:
+        """It was handled. False if the lease had ended before: someone else may have got it since."""
+        if not self._release(message.seq):
+            return False
+        self._attempts.pop(message.seq, None)
+        self._inbox.count_delivered(message)
+        return True
+
+    def fail(self, message: Message, error: BaseException, cause: Cause = Cause.HANDLER_FAILED) -> float | None:
+        """It was not handled: try again after a pause, which is returned, or give it up as a dead letter (None)."""
+        if not self._release(message.seq):
+            return None
+        attempt = message.attempts + 1
+        failed = msgspec.structs.replace(message, attempts=attempt)
+        self._attempts.setdefault(message.seq, []).append(Attempt(attempt, self._inbox.time_ns(), describe(error)))
+        if cause is Cause.INVALID_PAYLOAD or cause is Cause.REJECTED or not self._retry.allows(attempt, error):
+            self._bury(failed, error, cause)
+            return None
+        pause_s = self._retry.pause_s(attempt, self._chance)
+        timer = asyncio.get_running_loop().call_later(pause_s, self._try_again, failed.seq)
+        self._delayed[failed.seq] = (failed, timer)
+        self._inbox.delay(+1)
+        return pause_s
+
+    def give_back(self, message: Message) -> bool:
+        """It was not worked on: it goes first again, and no attempt is counted."""
+        if not self._release(message.seq):
+            return False
+        self._inbox.return_to_front(message)
+        return True
+
+    def expired(self, message: Message) -> bool:
+        """Whether a held message is past its ttl; if so, it is released with that fate."""
+        if message.ttl_s is None or not self._inbox.expire(message):
+            return False
+        self._release(message.seq)
+        self._attempts.pop(message.seq, None)
+        return True
+
+    def _release(self, seq: int) -> bool:
+        self.working.discard(seq)
+        if self.leases.end(seq) is None:
+            return False
+        self._inbox.held -= 1
+        if self._inbox.sleepers:
+            self._inbox.wake()
+        return True
+
+    def _try_again(self, seq: int) -> None:
+        message, _ = self._delayed.pop(seq)
+        self._inbox.delay(-1)
+        self._inbox.return_to_front(message)
+
+    def _bury(self, message: Message, error: BaseException, cause: Cause) -> None:
+        reason = describe(error)
+        self._inbox.settle(message, Fate.DEAD, f"{cause}: {reason}")
+        letter = DeadLetter(
+            message=message,
+            subscriber=self._inbox.name,
+            cause=cause,
+            reason=reason,
+            error_type=type(error).__name__,
+            traceback=traceback_of(error),
+            attempts=tuple(self._attempts.pop(message.seq, ())),
+            at_ns=self._inbox.time_ns(),
+        )
+        self._on_dead(letter)
+
+    def _watch(self) -> None:
+        ends = self.leases.next_end()
+        if self._timer is None and ends is not None:
+            self._timer = asyncio.get_running_loop().call_at(ends, self._end_leases)
+
+    def _end_leases(self) -> None:
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        for message in self.leases.due(now):
+            if message.seq in self.working:
+                self.leases.renew(message.seq, now)
+            else:
+                lapsed = NotAcknowledged(f"not acknowledged within {self.leases.lease_s:g} s")
+                self.fail(message, lapsed, Cause.NOT_ACKNOWLEDGED)
+        self._watch()
+
+    def outcome_of(self, message: Message) -> Outcome | None:
+        name = self._inbox.name
+        if message.seq in self.leases:
+            attempt = len(self._attempts.get(message.seq, ())) + 1
+            return Outcome(name, Fate.IN_FLIGHT, f"being handled, attempt {attempt}")
+        if message.seq in self._delayed:
+            failures = self._attempts.get(message.seq, [])
+            return Outcome(name, Fate.IN_FLIGHT, f"failed {len(failures)} times ({failures[-1].error}), waits to retry")
+        return None
+
+    def messages(self) -> list[Message]:
+        """Everything held or waiting for its next attempt."""
+        return [*self.leases.messages(), *(message for message, _ in self._delayed.values())]
+
+    def close(self) -> None:
+        """Stop all timers and put everything held or delayed back into the inbox, oldest first."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        back = self.messages()
+        for message in self.leases.messages():
+            self._release(message.seq)
+        for _, timer in self._delayed.values():
+            timer.cancel()
+            self._inbox.delay(-1)
+        self._delayed.clear()
+        for message in sorted(back, key=lambda message: message.seq, reverse=True):
+            self._inbox.return_to_front(message)

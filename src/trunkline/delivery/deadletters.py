@@ -1,0 +1,109 @@
+"""Dead letters: messages that could not be handled, kept with cause, attempts and traceback until someone looks."""
+
+from __future__ import annotations
+
+import enum
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from trunkline.errors import UnknownHandler
+from trunkline.message import Message
+
+
+class Cause(enum.StrEnum):
+    INVALID_PAYLOAD = "invalid payload"
+    HANDLER_FAILED = "handler failed"
+    REJECTED = "rejected by the handler"
+    HANDLER_TIMEOUT = "handler timed out"
+    NOT_ACKNOWLEDGED = "not acknowledged"
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    number: int
+    at_ns: int
+    error: str
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    message: Message
+    subscriber: str
+    cause: Cause
+    reason: str
+    error_type: str
+    traceback: str
+    attempts: tuple[Attempt, ...]
+    at_ns: int
+
+
+def describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def traceback_of(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+class DeadLetters:
+    """The last dead letters, oldest first; beyond `max_letters` the oldest go, and are counted in `evicted`.
+
+    Replaying gives a message back to the one subscriber that failed on it, and to nobody else.
+    """
+
+    def __init__(self, max_letters: int, redeliver: Callable[[str, Message], None]) -> None:
+        self._max = max_letters
+        self._redeliver = redeliver
+        self._letters: dict[tuple[str, int], DeadLetter] = {}
+        self.total = 0
+        self.evicted = 0
+
+    def __len__(self) -> int:
+        return len(self._letters)
+
+    def __iter__(self) -> Iterator[DeadLetter]:
+        return iter(list(self._letters.values()))
+
+    def add(self, letter: DeadLetter) -> None:
+        key = (letter.subscriber, letter.message.seq)
+        self._letters.pop(key, None)
+        self._letters[key] = letter
+        self.total += 1
+        if len(self._letters) > self._max:
+            del self._letters[next(iter(self._letters))]
+            self.evicted += 1
+
+    def find(
+        self, *, message_id: str | None = None, subscriber: str | None = None, cause: Cause | None = None
+    ) -> list[DeadLetter]:
+        return [
+            letter
+            for letter in self._letters.values()
+            if (message_id is None or letter.message.id == message_id)
+            and (subscriber is None or letter.subscriber == subscriber)
+            and (cause is None or letter.cause == cause)
+        ]
+
+    def replay(self, letter: DeadLetter, **changes: Any) -> Message:
+        """Give the message back to the subscriber that failed, as it was or with some fields changed.
+
+        It starts with no attempts counted, and leaves the dead letters. Raises UnknownHandler if the subscriber is
+        gone, and InvalidMessage if the changes make no sense; the letter stays then.
+        """
+        key = (letter.subscriber, letter.message.seq)
+        if key not in self._letters:
+            raise UnknownHandler(letter.subscriber, [each.subscriber for each in self._letters.values()])
+        message = letter.message.replace(**{"attempts": 0, **changes})
+        message = msgspec.structs.replace(message, seq=letter.message.seq)
+        self._redeliver(letter.subscriber, message)
+        del self._letters[key]
+        return message
+
+    def remove(self, letter: DeadLetter) -> bool:
+        return self._letters.pop((letter.subscriber, letter.message.seq), None) is not None
+
+    def clear(self) -> int:
+        count = len(self._letters)
+        self._letters.clear()
+        return count

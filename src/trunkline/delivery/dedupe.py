@@ -1,0 +1,31 @@
+"""Deduplication: has this id been here within the window? Pure: times come in."""
+
+from __future__ import annotations
+
+MAX_IDS = 100_000
+
+
+class Window:
+    """The ids of the last `window_s` seconds, at most `max_ids` of them."""
+
+    def __init__(self, window_s: float, max_ids: int = MAX_IDS) -> None:
+        self.window_s = window_s
+        self._max = max_ids
+        self._seen: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def seen(self, id: str, now: float) -> bool:
+        """Whether the id came before, within the window; if not, it has come now."""
+        seen = self._seen
+        # Ids stand in the order in which they came, so the oldest are in front.
+        while seen:
+            oldest, at = next(iter(seen.items()))
+            if now - at < self.window_s and len(seen) <= self._max:
+                break
+            del seen[oldest]
+        if id in seen:
+            return True
+        seen[id] = now
+        return False

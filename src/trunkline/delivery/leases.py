@@ -1,0 +1,52 @@
+"""Leases: who holds which message, and until when. Pure: times come in, expired messages come out."""
+
+from __future__ import annotations
+
+from trunkline.message import Message
+
+
+class Leases:
+    """Messages handed out and not yet acknowledged, by sequence number. All leases last equally long.
+
+    Kept in the order in which they end, so that the next to end is found without a search.
+    """
+
+    def __init__(self, lease_s: float) -> None:
+        self.lease_s = lease_s
+        self._held: dict[int, tuple[Message, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, seq: int) -> bool:
+        return seq in self._held
+
+    def grant(self, message: Message, now: float) -> None:
+        self._held[message.seq] = (message, now + self.lease_s)
+
+    def renew(self, seq: int, now: float) -> bool:
+        """Hold it for another full lease; False if it is not held (any more)."""
+        held = self._held.pop(seq, None)
+        if held is None:
+            return False
+        self._held[seq] = (held[0], now + self.lease_s)
+        return True
+
+    def end(self, seq: int) -> Message | None:
+        held = self._held.pop(seq, None)
+        return None if held is None else held[0]
+
+    def due(self, now: float) -> list[Message]:
+        """What is held past its lease, longest first; it stays held until `end` or `renew`."""
+        due: list[Message] = []
+        for message, ends in self._held.values():
+            if ends > now:
+                break
+            due.append(message)
+        return due
+
+    def next_end(self) -> float | None:
+        return next((ends for _, ends in self._held.values()), None)
+
+    def messages(self) -> list[Message]:
+        return [message for message, _ in self._held.values()]

@@ -1,0 +1,47 @@
+"""How often, and how long after a failure, a message is tried again."""
+
+from __future__ import annotations
+
+import random
+
+from trunkline.errors import InvalidSettings, TrunklineError
+from trunkline.settings import Group
+
+
+class Retry(Group, frozen=True):
+    """Up to `attempts` tries in all; the pause doubles from `delay_s` to `max_delay_s`, give or take `jitter`.
+
+    Every exception is worth another try, unless it is a TrunklineError that says it is not `retryable`, or an instance
+    of one of `never`.
+    """
+
+    attempts: int = 3
+    delay_s: float = 0.1
+    factor: float = 2.0
+    max_delay_s: float = 60.0
+    jitter: float | None = 0.2
+    never: tuple[type[BaseException], ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.jitter is not None and self.jitter > 1:
+            raise InvalidSettings(f"Retry.jitter is a part of the pause, at most 1, and is {self.jitter!r}")
+        if self.factor < 1:
+            raise InvalidSettings(f"Retry.factor must be at least 1, and is {self.factor!r}")
+
+    def allows(self, attempts: int, error: BaseException) -> bool:
+        """Whether a message that failed `attempts` times, last with `error`, is to be tried again."""
+        if attempts >= self.attempts or isinstance(error, self.never):
+            return False
+        return error.retryable if isinstance(error, TrunklineError) else True
+
+    def pause_s(self, attempts: int, chance: random.Random) -> float:
+        """How long to wait after the failure number `attempts`."""
+        # The exponent is bounded: 2.0 ** 1100 overflows.
+        pause = min(self.max_delay_s, self.delay_s * self.factor ** min(attempts - 1, 64))
+        if self.jitter is None:
+            return pause
+        return pause * (1 + self.jitter * (2 * chance.random() - 1))
+
+
+ONCE = Retry(attempts=1)

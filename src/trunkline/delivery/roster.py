@@ -1,0 +1,152 @@
+"""The roster: all subscribers of one broker in this process, their books, and what became of a message among them."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+
+from trunkline.clock import World
+from trunkline.delivery.custody import Custody
+from trunkline.delivery.deadletters import DeadLetter, DeadLetters
+from trunkline.delivery.dedupe import Window
+from trunkline.delivery.fates import Account, Fate, Outcome
+from trunkline.delivery.inbox import Gate, Inbox
+from trunkline.delivery.options import Delivery
+from trunkline.delivery.stream import Stream
+from trunkline.errors import DuplicateName, UnknownHandler
+from trunkline.expression import compile_filter
+from trunkline.message import Message
+from trunkline.settings import Settings
+from trunkline.topic import ENDPOINT_PREFIX
+
+log = logging.getLogger("trunkline.delivery")
+
+KEPT_LEAVERS = 64
+DEPARTED = ""
+
+
+class Roster:
+    def __init__(self, world: World, settings: Settings) -> None:
+        self.world = world
+        self.settings = settings
+        self.dead_letters = DeadLetters(settings.max_dead_letters, self.redeliver)
+        self.announce_dead: Callable[[DeadLetter], None] | None = None
+        self._inboxes: dict[str, Inbox] = {}
+        self._leavers: deque[Inbox] = deque(maxlen=KEPT_LEAVERS)
+        self._departed = Account()
+        self._numbers = itertools.count(1)
+
+    def __iter__(self) -> Iterator[Inbox]:
+        return iter(list(self._inboxes.values()))
+
+    def __len__(self) -> int:
+        return len(self._inboxes)
+
+    def join(self, pattern: str, delivery: Delivery, leave: Callable[[Inbox], None]) -> tuple[Inbox, Stream]:
+        """A new subscriber. `leave` is called when its stream is closed."""
+        inbox = Inbox(
+            self._name(pattern, delivery),
+            pattern,
+            self.world.time_ns,
+            capacity=delivery.capacity or self.settings.backpressure.max_pending,
+            overflow=delivery.overflow,
+            max_parked=self.settings.backpressure.max_pending,
+        )
+        inbox.gate = self._gate(delivery, inbox.name)
+        inbox.record.exact = inbox.gate is not None or delivery.group is not None or pattern.startswith(ENDPOINT_PREFIX)
+        inbox.custody = Custody(
+            inbox,
+            lease_s=delivery.lease_s,
+            retry=delivery.retry,
+            chance=self.world.random,
+            on_dead=self._bury,
+        )
+        self._inboxes[inbox.name] = inbox
+        log.debug("%s subscribes to %s (%d subscribers now)", inbox.name, pattern, len(self._inboxes))
+        return inbox, Stream(inbox, inbox.custody, leave, ack=delivery.ack)
+
+    def part(self, inbox: Inbox, heirs: Callable[[Message], bool] | None = None) -> None:
+        """A subscriber leaves; what it had goes to its heirs, or is dropped. Leaving twice is fine."""
+        if self._inboxes.pop(inbox.name, None) is None:
+            return
+        inbox.close()
+        assert inbox.custody is not None
+        inbox.custody.close()
+        dropped = 0
+        for message in inbox.discard():
+            if heirs is not None and heirs(message):
+                # The heir's books have it now: here it is as if it had never come.
+                inbox.accepted -= 1
+            else:
+                inbox.settle(message, Fate.DROPPED, "its subscriber left before taking it")
+                dropped += 1
+        self._leavers.append(inbox)
+        self._departed += inbox.account()
+        log.debug("%s left (%d subscribers now, %d messages dropped)", inbox.name, len(self._inboxes), dropped)
+
+    def redeliver(self, name: str, message: Message) -> None:
+        """Give a dead message back to the subscriber it died at."""
+        inbox = self._inboxes.get(name)
+        if inbox is None:
+            raise UnknownHandler(name, list(self._inboxes))
+        inbox.settled[Fate.DEAD] -= 1
+        inbox.return_to_front(message)
+
+    def _name(self, pattern: str, delivery: Delivery) -> str:
+        if delivery.name is None:
+            return f"{pattern}#{next(self._numbers)}"
+        if delivery.name in self._inboxes:
+            raise DuplicateName("subscriber", delivery.name)
+        return delivery.name
+
+    def free_name(self, wanted: str) -> str:
+        """`wanted`, or with a number if that is taken."""
+        if wanted not in self._inboxes:
+            return wanted
+        return next(name for n in itertools.count(2) if (name := f"{wanted}#{n}") not in self._inboxes)
+
+    def _gate(self, delivery: Delivery, name: str) -> Gate | None:
+        accept = None if delivery.where is None else compile_filter(delivery.where)
+        window = None if delivery.dedupe_s is None else Window(delivery.dedupe_s)
+        if accept is None and window is None:
+            return None
+        time_ns = self.world.time_ns
+
+        def gate(message: Message) -> str | None:
+            if accept is not None and not accept(message, message.decode):
+                return f"does not fit {accept.expression!r}"
+            if window is not None and window.seen(message.id, time_ns() / 1e9):
+                return f"a duplicate within {window.window_s:g} s"
+            return None
+
+        return gate
+
+    def _bury(self, letter: DeadLetter) -> None:
+        self.dead_letters.add(letter)
+        log.error(
+            "%s gave up on message %s on %s after %d attempts: %s",
+            letter.subscriber,
+            letter.message.id,
+            letter.message.topic,
+            letter.message.attempts,
+            letter.reason,
+        )
+        if self.announce_dead is not None:
+            self.announce_dead(letter)
+
+    # What it can tell
+
+    def accounts(self) -> Mapping[str, Account]:
+        accounts = {name: inbox.account() for name, inbox in self._inboxes.items()}
+        if self._departed.accepted:
+            accounts[DEPARTED] = self._departed
+        return accounts
+
+    def pending(self) -> int:
+        return sum(inbox.in_flight for inbox in self._inboxes.values())
+
+    def outcomes(self, message: Message) -> list[Outcome]:
+        found = (inbox.outcome_of(message) for inbox in (*self._leavers, *self._inboxes.values()))
+        return [outcome for outcome in found if outcome is not None]

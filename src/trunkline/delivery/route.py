@@ -1,0 +1,109 @@
+"""Routes: the subscribers of one topic, found once and kept until subscriptions change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from trunkline.delivery.inbox import Inbox, Parked
+from trunkline.errors import Refused
+from trunkline.message import Message
+from trunkline.settings import Backpressure
+
+
+class Sink(Protocol):
+    """Takes messages: an inbox, or a group that picks one of its members."""
+
+    def offer(self, message: Message) -> Parked | None: ...
+
+
+Take = Callable[[Message], Iterable[Sink] | None]
+"""Sees a message as it passes; may name further sinks for it. Never waits, never raises."""
+
+
+class Tap:
+    """Sees every message of a route: the table of requests, the router."""
+
+    __slots__ = ("take",)
+
+    def __init__(self, take: Take) -> None:
+        self.take = take
+
+
+async def deliver(message: Message, sinks: Iterable[Sink | Tap], limits: Backpressure) -> None:
+    """Offer one message to each sink; wait for room where its policy says so; then raise the first refusal.
+
+    Cancelled while waiting, the message is dropped where it still waited and stays where it has arrived.
+    """
+    waiting: list[Parked] = []
+    refused: list[Refused] = []
+    for sink in sinks:
+        for each in (sink.take(message) or ()) if isinstance(sink, Tap) else (sink,):
+            try:
+                parked = each.offer(message)
+            except Refused as error:
+                refused.append(error)
+            else:
+                if parked is not None:
+                    waiting.append(parked)
+    try:
+        for parked in waiting:
+            try:
+                await parked.wait(limits)
+            except Refused as error:
+                refused.append(error)
+    finally:
+        for parked in waiting:
+            parked.inbox.unpark(parked, "its publisher was cancelled while waiting for room")
+    if refused:
+        raise refused[0]
+
+
+class Route:
+    """Where messages on `topic` go. `plain` inboxes are written directly by the fast path, the rest is offered."""
+
+    __slots__ = ("plain", "published", "special", "topic")
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.published = 0
+        self.plain: tuple[Inbox, ...] = ()
+        self.special: tuple[Sink | Tap, ...] = ()
+
+    @property
+    def sinks(self) -> tuple[Sink | Tap, ...]:
+        return (*self.plain, *self.special)
+
+
+class Group:
+    """Competing consumers: each message goes to one member, the one with the least to do."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._turn = 0
+
+    def pick(self, members: Sequence[Inbox]) -> Inbox:
+        # Ties go round in turn, so that idle members share evenly.
+        self._turn += 1
+        start = self._turn % len(members)
+        best = members[start]
+        load = best.in_flight
+        for member in (*members[start + 1 :], *members[:start]):
+            if load == 0:
+                break
+            if member.in_flight < load:
+                best, load = member, member.in_flight
+        return best
+
+
+class GroupSink:
+    """The members of a group that subscribe to one topic."""
+
+    __slots__ = ("_group", "_members")
+
+    def __init__(self, group: Group, members: tuple[Inbox, ...]) -> None:
+        self._group = group
+        self._members = members
+
+    def offer(self, message: Message) -> Parked | None:
+        return self._group.pick(self._members).offer(message)

@@ -1,0 +1,207 @@
+"""The stream: how a subscriber takes its messages, one by one, in batches, with or without waiting."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+
+from trunkline.delivery.custody import Custody
+from trunkline.delivery.deadletters import Cause
+from trunkline.delivery.fates import Account
+from trunkline.delivery.inbox import Inbox
+from trunkline.errors import Reject, StreamClosed, StreamEmpty, TrunklineError
+from trunkline.message import Message
+
+
+class Nacked(TrunklineError):
+    """The reason of a redelivery: the consumer said that it could not handle the message."""
+
+    retryable = True
+
+
+class Stream:
+    """An independent stream of the messages that match a pattern. Several tasks may take from it.
+
+    Without `ack`, taking a message is its delivery. With it, and for messages that require it, delivery is `ack`.
+    """
+
+    def __init__(self, inbox: Inbox, custody: Custody, leave: Callable[[Inbox], None], *, ack: bool) -> None:
+        self._inbox = inbox
+        self.custody = custody
+        self._leave = leave
+        self._ack = ack
+        self._simple = not ack and not inbox.record.exact
+        """Taking is delivery, and ranges are enough to record it: the short cuts are open."""
+
+    @property
+    def name(self) -> str:
+        return self._inbox.name
+
+    @property
+    def pattern(self) -> str:
+        return self._inbox.pattern
+
+    @property
+    def depth(self) -> int:
+        """How many messages wait."""
+        return self._inbox.depth
+
+    @property
+    def closed(self) -> bool:
+        return self._inbox.closed
+
+    def account(self) -> Account:
+        return self._inbox.account()
+
+    async def opened(self) -> None:
+        """Return when the broker has confirmed the subscription; in memory that is at once."""
+
+    async def recv(self) -> Message | None:
+        """The next message, or None when the stream is closed and empty. Cancelling takes nothing."""
+        while True:
+            if (message := self._take()) is not None:
+                return message
+            if not await self._more():
+                return None
+
+    def try_recv(self) -> Message:
+        """The next message, now; raises StreamEmpty if there is none, StreamClosed if there will be none."""
+        if (message := self._take()) is not None:
+            return message
+        if self._inbox.closed and not self._inbox.depth:
+            raise StreamClosed(self.name)
+        raise StreamEmpty(self.name)
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        # The hot loop: a plain message in an inbox with nothing special about it costs one popleft and one count.
+        inbox = self._inbox
+        queue = inbox.queue
+        popleft = queue.popleft
+        record = inbox.record
+        simple = self._simple
+        while True:
+            if queue and simple and not inbox.careful:
+                before = inbox.delivered
+                first = record.running = queue[0].seq
+                message = None
+                try:
+                    while queue and not inbox.careful:
+                        message = popleft()
+                        inbox.delivered += 1
+                        yield message
+                finally:
+                    record.running = 0
+                    if message is not None:
+                        record.delivered(first, message.seq, inbox.delivered - before, inbox.time_ns())
+            elif (message := self._take()) is not None:
+                yield message
+            elif not await self._more():
+                return
+
+    async def batches(self, max_size: int = 1000) -> AsyncIterator[list[Message]]:
+        """Whatever is there, up to `max_size` messages at a time, as soon as there is one."""
+        while True:
+            if batch := self._take_many(max_size):
+                yield batch
+            elif not await self._more():
+                return
+
+    def _take(self) -> Message | None:
+        if self.custody.full:
+            return None
+        message = self._inbox.pull()
+        if message is None:
+            return None
+        if self._ack or message.requires_ack:
+            return self.custody.hold(message)
+        self._inbox.count_delivered(message)
+        return message
+
+    def _take_many(self, max_size: int) -> list[Message]:
+        inbox = self._inbox
+        if inbox.careful or not self._simple:
+            batch: list[Message] = []
+            while len(batch) < max_size and (message := self._take()) is not None:
+                batch.append(message)
+            return batch
+        queue = inbox.queue
+        if len(queue) <= max_size:
+            batch = list(queue)
+            queue.clear()
+        else:
+            batch = [queue.popleft() for _ in range(max_size)]
+        if batch:
+            inbox.delivered += len(batch)
+            inbox.record.delivered(batch[0].seq, batch[-1].seq, len(batch), inbox.time_ns())
+        return batch
+
+    async def _more(self) -> bool:
+        if self.custody.full:
+            await self._inbox.sleep()
+            return True
+        if self._inbox.closed and not self._inbox.depth and (self._inbox.held or self._inbox.delayed):
+            # Closed for new messages, but what is held may come back.
+            await self._inbox.sleep()
+            return True
+        return await self._inbox.wait()
+
+    # Acknowledgement
+
+    def ack(self, message: Message) -> bool:
+        """It was handled. False if its lease had ended: it may have been delivered again."""
+        return self.custody.ack(message)
+
+    def nack(self, message: Message, reason: str = "not handled") -> float | None:
+        """It was not handled: it is tried again after the pause returned, or is a dead letter now (None)."""
+        return self.custody.fail(message, Nacked(reason), Cause.HANDLER_FAILED)
+
+    def reject(self, message: Message, reason: str) -> None:
+        """It never will be handled: a dead letter at once."""
+        self.custody.fail(message, Reject(reason), Cause.REJECTED)
+
+    def extend(self, message: Message) -> bool:
+        """Hold it for another lease; False if the lease had ended."""
+        return self.custody.renew(message)
+
+    # The end
+
+    def stop(self) -> None:
+        """Take in nothing new; what is there can still be taken, and iteration ends after it."""
+        self._inbox.close()
+
+    def unfinished(self) -> list[Message]:
+        """Everything that has no fate yet."""
+        return self._inbox.unfinished()
+
+    async def drained(self) -> None:
+        """After `stop`: return when everything was taken and worked on, or at once if nobody takes from it."""
+        inbox = self._inbox
+        if inbox.unfinished() and (inbox.delivered or inbox.held or inbox.sleepers):
+            await inbox.ended.wait()
+
+    async def aclose(self) -> None:
+        """Leave. What was not taken gets its fate: passed on within a group, dropped otherwise."""
+        self._leave(self._inbox)
+
+    async def __aenter__(self) -> Stream:
+        await self.opened()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        inbox = self._inbox
+        if not inbox.closed:
+            # Nobody can take from it any more. The next publish removes it; waiting publishers are let go now.
+            warnings.warn(
+                f"{inbox.name} was never closed: use `async with`, or aclose()", ResourceWarning, stacklevel=2
+            )
+            inbox.abandoned = True
+            inbox.room = 0
+            if inbox.parked:
+                parked = inbox.parked[0].entered
+                parked.get_loop().call_soon_threadsafe(self._leave, inbox)

@@ -1,0 +1,281 @@
+"""Every error Trunkline raises, in one tree. A leaf says whose fault it is and carries its data in fields.
+
+TrunklineError
+├── UsageError                   the caller's code must change
+│   ├── InvalidMessage           a header field out of range
+│   │   ├── InvalidTopic
+│   │   ├── InvalidPriority
+│   │   └── InvalidTtl
+│   ├── InvalidSettings          a settings group or key that makes no sense
+│   ├── InvalidExpression        a `where` filter that does not compile
+│   ├── MissingCorrelationId     a response that says not what it answers
+│   ├── MissingExtra             an optional part that is not installed
+│   ├── UnknownScheme            a URL nobody serves
+│   ├── UnknownHandler           a rule or a replay names a handler that is not there
+│   ├── DuplicateName            a rule or handler name that is taken
+│   └── Unsupported              this broker lacks this feature
+├── PayloadError                 the bytes or the value are at fault
+│   ├── EncodeError              a value no codec can write
+│   ├── InvalidPayload           bytes that do not fit the type asked for
+│   └── MessageTooLarge
+├── Refused                      the bus did not take the message
+│   ├── MessageExpired
+│   ├── BackpressureTimeout      nobody made room in time
+│   ├── Congested                too many publishers wait already
+│   ├── InboxFull                a subscriber whose policy is `reject` has no room
+│   ├── CircuitOpen
+│   ├── RateLimited
+│   ├── HookFailed               a hook raised
+│   └── PartlyRefused            some of a batch: which, and why
+├── RequestError
+│   ├── RequestTimeout
+│   └── RequestFailed            the responder answered with an error
+├── HandlerTimeout               a handler ran longer than its subscription allows
+├── Reject                       raised by a handler: do not retry, keep it as a dead letter
+├── StreamEmpty                  try_recv: nothing there right now, but it is not closed
+└── Closed                       it was closed before, or while, you used it
+    ├── BusClosed
+    └── StreamClosed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from trunkline.message import Message
+
+
+class TrunklineError(Exception):
+    """The root. `retryable` says whether the same call may succeed later."""
+
+    retryable: ClassVar[bool] = False
+
+
+class UsageError(TrunklineError):
+    pass
+
+
+class InvalidMessage(UsageError):
+    pass
+
+
+class InvalidTopic(InvalidMessage):
+    def __init__(self, topic: str, why: str) -> None:
+        super().__init__(f"topic {topic!r} {why}")
+        self.topic = topic
+
+
+class InvalidPriority(InvalidMessage):
+    def __init__(self, priority: object) -> None:
+        super().__init__(f"priority must be a whole number from 0 to 100, not {priority!r}")
+        self.priority = priority
+
+
+class InvalidTtl(InvalidMessage):
+    def __init__(self, ttl_s: object) -> None:
+        super().__init__(
+            f"ttl_s must be a number above 0, not {ttl_s!r}; leave it out for a message that never expires"
+        )
+        self.ttl_s = ttl_s
+
+
+class InvalidSettings(UsageError):
+    pass
+
+
+class InvalidExpression(UsageError):
+    def __init__(self, expression: str, why: str) -> None:
+        super().__init__(f"cannot use {expression!r} as a filter: {why}")
+        self.expression = expression
+
+
+class MissingCorrelationId(UsageError):
+    def __init__(self) -> None:
+        super().__init__("a response needs the request_id of the request it answers")
+
+
+class MissingExtra(UsageError):
+    def __init__(self, extra: str, needed_for: str) -> None:
+        super().__init__(f"{needed_for} needs an optional part: pip install 'trunkline[{extra}]'")
+        self.extra = extra
+
+
+class UnknownScheme(UsageError):
+    def __init__(self, url: str, known: Sequence[str]) -> None:
+        super().__init__(f"no broker serves {url!r}; known schemes: {', '.join(known)}")
+        self.url = url
+
+
+class UnknownHandler(UsageError):
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(f"no handler named {name!r}; there are: {', '.join(known) or 'none'}")
+        self.name = name
+
+
+class DuplicateName(UsageError):
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f"a {kind} named {name!r} exists already: remove it first, or choose another name")
+        self.name = name
+
+
+class Unsupported(UsageError):
+    def __init__(self, broker: str, feature: str) -> None:
+        super().__init__(f"the {broker} broker does not offer {feature}")
+        self.broker = broker
+        self.feature = feature
+
+
+class PayloadError(TrunklineError):
+    pass
+
+
+class EncodeError(PayloadError):
+    pass
+
+
+class InvalidPayload(PayloadError):
+    pass
+
+
+class MessageTooLarge(PayloadError):
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"Message exceeds maximum size: {size} bytes, limit {limit}; raise max_message_bytes, or send a reference"
+        )
+        self.size = size
+        self.limit = limit
+
+
+class Refused(TrunklineError):
+    pass
+
+
+class MessageExpired(Refused):
+    def __init__(self, message_id: str, late_s: float) -> None:
+        super().__init__(f"Message has expired: {message_id}, {late_s:.3f} s after its ttl")
+        self.message_id = message_id
+        self.late_s = late_s
+
+
+class BackpressureTimeout(Refused):
+    retryable = True
+
+    def __init__(self, subscriber: str, waited_s: float) -> None:
+        super().__init__(
+            f"Backpressure timeout: {subscriber} made no room within {waited_s:g} s; "
+            "make it faster, give it more capacity, or let it drop"
+        )
+        self.subscriber = subscriber
+        self.waited_s = waited_s
+
+
+class Congested(Refused):
+    retryable = True
+
+    def __init__(self, subscriber: str, waiting: int) -> None:
+        super().__init__(f"{waiting} publishes already wait for room at {subscriber}: slow down, or raise max_pending")
+        self.subscriber = subscriber
+        self.waiting = waiting
+
+
+class InboxFull(Refused):
+    retryable = True
+
+    def __init__(self, subscriber: str, capacity: int) -> None:
+        super().__init__(f"the inbox of {subscriber} is full ({capacity}) and its policy is to reject")
+        self.subscriber = subscriber
+        self.capacity = capacity
+
+
+class CircuitOpen(Refused):
+    retryable = True
+
+    def __init__(self, recipient: str, retry_in_s: float) -> None:
+        super().__init__(f"{recipient} failed too often; next try in {retry_in_s:.3g} s")
+        self.recipient = recipient
+        self.retry_in_s = retry_in_s
+
+
+class RateLimited(Refused):
+    retryable = True
+
+    def __init__(self, what: str, retry_in_s: float) -> None:
+        super().__init__(f"{what} is over its rate; next message in {retry_in_s:.3g} s")
+        self.what = what
+        self.retry_in_s = retry_in_s
+
+
+class HookFailed(Refused):
+    def __init__(self, hook: str, error: Exception) -> None:
+        super().__init__(f"the hook {hook} failed: {type(error).__name__}: {error}")
+        self.hook = hook
+        self.error = error
+
+
+class PartlyRefused(Refused):
+    """`refused` holds each refused message with its error; all others of the batch were published."""
+
+    def __init__(self, refused: Sequence[tuple[Message, Exception]], of: int) -> None:
+        first = refused[0][1]
+        super().__init__(f"{len(refused)} of {of} messages were refused, the first because: {first}")
+        self.refused = tuple(refused)
+
+
+class RequestError(TrunklineError):
+    def __init__(self, text: str, request_id: str) -> None:
+        super().__init__(text)
+        self.request_id = request_id
+
+
+class RequestTimeout(RequestError):
+    retryable = True
+
+    def __init__(self, request_id: str, topic: str, timeout_s: float, responders: int | None) -> None:
+        hint = "; nobody subscribes to it" if responders == 0 else ""
+        super().__init__(f"Request timeout: no answer on {topic!r} within {timeout_s:g} s{hint}", request_id)
+        self.topic = topic
+        self.timeout_s = timeout_s
+
+
+class RequestFailed(RequestError):
+    """The responder's own error: `error_type` and `detail` are what it said."""
+
+    def __init__(self, request_id: str, error_type: str, detail: str) -> None:
+        super().__init__(f"the responder failed: {error_type}: {detail}", request_id)
+        self.error_type = error_type
+        self.detail = detail
+
+
+class HandlerTimeout(TrunklineError):
+    def __init__(self, handler: str, timeout_s: float) -> None:
+        super().__init__(f"{handler} ran longer than {timeout_s:g} s")
+        self.handler = handler
+        self.timeout_s = timeout_s
+
+
+class Reject(TrunklineError):
+    """Raise it in a handler to send the message to the dead letters at once, without further attempts."""
+
+
+class StreamEmpty(TrunklineError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"nothing to receive on {name} right now")
+        self.name = name
+
+
+class Closed(TrunklineError):
+    pass
+
+
+class BusClosed(Closed):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the bus {name!r} is closed: open a new one with trunkline.connect()")
+        self.name = name
+
+
+class StreamClosed(Closed):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} is closed and everything in it was received")
+        self.name = name

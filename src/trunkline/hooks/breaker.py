@@ -1,0 +1,67 @@
+"""Refuse messages to a recipient that keeps failing, until it had time to recover."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from trunkline.delivery.breaker import Breaker, Circuit, State
+from trunkline.errors import CircuitOpen
+from trunkline.hooks.hook import Batch, Forward, Stage, each
+from trunkline.message import Message
+
+
+class Outcomes(Protocol):
+    """Where the hook learns how handling went: the bus."""
+
+    def on_handled(self, listener: Callable[[Message, bool], None]) -> None: ...
+
+    def now(self) -> float: ...
+
+
+class CircuitBreaker:
+    """One circuit per recipient. A handler that fails, an unanswered request, a full inbox: each is a failure."""
+
+    stage = Stage.BREAKER
+
+    def __init__(self, rules: Breaker = Breaker()) -> None:
+        self._rules = rules
+        self._circuits: dict[str, Circuit] = {}
+        self._now: Callable[[], float] | None = None
+        self._check = each(self._allow)
+
+    def attach(self, bus: Outcomes) -> None:
+        self._now = bus.now
+        bus.on_handled(self._handled)
+
+    def state(self, recipient: str) -> State:
+        circuit = self._circuits.get(recipient)
+        return State.CLOSED if circuit is None else circuit.state
+
+    async def __call__(self, batch: Batch, forward: Forward) -> None:
+        await self._check(batch, forward)
+
+    def _allow(self, message: Message) -> Message:
+        circuit = self._circuits.get(message.recipient or "")
+        if circuit is not None and (wait_s := circuit.allow(self._time())) > 0:
+            raise CircuitOpen(message.recipient or "", wait_s)
+        return message
+
+    def _handled(self, message: Message, well: bool) -> None:
+        if message.recipient is None:
+            return
+        circuit = self._circuits.get(message.recipient)
+        if circuit is None:
+            if well:
+                return
+            circuit = self._circuits[message.recipient] = Circuit(self._rules)
+            if len(self._circuits) > self._rules.max_circuits:
+                del self._circuits[next(iter(self._circuits))]
+        if well:
+            circuit.succeeded()
+        else:
+            circuit.failed(self._time())
+
+    def _time(self) -> float:
+        assert self._now is not None, "the bus attaches its hooks"
+        return self._now()

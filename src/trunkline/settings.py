@@ -1,0 +1,121 @@
+"""How a bus behaves, in frozen groups that are checked when built; from code, a TOML file, or the environment."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from trunkline.errors import InvalidSettings
+
+G = TypeVar("G", bound=msgspec.Struct)
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """A settings group: every number in it is positive unless its class says more."""
+
+    def __post_init__(self) -> None:
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and not value > 0:
+                raise InvalidSettings(f"{type(self).__name__}.{field} must be above 0, and is {value!r}")
+
+
+class Backpressure(Group, frozen=True):
+    """How publishers are slowed down.
+
+    `max_pending` bounds each inbox by default, and how many publishes may wait for room at once. `wait_s` is the first
+    stretch of waiting; each next one is twice as long, until `timeout_s` have passed. A publisher does not poll: it is
+    woken when there is room, and the end of a stretch only reports that it still waits.
+    """
+
+    max_pending: int = 10_000
+    wait_s: float = 0.1
+    timeout_s: float = 30.0
+
+
+class History(Group, frozen=True):
+    """What the bus remembers of what it accepted: the last `max_messages`, with payloads up to `max_payload_bytes`."""
+
+    enabled: bool = True
+    max_messages: int = 10_000
+    max_payload_bytes: int = 4096
+
+
+class Orphans(Group, frozen=True):
+    max_messages: int = 1000
+    max_age_s: float = 60.0
+
+
+class Settings(Group, frozen=True):
+    max_message_bytes: int = 10 * 1024 * 1024
+    max_topics: int = 100_000
+    request_timeout_s: float = 30.0
+    max_dead_letters: int = 1000
+    drain_s: float = 5.0
+    content_type: str = "application/msgpack"
+    backpressure: Backpressure = Backpressure()
+    history: History = History()
+    orphans: Orphans = Orphans()
+
+    @classmethod
+    def load(cls, path: str | Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+        """Defaults, then the `[bus]` table of a TOML file, then `TRUNKLINE_*` variables, the later winning.
+
+        `TRUNKLINE_BACKPRESSURE__TIMEOUT_S=5` sets `backpressure.timeout_s`. The file is `path`, or `TRUNKLINE_CONFIG`.
+        """
+        environ = os.environ if environ is None else environ
+        path = path or environ.get("TRUNKLINE_CONFIG")
+        values: dict[str, Any] = {}
+        if path is not None:
+            values = _read_toml(Path(path))
+        for name, text in environ.items():
+            if name.startswith("TRUNKLINE_") and name != "TRUNKLINE_CONFIG":
+                *groups, key = name.removeprefix("TRUNKLINE_").lower().split("__")
+                table = values
+                for group in groups:
+                    table = table.setdefault(group, {})
+                table[key] = text
+        return build(cls, values)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            table = tomllib.load(file).get("bus", {})
+    except OSError as error:
+        raise InvalidSettings(f"cannot read the settings file {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidSettings(f"{path} is not TOML: {error}") from error
+    if not isinstance(table, dict):
+        raise InvalidSettings(f"{path}: [bus] must be a table")
+    return table
+
+
+def build(group: type[G], values: Mapping[str, Any]) -> G:
+    """A group from plain values (texts are converted); an unknown key names the nearest known one."""
+    _refuse_unknown(group, values, "")
+    try:
+        return msgspec.convert(values, group, strict=False)
+    except InvalidSettings:
+        raise
+    except msgspec.ValidationError as error:
+        # msgspec wraps what __post_init__ raises only for ValueError and TypeError: this is a value of a wrong type.
+        raise InvalidSettings(f"bad settings: {error}") from error
+
+
+def _refuse_unknown(group: type[Any], values: Mapping[str, Any], prefix: str) -> None:
+    known = {field.name: field.type for field in msgspec.structs.fields(group)}
+    for key, value in values.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {prefix + near[0]!r}?" if near else f"known: {', '.join(known)}"
+            raise InvalidSettings(f"unknown setting {prefix + key!r}: {hint}")
+        inner = known[key]
+        if isinstance(value, Mapping) and isinstance(inner, type) and issubclass(inner, Group):
+            _refuse_unknown(inner, value, f"{prefix}{key}.")

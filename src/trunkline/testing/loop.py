@@ -1,0 +1,219 @@
+"""An event loop on virtual time, with a seeded order of tasks: ordinary asyncio code runs on it unchanged.
+
+Time stands still while anything can run and jumps to the next timer when nothing can. What happens outside the loop
+keeps real time: threads and file descriptors work, but no seed decides their order. To run a whole program, see
+`simulate.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import concurrent.futures.thread
+import itertools
+import linecache
+import math
+import random
+import selectors
+import sys
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, TypeVarTuple
+from weakref import WeakKeyDictionary
+
+_T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
+_Events = list[tuple[selectors.SelectorKey, int]]
+
+CLOCK_RESOLUTION_S = 1e-9
+
+
+class Deadlock(AssertionError):
+    """Nothing can run, no timer is set, and nobody outside can help. `tasks` says who waits, and where."""
+
+    def __init__(self, now: float, tasks: Sequence[str]) -> None:
+        self.tasks = tuple(tasks)
+        super().__init__(f"deadlock at virtual time {now:.9g}: no timer is set, and these wait:\n" + "\n".join(tasks))
+
+
+class Livelock(AssertionError):
+    """More callbacks ran than the loop was allowed. `tasks` says which tasks were alive, and where."""
+
+    def __init__(self, now: float, max_steps: int, tasks: Sequence[str]) -> None:
+        self.tasks = tuple(tasks)
+        super().__init__(
+            f"livelock at virtual time {now:.9g}: {max_steps:,} callbacks ran (raise max_steps if that is right), "
+            "and these are not done:\n" + "\n".join(tasks)
+        )
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Virtual time, and with a seed a shuffled order of tasks.
+
+    The same seed gives the same schedule. Only steps of tasks change places; callbacks keep their order, as asyncio
+    promises. Two things escape the seed: work in threads, and code that iterates over a set (`asyncio.as_completed`
+    does so with coroutines; give it tasks).
+    While work is under way in an executor the loop waits for it, at most `patience_s` of real time, and time stands
+    still. The same patience is shown to watched sockets and other threads before a `Deadlock` is raised.
+    """
+
+    # Declared by asyncio, unknown to its type stubs.
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
+    _default_executor: concurrent.futures.ThreadPoolExecutor | None
+    _check_closed: Callable[[], None]
+
+    def __init__(
+        self, *, start: float = 0.0, seed: int | None = None, max_steps: int = 10_000_000, patience_s: float = 10.0
+    ) -> None:
+        self._now = start
+        self._order = None if seed is None else random.Random(seed)
+        self._ranks: WeakKeyDictionary[asyncio.Task[Any], int] = WeakKeyDictionary()
+        self._next_rank = itertools.count()
+        self._max_steps, self._steps_done = max_steps, 0
+        self._patience_s = patience_s
+        self._work: list[tuple[concurrent.futures.Future[Any], asyncio.Future[Any]]] = []
+        self._known_threads = set(threading.enumerate())
+        self._poll = _Selector(self)
+        super().__init__(self._poll)
+        self._jump(start)
+
+    def time(self) -> float:
+        return self._now
+
+    def run_in_executor(
+        self, executor: concurrent.futures.Executor | None, func: Callable[[*_Ts], _T], *args: *_Ts
+    ) -> asyncio.Future[_T]:
+        self._check_closed()
+        if executor is None:
+            if self._default_executor is None:
+                self.set_default_executor(concurrent.futures.ThreadPoolExecutor(thread_name_prefix="asyncio"))
+            executor = self._default_executor
+            assert executor is not None
+        work = executor.submit(func, *args)
+        future = asyncio.wrap_future(work, loop=self)
+        self._work.append((work, future))
+        return future
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        # A virtual timeout says nothing about threads: `patience_s` bounds the wait instead.
+        await super().shutdown_default_executor()
+
+    def _turn(self, timeout: float | None) -> _Events:
+        """Stand in for `select`, which asyncio calls once a turn, before it runs what is ready."""
+        self._steps_done += max(1, len(self._ready))
+        if self._steps_done > self._max_steps:
+            self._steps_done = 0  # whoever cleans up after this may step again
+            raise Livelock(self._now, self._max_steps, self._waiting())
+        if self._order is not None:
+            self._shuffle(self._order)
+        if timeout is not None and timeout <= 0:
+            return self._poll.wait(0)
+        # Asked before polling: work that ends in between has written to the pipe that the poll watches.
+        working = self._working()
+        if events := self._poll.wait(self._patience_s if working else 0):
+            return events
+        if working:
+            self._work.clear()  # it had its time: from now on the clock does not wait for it
+        if self._scheduled:
+            self._jump(self._scheduled[0].when())
+            return []
+        if events := self._poll.wait(self._patience_s if self._outsiders() else 0):
+            return events
+        raise Deadlock(self._now, self._waiting())
+
+    def _jump(self, when: float) -> None:
+        self._now = when
+        # asyncio runs the timers before now + resolution: far from zero, one nanosecond would be lost in rounding.
+        self._clock_resolution = max(CLOCK_RESOLUTION_S, math.ulp(when))
+
+    def _shuffle(self, order: random.Random) -> None:
+        """Let the ready steps of tasks change places among themselves."""
+        handles = list(self._ready)
+        steps = [(place, task) for place, handle in enumerate(handles) if (task := _stepped(handle)) is not None]
+        places = {place for place, _ in steps}
+        # The callbacks of one future run in the order they were added, and asyncio counts on it: TaskGroup would report
+        # an error twice if who awaits a child ran before the group's own callback. Such a step keeps its place.
+        shared = {id(arg) for place, handle in enumerate(handles) if place not in places for arg in handle._args or ()}
+        queues: defaultdict[int, deque[asyncio.Handle]] = defaultdict(deque)  # a task's own steps stay in order
+        free: list[int] = []
+        ranks: list[int] = []
+        for place, task in steps:
+            # By first appearance: the order of waking may come from a set, thus from memory addresses.
+            rank = self._ranks.get(task)
+            if rank is None:
+                rank = self._ranks[task] = next(self._next_rank)
+            if shared.isdisjoint(map(id, handles[place]._args or ())):
+                free.append(place)
+                ranks.append(rank)
+                queues[rank].append(handles[place])
+        ranks.sort()
+        order.shuffle(ranks)
+        for place, rank in zip(free, ranks, strict=True):
+            self._ready[place] = queues[rank].popleft()  # by place: another thread may append meanwhile
+
+    def _working(self) -> bool:
+        # Both must be done: the one when the thread has finished, the other when the loop has heard of it.
+        self._work = [(work, future) for work, future in self._work if not (work.done() and future.done())]
+        return bool(self._work)
+
+    def _outsiders(self) -> bool:
+        """Could something outside still wake this loop: a watched descriptor, a thread begun since?"""
+        mine = {*self._known_threads, threading.current_thread()}
+        watched = len(self._poll.get_map()) > 1  # one is the loop's own pipe
+        return watched or any(thread not in mine and not idle_worker(thread) for thread in threading.enumerate())
+
+    def _waiting(self) -> list[str]:
+        names = {task: task.get_name() for task in asyncio.all_tasks(self)}
+        return [describe(task) for task in sorted(names, key=lambda task: (len(names[task]), names[task]))]
+
+
+class _Selector(selectors.DefaultSelector):
+    """Hands each turn to the loop; `wait` is the real thing."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> _Events:
+        return self._loop._turn(timeout)
+
+    def wait(self, timeout_s: float) -> _Events:
+        return super().select(timeout_s)
+
+
+def _stepped(handle: asyncio.Handle) -> asyncio.Task[Any] | None:
+    """The task of which this handle is a step, if it is one.
+
+    Steps are bound to their task but are no attribute of it, unlike the `task.cancel` of a `call_soon(task.cancel)`.
+    """
+    callback = getattr(handle, "_callback", None)
+    owner = getattr(callback, "__self__", None)
+    if isinstance(owner, asyncio.Task) and not hasattr(owner, getattr(callback, "__name__", "")):
+        return owner
+    return None
+
+
+def idle_worker(thread: threading.Thread) -> bool:
+    """Is this a thread of an executor that waits for work?"""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and frame.f_code is concurrent.futures.thread._worker.__code__
+
+
+def describe(task: asyncio.Task[Any]) -> str:
+    """A task's name and the places it is suspended at, outermost first."""
+    lines = [f"  {task.get_name()!r} waits in"]
+    awaited: Any = task.get_coro()
+    while awaited is not None:
+        kind = next((kind for kind in ("cr", "gi", "ag") if hasattr(awaited, f"{kind}_frame")), None)
+        frame = getattr(awaited, f"{kind}_frame", None)
+        if frame is None:
+            break
+        file, line = frame.f_code.co_filename, frame.f_lineno
+        lines.append(f"    {file}:{line} {frame.f_code.co_name}: {linecache.getline(file, line).strip()}")
+        awaited = getattr(awaited, "gi_yieldfrom" if kind == "gi" else f"{kind}_await", None)
+    waiter = getattr(task, "_fut_waiter", None)
+    if isinstance(waiter, asyncio.Task):
+        lines.append(f"    for the task {waiter.get_name()!r}")
+    return "\n".join(lines)

@@ -1,0 +1,145 @@
+"""Topics and patterns: their syntax, matching, and the tree that finds subscribers by topic.
+
+A topic is dotted tokens, `orders.eu.placed`. In a pattern `*` stands for one token and a trailing `>` for one token or
+more. Names that begin with `_` are the bus's own: `_to.NAME` is the topic of the endpoint NAME.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from trunkline.errors import InvalidTopic
+
+T = TypeVar("T")
+
+MAX_TOPIC_CHARS = 255
+ENDPOINT_PREFIX = "_to."
+REPLY_PREFIX = "_reply."
+DEAD_PREFIX = "_dead."
+BROADCAST = "_all"
+REPLIES = "_reply"
+EVERYTHING = ">"
+
+
+def endpoint(name: str) -> str:
+    """The topic on which the endpoint `name` receives: `bus.request(tl.endpoint("pricing"), …)`."""
+    return ENDPOINT_PREFIX + name
+
+
+def validate_topic(topic: str) -> str:
+    for token in _tokens(topic):
+        if "*" in token or ">" in token:
+            raise InvalidTopic(topic, "has a wildcard: messages go to one topic, only subscriptions may use * and >")
+    return topic
+
+
+def validate_pattern(pattern: str) -> str:
+    tokens = _tokens(pattern)
+    for index, token in enumerate(tokens):
+        if token == ">" and index != len(tokens) - 1:
+            raise InvalidTopic(pattern, "has a > that is not at its end")
+        if token not in ("*", ">") and ("*" in token or ">" in token):
+            raise InvalidTopic(pattern, f"mixes a wildcard with text in {token!r}: * and > stand for whole tokens")
+    return pattern
+
+
+def _tokens(text: str) -> list[str]:
+    if not isinstance(text, str):
+        raise InvalidTopic(str(text), f"is a {type(text).__name__}, not text")
+    if not text:
+        raise InvalidTopic(text, "is empty: use dotted words, such as orders.eu.placed")
+    if len(text) > MAX_TOPIC_CHARS:
+        raise InvalidTopic(text[:40] + "…", f"has {len(text)} characters, more than {MAX_TOPIC_CHARS}")
+    if not text.isprintable() or " " in text:
+        raise InvalidTopic(text, "has spaces or control characters")
+    tokens = text.split(".")
+    if "" in tokens:
+        raise InvalidTopic(text, "has an empty token: two dots in a row, or one at an end")
+    return tokens
+
+
+def matches(pattern: str, topic: str) -> bool:
+    wanted = pattern.split(".")
+    given = topic.split(".")
+    for index, token in enumerate(wanted):
+        if token == ">":
+            return len(given) > index
+        if index >= len(given) or token not in ("*", given[index]):
+            return False
+    return len(wanted) == len(given)
+
+
+class _Node(Generic[T]):
+    __slots__ = ("children", "values")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node[T]] = {}
+        self.values: list[T] = []
+
+
+class TopicTree(Generic[T]):
+    """Values by pattern. Finding the values of a topic costs what the matches cost, not what is stored."""
+
+    def __init__(self) -> None:
+        self._root: _Node[T] = _Node()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, pattern: str, value: T) -> None:
+        node = self._root
+        for token in pattern.split("."):
+            node = node.children.setdefault(token, _Node())
+        node.values.append(value)
+        self._size += 1
+
+    def remove(self, pattern: str, value: T) -> bool:
+        """Remove this very value (by identity); False if it was not there."""
+        path = [self._root]
+        tokens = pattern.split(".")
+        for token in tokens:
+            child = path[-1].children.get(token)
+            if child is None:
+                return False
+            path.append(child)
+        values = path[-1].values
+        for index, present in enumerate(values):
+            if present is value:
+                del values[index]
+                break
+        else:
+            return False
+        self._size -= 1
+        for parent, token, node in zip(path[-2::-1], tokens[::-1], path[:0:-1], strict=True):
+            if node.values or node.children:
+                break
+            del parent.children[token]
+        return True
+
+    def match(self, topic: str) -> list[T]:
+        return list(self._walk(topic.split(".")))
+
+    def _walk(self, tokens: list[str]) -> Iterator[T]:
+        nodes = [self._root]
+        for token in tokens:
+            below: list[_Node[T]] = []
+            for node in nodes:
+                children = node.children
+                if (rest := children.get(">")) is not None:
+                    yield from rest.values
+                if (exact := children.get(token)) is not None:
+                    below.append(exact)
+                if (any_one := children.get("*")) is not None:
+                    below.append(any_one)
+            nodes = below
+        for node in nodes:
+            yield from node.values
+
+    def values(self) -> Iterator[T]:
+        nodes = [self._root]
+        while nodes:
+            node = nodes.pop()
+            yield from node.values
+            nodes.extend(node.children.values())

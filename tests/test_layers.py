@@ -1,0 +1,86 @@
+"""Who may import whom: a layer imports only from below, and brokers do not import each other."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "src" / "trunkline"
+
+# From the bottom up. A module belongs to the longest prefix that fits; it may import its own layer and those below.
+LAYERS = [
+    ["errors"],
+    ["topic", "codec", "clock", "settings", "expression_values"],
+    ["message", "expression_code"],
+    ["expression"],
+    ["delivery"],
+    ["hooks", "brokers"],
+    ["bus"],
+    ["connect"],
+    ["testing"],
+    ["__init__"],
+]
+
+
+def layer_of(module: str) -> int:
+    parts = module.split(".")
+    for height, names in enumerate(LAYERS):
+        if parts[0] in names:
+            return height
+    raise AssertionError(f"{module} belongs to no layer: give it one in LAYERS")
+
+
+def modules() -> list[tuple[str, Path]]:
+    found = []
+    for path in sorted(ROOT.rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        found.append((name.removesuffix(".__init__"), path))
+    return found
+
+
+def imports(path: Path) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = [node.module]
+            if node.module == "trunkline":
+                names = [f"trunkline.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        found += [name.removeprefix("trunkline.") for name in names if name.startswith("trunkline.")]
+    return found
+
+
+@pytest.mark.parametrize(("module", "path"), modules(), ids=[name for name, _ in modules()])
+def test_imports_only_from_below(module: str, path: Path) -> None:
+    own = layer_of(module)
+    for imported in imports(path):
+        assert layer_of(imported) <= own, f"{module} must not import {imported}: that is above it"
+
+
+def test_brokers_do_not_import_each_other() -> None:
+    for module, path in modules():
+        if module.startswith("brokers.") and module != "brokers.broker":
+            strangers = [name for name in imports(path) if name.startswith("brokers.") and name != "brokers.broker"]
+            assert not strangers, f"{module} imports {strangers}"
+
+
+def test_only_the_clock_asks_for_time_and_chance() -> None:
+    """Time and chance are injected: nothing below the testing tools reads a clock or rolls dice by itself."""
+    for module, path in modules():
+        if module.startswith("testing") or module == "clock":
+            continue
+        tree = ast.parse(path.read_text())
+        used = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        calls = {
+            f"{node.func.value.id}.{node.func.attr}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and isinstance(node.func.value, ast.Name)
+        }
+        assert not used & {"time", "uuid", "uuid_utils"}, f"{module} imports a clock or an id source"
+        assert not {call for call in calls if call.startswith("random.")}, f"{module} rolls its own dice"
