@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 import uuid_utils
 
@@ -53,6 +54,15 @@ class Ids:
         if now_ns > self.ends_ns:
             return self.open(now_ns)
         return next(self.block, None) or self.open(now_ns)
+
+    def take(self, count: int, now_ns: int) -> list[str]:
+        """Several ids at once."""
+        ids = [self.next(now_ns)] if count else []
+        while (missing := count - len(ids)) > 0:
+            ids.extend(islice(self.block, missing))
+            if len(ids) < count:
+                ids.append(self.open(now_ns))
+        return ids
 
 
 class Sequence:

@@ -197,10 +197,12 @@ def test_an_idle_default_executor_is_no_leak_a_busy_one_is() -> None:
 
     async def main() -> str:
         await work(int)
-        with pytest.raises(LeakError) as caught:
-            await work(stop.wait, stop.wait)
-        stop.set()
-        return str(caught.value)
+        try:
+            with pytest.raises(LeakError) as caught:
+                await work(stop.wait, stop.wait)
+            return str(caught.value)
+        finally:
+            stop.set()
 
     assert "thread 'asyncio_1'" in asyncio.run(main())
 

@@ -137,35 +137,44 @@ def test_callbacks_keep_their_order_and_a_task_its_steps() -> None:
         called: list[int] = []
         stepped: dict[int, list[int]] = {}
 
+        class Noted(int):
+            def __str__(self) -> str:
+                called.append(self)
+                return "noted"
+
         async def step(n: int) -> None:
             for i in range(5):
                 stepped.setdefault(n, []).append(i)
-                loop.call_soon(called.append, len(called))
                 await asyncio.sleep(0)
 
         tasks = []
         for n in range(10):
-            loop.call_soon(called.append, -n)
+            loop.call_soon(called.append, n)
             tasks.append(loop.create_task(step(n)))
-            loop.call_soon(tasks[-1].get_name)  # bound to a task, and yet no step of it
+            loop.call_soon(tasks[-1].set_name, Noted(n))  # bound to a task, and yet no step of it
         await asyncio.wait(tasks)
-        return [n for n in called if n < 0], stepped
+        return called, stepped
 
     for seed in SEEDS:
         called, stepped = simulate(main, seed=seed)
-        assert called == [-n for n in range(1, 10)]
+        assert called == [n // 2 for n in range(20)]
         assert stepped == {n: [0, 1, 2, 3, 4] for n in range(10)}
 
 
 def test_the_callbacks_of_one_future_keep_their_order() -> None:
+    async def spin() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
     async def main(_: Simulation) -> int:
         async def fail() -> None:
-            await asyncio.sleep(1)
+            await asyncio.sleep(0)
             raise LookupError
 
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(asyncio.sleep(1))
+                for _ in range(5):
+                    group.create_task(spin())
                 await group.create_task(fail())  # the group must hear of it before we do
         except ExceptionGroup as errors:
             return len(errors.exceptions)
@@ -197,12 +206,19 @@ def test_a_deadlock_is_told_with_names_and_places() -> None:
 
 
 def test_a_livelock_ends() -> None:
+    ended: list[str] = []
+
     async def main() -> None:
-        for _ in itertools.count():
-            await asyncio.sleep(0)
+        try:
+            for _ in itertools.count():
+                await asyncio.sleep(0)
+        finally:
+            await asyncio.sleep(1)  # cleaning up may take steps again
+            ended.append("main")
 
     with pytest.raises(Livelock, match=r"(?s)1,000 callbacks.*test_loop"):
         on(VirtualLoop(max_steps=1000), main())
+    assert ended == ["main"]
 
 
 def test_threads_work_and_time_waits_for_them() -> None:
@@ -225,14 +241,35 @@ def test_threads_work_and_time_waits_for_them() -> None:
     assert simulate(main) == [0, 1, 5]
 
 
+def test_time_waits_for_threads_that_nobody_awaits_any_more() -> None:
+    async def main(_: Simulation) -> list[str]:
+        ended: list[str] = []
+        started = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def work() -> None:
+            loop.call_soon_threadsafe(started.set)
+            threading.Event().wait(0.05)
+            ended.append("work")
+
+        task = asyncio.create_task(asyncio.to_thread(work))
+        await started.wait()
+        task.cancel()
+        await asyncio.sleep(1)
+        return ended
+
+    assert simulate(main) == ["work"]
+
+
 def test_patience_with_threads_is_bounded() -> None:
     release = threading.Event()
 
     async def main() -> str:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.to_thread(release.wait, 20), 5)
-        await asyncio.sleep(1)
-        asyncio.get_running_loop().call_soon(release.set)
+        for _ in range(100):
+            await asyncio.sleep(1)  # the clock has stopped waiting for that thread
+        release.set()
         return await asyncio.to_thread(lambda: "next")
 
     began = time.monotonic()
@@ -242,18 +279,18 @@ def test_patience_with_threads_is_bounded() -> None:
 
 def test_real_sockets_work() -> None:
     async def main(_: Simulation) -> bytes:
-        ours, theirs = socket.socketpair()
         reader, writer = await asyncio.open_connection(sock=ours)
-        with theirs:
-            thread = threading.Timer(0.05, theirs.send, [b"late\n"])
-            thread.start()
-            line = await reader.readline()
-            thread.join()
+        line = await reader.readline()
         writer.close()
         await writer.wait_closed()
         return line
 
-    assert simulate(main) == b"late\n"
+    ours, theirs = socket.socketpair()
+    thread = threading.Timer(0.05, theirs.send, [b"late\n"])
+    thread.start()
+    with theirs:
+        assert simulate(main) == b"late\n"
+    thread.join()
 
 
 def test_simulate_leaves_nothing_running() -> None:

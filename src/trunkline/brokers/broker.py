@@ -11,7 +11,7 @@ from typing import ClassVar
 from trunkline.clock import Sequence, World
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.roster import Roster
-from trunkline.delivery.route import Route, Sink, Take, Tap, deliver
+from trunkline.delivery.route import Route, Take
 from trunkline.delivery.stream import Stream
 from trunkline.errors import Unsupported
 from trunkline.message import Message
@@ -68,9 +68,9 @@ class Broker(abc.ABC):
     async def aclose(self) -> None:
         """End all streams. What was not taken gets its fate. Closing twice is fine."""
 
-    async def deliver(self, message: Message, sinks: tuple[Sink | Tap, ...]) -> None:
-        """The slow end of the publishers' short cut: offer a message to these sinks of its route."""
-        await deliver(message, sinks, self.settings.backpressure)
+    def route(self, topic: str) -> Route | None:
+        """The route of a topic, if publishers may write to the inboxes directly."""
+        return None
 
     def link(self, pattern: str, topic: str) -> bool:
         """Send what matches `pattern` also to whoever listens on `topic`; False if that was so already."""
@@ -82,6 +82,8 @@ class Broker(abc.ABC):
 
     async def flush(self) -> None:
         """Return when everything published so far is with the broker."""
+        # Nothing to do where a publish is with the broker when it returns.
+        return
 
     def require(self, feature: Feature) -> None:
         if feature not in self.features:

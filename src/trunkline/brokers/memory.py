@@ -11,7 +11,7 @@ from trunkline.brokers.broker import Broker, Feature
 from trunkline.clock import World
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery
-from trunkline.delivery.route import Group, GroupSink, Route, Sink, Take, Tap
+from trunkline.delivery.route import Group, GroupSink, Route, Sink, Take, Tap, offer
 from trunkline.delivery.stream import Stream
 from trunkline.errors import BackpressureTimeout, Congested, PartlyRefused, Refused, StreamClosed
 from trunkline.message import NORMAL, Message
@@ -43,9 +43,7 @@ Entry = Inbox | Member | Link | Tap
 
 class MemoryBroker(Broker):
     name = "memory"
-    features = frozenset(
-        {Feature.GROUPS, Feature.PRIORITY, Feature.ACKNOWLEDGEMENT, Feature.BACKPRESSURE, Feature.LINKS}
-    )
+    features = frozenset(set(Feature) - {Feature.DURABLE})
 
     def __init__(self, world: World | None = None, settings: Settings | None = None) -> None:
         super().__init__(world, settings)
@@ -81,7 +79,8 @@ class MemoryBroker(Broker):
             route.published += 1
             at += 1
             try:
-                await self.deliver(message, route.sinks)
+                if (unsettled := offer(message, route.sinks)) is not None:
+                    await unsettled.settle(self.settings.backpressure)
             except (BackpressureTimeout, Congested) as error:
                 # The rest would wait as long, one by one, with as little hope.
                 failures.extend((late, error) for late in batch[at - 1 :])
@@ -105,15 +104,6 @@ class MemoryBroker(Broker):
             if inbox.sleepers:
                 inbox.wake()
         return size
-
-    async def deliver(self, message: Message, sinks: tuple[Sink | Tap, ...]) -> None:
-        """Offer a message to these of its sinks, and let go of subscribers that vanished without leaving."""
-        try:
-            await super().deliver(message, sinks)
-        finally:
-            for sink in sinks:
-                if isinstance(sink, Inbox) and sink.abandoned:
-                    self._leave(sink)
 
     def route(self, topic: str) -> Route:
         """The route of a topic: found once, then kept until subscriptions change."""
@@ -146,8 +136,7 @@ class MemoryBroker(Broker):
             else:
                 special.append(entry)
         special.extend(GroupSink(group, tuple(members)) for group, members in groups.items())
-        route.plain = tuple(plain)
-        route.special = tuple(special)
+        route.lead_to(plain, special)
 
     def _listeners(self, topic: str) -> list[Inbox | Member | Tap]:
         found: dict[Inbox | Member | Tap, None] = {}

@@ -1,4 +1,4 @@
-"""The bus: what people program against. Four layers: publishing, requesting, handling, and here life and observation."""
+"""The bus people program against: publishing, requesting and handling, and on top of them life and observation."""
 
 from __future__ import annotations
 

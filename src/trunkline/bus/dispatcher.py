@@ -33,11 +33,11 @@ class Surroundings(Protocol):
 
     def forget(self, handler: Handler) -> None: ...
 
-    def respond(self, request: Message, value: object) -> Awaitable[None]: ...
+    def respond(self, request: Message, value: object) -> Awaitable[str]: ...
 
-    def respond_error(self, request: Message, error: BaseException) -> Awaitable[None]: ...
+    def respond_error(self, request: Message, error: BaseException) -> Awaitable[str]: ...
 
-    def acknowledge(self, message: Message) -> Awaitable[None]: ...
+    def acknowledge(self, message: Message) -> Awaitable[str]: ...
 
 
 class Handler:
@@ -57,6 +57,7 @@ class Handler:
         self._custody = stream.custody
         self._call = call
         self._timeout_s = timeout_s
+        self._guarded = timeout_s is not None
         self._workers = [
             asyncio.create_task(self._work(), name=f"{stream.name} worker {number}")
             for number in range(1, concurrency + 1)
@@ -104,7 +105,7 @@ class Handler:
         custody = self._custody
         custody.working.add(message.seq)
         try:
-            result = await self._run(message)
+            result = await (self._run(message) if self._guarded or self._bus.arounds else self._call(message))
             if message.request_id is not None and message.type is MessageType.REQUEST:
                 await self._bus.respond(message, result)
         except InvalidPayload as error:
@@ -122,11 +123,8 @@ class Handler:
                 await self._bus.acknowledge(message)
 
     async def _run(self, message: Message) -> Any:
-        arounds = self._bus.arounds
-        if not arounds and self._timeout_s is None:
-            return await self._call(message)
         with contextlib.ExitStack() as stack:
-            for around in arounds:
+            for around in self._bus.arounds:
                 stack.enter_context(around(message))
             try:
                 async with asyncio.timeout(self._timeout_s) as limit:

@@ -28,13 +28,15 @@ def bind(function: Callable[..., Any]) -> Call:
             f"{name_of(function)} takes {len(wanted)} values, and a message has one payload: "
             "take the payload, the Message, or both"
         )
-    if is_async(function):
-        return functools.partial(_call_async, function, wanted)
-    return functools.partial(_call_in_thread, function, wanted)
+    if not is_async(function):
+        return functools.partial(_call_in_thread, function, wanted)
+    if wanted == [Message]:
+        return function
+    return functools.partial(_call_async, function, wanted)
 
 
-async def _call_async(function: Callable[..., Awaitable[Any]], wanted: list[Any], message: Message) -> Any:
-    return await function(*[message if hint is Message else message.decode(hint) for hint in wanted])
+def _call_async(function: Callable[..., Awaitable[Any]], wanted: list[Any], message: Message) -> Awaitable[Any]:
+    return function(*[message if hint is Message else message.decode(hint) for hint in wanted])
 
 
 async def _call_in_thread(function: Callable[..., Any], wanted: list[Any], message: Message) -> Any:
@@ -45,7 +47,7 @@ async def _call_in_thread(function: Callable[..., Any], wanted: list[Any], messa
 def is_async(function: Callable[..., Any]) -> bool:
     while isinstance(function, functools.partial):
         function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def name_of(function: Callable[..., Any]) -> str:

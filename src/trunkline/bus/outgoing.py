@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from trunkline.brokers.broker import Broker
 from trunkline.bus.observe import History, Refusals, Senders
 from trunkline.clock import Ids
+from trunkline.delivery.route import Route, offer
 from trunkline.errors import BusClosed, HookFailed, MessageExpired, MessageTooLarge, PartlyRefused, Refused
 from trunkline.hooks.hook import Batch, Hook, Passage, in_order
 from trunkline.message import Message
@@ -25,6 +27,8 @@ class Outgoing:
         self._name = name
         self._settings = settings
         self.hooks = in_order(hooks)
+        # Without routes every message goes the whole way, through the hooks.
+        self._routes: Mapping[str, Route] = {} if self.hooks else broker.routes
         self.ids = Ids(broker.world.uuid7)
         self.history = History(settings.history)
         self.refusals = Refusals()
@@ -33,19 +37,64 @@ class Outgoing:
         self.unrouted = 0
         self.closed = False
 
-    def stamp(self, message: Message) -> Message:
-        """Give a message what it lacks: id, time, sender. Raises MessageTooLarge."""
-        now_ns = self._broker.world.time_ns()
+    def weigh(self, message: Message) -> Message:
+        """The message, unless it is too large: then MessageTooLarge."""
         if len(message.payload) > self._settings.max_message_bytes:
-            raise MessageTooLarge(len(message.payload), self._settings.max_message_bytes)
-        if message.id and message.timestamp_ns and message.sender:
-            return message
-        return msgspec.structs.replace(
-            message,
-            id=message.id or self.ids.next(now_ns),
-            timestamp_ns=message.timestamp_ns or now_ns,
-            sender=message.sender or self._name,
+            error = MessageTooLarge(len(message.payload), self._settings.max_message_bytes)
+            self.refuse(message, error)
+            raise error
+        return message
+
+    def stamp(self, message: Message) -> Message:
+        """A copy of a message built by hand with what it lacks: id, time, sender. Raises MessageTooLarge."""
+        now_ns = self._broker.world.time_ns()
+        return self.weigh(
+            msgspec.structs.replace(
+                message,
+                id=message.id or self.ids.next(now_ns),
+                timestamp_ns=message.timestamp_ns or now_ns,
+                sender=message.sender or self._name,
+                seq=0,
+            )
         )
+
+    async def launch(self, message: Message) -> str:
+        """Publish one stamped message that nobody else holds; return its id."""
+        if self.closed:
+            raise BusClosed(self._name)
+        route = self._routes.get(message.topic)
+        if route is None and not self.hooks:
+            route = self._broker.route(message.topic)
+        if route is None:
+            await self.send([message])
+            return message.id
+        if message.ttl_s is not None and (error := self._too_late(message)) is not None:
+            raise error
+        if not message.seq:
+            # Ours alone so far, so it may get its number in place.
+            force_setattr(message, "seq", self._broker.sequence.next())
+        self.total += 1
+        self.history.remember(message)
+        if message.sender != self._name:
+            self.senders.add(message.sender)
+        route.published += 1
+        sinks = route.sinks
+        if not sinks:
+            self.unrouted += 1
+        elif (unsettled := offer(message, sinks)) is not None:
+            await unsettled.settle(self._settings.backpressure)
+        return message.id
+
+    def _too_late(self, message: Message) -> MessageExpired | None:
+        expires_ns = message.expires_ns
+        if expires_ns is None:
+            return None
+        late_ns = self._broker.world.time_ns() - expires_ns
+        if late_ns < 0:
+            return None
+        error = MessageExpired(message.id, late_ns / 1e9)
+        self.refuse(message, error)
+        return error
 
     async def send(self, batch: Sequence[Message]) -> None:
         """Publish stamped messages of one topic. What is refused is on record, and raised."""
@@ -98,12 +147,8 @@ class Outgoing:
 
     def _fresh(self, batch: Batch, failures: list[tuple[Message, Exception]]) -> Iterator[Message]:
         """Number and remember what has not expired on its way here."""
-        now_ns = self._broker.world.time_ns()
         for message in batch:
-            expires_ns = message.expires_ns
-            if expires_ns is not None and now_ns >= expires_ns:
-                error = MessageExpired(message.id, (now_ns - expires_ns) / 1e9)
-                self.refuse(message, error)
+            if (error := self._too_late(message)) is not None:
                 failures.append((message, error))
                 continue
             numbered = msgspec.structs.replace(message, seq=self._broker.sequence.next())

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Unpack
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Unpack
 
 from trunkline import codec
 from trunkline.brokers.broker import Broker
 from trunkline.bus.outgoing import Outgoing
 from trunkline.delivery.inbox import Inbox
-from trunkline.delivery.route import Route
-from trunkline.errors import BusClosed, PartlyRefused
+from trunkline.delivery.route import Route, offer
+from trunkline.errors import PartlyRefused
 from trunkline.hooks.hook import Hook
 from trunkline.message import Fields, Message, MessageType
 from trunkline.settings import Settings
@@ -43,16 +43,15 @@ class Publishing:
         Cancelled while waiting, the message is dropped where it still waited.
         """
         # The short cut: no field set, no hook, small payload, topic known. Every nanosecond here is in the benchmarks.
-        if payload.__class__ is bytes:
-            content_type = RAW
-            body: bytes = payload
-        elif not fields:
-            body, content_type = encode(payload, self._content_type)
-        else:
-            body = b""
         route = self._routes.get(topic)
-        if fields or route is None or len(body) > self._small:
-            return await self.post(Message(topic=topic, payload=payload, **self._fields(fields)))
+        if route is None or fields:
+            return await self._out.launch(self.message(topic, payload, **fields))
+        if payload.__class__ is bytes:
+            body, content_type = payload, RAW
+        else:
+            body, content_type = encode(payload, self._content_type)
+        if len(body) > self._small:
+            return await self._out.launch(self.message(topic, payload))
         now_ns = self._time_ns()
         ids = self._ids
         message_id = (next(ids.block, None) or ids.open(now_ns)) if now_ns <= ids.ends_ns else ids.open(now_ns)
@@ -75,7 +74,9 @@ class Publishing:
             else:
                 full.append(inbox)
         if full is not None or route.special:
-            await self.broker.deliver(message, (*(full or ()), *route.special))
+            unsettled = offer(message, (*(full or ()), *route.special))
+            if unsettled is not None:
+                await unsettled.settle(self.settings.backpressure)
         elif not route.plain:
             self._out.unrouted += 1
         return message_id
@@ -89,17 +90,23 @@ class Publishing:
         route = self._routes.get(topic)
         if fields or route is None or route.special or not values:
             return await self._publish_batch(topic, values, fields)
-        content_type = self._content_type
-        bodies = [(value, RAW) if value.__class__ is bytes else encode(value, content_type) for value in values]
-        if max(len(body) for body, _ in bodies) > self._small:
+        kind = RAW
+        bodies: Sequence[Any] = values
+        if set(map(type, values)) != {bytes}:
+            encoded = [encode(value, self._content_type) for value in values]
+            bodies = [body for body, _ in encoded]
+            kind = encoded[0][1]
+            if any(other != kind for _, other in encoded):
+                return await self._publish_batch(topic, values, fields)
+        if max(map(len, bodies)) > self._small:
             return await self._publish_batch(topic, values, fields)
         now_ns = self._time_ns()
-        next_id = self._ids.next
         name = self.name
         first = self._sequence.last + 1
+        ids = self._ids.take(len(bodies), now_ns)
         batch = [
-            Message(next_id(now_ns), topic, body, now_ns, seq, name, kind)
-            for seq, (body, kind) in enumerate(bodies, first)
+            Message(message_id, topic, body, now_ns, seq, name, kind)
+            for message_id, body, seq in zip(ids, bodies, range(first, first + len(ids)), strict=True)
         ]
         self._sequence.last += len(batch)
         self._out.total += len(batch)
@@ -112,10 +119,10 @@ class Publishing:
             for message, why in error.refused:
                 self._out.refuse(message, why)
             raise
-        return [message.id for message in batch]
+        return ids
 
     async def _publish_batch(self, topic: str, values: Iterable[object], fields: Fields) -> list[str]:
-        batch = [self._out.stamp(Message(topic=topic, payload=value, **self._fields(fields))) for value in values]
+        batch = [self.message(topic, value, **fields) for value in values]
         if batch:
             await self._out.send(batch)
         return [message.id for message in batch]
@@ -125,31 +132,29 @@ class Publishing:
 
         SUBSCRIBE and UNSUBSCRIBE link its topic to the endpoint that sends it, and undo that.
         """
-        if self._out.closed:
-            raise BusClosed(self.name)
+        message = self._out.stamp(message)
         if message.type is MessageType.SUBSCRIBE:
             self.link(message.topic, message.sender)
         elif message.type is MessageType.UNSUBSCRIBE:
             self.unlink(message.topic, message.sender)
-        message = self._out.stamp(message)
-        await self._out.send([message])
-        return message.id
+        return await self._out.launch(message)
 
     def message(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> Message:
-        """A message with id, time and sender, not yet published: hand it to `post`."""
-        return self._out.stamp(Message(topic=topic, payload=payload, **self._fields(fields)))
+        """A message with id, time and sender, not yet published: hand it to `post`. Raises MessageTooLarge."""
+        now_ns = self._time_ns()
+        stamped: Fields = {"sender": self.name, "id": self._ids.next(now_ns), **fields}
+        if payload.__class__ is not bytes and "content_type" not in fields:
+            stamped["content_type"] = self._content_type
+        return self._out.weigh(Message(topic=topic, payload=payload, timestamp_ns=now_ns, **stamped))
 
     async def send(self, to: str, payload: object = b"", **fields: Unpack[Fields]) -> str:
         """Send to the endpoint `to`; return the message's id."""
         direct: Fields = {"type": MessageType.DIRECT, "recipient": to, **fields}
-        return await self.post(Message(topic=endpoint(to), payload=payload, **self._fields(direct)))
+        return await self._out.launch(self.message(endpoint(to), payload, **direct))
 
     async def broadcast(self, payload: object = b"", **fields: Unpack[Fields]) -> str:
         """Send to all endpoints; return the message's id."""
         return await self.publish(BROADCAST, payload, **fields)
-
-    def _fields(self, fields: Fields) -> Fields:
-        return fields if "content_type" in fields else {"content_type": self._content_type, **fields}
 
     async def flush(self) -> None:
         """Return when everything published so far is with the broker."""

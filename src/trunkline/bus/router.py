@@ -14,7 +14,7 @@ import msgspec
 
 from trunkline.bus.dispatcher import Handler
 from trunkline.delivery.inbox import Inbox
-from trunkline.delivery.route import Take, deliver
+from trunkline.delivery.route import Take, offer
 from trunkline.errors import DuplicateName, UnknownHandler, UsageError
 from trunkline.expression import Filter, compile_filter
 from trunkline.message import Message, MessageType
@@ -133,7 +133,8 @@ class Router:
     async def route(self, message: Message) -> list[str]:
         """Give a message to the handlers its rules name; return their names. The bus does this with every publish."""
         inboxes = self.select(message)
-        await deliver(message, inboxes, self._limits)
+        if (unsettled := offer(message, inboxes)) is not None:
+            await unsettled.settle(self._limits)
         return [inbox.name for inbox in inboxes]
 
     def select(self, message: Message) -> list[Inbox]:

@@ -46,6 +46,7 @@ class Custody:
         self._attempts: dict[int, list[Attempt]] = {}
         self._delayed: dict[int, tuple[Message, asyncio.TimerHandle]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def full(self) -> bool:
@@ -53,9 +54,13 @@ class Custody:
         return self._inbox.held >= self._inbox.capacity
 
     def hold(self, message: Message) -> Message:
-        self.leases.grant(message, asyncio.get_running_loop().time())
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        self.leases.grant(message, loop.time())
         self._inbox.held += 1
-        self._watch()
+        if self._timer is None:
+            self._watch()
         return message
 
     def renew(self, message: Message) -> bool:
@@ -65,7 +70,8 @@ class Custody:
         """It was handled. False if the lease had ended before: someone else may have got it since."""
         if not self._release(message.seq):
             return False
-        self._attempts.pop(message.seq, None)
+        if self._attempts:
+            self._attempts.pop(message.seq, None)
         self._inbox.count_delivered(message)
         return True
 
@@ -130,8 +136,7 @@ class Custody:
         self._on_dead(letter)
 
     def _watch(self) -> None:
-        ends = self.leases.next_end()
-        if self._timer is None and ends is not None:
+        if self._timer is None and (ends := self.leases.next_end()) is not None:
             self._timer = asyncio.get_running_loop().call_at(ends, self._end_leases)
 
     def _end_leases(self) -> None:

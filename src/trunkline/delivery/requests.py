@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from trunkline.errors import DuplicateName
 from trunkline.message import Message
 from trunkline.settings import Orphans as OrphanLimits
 
@@ -33,12 +34,19 @@ class Orphan(msgspec.Struct, frozen=True):
 
 
 class Pending(msgspec.Struct):
-    """One open request."""
+    """One open request: who asked what and when, and whom to tell of the answer, or that none will come."""
 
     request_id: str
     sender: str
+    topic: str
     sent_at_s: float
+    timeout_s: float
     answer: Answer
+    fail: Callable[[Exception], None]
+
+    @property
+    def deadline_s(self) -> float:
+        return self.sent_at_s + self.timeout_s
 
 
 class OrphanBox:
@@ -102,6 +110,8 @@ class Requests:
 
     def __init__(self, limits: OrphanLimits) -> None:
         self._open: dict[str, Pending] = {}
+        # By how long they wait: within one timeout the oldest is always the next to be due. One timer serves all.
+        self._by_timeout: dict[float, dict[str, Pending]] = {}
         self._ended: dict[str, None] = {}
         self._max_ended = limits.max_messages
         self.orphans = OrphanBox(limits)
@@ -116,32 +126,68 @@ class Requests:
         return iter(list(self._open.values()))
 
     def open(self, pending: Pending) -> None:
-        """Register a request, before it is sent. Orphans that answer it are claimed, in order, at once."""
-        self._open[pending.request_id] = pending
-        self._ended.pop(pending.request_id, None)
-        self.orphans.expire(pending.sent_at_s)
-        for orphan in self.orphans.claim(pending.request_id):
-            self.answer(orphan.message, pending.sent_at_s)
+        """Register a request, before it is sent. Orphans that answer it are claimed, in order, at once.
 
-    def answer(self, message: Message, now_s: float) -> bool:
-        """Give an answer to its request; False if it became an orphan."""
+        An id that is open already is a DuplicateName.
+        """
+        request_id = pending.request_id
+        if request_id in self._open:
+            raise DuplicateName("request", request_id)
+        self._open[request_id] = pending
+        waiting = self._by_timeout.get(pending.timeout_s)
+        if waiting is None:
+            waiting = self._by_timeout[pending.timeout_s] = {}
+        waiting[request_id] = pending
+        self._ended.pop(request_id, None)
+        if len(self.orphans):
+            self.orphans.expire(pending.sent_at_s)
+            for orphan in self.orphans.claim(request_id):
+                if not self.answer(orphan.message):
+                    # The request is complete already: what is left stays an orphan.
+                    self.keep_orphan(orphan.message, orphan.at_s)
+
+    def answer(self, message: Message) -> bool:
+        """Give an answer to its request; False if there is none: then it is an orphan."""
         request_id = message.request_id
-        if request_id is None:
-            self.orphans.add(Orphan(message, Why.NO_REQUEST_ID, now_s))
-            return False
-        pending = self._open.get(request_id)
+        pending = None if request_id is None else self._open.get(request_id)
         if pending is None:
-            why = Why.LATE if request_id in self._ended else Why.EARLY
-            self.orphans.add(Orphan(message, why, now_s))
             return False
         if pending.answer(message):
-            self.close(request_id)
+            self.close(pending.request_id)
         return True
+
+    def keep_orphan(self, message: Message, now_s: float) -> None:
+        """Keep an answer that has no request (yet)."""
+        if message.request_id is None:
+            why = Why.NO_REQUEST_ID
+        else:
+            why = Why.LATE if message.request_id in self._ended else Why.EARLY
+        self.orphans.add(Orphan(message, why, now_s))
 
     def close(self, request_id: str) -> None:
         """Forget a request: answered, timed out, failed or cancelled. Closing twice is fine."""
-        if self._open.pop(request_id, None) is None:
+        pending = self._open.pop(request_id, None)
+        if pending is None:
             return
+        self._by_timeout[pending.timeout_s].pop(request_id, None)
         self._ended[request_id] = None
         if len(self._ended) > self._max_ended:
             del self._ended[next(iter(self._ended))]
+
+    def due(self, now_s: float) -> list[Pending]:
+        """Take out the requests whose time is over."""
+        due: list[Pending] = []
+        for timeout_s, waiting in list(self._by_timeout.items()):
+            while waiting:
+                oldest = next(iter(waiting.values()))
+                if oldest.deadline_s > now_s:
+                    break
+                due.append(oldest)
+                self.close(oldest.request_id)
+            if not waiting:
+                del self._by_timeout[timeout_s]
+        return due
+
+    def next_deadline(self) -> float | None:
+        firsts = (next(iter(waiting.values())) for waiting in self._by_timeout.values() if waiting)
+        return min((pending.deadline_s for pending in firsts), default=None)

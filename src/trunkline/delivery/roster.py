@@ -54,7 +54,8 @@ class Roster:
             overflow=delivery.overflow,
             max_parked=self.settings.backpressure.max_pending,
         )
-        inbox.gate = self._gate(delivery, inbox.name)
+        inbox.leave = leave
+        inbox.gate = self._gate(delivery)
         inbox.record.exact = inbox.gate is not None or delivery.group is not None or pattern.startswith(ENDPOINT_PREFIX)
         inbox.custody = Custody(
             inbox,
@@ -65,7 +66,7 @@ class Roster:
         )
         self._inboxes[inbox.name] = inbox
         log.debug("%s subscribes to %s (%d subscribers now)", inbox.name, pattern, len(self._inboxes))
-        return inbox, Stream(inbox, inbox.custody, leave, ack=delivery.ack)
+        return inbox, Stream(inbox, inbox.custody, ack=delivery.ack)
 
     def part(self, inbox: Inbox, heirs: Callable[[Message], bool] | None = None) -> None:
         """A subscriber leaves; what it had goes to its heirs, or is dropped. Leaving twice is fine."""
@@ -107,7 +108,7 @@ class Roster:
             return wanted
         return next(name for n in itertools.count(2) if (name := f"{wanted}#{n}") not in self._inboxes)
 
-    def _gate(self, delivery: Delivery, name: str) -> Gate | None:
+    def _gate(self, delivery: Delivery) -> Gate | None:
         accept = None if delivery.where is None else compile_filter(delivery.where)
         window = None if delivery.dedupe_s is None else Window(delivery.dedupe_s)
         if accept is None and window is None:

@@ -30,49 +30,66 @@ class Tap:
         self.take = take
 
 
-async def deliver(message: Message, sinks: Iterable[Sink | Tap], limits: Backpressure) -> None:
-    """Offer one message to each sink; wait for room where its policy says so; then raise the first refusal.
+class Unsettled:
+    """What is left to do for a message after it was offered: wait for room, tell the publisher of a refusal."""
 
-    Cancelled while waiting, the message is dropped where it still waited and stays where it has arrived.
-    """
-    waiting: list[Parked] = []
-    refused: list[Refused] = []
+    __slots__ = ("refused", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: list[Parked] = []
+        self.refused: list[Refused] = []
+
+    async def settle(self, limits: Backpressure) -> None:
+        """Wait for room where a policy says so; then raise the first refusal.
+
+        Cancelled, the message is dropped where it still waited and stays where it has arrived.
+        """
+        try:
+            for parked in self.waiting:
+                try:
+                    await parked.wait(limits)
+                except Refused as error:
+                    self.refused.append(error)
+        finally:
+            for parked in self.waiting:
+                parked.inbox.unpark(parked, "its publisher was cancelled while waiting for room")
+        if self.refused:
+            raise self.refused[0]
+
+
+def offer(message: Message, sinks: Iterable[Sink | Tap]) -> Unsettled | None:
+    """Offer one message to each sink; None if all of them took it."""
+    unsettled: Unsettled | None = None
     for sink in sinks:
         for each in (sink.take(message) or ()) if isinstance(sink, Tap) else (sink,):
             try:
                 parked = each.offer(message)
             except Refused as error:
-                refused.append(error)
+                unsettled = unsettled or Unsettled()
+                unsettled.refused.append(error)
             else:
                 if parked is not None:
-                    waiting.append(parked)
-    try:
-        for parked in waiting:
-            try:
-                await parked.wait(limits)
-            except Refused as error:
-                refused.append(error)
-    finally:
-        for parked in waiting:
-            parked.inbox.unpark(parked, "its publisher was cancelled while waiting for room")
-    if refused:
-        raise refused[0]
+                    unsettled = unsettled or Unsettled()
+                    unsettled.waiting.append(parked)
+    return unsettled
 
 
 class Route:
     """Where messages on `topic` go. `plain` inboxes are written directly by the fast path, the rest is offered."""
 
-    __slots__ = ("plain", "published", "special", "topic")
+    __slots__ = ("plain", "published", "sinks", "special", "topic")
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.published = 0
         self.plain: tuple[Inbox, ...] = ()
         self.special: tuple[Sink | Tap, ...] = ()
+        self.sinks: tuple[Sink | Tap, ...] = ()
 
-    @property
-    def sinks(self) -> tuple[Sink | Tap, ...]:
-        return (*self.plain, *self.special)
+    def lead_to(self, plain: list[Inbox], special: list[Sink | Tap]) -> None:
+        self.plain = tuple(plain)
+        self.special = tuple(special)
+        self.sinks = (*self.plain, *self.special)
 
 
 class Group:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from types import TracebackType
 
 from trunkline.delivery.custody import Custody
@@ -26,10 +26,9 @@ class Stream:
     Without `ack`, taking a message is its delivery. With it, and for messages that require it, delivery is `ack`.
     """
 
-    def __init__(self, inbox: Inbox, custody: Custody, leave: Callable[[Inbox], None], *, ack: bool) -> None:
+    def __init__(self, inbox: Inbox, custody: Custody, *, ack: bool) -> None:
         self._inbox = inbox
         self.custody = custody
-        self._leave = leave
         self._ack = ack
         self._simple = not ack and not inbox.record.exact
         """Taking is delivery, and ranges are enough to record it: the short cuts are open."""
@@ -137,7 +136,7 @@ class Stream:
         return batch
 
     async def _more(self) -> bool:
-        if self.custody.full:
+        if not self._inbox.closed and (not self._inbox.depth or self.custody.full):
             await self._inbox.sleep()
             return True
         if self._inbox.closed and not self._inbox.depth and (self._inbox.held or self._inbox.delayed):
@@ -182,7 +181,8 @@ class Stream:
 
     async def aclose(self) -> None:
         """Leave. What was not taken gets its fate: passed on within a group, dropped otherwise."""
-        self._leave(self._inbox)
+        if self._inbox.leave is not None:
+            self._inbox.leave(self._inbox)
 
     async def __aenter__(self) -> Stream:
         await self.opened()
@@ -204,4 +204,4 @@ class Stream:
             inbox.room = 0
             if inbox.parked:
                 parked = inbox.parked[0].entered
-                parked.get_loop().call_soon_threadsafe(self._leave, inbox)
+                parked.get_loop().call_soon_threadsafe(inbox.close)

@@ -1,0 +1,42 @@
+"""How fast does `publish` reach one subscriber that takes every message with `async for`?
+
+The default bus: ids, counters, history, fates and ttl checks are on. The queue carries the same struct and does nothing
+else; what is missing to 1.0 is the price of all that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from benchmarks.harness import Case, Sample
+from benchmarks.peers import PAYLOAD, QUEUE, TOPIC, queue_rate, rate, tell_rate
+from trunkline import Stream, connect
+
+
+async def ours(count: int) -> Sample:
+    async with connect() as bus, bus.subscribe(TOPIC) as stream:
+        began = time.perf_counter()
+        reader = asyncio.create_task(_read(stream, count))
+        for _ in range(count):
+            await bus.publish(TOPIC, PAYLOAD)
+        await reader
+        return rate(count, began)
+
+
+async def _read(stream: Stream, count: int) -> None:
+    async for _ in stream:
+        count -= 1
+        if not count:
+            return
+
+
+CASE = Case(
+    name="inproc",
+    question="publish to one subscriber that takes every message with async for",
+    unit="messages/s",
+    better="more",
+    ours=ours,
+    peers={QUEUE: queue_rate, "pykka tell": tell_rate},
+    target={QUEUE: 0.7, "pykka tell": 4.0},
+)

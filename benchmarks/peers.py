@@ -1,0 +1,93 @@
+"""What several cases share: the workload, a bare asyncio.Queue that carries it, and a pykka actor."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pykka
+
+from benchmarks.harness import Sample
+from trunkline import Backpressure, Message
+from trunkline.codec import RAW
+
+TOPIC = "orders.eu.placed"
+PAYLOAD = bytes(100)
+CAPACITY = Backpressure().max_pending
+QUEUE = "asyncio.Queue"
+_ID = "0198c0de-0000-7000-8000-000000000000"
+
+
+def message() -> Message:
+    """The same struct as the bus makes, with nothing new in it: no id, no time, no number is drawn."""
+    return Message(_ID, TOPIC, PAYLOAD, 1, 1, "bus", RAW)
+
+
+def rate(count: int, began: float) -> Sample:
+    """So many a second, since `began` (on `time.perf_counter`)."""
+    took_s = time.perf_counter() - began
+    return Sample(count / took_s, took_s)
+
+
+async def queue_rate(count: int) -> Sample:
+    """Messages per second through one bare queue, as long as our inbox."""
+    queue: asyncio.Queue[Message] = asyncio.Queue(CAPACITY)
+
+    async def read() -> None:
+        for _ in range(count):
+            await queue.get()
+
+    began = time.perf_counter()
+    reader = asyncio.create_task(read())
+    for _ in range(count):
+        await queue.put(message())
+    await reader
+    return rate(count, began)
+
+
+async def queue_handler_rate(count: int, work: Callable[[bytes], Awaitable[None]]) -> Sample:
+    """Messages per second when a task calls a function with what it reads from a bare queue."""
+    queue: asyncio.Queue[Message] = asyncio.Queue(CAPACITY)
+
+    async def read() -> None:
+        for _ in range(count):
+            await work((await queue.get()).payload)
+
+    began = time.perf_counter()
+    reader = asyncio.create_task(read())
+    for _ in range(count):
+        await queue.put(message())
+    await reader
+    return rate(count, began)
+
+
+class Echo(pykka.ThreadingActor):
+    """Gives back what it gets, and says when it has got `count`."""
+
+    def __init__(self, count: int, received: threading.Event) -> None:
+        super().__init__()
+        self._left = count
+        self._received = received
+
+    def on_receive(self, message: Any) -> Any:
+        self._left -= 1
+        if not self._left:
+            self._received.set()
+        return message
+
+
+def tell_rate(count: int) -> Sample:
+    """Messages per second told to one actor, until it has got them all."""
+    received = threading.Event()
+    actor = Echo.start(count, received)
+    try:
+        began = time.perf_counter()
+        for _ in range(count):
+            actor.tell(PAYLOAD)
+        received.wait()
+        return rate(count, began)
+    finally:
+        actor.stop()

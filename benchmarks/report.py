@@ -1,0 +1,76 @@
+"""Reports: what a result ran on, and how it is printed."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.harness import LIMIT, OURS, Case, Result
+
+PACKAGES = ("trunkline", "msgspec", "uuid-utils", "pykka")
+
+
+def surroundings() -> tuple[dict[str, str | int], dict[str, str]]:
+    """The host (neither its name nor any path) and the versions of what takes part."""
+    host: dict[str, str | int] = {
+        "cpu": _cpu(),
+        "cores": os.cpu_count() or 1,
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "os": f"{platform.system()} {platform.release().partition('-')[0]}",
+    }
+    return host, {package: _version(package) for package in PACKAGES}
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def as_json(result: Result) -> str:
+    return msgspec.json.encode(result).decode()
+
+
+def as_table(case: Case, result: Result) -> str:
+    """The result for people: a line per side, what we are against it, and what was wanted."""
+    rows = [("", result.unit, "times better", "wanted"), (OURS, _figure(result.ours), "", "")]
+    for name, ratio in result.ratios.items():
+        value = result.peers.get(name, result.target.get(name, 0.0))
+        wanted = 1.0 if name == LIMIT else result.target.get(name)
+        rows.append((name, _figure(value), f"{ratio:.3g}", "" if wanted is None else f"{wanted:g}"))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = [f"{case.name}: {case.question}"]
+    for name, *cells in rows:
+        padded = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
+        lines.append("  ".join(["", name.ljust(widths[0]), *padded]).rstrip())
+    host = result.host
+    verdict = "" if not result.target else " target met." if result.met else " target MISSED."
+    lines.append(
+        f"  {result.rounds} rounds, spread {result.spread:.1%};"
+        f" {host['cpu']}, {host['cores']} cores, {host['python']}, {host['os']}.{verdict}"
+    )
+    return "\n".join(lines)
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def listing(cases: dict[str, Case]) -> str:
+    width = max(map(len, cases))
+    lines = [f"  {name.ljust(width)}  {case.question} ({case.unit})" for name, case in cases.items()]
+    return "\n".join(["Run one with: python -m benchmarks CASE [--json], or all with --all", *lines])

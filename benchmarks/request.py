@@ -1,0 +1,56 @@
+"""How long is a round trip of request and response in process, one at a time?"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+
+from benchmarks.harness import Case, Sample
+from benchmarks.peers import PAYLOAD, Echo
+from trunkline import connect
+
+ASK = "pykka ask"
+
+
+async def ours(count: int) -> Sample:
+    async with connect() as bus:
+
+        @bus.on("echo")
+        async def echo(payload: bytes) -> bytes:
+            return payload
+
+        times: list[int] = []
+        for _ in range(count):
+            began = time.perf_counter_ns()
+            await bus.request("echo", PAYLOAD, reply=bytes)
+            times.append(time.perf_counter_ns() - began)
+    return p50(times)
+
+
+def ask(count: int) -> Sample:
+    actor = Echo.start(count, threading.Event())
+    times: list[int] = []
+    try:
+        for _ in range(count):
+            began = time.perf_counter_ns()
+            actor.ask(PAYLOAD)
+            times.append(time.perf_counter_ns() - began)
+    finally:
+        actor.stop()
+    return p50(times)
+
+
+def p50(times_ns: list[int]) -> Sample:
+    return Sample(statistics.median(times_ns) / 1e3, sum(times_ns) / 1e9)
+
+
+CASE = Case(
+    name="request",
+    question="a request and its response, one at a time, p50",
+    unit="µs",
+    better="less",
+    ours=ours,
+    peers={ASK: ask},
+    target={ASK: 2.0},
+)

@@ -1,0 +1,67 @@
+"""A coordinator and three workers: direct orders, a group that shares the work, a request, a broadcast."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import trunkline as tl
+
+
+WORKERS = ("ann", "ben", "cid")
+
+
+@dataclass
+class Task:
+    number: int
+
+
+@dataclass
+class Result:
+    square: int
+
+
+class Worker:
+    """An agent: an endpoint for what concerns it alone, a place in the group for the common work."""
+
+    def __init__(self, bus: tl.Bus) -> None:
+        self.bus, self.done = bus, 0
+        bus.handle(tl.endpoint(bus.name), self.listen, name=f"{bus.name} listens")
+        bus.handle("tasks.square", self.work, group="workers", name=f"{bus.name} works")
+
+    async def listen(self, message: tl.Message) -> int:
+        """Direct messages, broadcasts and requests all arrive here; what is returned answers a request."""
+        if message.type is not tl.MessageType.REQUEST:
+            print(f"  {self.bus.name} hears from {message.sender}: {message.decode()}")
+        return self.done
+
+    async def work(self, task: Task) -> None:
+        self.done += 1
+        await self.bus.publish("results.square", task.number**2)
+
+
+async def main() -> None:
+    broker = tl.MemoryBroker()
+    # A bus for each: its name is the sender of what it says.
+    coordinator, *workers = (tl.connect(broker, name=name) for name in ("coordinator", "ann", "ben", "cid"))
+    async with coordinator, workers[0], workers[1], workers[2]:
+        agents = [Worker(bus) for bus in workers]
+        await coordinator.send("ann", "you lead the others")
+        squares: list[int] = []
+        async with coordinator.subscribe("results.square") as results:
+            await coordinator.publish_many("tasks.square", [Task(n) for n in range(30)])
+            async for message in results:
+                squares.append(message.decode(int))
+                if len(squares) == 30:
+                    break
+        print(f"30 tasks shared, the squares add up to {sum(squares)}")
+        for agent in agents:
+            did = await coordinator.request(tl.endpoint(agent.bus.name), reply=int, timeout_s=1)
+            print(f"  {agent.bus.name} did {did}")
+        await coordinator.broadcast("well done, go home")
+    await broker.aclose()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
