@@ -20,7 +20,9 @@ MAX_ROUNDS = 15
 BUDGET_S = 60.0
 MIN_MEASURE_S = 0.2
 MAX_MEASURE_S = 0.5
-GROWTH = 10
+MAX_TRIES = 6
+GROWTH = 100
+LONG_ENOUGH = 0.05
 OURS = "ours"
 LIMIT = "limit"
 
@@ -108,12 +110,14 @@ def take(measure: Measure, size: int) -> Sample:
 
 def fit(measure: Measure, size: int, wanted_s: float) -> int:
     """The size with which one measurement takes about `wanted_s`. The tries warm everything up as well."""
-    while True:
+    fitting = size
+    for _ in range(MAX_TRIES):
         took_s = max(take(measure, size).took_s, 1e-6)
         fitting = max(1, round(size * wanted_s / took_s))
-        if fitting <= 2 * size:
-            return fitting
+        if took_s >= wanted_s * LONG_ENOUGH:
+            break
         size = min(fitting, GROWTH * size)
+    return fitting
 
 
 # Pure from here on

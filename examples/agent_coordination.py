@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import trunkline as tl
 
 
-WORKERS = ("ann", "ben", "cid")
-
-
 @dataclass
 class Task:
     number: int
-
-
-@dataclass
-class Result:
-    square: int
 
 
 class Worker:
@@ -44,9 +35,9 @@ class Worker:
 async def main() -> None:
     broker = tl.MemoryBroker()
     # A bus for each: its name is the sender of what it says.
-    coordinator, *workers = (tl.connect(broker, name=name) for name in ("coordinator", "ann", "ben", "cid"))
-    async with coordinator, workers[0], workers[1], workers[2]:
-        agents = [Worker(bus) for bus in workers]
+    coordinator, ann, ben, cid = (tl.connect(broker, name=name) for name in ("coordinator", "ann", "ben", "cid"))
+    async with coordinator, ann, ben, cid:
+        workers = [Worker(ann), Worker(ben), Worker(cid)]
         await coordinator.send("ann", "you lead the others")
         squares: list[int] = []
         async with coordinator.subscribe("results.square") as results:
@@ -56,9 +47,9 @@ async def main() -> None:
                 if len(squares) == 30:
                     break
         print(f"30 tasks shared, the squares add up to {sum(squares)}")
-        for agent in agents:
-            did = await coordinator.request(tl.endpoint(agent.bus.name), reply=int, timeout_s=1)
-            print(f"  {agent.bus.name} did {did}")
+        for worker in workers:
+            did = await coordinator.request(tl.endpoint(worker.bus.name), reply=int, timeout_s=1)
+            print(f"  {worker.bus.name} did {did}")
         await coordinator.broadcast("well done, go home")
     await broker.aclose()
 

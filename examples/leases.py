@@ -14,11 +14,9 @@ class Keeper:
     """Keeps one camera: who holds it and until when. Who asks for it is answered when it is their turn."""
 
     def __init__(self, bus: tl.Bus) -> None:
-        self.holder, self.ends = "", 0.0
-        self.line, self.freed = asyncio.Lock(), asyncio.Event()
-        bus.handle("camera.acquire", self.acquire, concurrency=10)
-        bus.handle("camera.renew", self.renew)
-        bus.handle("camera.release", self.release)
+        self.holder, self.ends, self.line, self.freed = "", 0.0, asyncio.Lock(), asyncio.Event()
+        for verb in (self.acquire, self.renew, self.release):
+            bus.handle(f"camera.{verb.__name__}", verb, concurrency=10)
 
     async def acquire(self, message: tl.Message) -> None:
         async with self.line:  # first come, first served
@@ -27,40 +25,34 @@ class Keeper:
                     await asyncio.wait_for(self.freed.wait(), left_s)
             if self.holder:
                 print(f"keeper: the lease of {self.holder} has ended")
-            self.holder = message.sender
+            self.holder, self.ends = message.sender, asyncio.get_running_loop().time() + LEASE_S
             self.freed.clear()
-            await self.renew(message)
 
-    async def renew(self, message: tl.Message) -> str:
+    async def renew(self, message: tl.Message) -> bool:
         if self.holder == message.sender:
             self.ends = asyncio.get_running_loop().time() + LEASE_S
-        return "renewed" if self.holder == message.sender else "too late"
+        return self.holder == message.sender
 
-    async def release(self, message: tl.Message) -> str:
-        if self.holder != message.sender:
-            return "too late"
-        self.holder = ""
-        self.freed.set()
-        return "released"
+    async def release(self, message: tl.Message) -> bool:
+        if holds := self.holder == message.sender:
+            self.holder = ""
+            self.freed.set()
+        return holds
 
 
-async def agent(bus: tl.Bus, renews: int, pause_s: float) -> None:
-    await bus.request("camera.acquire", timeout_s=2)
-    print(f"{bus.name}:    has the camera")
+async def agent(bus: tl.Bus, name: str, renews: int, pause_s: float) -> None:
+    await bus.request("camera.acquire", sender=name, timeout_s=2)
+    print(f"{name} has the camera")
     for verb in ["renew"] * renews + ["release"]:
         await asyncio.sleep(pause_s)
-        print(f"{bus.name}:    {verb}: {await bus.request(f'camera.{verb}')}")
+        print(f"{name} {verb}: {'done' if await bus.request(f'camera.{verb}', sender=name) else 'too late'}")
 
 
 async def main() -> None:
-    broker = tl.MemoryBroker()
-    names = ("keeper", "ann", "ben", "cid")
-    keeper, ann, ben, cid = (tl.connect(broker, name=name) for name in names)
-    async with keeper, ann, ben, cid:
-        Keeper(keeper)
-        # Ann renews in time, Ben forgets himself, Cid is quick.
-        await asyncio.gather(agent(ann, 2, LEASE_S / 2), agent(ben, 0, LEASE_S * 2), agent(cid, 0, 0))
-    await broker.aclose()
+    """Ann renews in time, Ben forgets to, Cid is quick."""
+    async with tl.connect() as bus:
+        Keeper(bus)
+        await asyncio.gather(agent(bus, "ann", 3, 0.05), agent(bus, "ben", 0, 0.3), agent(bus, "cid", 0, 0))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import trunkline as tl
 
 
 async def monitor(messages: tl.Stream, seen: Counter[str]) -> None:
-    """Counts, in batches: cheap enough to watch everything."""
+    """How much of what: taken in batches, it is cheap enough to watch everything."""
     async for batch in messages.batches():
         seen.update(message.topic for message in batch)
 
@@ -42,10 +42,7 @@ async def main() -> None:
             if order == 13:
                 raise ValueError("no invoice has the number 13")
 
-        @bus.on("prices")
-        async def price(sku: str) -> float:
-            return 9.5
-
+        bus.handle("prices", lambda sku: 9.5, name="price")
         async with bus.subscribe("_dead.>") as notices:
             await bus.publish_many("orders.placed", [12, 13])
             await bus.send("packer", "be quick")

@@ -18,46 +18,41 @@ class Runner:
 
 
 class Announced:
-    """The same runner, and everybody may know: `runs.NAME.started`, `.finished`, `.failed`, `.stopped`."""
+    """The same runner, with news on `runs.started`, `.finished`, `.failed` and `.stopped`."""
 
-    def __init__(self, runner: Runner, bus: tl.Bus, name: str) -> None:
-        self._runner, self._bus, self._name = runner, bus, name
+    def __init__(self, runner: Runner, bus: tl.Bus) -> None:
+        self._runner, self._bus = runner, bus
         self._running: dict[str, asyncio.Task[str]] = {}
-        bus.handle(f"runs.{name}.stop", self.stop)
+        bus.handle("runner.stop", self.stop)
 
     async def run(self, job: str) -> str | None:
-        await self._announce("started", job)
         task = self._running[job] = asyncio.create_task(self._runner.run(job))
+        await self._bus.publish("runs.started", job)
         await asyncio.wait([task])
         del self._running[job]
         if task.cancelled():
-            await self._announce("stopped", job)
+            await self._bus.publish("runs.stopped", job)
         elif error := task.exception():
-            await self._announce("failed", job, priority=tl.Priority.HIGH, headers={"error": repr(error)})
+            await self._bus.publish("runs.failed", job, headers={"error": repr(error)})
         else:
-            await self._announce("finished", job)
-            return task.result()
-        return None
+            await self._bus.publish("runs.finished", job)
+        return None if task.cancelled() or task.exception() else task.result()
 
     async def stop(self, job: str) -> bool:
         """Answers whether there was something to stop."""
         return job in self._running and self._running[job].cancel()
 
-    async def _announce(self, what: str, job: str, **fields: tl.Fields) -> None:
-        await self._bus.publish(f"runs.{self._name}.{what}", job, **fields)
-
 
 async def main() -> None:
-    async with tl.connect(name="lab") as bus, bus.subscribe("runs.*.*") as news:
-        runner = Announced(Runner(), bus, "bench1")
-        print("result:", await runner.run("measure"), "|", await runner.run("divide"))
-        nap = asyncio.create_task(runner.run("sleep"))
-        await asyncio.sleep(0)
-        print("stop sleep:", await bus.request("runs.bench1.stop", "sleep"))
-        print("stop sleep again:", [await nap, await bus.request("runs.bench1.stop", "sleep")][1])
-        while news.depth:
-            message = news.try_recv()
-            print(f"{message.topic:22} {message.decode()} {(message.headers or {}).get('error', '')}")
+    async with tl.connect(name="lab") as bus, bus.subscribe("runs.*") as news:
+        runner = Announced(Runner(), bus)
+        jobs = [asyncio.create_task(runner.run(job)) for job in ("measure", "divide", "sleep")]
+        for _ in range(5):  # three begin, one finishes, one fails
+            if (message := await news.recv()) is not None:
+                print(f"{message.topic:13} {message.decode():7} {(message.headers or {}).get('error', '')}")
+        print("stop sleep:", await bus.request("runner.stop", "sleep", reply=bool))
+        print("results:", await asyncio.gather(*jobs))
+        print("stop sleep:", await bus.request("runner.stop", "sleep", reply=bool), "for it is", news.try_recv().topic)
 
 
 if __name__ == "__main__":

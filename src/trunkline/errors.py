@@ -249,6 +249,8 @@ class RequestFailed(RequestError):
 
 
 class HandlerTimeout(TrunklineError):
+    retryable = True
+
     def __init__(self, handler: str, timeout_s: float) -> None:
         super().__init__(f"{handler} ran longer than {timeout_s:g} s")
         self.handler = handler

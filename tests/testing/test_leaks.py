@@ -50,6 +50,10 @@ def test_shows(capsys):
 def test_hypothesis_keeps_an_example(n):
     assert n < 1000
 
+def test_exchanges_standard_input():
+    with open(sys.executable) as file:
+        os.dup2(file.fileno(), 0)
+
 def test_leaks():
     os.open(sys.executable, os.O_RDONLY)
 """
@@ -207,6 +211,12 @@ def test_an_idle_default_executor_is_no_leak_a_busy_one_is() -> None:
     assert "thread 'asyncio_1'" in asyncio.run(main())
 
 
+def test_the_database_of_hypothesis_is_no_leak(tmp_path: Path) -> None:
+    (tmp_path / ".hypothesis").mkdir()
+    with ExitStack() as after, no_leaks(deadline_s=SOON_S):
+        after.enter_context((tmp_path / ".hypothesis" / "examples").open("w"))
+
+
 def test_an_error_of_the_block_passes_unchanged(tmp_path: Path) -> None:
     def fail(after: ExitStack) -> None:
         after.enter_context((tmp_path / "open.txt").open("w"))
@@ -222,7 +232,7 @@ def test_a_suite_is_watched_and_pytest_and_hypothesis_are_not_blamed(tmp_path: P
     (tmp_path / "test_suite.py").write_text(SUITE)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=short", "-q", str(tmp_path)]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "1 failed, 3 passed, 1 error" in result.stdout, result.stdout
+    assert "1 failed, 4 passed, 1 error" in result.stdout, result.stdout
     assert "FAILED test_suite.py::test_hypothesis_keeps_an_example" in result.stdout
     assert "ERROR test_suite.py::test_leaks" in result.stdout
     assert os.path.realpath(sys.executable) in result.stdout

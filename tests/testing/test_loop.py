@@ -166,14 +166,14 @@ def test_the_callbacks_of_one_future_keep_their_order() -> None:
         for _ in range(20):
             await asyncio.sleep(0)
 
-    async def main(_: Simulation) -> int:
-        async def fail() -> None:
-            await asyncio.sleep(0)
-            raise LookupError
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise LookupError
 
+    async def main(_: Simulation) -> int:
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(5):
+                for _spinner in range(5):
                     group.create_task(spin())
                 await group.create_task(fail())  # the group must hear of it before we do
         except ExceptionGroup as errors:
@@ -256,7 +256,7 @@ def test_time_waits_for_threads_that_nobody_awaits_any_more() -> None:
         await started.wait()
         task.cancel()
         await asyncio.sleep(1)
-        return ended
+        return list(ended)
 
     assert simulate(main) == ["work"]
 

@@ -16,10 +16,12 @@ from trunkline.bus.handlers import Call
 from trunkline.delivery.deadletters import Cause, describe
 from trunkline.delivery.fates import Account
 from trunkline.delivery.stream import Stream
-from trunkline.errors import HandlerTimeout, InvalidPayload, Reject
+from trunkline.errors import HandlerTimeout, PayloadError, Reject
 from trunkline.message import Message, MessageType
 
 log = logging.getLogger("trunkline.handlers")
+
+_CAUSES = {Reject: Cause.REJECTED, HandlerTimeout: Cause.HANDLER_TIMEOUT}
 
 Around = Callable[[Message], contextlib.AbstractContextManager[None]]
 
@@ -57,7 +59,6 @@ class Handler:
         self._custody = stream.custody
         self._call = call
         self._timeout_s = timeout_s
-        self._guarded = timeout_s is not None
         self._workers = [
             asyncio.create_task(self._work(), name=f"{stream.name} worker {number}")
             for number in range(1, concurrency + 1)
@@ -105,34 +106,36 @@ class Handler:
         custody = self._custody
         custody.working.add(message.seq)
         try:
-            result = await (self._run(message) if self._guarded or self._bus.arounds else self._call(message))
+            arguments = self._call.arguments(message)
+        except PayloadError as error:
+            # Only here: a payload error that the function itself meets is its failure, not this message's.
+            await self._failed(message, error, Cause.INVALID_PAYLOAD)
+            return
+        try:
+            result = await (self._run(message, arguments) if self._guarded() else self._call.run(*arguments))
             if message.request_id is not None and message.type is MessageType.REQUEST:
                 await self._bus.respond(message, result)
-        except InvalidPayload as error:
-            await self._failed(message, error, Cause.INVALID_PAYLOAD)
-        except Reject as error:
-            await self._failed(message, error, Cause.REJECTED)
-        except HandlerTimeout as error:
-            await self._failed(message, error, Cause.HANDLER_TIMEOUT)
         except Exception as error:
-            await self._failed(message, error, Cause.HANDLER_FAILED)
+            await self._failed(message, error, _CAUSES.get(type(error), Cause.HANDLER_FAILED))
         else:
             custody.ack(message)
             self._bus.handled(message, True)
             if message.requires_ack and message.reply_to is not None and message.type is not MessageType.REQUEST:
                 await self._bus.acknowledge(message)
 
-    async def _run(self, message: Message) -> Any:
+    def _guarded(self) -> bool:
+        return self._timeout_s is not None or bool(self._bus.arounds)
+
+    async def _run(self, message: Message, arguments: list[Any]) -> Any:
         with contextlib.ExitStack() as stack:
             for around in self._bus.arounds:
                 stack.enter_context(around(message))
             try:
                 async with asyncio.timeout(self._timeout_s) as limit:
-                    return await self._call(message)
+                    return await self._call.run(*arguments)
             except TimeoutError as error:
-                if not limit.expired():
+                if self._timeout_s is None or not limit.expired():
                     raise
-                assert self._timeout_s is not None
                 raise HandlerTimeout(self.name, self._timeout_s) from error
 
     async def _failed(self, message: Message, error: Exception, cause: Cause) -> None:

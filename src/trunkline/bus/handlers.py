@@ -11,14 +11,30 @@ from typing import Any, get_type_hints
 from trunkline.errors import UsageError
 from trunkline.message import Message
 
-Call = Callable[[Message], Awaitable[Any]]
+
+class Call:
+    """A function with the types of its arguments: `arguments` reads them from a message, `run` calls it with them."""
+
+    __slots__ = ("_function", "_wanted", "run")
+
+    def __init__(self, function: Callable[..., Any], wanted: list[Any]) -> None:
+        self._function = function
+        self._wanted = wanted
+        self.run: Callable[..., Awaitable[Any]] = function if is_async(function) else self._run_in_thread
+
+    def arguments(self, message: Message) -> list[Any]:
+        """Raises InvalidPayload if the payload is not what the function is annotated with."""
+        return [message if hint is Message else message.decode(hint) for hint in self._wanted]
+
+    async def _run_in_thread(self, *arguments: Any) -> Any:
+        return await asyncio.to_thread(self._function, *arguments)
 
 
 def bind(function: Callable[..., Any]) -> Call:
-    """A call that decodes the payload to the annotated type and runs the function; plain functions run in a thread.
+    """Find out what a function wants. A plain function will run in a thread.
 
     A parameter annotated `Message` gets the message itself; one other parameter gets the payload, as its annotated type
-    or as plain values. Raises UsageError for a function that wants anything else.
+    or as plain values; parameters with a default keep it. Raises UsageError for a function that wants anything else.
     """
     parameters = _parameters(function)
     hints = _hints(function, parameters)
@@ -28,20 +44,7 @@ def bind(function: Callable[..., Any]) -> Call:
             f"{name_of(function)} takes {len(wanted)} values, and a message has one payload: "
             "take the payload, the Message, or both"
         )
-    if not is_async(function):
-        return functools.partial(_call_in_thread, function, wanted)
-    if wanted == [Message]:
-        return function
-    return functools.partial(_call_async, function, wanted)
-
-
-def _call_async(function: Callable[..., Awaitable[Any]], wanted: list[Any], message: Message) -> Awaitable[Any]:
-    return function(*[message if hint is Message else message.decode(hint) for hint in wanted])
-
-
-async def _call_in_thread(function: Callable[..., Any], wanted: list[Any], message: Message) -> Any:
-    arguments = [message if hint is Message else message.decode(hint) for hint in wanted]
-    return await asyncio.to_thread(function, *arguments)
+    return Call(function, wanted)
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -63,7 +66,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
         parameter
         for parameter in given
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-        and (parameter.default is parameter.empty or parameter.annotation is not parameter.empty)
+        and parameter.default is parameter.empty
     ]
     if any(parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty for parameter in given):
         raise UsageError(f"{name_of(function)} has a keyword-only argument without a default: nobody can give it one")

@@ -38,7 +38,7 @@ class History:
 
     def last(self, limit: int | None = None, topic: str | None = None) -> list[Message]:
         found = [message for message in self._messages if topic is None or matches(topic, message.topic)]
-        return found if limit is None else found[-limit:]
+        return found if limit is None else found[max(0, len(found) - limit) :]
 
     def find(self, message_id: str) -> Message | None:
         return next((message for message in reversed(self._messages) if message.id == message_id), None)

@@ -140,6 +140,8 @@ class Outgoing:
                 await self._broker.publish(run)
             except PartlyRefused as error:
                 failures.extend(error.refused)
+                for message, why in error.refused:
+                    self.refuse(message, why)
             except Refused as error:
                 failures.append((run[0], error))
         if failures:

@@ -130,14 +130,18 @@ class Publishing:
     async def post(self, message: Message) -> str:
         """Publish a message built by hand, by its type; return its id.
 
-        SUBSCRIBE and UNSUBSCRIBE link its topic to the endpoint that sends it, and undo that.
+        SUBSCRIBE and UNSUBSCRIBE are for the bus itself: they link their topic to the endpoint that sends them, and
+        undo that.
         """
         message = self._out.stamp(message)
         if message.type is MessageType.SUBSCRIBE:
             self.link(message.topic, message.sender)
         elif message.type is MessageType.UNSUBSCRIBE:
             self.unlink(message.topic, message.sender)
-        return await self._out.launch(message)
+        else:
+            return await self._out.launch(message)
+        self._out.history.remember(message)
+        return message.id
 
     def message(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> Message:
         """A message with id, time and sender, not yet published: hand it to `post`. Raises MessageTooLarge."""

@@ -6,6 +6,7 @@ handler has an inbox of its own, so a slow or failing one does not hold up the o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any
@@ -50,10 +51,12 @@ class Rule(Group, frozen=True):
 class _Active:
     """A rule with its filter compiled."""
 
-    __slots__ = ("content", "rule")
+    __slots__ = ("content", "rank", "rule")
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: Rule, number: int) -> None:
         self.rule = rule
+        # Of equal priority, the older goes first.
+        self.rank = (-(rule.priority or 0), number)
         self.content: Filter | None = None if rule.where is None else compile_filter(rule.where)
 
     def fits(self, message: Message) -> bool:
@@ -77,6 +80,7 @@ class Router:
         self._untap: Callable[[], None] | None = None
         self._handlers: dict[str, tuple[Handler, Inbox]] = {}
         self._rules: dict[str, _Active] = {}
+        self._numbers = itertools.count()
         self._tree: TopicTree[_Active] = TopicTree()
         self._cache: dict[str, tuple[_Active, ...]] = {}
 
@@ -103,7 +107,7 @@ class Router:
             raise UnknownHandler(rule.handler, list(self._handlers))
         if rule.id in self._rules:
             raise DuplicateName("rule", rule.id)
-        active = self._rules[rule.id] = _Active(rule)
+        active = self._rules[rule.id] = _Active(rule, next(self._numbers))
         self._tree.add(rule.topic or EVERYTHING, active)
         self._changed()
 
@@ -121,7 +125,7 @@ class Router:
 
     def rules(self) -> list[Rule]:
         """In the order in which they are evaluated."""
-        return [active.rule for active in sorted(self._rules.values(), key=_rank)]
+        return [active.rule for active in sorted(self._rules.values(), key=lambda active: active.rank)]
 
     def handlers(self) -> list[str]:
         return list(self._handlers)
@@ -152,7 +156,7 @@ class Router:
             if len(self._cache) >= MAX_CACHED_TOPICS:
                 self._cache.clear()
             active = (active for active in self._tree.match(topic) if active.rule.enabled)
-            found = self._cache[topic] = tuple(sorted(active, key=_rank))
+            found = self._cache[topic] = tuple(sorted(active, key=lambda active: active.rank))
         return found
 
     def _changed(self) -> None:
@@ -162,7 +166,3 @@ class Router:
         elif not self._rules and self._untap is not None:
             self._untap()
             self._untap = None
-
-
-def _rank(active: _Active) -> int:
-    return -(active.rule.priority or 0)

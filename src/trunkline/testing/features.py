@@ -1,0 +1,239 @@
+"""Promises about what a broker may lack: it keeps them, or refuses with Unsupported. The rest is in `contract.py`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from typing import Final
+
+from trunkline.brokers.broker import Feature
+from trunkline.delivery.deadletters import Cause
+from trunkline.delivery.inbox import Overflow
+from trunkline.delivery.options import Delivery
+from trunkline.delivery.retry import Retry
+from trunkline.delivery.stream import Stream
+from trunkline.errors import InboxFull, StreamEmpty
+from trunkline.message import Message
+from trunkline.testing.trial import SOON_S, Promise, Trial, expect, promise, raises, text, until, within
+from trunkline.topic import endpoint
+
+AGAIN: Final = Retry(attempts=3, delay_s=0.02, jitter=None)
+
+
+@promise
+async def a_group_shares(trial: Trial) -> None:
+    """Each message goes to exactly one member of a group, and to everyone outside it."""
+    if not await trial.offers(Feature.GROUPS):
+        return
+    members = [await trial.open("t.*", Delivery(group="g")) for _ in range(3)]
+    others = [await trial.open("t.a", Delivery(group="other")), await trial.open("t.a")]
+    wanted = [str(number) for number in range(30)]
+    await trial.publish("t.a", *wanted[:15])
+    for number in wanted[15:]:
+        await trial.publish("t.a", number)
+    for other in others:
+        await trial.takes(other, *wanted)
+    await trial.arrived(30, *members)
+    got = Counter(text(message) for member in members for message in emptied(member))
+    expect(got == Counter(wanted), f"the group got {sorted(got.elements(), key=int)}")
+    trial.balanced()
+
+
+@promise
+async def a_leaving_member_passes_on(trial: Trial) -> None:
+    """What a member of a group had not taken when it left goes to the members that stay: each message to one."""
+    if not await trial.offers(Feature.GROUPS):
+        return
+    members = [await trial.open("t", Delivery(group="g")) for _ in range(3)]
+    wanted = [str(number) for number in range(12)]
+    await trial.publish("t", *wanted)
+    await trial.arrived(12, *members)
+    got = [text(member.try_recv()) for member in members if member.depth]
+    for leaver in members[:2]:
+        await leaver.aclose()
+        await trial.is_over(leaver)
+        trial.balanced()
+    await trial.arrived(12 - len(got), members[2])
+    got += [text(message) for message in emptied(members[2])]
+    expect(sorted(got, key=int) == wanted, f"after two of three members left, {sorted(got, key=int)} were delivered")
+    await trial.publish("t", "to the last")
+    await trial.takes(members[2], "to the last")
+
+
+def emptied(stream: Stream) -> list[Message]:
+    found: list[Message] = []
+    with suppress(StreamEmpty):
+        while True:
+            found.append(stream.try_recv())
+    return found
+
+
+@promise
+async def priority_orders_delivery(trial: Trial) -> None:
+    """Of what waits, the highest priority is delivered first, and within one the first that came."""
+    if not await trial.offers(Feature.PRIORITY):
+        return
+    stream = await trial.open("t")
+    for priority in (50, 25, 100, 50, 0, 75, 100, 51, 49, 25):
+        await trial.publish("t", f"{priority} a", f"{priority} b", priority=priority)
+    await trial.arrived(20, stream)
+    got = [text(await trial.take(stream)) for _ in range(20)]
+    levels = [100, 100, 75, 51, 50, 50, 49, 25, 25, 0]
+    expect(got == [f"{level} {which}" for level in levels for which in "ab"], f"they came as {got}")
+
+
+@promise
+async def unacknowledged_comes_again(trial: Trial) -> None:
+    """What is not acknowledged is delivered again after its lease, one attempt on; what is, is not."""
+    if not await trial.offers(Feature.ACKNOWLEDGEMENT):
+        return
+    stream = await trial.open("t", Delivery(ack=True, lease_s=SOON_S, retry=AGAIN))
+    await trial.publish("t", "1", "2")
+    first, second = await trial.take(stream), await trial.take(stream)
+    expect(stream.ack(second), "ack of a message that was held said that its lease had ended")
+    expect(not stream.ack(second), "a second ack of the same message was counted")
+    again = await trial.take(stream)
+    expect((again.id, again.attempts) == (first.id, 1), f"{first} was not acknowledged, then came {again}")
+    expect(stream.ack(again), "ack of a message that was held said that its lease had ended")
+    await asyncio.sleep(3 * SOON_S)
+    trial.is_empty(stream)
+    account = stream.account()
+    expect((account.delivered, account.in_flight) == (2, 0), f"two messages were acknowledged, then: {account}")
+
+
+@promise
+async def what_cannot_be_handled_is_a_dead_letter(trial: Trial) -> None:
+    """A nack brings a message back until its attempts are used up; then, or rejected, it is a dead letter."""
+    if not await trial.offers(Feature.ACKNOWLEDGEMENT):
+        return
+    stream = await trial.open("t", Delivery(ack=True, retry=AGAIN))
+    await trial.publish("t", "1")
+    for attempts in range(3):
+        message = await trial.take(stream)
+        expect(message.attempts == attempts, f"attempt number {attempts} came as {message}")
+        again = stream.nack(message, "no use") is not None
+        expect(again == (attempts < 2), f"after {attempts + 1} of 3 attempts it is tried again: {again}")
+        trial.balanced()
+    await trial.publish("t", "2")
+    stream.reject(await trial.take(stream), "never")
+    await until(lambda: stream.account().dead == 2, lambda: f"two messages are dead, but: {stream.account()}")
+    causes = [(text(letter.message), letter.cause) for letter in trial.broker.roster.dead_letters]
+    expect(causes == [("1", Cause.HANDLER_FAILED), ("2", Cause.REJECTED)], f"the dead letters are {causes}")
+
+
+@promise
+async def a_message_may_require_an_ack(trial: Trial) -> None:
+    """A message that requires it is delivered by its ack even to a stream without `ack`, and comes again without."""
+    if not await trial.offers(Feature.ACKNOWLEDGEMENT):
+        return
+    stream = await trial.open("t", Delivery(lease_s=SOON_S, retry=AGAIN))
+    await trial.publish("t", "1", requires_ack=True)
+    first = await trial.take(stream)
+    expect(stream.account().delivered == 0, "it counts as delivered before its ack")
+    again = await trial.take(stream)
+    expect((again.id, again.attempts) == (first.id, 1), f"{first} was not acknowledged, then came {again}")
+    expect(stream.ack(again) and stream.account().delivered == 1, "its ack did not count")
+
+
+@promise
+async def block_makes_publishers_wait(trial: Trial) -> None:
+    """A full inbox with `block` makes publish wait, and wakes it when there is room; nothing is lost or reordered."""
+    if not await trial.offers(Feature.BACKPRESSURE):
+        return
+    stream = await trial.open("t", Delivery(capacity=2, overflow=Overflow.BLOCK))
+
+    async def send() -> None:
+        for number in range(0, 12, 3):
+            await trial.publish("t", *map(str, range(number, number + 3)))
+
+    sending = asyncio.create_task(send())
+    await asyncio.wait([sending], timeout=SOON_S)
+    expect(not sending.done(), "12 messages were published into an inbox for 2 while nobody took any")
+    trial.balanced()
+    await trial.takes(stream, *map(str, range(12)))
+    async with within("publish was not woken by the room in the inbox"):
+        await sending
+    expect(stream.account().dropped == 0, f"something was dropped: {stream.account()}")
+
+
+@promise
+async def overflow_policies_do_as_named(trial: Trial) -> None:
+    """A full inbox drops its oldest, drops the newest, or tells the publisher that it rejects; each drop is counted."""
+    if not await trial.offers(Feature.BACKPRESSURE):
+        return
+    await _fill(trial, Overflow.DROP_OLDEST, kept="34")
+    await _fill(trial, Overflow.DROP_NEWEST, kept="12")
+    await _fill(trial, Overflow.REJECT, kept="12")
+
+
+async def _fill(trial: Trial, overflow: Overflow, kept: str) -> None:
+    """Publish four messages for an inbox of two."""
+    topic = f"t.{overflow.value}"
+    stream = await trial.open(topic, Delivery(capacity=2, overflow=overflow))
+    beside = await trial.open(topic)
+    for number in "1234":
+        if overflow is Overflow.REJECT and number in "34":
+            with raises(InboxFull, "publish into a full inbox that rejects"):
+                await trial.publish(topic, number)
+        else:
+            await trial.publish(topic, number)
+    await until(lambda: stream.account().dropped == 2, lambda: f"{overflow}, 2 of 4 must go, but: {stream.account()}")
+    await trial.takes(stream, *kept)
+    await trial.takes(beside, *"1234")
+    trial.is_empty(stream)
+
+
+@promise
+async def cancelled_publish_leaves_a_fate(trial: Trial) -> None:
+    """A publish that is cancelled while it waits for room is dropped where it waited, and arrives everywhere else."""
+    if not await trial.offers(Feature.BACKPRESSURE):
+        return
+    stream = await trial.open("t", Delivery(capacity=1, overflow=Overflow.BLOCK))
+    beside = await trial.open("t")
+    await trial.publish("t", "1")
+    waiting = asyncio.create_task(trial.publish("t", "2"))
+    await asyncio.wait([waiting], timeout=SOON_S)
+    expect(not waiting.done(), "a publish into a full inbox did not wait")
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    expect(waiting.cancelled(), "a cancelled publish swallowed its cancellation")
+    account = stream.account()
+    expect((account.dropped, account.in_flight) == (1, 1), f"one waits, one was cancelled: {account}")
+    await trial.takes(stream, "1")
+    await trial.publish("t", "3")
+    await trial.takes(stream, "3")
+    await trial.takes(beside, "1", "2", "3")
+
+
+@promise
+async def links_lead_to_an_endpoint(trial: Trial) -> None:
+    """A link sends what matches also to an endpoint, once, until it is undone."""
+    if not await trial.offers(Feature.LINKS):
+        return
+    inbox = endpoint("e")
+    async with trial.broker.subscribe(inbox) as stream:
+        expect(trial.broker.link("t.*", inbox), "the first link says that there was one")
+        expect(not trial.broker.link("t.*", inbox), "the second link says that there was none")
+        trial.broker.link("t.>", inbox)
+        await trial.publish("t.a", "linked")
+        expect(trial.broker.unlink("t.*", inbox) and trial.broker.unlink("t.>", inbox), "a link could not be undone")
+        expect(not trial.broker.unlink("t.*", inbox), "a link was undone twice")
+        await trial.publish("t.a", "not linked")
+        await trial.publish(inbox, "direct")
+        await trial.end(inbox)
+        await trial.has_only(stream, "linked", "direct")
+
+
+FEATURES: Final[tuple[Promise, ...]] = (
+    a_group_shares,
+    a_leaving_member_passes_on,
+    priority_orders_delivery,
+    unacknowledged_comes_again,
+    what_cannot_be_handled_is_a_dead_letter,
+    a_message_may_require_an_ack,
+    block_makes_publishers_wait,
+    overflow_policies_do_as_named,
+    cancelled_publish_leaves_a_fate,
+    links_lead_to_an_endpoint,
+)

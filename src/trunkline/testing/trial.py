@@ -1,0 +1,258 @@
+"""A broker on trial: the tools with which the promises of `contract.py` are written, and how a broken one is reported.
+
+Everything here works in virtual and in real time, for a broker in this process and for one elsewhere: nothing is taken
+to have arrived before it was seen, and nothing is waited for longer than DEADLINE_S.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import Final, Generic, TypeVar, Unpack
+
+from trunkline.brokers.broker import Broker, Feature
+from trunkline.delivery.inbox import Overflow
+from trunkline.delivery.options import Delivery
+from trunkline.delivery.stream import Stream
+from trunkline.errors import StreamClosed, StreamEmpty, Unsupported
+from trunkline.message import Fields, Message
+from trunkline.topic import endpoint
+
+E = TypeVar("E", bound=Exception)
+
+Make = Callable[[], Broker | AbstractAsyncContextManager[Broker]]
+
+DEADLINE_S: Final = 10.0
+"""How long anything may take that ought to happen at once."""
+SOON_S: Final = 0.2
+"""How long to look for what must not happen; also the lease of what is not acknowledged."""
+POLL_S: Final = 0.005
+END: Final = "the end"
+
+
+class BrokenPromise(AssertionError):
+    """`promise` is the name of what the broker does not keep; `seen` is what it did instead."""
+
+    def __init__(self, broker: str, promise: Promise, seen: str) -> None:
+        super().__init__(f"the {broker} broker breaks {promise.name}\n  promised: {promise.says}\n  seen: {seen}")
+        self.promise = promise.name
+        self.seen = seen
+
+
+class Promise:
+    """One promise: `await promise(make)` makes a broker, tries it, closes it; raises BrokenPromise."""
+
+    def __init__(self, attempt: Callable[[Trial], Awaitable[None]]) -> None:
+        self.name: str = attempt.__name__
+        self.says = " ".join((attempt.__doc__ or "").split())
+        self._attempt = attempt
+
+    def __str__(self) -> str:
+        return self.name
+
+    async def __call__(self, make: Make) -> None:
+        broker_name = "nameless"
+        try:
+            async with _opened(make()) as broker:
+                broker_name = broker.name
+                trial = Trial(broker)
+                await self._attempt(trial)
+                trial.balanced()
+        except Exception as error:
+            seen = str(error) if isinstance(error, Seen) else f"{type(error).__name__}: {error}"
+            raise BrokenPromise(broker_name, self, seen) from error
+
+
+def promise(attempt: Callable[[Trial], Awaitable[None]]) -> Promise:
+    """Make a promise of a coroutine function; its docstring is what is promised."""
+    return Promise(attempt)
+
+
+class Seen(Exception):
+    """What a trial saw that is against the promise."""
+
+
+@asynccontextmanager
+async def _opened(made: Broker | AbstractAsyncContextManager[Broker]) -> AsyncIterator[Broker]:
+    if isinstance(made, Broker):
+        try:
+            yield made
+        finally:
+            await made.aclose()
+    else:
+        async with made as broker:
+            yield broker
+
+
+class Trial:
+    """One broker, and what a promise does with it. After each step the books must balance."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self._opened: list[Stream] = []
+        """Kept until the broker is closed, which closes them."""
+
+    # Doing
+
+    def message(self, topic: str, text: str = "", **fields: Unpack[Fields]) -> Message:
+        fields = {"id": self.broker.world.uuid7(), "sender": "the contract", **fields}
+        return Message(topic=topic, payload=text.encode(), timestamp_ns=self.broker.world.time_ns(), **fields)
+
+    async def publish(self, topic: str, *texts: str, **fields: Unpack[Fields]) -> list[Message]:
+        """Publish one batch; return when the broker has it."""
+        batch = [self.message(topic, text, **fields) for text in texts]
+        await self.send(batch)
+        return batch
+
+    async def send(self, batch: Sequence[Message]) -> None:
+        try:
+            async with within("a publish that nothing holds up did not return"):
+                await self.broker.publish(batch)
+                await self.broker.flush()
+        finally:
+            self.balanced()
+
+    async def end(self, *topics: str) -> None:
+        """Mark the end of each topic: what comes after the marks came too late, or twice."""
+        for topic in topics:
+            await self.publish(topic, END)
+
+    async def open(self, pattern: str, delivery: Delivery = Delivery()) -> Stream:
+        stream = self.broker.subscribe(pattern, delivery)
+        self._opened.append(stream)
+        async with within(f"the subscription to {pattern} was not confirmed"):
+            await stream.opened()
+        return stream
+
+    async def take(self, stream: Stream) -> Message:
+        message = await self._recv(stream)
+        if message is None:
+            raise Seen(f"{stream.name} ended")
+        return message
+
+    async def _recv(self, stream: Stream) -> Message | None:
+        async with within(f"{stream.name} got nothing"):
+            message = await stream.recv()
+        self.balanced()
+        return message
+
+    async def rest(self, stream: Stream, ends: int = 1) -> list[Message]:
+        """Everything up to the marks of `end`: as many as topics, for order is promised per topic only."""
+        found: list[Message] = []
+        while ends:
+            message = await self.take(stream)
+            if text(message) == END:
+                ends -= 1
+            else:
+                found.append(message)
+        return found
+
+    async def arrived(self, count: int, *streams: Stream) -> None:
+        """Return when so many messages wait in these streams."""
+        await until(
+            lambda: sum(stream.depth for stream in streams) == count,
+            lambda: f"{sum(stream.depth for stream in streams)} messages arrived instead of {count}",
+        )
+
+    # Judging
+
+    def balanced(self) -> None:
+        for name, account in self.broker.roster.accounts().items():
+            expect(account.balanced, f"the books of {name or 'those who left'} do not balance: {account}")
+
+    async def takes(self, stream: Stream, *wanted: str) -> None:
+        """The next messages are these, in this order."""
+        got = [text(await self.take(stream)) for _ in wanted]
+        expect(got == list(wanted), f"{stream.name} got {got} instead of {list(wanted)}")
+
+    async def has_only(self, stream: Stream, *wanted: str, ends: int = 1) -> None:
+        """Up to the end there are these and no others."""
+        got = [text(message) for message in await self.rest(stream, ends)]
+        expect(sorted(got) == sorted(wanted), f"{stream.name} got {got} instead of {list(wanted)}")
+
+    def is_empty(self, stream: Stream) -> None:
+        """Nothing is there now, and it is not closed."""
+        with raises(StreamEmpty, f"try_recv on {stream.name}, which is empty,"):
+            stream.try_recv()
+
+    async def is_over(self, stream: Stream) -> None:
+        """Nothing is there, and nothing will be."""
+        last = await self._recv(stream)
+        expect(last is None, f"{stream.name} got {last} after its end")
+        with raises(StreamClosed, f"try_recv on {stream.name} after its end"):
+            stream.try_recv()
+
+    async def offers(self, feature: Feature) -> bool:
+        """Whether the broker has a feature. If it has not, asking for it must be refused, at once."""
+        if feature in self.broker.features:
+            return True
+        with raises(Unsupported, f"asking for {feature.value}, which it says it lacks,") as refusal:
+            match feature:
+                case Feature.GROUPS:
+                    await self.open("t", Delivery(group="g"))
+                case Feature.PRIORITY:
+                    await self.broker.publish([self.message("t", priority=75)])
+                case Feature.ACKNOWLEDGEMENT:
+                    await self.open("t", Delivery(ack=True))
+                case Feature.BACKPRESSURE:
+                    await self.open("t", Delivery(capacity=1, overflow=Overflow.REJECT))
+                case Feature.LINKS:
+                    self.broker.link("t", endpoint("e"))
+        named = refusal.error.feature
+        expect(named == feature.value, f"asked for {feature.value}, it says that it does not offer {named}")
+        return False
+
+
+def text(message: Message) -> str:
+    return bytes(message.payload).decode()
+
+
+def expect(truth: bool, otherwise: str) -> None:
+    if not truth:
+        raise Seen(otherwise)
+
+
+class raises(Generic[E]):
+    """The block must raise an error of this kind; it is then in `error`."""
+
+    error: E
+
+    def __init__(self, kind: type[E], what: str) -> None:
+        self._kind = kind
+        self._what = what
+
+    def __enter__(self) -> raises[E]:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
+        if isinstance(error, self._kind):
+            self.error = error
+            return True
+        expect(error is not None, f"{self._what} did not raise {self._kind.__name__}")
+        if isinstance(error, Exception) and not isinstance(error, Seen):
+            raise Seen(f"{self._what} raised {error!r} instead of {self._kind.__name__}") from error
+        return False
+
+
+@asynccontextmanager
+async def within(otherwise: str) -> AsyncIterator[None]:
+    """What happens in this block must not take long."""
+    try:
+        async with asyncio.timeout(DEADLINE_S) as limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise Seen(f"{otherwise} within {DEADLINE_S:g} s") from None
+
+
+async def until(condition: Callable[[], bool], otherwise: Callable[[], str]) -> None:
+    """Return when the condition holds: for what a broker elsewhere does without telling."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + DEADLINE_S
+    while not condition():
+        if loop.time() >= deadline:
+            raise Seen(f"{otherwise()} within {DEADLINE_S:g} s")
+        await asyncio.sleep(POLL_S)

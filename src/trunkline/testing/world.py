@@ -1,0 +1,11 @@
+"""From a simulation to the World that brokers and buses take: its clock, its ids, its dice."""
+
+from __future__ import annotations
+
+from trunkline.clock import World
+from trunkline.testing.simulate import Simulation
+
+
+def world(simulation: Simulation) -> World:
+    """The world of a simulated program: `MemoryBroker(world(simulation))`, `connect(world=world(simulation))`."""
+    return World(time_ns=simulation.time_ns, uuid7=simulation.uuid7, random=simulation.random)

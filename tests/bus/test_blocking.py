@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import trunkline as tl
+
+
+def test_the_four_patterns_without_an_event_loop() -> None:
+    with tl.connect_blocking("memory:", name="script") as bus:
+
+        @bus.on("price")
+        def price(sku: str) -> float:
+            return len(sku) * 1.5
+
+        with bus.subscribe(">") as everything, bus.subscribe(tl.endpoint("me")) as mine:
+            message_id = bus.publish("t", {"n": 1})
+            first = everything.recv(timeout_s=5)
+            assert first is not None
+            assert first.id == message_id
+            assert first.sender == "script"
+            bus.send("me", "hi")
+            bus.broadcast("all")
+            assert [mine.try_recv().decode() for _ in range(2)] == ["hi", "all"]
+            with pytest.raises(tl.StreamEmpty):
+                mine.try_recv()
+            with pytest.raises(tl.StreamEmpty):
+                mine.recv(timeout_s=0.01)
+            assert bus.request("price", "abcd", reply=float, timeout_s=5) == 6.0
+            assert bus.try_request("nobody", timeout_s=0.01) is None
+            with pytest.raises(tl.RequestTimeout):
+                bus.request("nobody", timeout_s=0.01)
+        assert "delivered" in str(bus.explain(message_id))
+        assert bus.history(1)
+        assert bus.stats().account.balanced
+        assert bus.accounts()
+
+
+def test_many_threads_at_once() -> None:
+    with tl.connect_blocking() as bus, bus.subscribe("t", capacity=50) as stream:
+        got: list[list[int]] = []
+
+        def read() -> None:
+            while len(got) < 400:
+                message = stream.recv()
+                assert message is not None
+                got.append(message.decode())
+
+        reader = threading.Thread(target=read)
+        reader.start()
+
+        def work(thread: int) -> list[str]:
+            return [bus.publish("t", [thread, n]) for n in range(100)]
+
+        with ThreadPoolExecutor(4) as pool:
+            ids = [message_id for made in pool.map(work, range(4)) for message_id in made]
+        reader.join(timeout=30)
+        assert len(set(ids)) == 400
+        for thread in range(4):
+            assert [n for who, n in got if who == thread] == list(range(100))
+
+
+def test_publish_soon_and_many() -> None:
+    with tl.connect_blocking() as bus, bus.subscribe("t") as stream:
+        futures = [bus.publish_soon("t", n) for n in range(500)]
+        ids = [future.result(timeout=10) for future in futures]
+        ids += bus.publish_many("t", range(500, 1000))
+        assert [stream.try_recv().id for _ in range(1000)] == ids
+
+
+def test_dead_letters_and_replay() -> None:
+    with tl.connect_blocking() as bus:
+        repaired = threading.Event()
+        handled = threading.Event()
+
+        @bus.on("t", retry=tl.Retry(attempts=1))
+        def fragile() -> None:
+            if not repaired.is_set():
+                raise RuntimeError("broken")
+            handled.set()
+
+        with bus.subscribe("_dead.>") as dead:
+            bus.publish("t")
+            assert dead.recv(timeout_s=5) is not None
+        (letter,) = bus.dead_letters()
+        repaired.set()
+        bus.replay(letter)
+        assert handled.wait(timeout=5)
+
+
+def test_acknowledging_by_hand() -> None:
+    with tl.connect_blocking() as bus, bus.subscribe("t", ack=True, retry=tl.Retry(delay_s=0.001)) as stream:
+        bus.publish("t", 1)
+        first = stream.recv(timeout_s=5)
+        assert first is not None
+        assert stream.nack(first, "not now") is not None
+        again = stream.recv(timeout_s=5)
+        assert again is not None
+        assert again.attempts == 1
+        assert stream.ack(again)
+        assert not stream.ack(again)
+
+
+def test_closing_returns_the_unfinished_and_ends_the_thread() -> None:
+    before = threading.active_count()
+    bus = tl.connect_blocking()
+    stream = bus.subscribe("t")
+    bus.publish("t", 1)
+    (left,) = bus.close()
+    assert left.outcome.fate is tl.Fate.DROPPED
+    assert bus.close() == []
+    assert threading.active_count() == before
+    with pytest.raises(tl.BusClosed):
+        bus.publish("t")
+    with pytest.raises(tl.BusClosed):
+        bus.stats()
+    with pytest.raises(tl.BusClosed):
+        stream.recv()
+
+
+def test_failed_start_leaves_no_thread() -> None:
+    before = threading.active_count()
+    with pytest.raises(tl.UnknownScheme):
+        tl.connect_blocking("nonsense://")
+    assert threading.active_count() == before
+
+
+def test_blocking_call_from_the_bus_thread_is_refused_not_a_deadlock() -> None:
+    with tl.connect_blocking() as bus:
+
+        @bus.on("t", retry=tl.Retry(attempts=1))
+        async def wrong() -> None:
+            bus.stats()
+
+        with pytest.raises(tl.RequestFailed, match="wait for itself"):
+            bus.request("t", timeout_s=5)

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import asyncio
+
+from buses import on_bus, until
+
+import trunkline as tl
+
+
+def test_stats_count_by_topic_and_sender() -> None:
+    async def main(bus: tl.Bus) -> None:
+        async with bus.subscribe("a") as stream:
+            for _ in range(3):
+                await bus.publish("a")
+            await bus.publish("b", sender="other")
+            await bus.publish_many("b", range(2))
+            stats = bus.stats()
+            assert stats.total_messages == 6
+            assert stats.per_topic == {"a": 3, "b": 3}
+            assert stats.per_sender == {"bus": 5, "other": 1}
+            assert stats.unrouted == 3
+            assert stats.pending == bus.pending() == 3
+            assert stats.subscribers == 1
+            assert stats.account == tl.Account(accepted=3, in_flight=3)
+            stream.try_recv()
+            assert bus.stats().account == tl.Account(accepted=3, delivered=1, in_flight=2)
+
+    on_bus(main)
+
+
+def test_failures_are_counted() -> None:
+    async def main(bus: tl.Bus) -> None:
+        @bus.on("t", retry=tl.Retry(attempts=1))
+        async def fails() -> None:
+            raise RuntimeError
+
+        await bus.publish("t")
+        await until(lambda: bus.dead_letters)
+        stale = bus.message("t", ttl_s=1)
+        await asyncio.sleep(2)
+        try:
+            await bus.post(stale)
+        except tl.MessageExpired:
+            pass
+        stats = bus.stats()
+        assert (stats.total_failed, stats.total_refused, stats.dead_letters) == (2, 1, 1)
+
+    on_bus(main)
+
+
+def test_history_is_ordered_bounded_and_searchable() -> None:
+    async def main(bus: tl.Bus) -> None:
+        for n in range(15):
+            await bus.publish("even" if n % 2 == 0 else "odd", n)
+        assert [message.decode() for message in bus.history()] == list(range(5, 15))
+        assert [message.decode() for message in bus.history(3)] == [12, 13, 14]
+        assert [message.decode() for message in bus.history(topic="even")] == [6, 8, 10, 12, 14]
+        assert bus.history(0) == []
+        await bus.publish("large", b"x" * 5000)
+        assert (bus.history(1)[0].payload, bus.history(1)[0].encoding) == (b"", "elided")
+
+    on_bus(main, settings=tl.Settings(history=tl.History(max_messages=10)))
+
+    async def without(bus: tl.Bus) -> None:
+        await bus.publish("t")
+        await bus.publish("t")
+        assert bus.history() == []
+
+    on_bus(without, settings=tl.Settings(history=tl.History(enabled=False)))
+
+
+def test_explain_tells_each_subscribers_story() -> None:
+    async def main(bus: tl.Bus) -> None:
+        async with (
+            bus.subscribe("t", name="reads") as reads,
+            bus.subscribe("t", name="waits"),
+            bus.subscribe("t", name="filters", where="priority > 60"),
+            bus.subscribe("other", name="elsewhere"),
+        ):
+            message_id = await bus.publish("t")
+            reads.try_recv()
+            explanation = bus.explain(message_id)
+            assert str(explanation) == (
+                f"message {message_id} on t\n"
+                "  reads: delivered\n"
+                "  waits: in flight (waits in the inbox)\n"
+                "  filters: filtered (does not fit 'priority > 60')"
+            )
+        after = {outcome.subscriber: outcome for outcome in bus.explain(message_id).outcomes}
+        assert after["waits"].fate is tl.Fate.DROPPED
+        assert after["waits"].reason == "its subscriber left before taking it"
+        assert after["reads"].fate is tl.Fate.DELIVERED
+        unheard = await bus.publish("nobody")
+        assert "nobody subscribed" in str(bus.explain(unheard))
+        assert "not known here" in str(bus.explain("nonsense"))
+
+    on_bus(main)
+
+
+def test_explain_in_the_middle_of_iteration() -> None:
+    async def main(bus: tl.Bus) -> None:
+        async with bus.subscribe("t") as stream:
+            ids = await bus.publish_many("t", range(3))
+            async for _ in stream:
+                fates = [bus.explain(message_id).outcomes[0].fate for message_id in ids]
+                assert fates == [tl.Fate.DELIVERED, tl.Fate.IN_FLIGHT, tl.Fate.IN_FLIGHT]
+                break
+
+    on_bus(main)
+
+
+def test_a_latecomer_is_not_said_to_have_had_what_came_before() -> None:
+    async def main(bus: tl.Bus) -> None:
+        before = await bus.publish("t")
+        async with bus.subscribe("t") as stream:
+            await bus.publish("t")
+            await stream.recv()
+            assert bus.explain(before).outcomes == ()
+
+    on_bus(main)

@@ -1,0 +1,199 @@
+"""The error tree: as drawn, one root, messages that begin as promised, data in fields, and fit to travel."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from trunkline import errors
+from trunkline.errors import TrunklineError
+from trunkline.message import Message
+
+MESSAGE = Message(topic="orders.placed", payload={"n": 1}, id="m1")
+
+SAMPLES: list[TrunklineError] = [
+    TrunklineError("something"),
+    errors.UsageError("something"),
+    errors.InvalidMessage("attempts must not be negative"),
+    errors.InvalidTopic("a b", "has spaces"),
+    errors.InvalidPriority(101),
+    errors.InvalidTtl(-1.0),
+    errors.InvalidSettings("no such key"),
+    errors.InvalidExpression("a ==", "it ends too soon"),
+    errors.MissingCorrelationId(),
+    errors.MissingExtra("nats", "the NATS broker"),
+    errors.UnknownScheme("http://x", ["memory", "unix"]),
+    errors.UnknownHandler("bill", ["ship"]),
+    errors.DuplicateName("handler", "bill"),
+    errors.Unsupported("memory", "durable topics"),
+    errors.PayloadError("something"),
+    errors.EncodeError("cannot send a object"),
+    errors.InvalidPayload("not a message"),
+    errors.MessageTooLarge(11, 10),
+    errors.Refused("something"),
+    errors.MessageExpired("m1", 0.5),
+    errors.BackpressureTimeout("billing", 30.0),
+    errors.Congested("billing", 10_000),
+    errors.InboxFull("billing", 100),
+    errors.CircuitOpen("pricing", 12.5),
+    errors.RateLimited("topic 'a'", 0.25),
+    errors.HookFailed("Compress", ValueError("bad level")),
+    errors.PartlyRefused([(MESSAGE, errors.InboxFull("billing", 100))], 3),
+    errors.RequestError("something", "r1"),
+    errors.RequestTimeout("r1", "pricing", 2.0, 0),
+    errors.RequestFailed("r1", "KeyError", "'a1'"),
+    errors.HandlerTimeout("bill", 5.0),
+    errors.Reject("never"),
+    errors.StreamEmpty("orders.>#1"),
+    errors.Closed("something"),
+    errors.BusClosed("bus"),
+    errors.StreamClosed("orders.>#1"),
+]
+
+
+def defined() -> dict[str, type[BaseException]]:
+    """Every class of the module, by name."""
+    return {
+        name: value
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and value.__module__ == errors.__name__
+    }
+
+
+def drawn() -> dict[str, str | None]:
+    """Every name in the tree on top of the module, with the name it hangs from."""
+    assert errors.__doc__ is not None
+    lines = errors.__doc__.splitlines()
+    parents: dict[str, str | None] = {}
+    path: list[str] = []
+    for line in lines[lines.index("TrunklineError") :]:
+        bare = line.lstrip("│├└─ ")
+        if not bare:
+            continue
+        depth = (len(line) - len(bare)) // 4
+        name = bare.split()[0]
+        assert name not in parents, f"{name} is drawn twice"
+        path[depth:] = [name]
+        parents[name] = path[depth - 1] if depth else None
+    return parents
+
+
+def test_the_tree_is_drawn_as_it_is() -> None:
+    actual = {
+        name: None if cls is TrunklineError else ", ".join(base.__name__ for base in cls.__bases__)
+        for name, cls in defined().items()
+    }
+    assert drawn() == actual
+
+
+@pytest.mark.parametrize("cls", defined().values(), ids=defined())
+def test_every_error_derives_from_the_one_root(cls: type[BaseException]) -> None:
+    assert issubclass(cls, TrunklineError)
+    assert issubclass(cls, Exception)
+    assert not cls.__name__.startswith("_")
+
+
+def test_a_star_import_brings_errors_and_nothing_else() -> None:
+    # `trunkline` itself imports the module this way.
+    names: dict[str, object] = {}
+    exec("from trunkline.errors import *", names)
+    names.pop("__builtins__")
+    assert sorted(names) == sorted(defined())
+
+
+def test_every_error_has_a_sample() -> None:
+    assert sorted(type(sample).__name__ for sample in SAMPLES) == sorted(defined())
+
+
+@pytest.mark.parametrize(
+    ("error", "beginning"),
+    [
+        (errors.MessageTooLarge(11, 10), "Message exceeds maximum size"),
+        (errors.MessageExpired("m1", 0.5), "Message has expired"),
+        (errors.BackpressureTimeout("billing", 30.0), "Backpressure timeout"),
+        (errors.RequestTimeout("r1", "pricing", 2.0, 1), "Request timeout"),
+    ],
+)
+def test_a_message_begins_with_the_words_people_look_for(error: TrunklineError, beginning: str) -> None:
+    assert str(error).startswith(beginning + ":")
+
+
+@pytest.mark.parametrize(
+    ("error", "parts"),
+    [
+        (errors.MessageTooLarge(11, 10), ["11 bytes", "limit 10", "max_message_bytes"]),
+        (errors.MessageExpired("m1", 0.5), ["m1", "0.500 s"]),
+        (errors.BackpressureTimeout("billing", 30.0), ["billing", "30 s", "capacity"]),
+        (errors.RequestTimeout("r1", "pricing", 2.0, 0), ["'pricing'", "2 s", "nobody subscribes"]),
+        (errors.Congested("billing", 7), ["7", "billing", "max_pending"]),
+        (errors.InboxFull("billing", 100), ["billing", "100", "reject"]),
+        (errors.CircuitOpen("pricing", 12.5), ["pricing", "12.5 s"]),
+        (errors.RateLimited("topic 'a'", 0.25), ["topic 'a'", "0.25 s"]),
+        (errors.HookFailed("Compress", ValueError("bad level")), ["Compress", "ValueError: bad level"]),
+        (errors.PartlyRefused([(MESSAGE, errors.InboxFull("b", 1))], 3), ["1 of 3", "the inbox of b is full"]),
+        (errors.RequestFailed("r1", "KeyError", "'a1'"), ["KeyError: 'a1'"]),
+        (errors.HandlerTimeout("bill", 5.0), ["bill", "5 s"]),
+        (errors.MissingExtra("nats", "the NATS broker"), ["the NATS broker", "pip install 'trunkline[nats]'"]),
+        (errors.UnknownScheme("http://x", ["memory", "unix"]), ["'http://x'", "memory, unix"]),
+        (errors.UnknownHandler("bill", ["ship"]), ["'bill'", "ship"]),
+        (errors.UnknownHandler("bill", []), ["'bill'", "none"]),
+        (errors.DuplicateName("handler", "bill"), ["handler", "'bill'", "another name"]),
+        (errors.Unsupported("memory", "durable topics"), ["memory", "durable topics"]),
+        (errors.InvalidExpression("a ==", "it ends too soon"), ["'a =='", "it ends too soon"]),
+        (errors.BusClosed("bus"), ["'bus'", "trunkline.connect()"]),
+        (errors.InvalidPriority(101), ["0 to 100", "101"]),
+        (errors.InvalidTtl(-1.0), ["above 0", "-1.0", "never expires"]),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_a_message_says_what_happened(error: TrunklineError, parts: list[str]) -> None:
+    for part in parts:
+        assert part in str(error)
+
+
+def test_a_request_with_responders_does_not_say_that_there_were_none() -> None:
+    for responders in (None, 1, 5):
+        assert "nobody" not in str(errors.RequestTimeout("r1", "pricing", 2.0, responders))
+
+
+def test_errors_carry_their_data_in_fields() -> None:
+    too_large = errors.MessageTooLarge(11, 10)
+    assert (too_large.size, too_large.limit) == (11, 10)
+    expired = errors.MessageExpired("m1", 0.5)
+    assert (expired.message_id, expired.late_s) == ("m1", 0.5)
+    slow = errors.BackpressureTimeout("billing", 30.0)
+    assert (slow.subscriber, slow.waited_s) == ("billing", 30.0)
+    unanswered = errors.RequestTimeout("r1", "pricing", 2.0, None)
+    assert (unanswered.request_id, unanswered.topic, unanswered.timeout_s) == ("r1", "pricing", 2.0)
+    failed = errors.RequestFailed("r1", "KeyError", "'a1'")
+    assert (failed.request_id, failed.error_type, failed.detail) == ("r1", "KeyError", "'a1'")
+    full = errors.InboxFull("billing", 100)
+    partly = errors.PartlyRefused([(MESSAGE, full)], 3)
+    assert partly.refused == ((MESSAGE, full),)
+
+
+def test_what_may_succeed_later_says_so() -> None:
+    assert {name for name, cls in defined().items() if getattr(cls, "retryable", False)} == {
+        "BackpressureTimeout",
+        "Congested",
+        "InboxFull",
+        "CircuitOpen",
+        "RateLimited",
+        "RequestTimeout",
+    }
+
+
+def same(one: BaseException, other: BaseException) -> bool:
+    def plain(error: BaseException) -> dict[str, str]:
+        return {name: repr(value) for name, value in vars(error).items()}
+
+    return type(one) is type(other) and str(one) == str(other) and plain(one) == plain(other)
+
+
+@pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
+def test_an_error_survives_the_way_between_processes(error: TrunklineError) -> None:
+    # An exception that pickles but does not unpickle breaks a process pool and hides itself.
+    assert same(pickle.loads(pickle.dumps(error)), error)
+    assert same(copy.copy(error), error)

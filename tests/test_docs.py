@@ -1,0 +1,190 @@
+"""The documents tell the truth: their code runs, their links lead somewhere, their tables match the code."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import msgspec
+import pytest
+
+import trunkline as tl
+from trunkline import errors, expression_code
+from trunkline.settings import Group
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+WITH_CODE = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+CONTINUES = "<!-- continues -->"
+
+BLOCK = re.compile(rf"^(?P<mark>{CONTINUES}\n+)?```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+SOURCE = re.compile(r"`((?:[\w-]+/)*[\w-]+\.py)`")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def programs(path: Path) -> Iterator[tuple[int, list[CodeType]]]:
+    """The line a program begins at, and its blocks: one, and those that continue it."""
+    text = path.read_text()
+    begun, blocks = 0, list[CodeType]()
+    for block in BLOCK.finditer(text):
+        line = text.count("\n", 0, block.start("code"))
+        # Lines count as in the document, so that a traceback points there.
+        source = "\n" * line + block["code"]
+        code = compile(source, str(path), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        if block["mark"] is None:
+            if blocks:
+                yield begun, blocks
+            begun, blocks = line + 1, []
+        blocks.append(code)
+    if blocks:
+        yield begun, blocks
+
+
+PROGRAMS = [
+    pytest.param(blocks, id=f"{name_of(path)}:{line}") for path in WITH_CODE for line, blocks in programs(path)
+]
+
+
+@pytest.mark.parametrize("blocks", PROGRAMS)
+def test_code_runs(blocks: list[CodeType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+
+    async def run() -> None:
+        for block in blocks:
+            result = eval(block, names)
+            if inspect.iscoroutine(result):
+                await result
+
+    if any(block.co_flags & inspect.CO_COROUTINE for block in blocks):
+        asyncio.run(run())
+    else:
+        for block in blocks:
+            exec(block, names)
+
+
+def test_there_is_code_in_the_documents() -> None:
+    for path in WITH_CODE:
+        assert any(programs(path)), f"{name_of(path)} shows no code"
+        text = path.read_text()
+        assert text.count("```python") == len(BLOCK.findall(text)), f"{name_of(path)} has a block that is not run"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in LINK.findall(path.read_text()):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        linked = (path.parent / file).resolve() if file else path
+        assert linked.exists(), f"{name_of(path)} links to {target}, which is not there"
+        if anchor:
+            assert anchor in anchors(linked), f"{name_of(path)} links to {target}: no such heading"
+
+
+def anchors(path: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_source_files_that_are_named_exist(path: Path) -> None:
+    for file in SOURCE.findall(path.read_text()):
+        assert (ROOT / file).exists() or (ROOT / "src/trunkline" / file).exists(), f"{name_of(path)} names {file}"
+
+
+# Tables
+
+
+def table(path: str, header: str) -> list[list[str]]:
+    """The rows of the table under this header line, without their backticks."""
+    lines = iter((ROOT / path).read_text().splitlines())
+    assert header in lines, f"{path} has no table {header}"
+    rows: list[list[str]] = []
+    for line in list(lines)[1:]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip().strip("`") for cell in line.strip("|").split(" | ")])
+    return rows
+
+
+def flat(group: Group, prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name in group.__struct_fields__:
+        value = getattr(group, name)
+        if isinstance(value, Group):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def test_settings_table() -> None:
+    rows = table("docs/guide.md", "| setting | default | environment variable | what it does |")
+    known = dict(flat(tl.Settings()))
+    assert [row[0] for row in rows] == list(known)
+    for name, default, variable, _ in rows:
+        assert default == str(known[name]), name
+        assert variable == "TRUNKLINE_" + name.upper().replace(".", "__")
+        assert tl.Settings.load(environ={variable: default.lower()}) == tl.Settings()
+
+
+def test_error_table() -> None:
+    rows = table("docs/specification.md", "| error | kind of | retryable | what it says |")
+    known = {
+        error.__name__: error
+        for error in vars(errors).values()
+        if isinstance(error, type) and issubclass(error, tl.TrunklineError)
+    }
+    assert [row[0] for row in rows] == list(known)
+    for name, parent, retryable, _ in rows:
+        assert parent == known[name].__mro__[1].__name__
+        assert retryable == ("yes" if known[name].retryable else "no"), name
+
+
+def test_message_tables() -> None:
+    rows = table("docs/specification.md", "| field | type | default | meaning |")
+    message = tl.Message(topic="t")
+    assert [row[0] for row in rows] == list(tl.Message.__struct_fields__)
+    for field, row in zip(msgspec.structs.fields(tl.Message), rows, strict=True):
+        assert row[2] == str(field.default) or row[2] == repr(field.default), row[0]
+        assert hasattr(message, row[0])
+    types = table("docs/specification.md", "| type | value | where it goes by default |")
+    assert [(name, int(value)) for name, value, _ in types] == [(each.name, each.value) for each in tl.MessageType]
+
+
+def test_fate_table() -> None:
+    rows = table("docs/specification.md", "| fate | when |")
+    assert [row[0] for row in rows] == [fate.value for fate in tl.Fate]
+
+
+def test_filter_tables() -> None:
+    functions = table("docs/guide.md", "| function | is |")
+    assert {row[0].partition("(")[0] for row in functions} == set(expression_code._FUNCTIONS)
+    fields = table("docs/guide.md", "| name | kind |")
+    assert {name for row in fields for name in row[0].replace("`", "").split(", ")} == set(expression_code._FIELDS)
+
+
+def test_options_tables() -> None:
+    delivery = table("docs/guide.md", "| option | default | what it does |")
+    assert {row[0] for row in delivery} == {*tl.Delivery.__struct_fields__, "concurrency", "timeout_s"}
+    rules = table("docs/guide.md", "| filter of a rule | fits |")
+    assert {row[0] for row in rules} == set(tl.Rule.__struct_fields__) - {"id", "handler", "priority", "enabled"}
+
+
+def test_the_readme_has_a_place_for_measurements() -> None:
+    assert "<!-- measured -->" in (ROOT / "README.md").read_text().splitlines()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_every_example_is_mentioned(path: Path) -> None:
+    if path.stem != "__init__":
+        assert f"examples/{path.name}" in (ROOT / "README.md").read_text()
