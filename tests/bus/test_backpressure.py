@@ -6,6 +6,7 @@ import pytest
 from buses import on_bus, until
 
 import trunkline as tl
+from trunkline.message import Fields
 
 
 def test_publisher_waits_for_room_and_is_woken_when_there_is() -> None:
@@ -140,9 +141,10 @@ def test_reject_tells_the_publisher_and_spares_the_others() -> None:
             bus.subscribe("t") as other,
         ):
             await bus.publish("t", 0)
-            for fields in ({}, {"priority": 90}):
+            priorities: list[Fields] = [{}, {"priority": 90}]
+            for fields in priorities:
                 with pytest.raises(tl.InboxFull, match="picky"):
-                    await bus.publish("t", 1, **fields)  # type: ignore[typeddict-item]
+                    await bus.publish("t", 1, **fields)
             with pytest.raises(tl.PartlyRefused) as caught:
                 await bus.publish_many("t", [2, 3])
             assert len(caught.value.refused) == 2

@@ -51,8 +51,15 @@ def test_order_is_fixed_whatever_the_order_given(caplog: pytest.LogCaptureFixtur
             stream.try_recv()
 
     on_bus(main, hooks=spies)
-    built_in = [hooks.RateLimit(per_topic=hooks.Rate(per_s=1)), hooks.CircuitBreaker(), hooks.Persist(MemoryStore())]
-    built_in += [hooks.Compress(), hooks.Metrics(), hooks.Log(), hooks.Trace()]  # type: ignore[list-item]
+    built_in: list[Any] = [
+        hooks.RateLimit(per_topic=hooks.Rate(per_s=1)),
+        hooks.CircuitBreaker(),
+        hooks.Persist(MemoryStore()),
+        hooks.Compress(),
+        hooks.Metrics(),
+        hooks.Log(),
+        hooks.Trace(),
+    ]
     assert [hook.stage.name for hook in reversed(built_in)] == [name for name in stages if name != "OWN"]
 
 

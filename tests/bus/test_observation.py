@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from buses import on_bus, until
 
 import trunkline as tl
@@ -38,10 +39,8 @@ def test_failures_are_counted() -> None:
         await until(lambda: bus.dead_letters)
         stale = bus.message("t", ttl_s=1)
         await asyncio.sleep(2)
-        try:
+        with pytest.raises(tl.MessageExpired):
             await bus.post(stale)
-        except tl.MessageExpired:
-            pass
         stats = bus.stats()
         assert (stats.total_failed, stats.total_refused, stats.dead_letters) == (2, 1, 1)
 

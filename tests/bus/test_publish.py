@@ -409,7 +409,7 @@ def test_closed_bus_says_so_for_every_call() -> None:
             bus.post(tl.Message(topic="t")),
             bus.subscribe("t").open(),
         ):
-            with pytest.raises(tl.BusClosed, match="trunkline.connect"):
+            with pytest.raises(tl.BusClosed, match=r"trunkline\.connect"):
                 await attempt
         assert await bus.try_request("t") is None
         with pytest.raises(tl.BusClosed):

@@ -194,16 +194,16 @@ def test_what_ends_in_time_is_no_leak() -> None:
 def test_an_idle_default_executor_is_no_leak_a_busy_one_is() -> None:
     stop = threading.Event()
 
-    async def work(*jobs: Callable[[], object]) -> None:
-        async with no_leaks(deadline_s=SOON_S):
+    async def work(deadline_s: float, *jobs: Callable[[], object]) -> None:
+        async with no_leaks(deadline_s=deadline_s):
             for job in jobs:
                 asyncio.get_running_loop().run_in_executor(None, job)
 
     async def main() -> str:
-        await work(int)
+        await work(5, int)
         try:
             with pytest.raises(LeakError) as caught:
-                await work(stop.wait, stop.wait)
+                await work(SOON_S, stop.wait, stop.wait)
             return str(caught.value)
         finally:
             stop.set()

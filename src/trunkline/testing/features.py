@@ -61,6 +61,22 @@ async def a_leaving_member_passes_on(trial: Trial) -> None:
     await trial.takes(members[2], "to the last")
 
 
+@promise
+async def a_stopped_member_gets_no_more(trial: Trial) -> None:
+    """A member that takes in nothing new gets no more of the group's messages: they go to the others, none is lost."""
+    if not await trial.offers(Feature.GROUPS):
+        return
+    stopped, going = [await trial.open("t", Delivery(group="g")) for _ in range(2)]
+    stopped.stop()
+    wanted = [str(number) for number in range(6)]
+    await trial.publish("t", *wanted[:3])
+    for number in wanted[3:]:
+        await trial.publish("t", number)
+    await trial.arrived(6, going)
+    await trial.takes(going, *wanted)
+    await trial.is_over(stopped)
+
+
 def emptied(stream: Stream) -> list[Message]:
     found: list[Message] = []
     with suppress(StreamEmpty):
@@ -228,6 +244,7 @@ async def links_lead_to_an_endpoint(trial: Trial) -> None:
 FEATURES: Final[tuple[Promise, ...]] = (
     a_group_shares,
     a_leaving_member_passes_on,
+    a_stopped_member_gets_no_more,
     priority_orders_delivery,
     unacknowledged_comes_again,
     what_cannot_be_handled_is_a_dead_letter,

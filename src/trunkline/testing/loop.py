@@ -17,6 +17,7 @@ import random
 import selectors
 import sys
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, TypeVarTuple
@@ -27,6 +28,7 @@ _Ts = TypeVarTuple("_Ts")
 _Events = list[tuple[selectors.SelectorKey, int]]
 
 CLOCK_RESOLUTION_S = 1e-9
+POLL_S = 0.02
 
 
 class Deadlock(AssertionError):
@@ -119,7 +121,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if self._scheduled:
             self._jump(self._scheduled[0].when())
             return []
-        if events := self._poll.wait(self._patience_s if self._outsiders() else 0):
+        if events := self._hear_outsiders():
             return events
         raise Deadlock(self._now, self._waiting())
 
@@ -157,6 +159,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         # Both must be done: the one when the thread has finished, the other when the loop has heard of it.
         self._work = [(work, future) for work, future in self._work if not (work.done() and future.done())]
         return bool(self._work)
+
+    def _hear_outsiders(self) -> _Events:
+        give_up = time.monotonic() + self._patience_s
+        while self._outsiders() and time.monotonic() < give_up:
+            if events := self._poll.wait(POLL_S):  # polled: a thread that ends says nothing
+                return events
+        return self._poll.wait(0)  # the last word of one that has just ended
 
     def _outsiders(self) -> bool:
         """Could something outside still wake this loop: a watched descriptor, a thread begun since?"""
