@@ -30,11 +30,12 @@ def connect(
 ) -> Bus:
     """A bus on the broker at `url`, or on a broker of your own. Use it with `async with`.
 
-    `name` is the sender of what it publishes. Settings come from TRUNKLINE_* variables unless given.
+    `name` is the sender of what it publishes. Settings, unless given, come from TRUNKLINE_* variables, or from the
+    broker if that is given.
     """
-    settings = settings or Settings.load()
     if isinstance(url, Broker):
         return Bus(url, name=name, settings=settings, hooks=hooks)
+    settings = settings or Settings.load()
     make = SCHEMES.get(url.partition(":")[0]) if ":" in url else None
     if make is None:
         raise UnknownScheme(url, [f"{scheme}:" for scheme in SCHEMES])

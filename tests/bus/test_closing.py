@@ -155,3 +155,52 @@ def test_cancelling_the_owner_closes_cleanly() -> None:
         assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
     simulate(main)
+
+
+def test_handlers_may_publish_and_ask_while_they_finish() -> None:
+    done: list[str] = []
+
+    async def main(bus: tl.Bus) -> None:
+        @bus.on("first")
+        async def first() -> None:
+            await asyncio.sleep(1)
+            await bus.publish("second", await bus.request("name", timeout_s=2))
+
+        @bus.on("second")
+        async def second(name: str) -> None:
+            await asyncio.sleep(1)
+            done.append(name)
+
+        @bus.on("name")
+        async def name() -> str:
+            return "Ada"
+
+        waiting = asyncio.create_task(bus.request("name"))
+        await bus.publish("first")
+        closing = asyncio.create_task(bus.aclose())
+        await asyncio.sleep(0.5)
+        with pytest.raises(tl.BusClosed):
+            await bus.publish("first")
+        assert await closing == []
+        assert await waiting == "Ada"
+
+    on_bus(main)
+    assert done == ["Ada"]
+
+
+def test_cancelled_closing_closes_at_once() -> None:
+    async def main(bus: tl.Bus) -> None:
+        @bus.on("t")
+        async def slow() -> None:
+            await asyncio.sleep(1000)
+
+        await bus.publish("t")
+        closing = asyncio.create_task(bus.aclose(drain_s=100))
+        await asyncio.sleep(1)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert asyncio.get_running_loop().time() == pytest.approx(1.0)
+        assert len(await bus.aclose()) == 1
+
+    on_bus(main)

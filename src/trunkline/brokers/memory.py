@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Batch
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from trunkline.brokers.broker import Broker, Feature
 from trunkline.clock import World
@@ -67,19 +68,25 @@ class MemoryBroker(Broker):
         count = len(batch)
         failures: list[tuple[Message, Exception]] = []
         at = 0
+        waited = False
         while at < count:
             # Asked again after each wait: subscriptions may have changed meanwhile.
             route = self.route(first.topic)
-            if plain and not route.special:
-                chunk = self._extend(route, batch, at)
-                if chunk:
-                    at += chunk
-                    continue
+            if plain and not route.special and (room := _room(route, count - at)) > 0:
+                chunk = batch[at : at + room] if at or room < count else batch
+                if waited:
+                    self._renumber(chunk)
+                self._extend(route, chunk)
+                at += room
+                continue
             message = batch[at]
+            if waited:
+                self._renumber([message])
             route.published += 1
             at += 1
             try:
                 if (unsettled := offer(message, route.sinks)) is not None:
+                    waited = True
                     await unsettled.settle(self.settings.backpressure)
             except (BackpressureTimeout, Congested) as error:
                 # The rest would wait as long, one by one, with as little hope.
@@ -90,12 +97,8 @@ class MemoryBroker(Broker):
         if failures:
             raise failures[0][1] if count == 1 else PartlyRefused(failures, count)
 
-    def _extend(self, route: Route, batch: Batch[Message], at: int) -> int:
-        """Put as much of a plain batch into the inboxes as all of them have room for; say how much that was."""
-        room = min((inbox.room - len(inbox.queue) for inbox in route.plain), default=len(batch))
-        if room <= 0:
-            return 0
-        chunk = batch[at : at + room] if at or room < len(batch) else batch
+    def _extend(self, route: Route, chunk: Batch[Message]) -> None:
+        """Put plain messages into inboxes that have room for them."""
         size = len(chunk)
         route.published += size
         for inbox in route.plain:
@@ -103,7 +106,11 @@ class MemoryBroker(Broker):
             inbox.queue.extend(chunk)
             if inbox.sleepers:
                 inbox.wake()
-        return size
+
+    def _renumber(self, messages: Batch[Message]) -> None:
+        # Others published while the batch waited: numbers must rise in every inbox. Nobody has seen these yet.
+        for message in messages:
+            force_setattr(message, "seq", self.sequence.next())
 
     def route(self, topic: str) -> Route:
         """The route of a topic: found once, then kept until subscriptions change."""
@@ -240,6 +247,11 @@ class MemoryBroker(Broker):
         for inbox in self.roster:
             self._leave(inbox)
         self.routes.clear()
+
+
+def _room(route: Route, wanted: int) -> int:
+    """For how many messages, up to `wanted`, all inboxes of a route have room."""
+    return min(wanted, *(inbox.room - len(inbox.queue) for inbox in route.plain)) if route.plain else wanted
 
 
 def _patterns(pattern: str) -> tuple[str, ...]:

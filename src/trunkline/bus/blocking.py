@@ -40,6 +40,11 @@ class LoopThread:
         try:
             self._loop.run_forever()
         finally:
+            # Whoever still waits for something here must be told, not forgotten.
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -14,6 +14,7 @@ from trunkline.brokers.broker import Broker
 from trunkline.bus.dispatcher import Handler
 from trunkline.bus.handling import Handling
 from trunkline.bus.observe import Explanation, Lazy, Stats
+from trunkline.bus.outgoing import State
 from trunkline.bus.threads import ThreadDoor
 from trunkline.delivery.deadletters import DeadLetter, DeadLetters
 from trunkline.delivery.fates import Account, Fate, Outcome
@@ -51,6 +52,7 @@ class Bus(Handling):
         self._notices: set[asyncio.Task[None]] = set()
         self._door: ThreadDoor | None = None
         self._closing: asyncio.Task[list[Unfinished]] | None = None
+        self._hurry = asyncio.Event()
         # Of several buses on one broker, the first tells of its dead letters.
         if broker.roster.announce_dead is None:
             broker.roster.announce_dead = self._announce_dead
@@ -132,7 +134,11 @@ class Bus(Handling):
     def _announce_dead(self, letter: DeadLetter) -> None:
         """Tell whoever subscribes to `_dead.>`. The death of a notice is not announced again."""
         topic = f"{DEAD_PREFIX}{letter.message.topic}"
-        if letter.message.topic.startswith(DEAD_PREFIX) or self._out.closed or not self.subscribers(topic):
+        if (
+            letter.message.topic.startswith(DEAD_PREFIX)
+            or self._out.state is State.CLOSED
+            or not self.subscribers(topic)
+        ):
             return
         task = asyncio.get_running_loop().create_task(self._tell(topic, letter))
         self._notices.add(task)
@@ -165,26 +171,31 @@ class Bus(Handling):
     async def aclose(self, drain_s: float | None = None) -> list[Unfinished]:
         """Take nothing new, let handlers finish for up to `drain_s` seconds, stop; return what was not finished.
 
-        Closing twice is fine, and gives the same answer. Cancelled, it stops waiting and closes at once.
+        Handlers may publish and ask while they finish. Closing twice is fine, and gives the same answer. Cancelled, it
+        stops waiting and closes at once.
         """
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(self.settings.drain_s if drain_s is None else drain_s))
-        return await self._closing
+        try:
+            return await asyncio.shield(self._closing)
+        except asyncio.CancelledError:
+            self._hurry.set()
+            await self._closing
+            raise
 
     async def _close(self, drain_s: float) -> list[Unfinished]:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + drain_s
         if self._door is not None:
             await self._door.aclose(drain_s)
         self._routes = {}
-        self._out.closed = True
+        self._out.state = State.DRAINING
+        drain = asyncio.create_task(self._drain())
+        hurry = asyncio.create_task(self._hurry.wait())
+        await asyncio.wait([drain, hurry], timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
+        await _cancel([drain, hurry])
+        if drain.done() and not drain.cancelled() and (error := drain.exception()) is not None:
+            log.error("closing went wrong, going on with it", exc_info=error)
+        self._out.state = State.CLOSED
         parts: list[Handler | Stream] = [*self._handlers, *self._streams]
-        for part in parts:
-            part.stop()
-        if parts:
-            drains = [asyncio.create_task(part.drained()) for part in parts]
-            _, late = await asyncio.wait(drains, timeout=max(0.0, deadline - loop.time()))
-            await _cancel(late)
         left = [(part.name, message) for part in parts for message in part.unfinished()]
         for part in parts:
             await part.aclose()
@@ -197,8 +208,18 @@ class Bus(Handling):
         reason = "the bus closed before it was handled"
         return [Unfinished(message, Outcome(name, Fate.DROPPED, reason, self._time_ns())) for name, message in left]
 
+    async def _drain(self) -> None:
+        # What one handler finishes may be work for another: done when all are quiet at once.
+        while any(handler.busy for handler in self._handlers):
+            await asyncio.gather(*(handler.quiet() for handler in self._handlers))
+        await asyncio.gather(*self._notices)
+        streams = list(self._streams)
+        for stream in streams:
+            stream.stop()
+        await asyncio.gather(*(stream.drained() for stream in streams))
 
-async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
+
+async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
     tasks = list(tasks)
     for task in tasks:
         task.cancel()

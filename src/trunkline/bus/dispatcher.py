@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 from trunkline.bus.handlers import Call
@@ -20,6 +21,9 @@ from trunkline.errors import HandlerTimeout, PayloadError, Reject
 from trunkline.message import Message, MessageType
 
 log = logging.getLogger("trunkline.handlers")
+
+at_work: ContextVar[bool] = ContextVar("at_work", default=False)
+"""Whether this code runs on behalf of a handler: it may still publish while its bus is closing."""
 
 _CAUSES = {Reject: Cause.REJECTED, HandlerTimeout: Cause.HANDLER_TIMEOUT}
 
@@ -78,13 +82,13 @@ class Handler:
     def unfinished(self) -> list[Message]:
         return self._stream.unfinished()
 
-    async def drained(self) -> None:
-        """After `stop`: return when all that was there is handled or dead."""
-        await asyncio.wait(self._workers)
+    async def quiet(self) -> None:
+        """Return when all that came so far is handled or dead."""
+        await self._stream.quiet()
 
-    def stop(self) -> None:
-        """Take in nothing new; go on with what is there."""
-        self._stream.stop()
+    @property
+    def busy(self) -> bool:
+        return bool(self._stream.account().in_flight)
 
     async def aclose(self) -> None:
         """Stop at once. What is being handled is interrupted and, like what waits, gets its fate."""
@@ -95,6 +99,7 @@ class Handler:
         self._bus.forget(self)
 
     async def _work(self) -> None:
+        at_work.set(True)
         while (message := await self._stream.recv()) is not None:
             try:
                 await self._handle(message)

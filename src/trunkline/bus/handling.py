@@ -16,7 +16,6 @@ from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery, DeliveryOptions
 from trunkline.delivery.route import Take
 from trunkline.delivery.stream import Stream
-from trunkline.errors import BusClosed
 from trunkline.hooks.hook import Hook
 from trunkline.settings import Settings, build
 from trunkline.topic import EVERYTHING
@@ -47,8 +46,7 @@ class Handling(Requesting):
         return Subscription(lambda: self._open(pattern, delivery))
 
     def _open(self, pattern: str, delivery: Delivery) -> Stream:
-        if self._out.closed:
-            raise BusClosed(self.name)
+        self._out.check_open()
         stream = self.broker.subscribe(pattern, delivery)
         self._streams.add(stream)
         return stream
@@ -74,8 +72,7 @@ class Handling(Requesting):
         The payload is decoded to the annotated type. What the function returns answers a request. If it raises, the
         message is tried again as `retry` says (3 attempts by default), and then is a dead letter.
         """
-        if self._out.closed:
-            raise BusClosed(self.name)
+        self._out.check_open()
         name = options.pop("name", None) or self.broker.roster.free_name(name_of(function))
         return self._start(function, lambda delivery: self.broker.subscribe(pattern, delivery), name, dict(options))
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
@@ -12,6 +13,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from trunkline.brokers.broker import Broker
+from trunkline.bus.dispatcher import at_work
 from trunkline.bus.observe import History, Refusals, Senders
 from trunkline.clock import Ids
 from trunkline.delivery.route import Route, offer
@@ -19,6 +21,13 @@ from trunkline.errors import BusClosed, HookFailed, MessageExpired, MessageTooLa
 from trunkline.hooks.hook import Batch, Hook, Passage, in_order
 from trunkline.message import Message
 from trunkline.settings import Settings
+
+
+class State(enum.Enum):
+    OPEN = enum.auto()
+    DRAINING = enum.auto()
+    """Nothing new from outside; handlers finish, and may publish and ask while they do."""
+    CLOSED = enum.auto()
 
 
 class Outgoing:
@@ -35,7 +44,12 @@ class Outgoing:
         self.senders = Senders(name)
         self.total = 0
         self.unrouted = 0
-        self.closed = False
+        self.state = State.OPEN
+
+    def check_open(self) -> None:
+        """Raise BusClosed, unless the bus is open, or is finishing its work and this is part of it."""
+        if self.state is not State.OPEN and not (self.state is State.DRAINING and at_work.get()):
+            raise BusClosed(self._name)
 
     def weigh(self, message: Message) -> Message:
         """The message, unless it is too large: then MessageTooLarge."""
@@ -60,8 +74,7 @@ class Outgoing:
 
     async def launch(self, message: Message) -> str:
         """Publish one stamped message that nobody else holds; return its id."""
-        if self.closed:
-            raise BusClosed(self._name)
+        self.check_open()
         route = self._routes.get(message.topic)
         if route is None and not self.hooks:
             route = self._broker.route(message.topic)
@@ -98,8 +111,7 @@ class Outgoing:
 
     async def send(self, batch: Sequence[Message]) -> None:
         """Publish stamped messages of one topic. What is refused is on record, and raised."""
-        if self.closed:
-            raise BusClosed(self._name)
+        self.check_open()
         passage = Passage(self.hooks, self._accept)
         try:
             await passage.run(batch)

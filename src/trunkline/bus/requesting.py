@@ -152,8 +152,7 @@ class Requesting(Publishing):
 
     def _expect(self, request_id: str, topic: str, timeout_s: float | None) -> asyncio.Future[Message]:
         """Register a request, before it is sent. Whoever calls this closes it in the table, whatever happens."""
-        if self._out.closed:
-            raise BusClosed(self.name)
+        self._out.check_open()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Message] = loop.create_future()
 

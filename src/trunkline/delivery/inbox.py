@@ -93,6 +93,7 @@ class Inbox:
         "ended",
         "gate",
         "held",
+        "idle",
         "in_lanes",
         "leave",
         "marked",
@@ -152,6 +153,8 @@ class Inbox:
         self.settled: dict[Fate, int] = dict.fromkeys((Fate.FILTERED, Fate.EXPIRED, Fate.DROPPED, Fate.DEAD), 0)
         self.record = Record()
         self.custody: Custody | None = None
+        self.idle: asyncio.Event | None = None
+        """If there: set when a consumer finds nothing to do, and nothing is in flight."""
         self.ended = asyncio.Event()
         """Set when a consumer has come to the end of a closed inbox: everything in it was taken and worked on."""
 
@@ -331,6 +334,8 @@ class Inbox:
 
     async def sleep(self) -> None:
         """Return at the next wake-up: something came in, was acknowledged, or the inbox was closed."""
+        if self.idle is not None and not self.in_flight:
+            self.idle.set()
         sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.sleepers.append(sleeper)
         try:
@@ -364,13 +369,14 @@ class Inbox:
         """Move waiting messages in while there is room, in order, and wake their publishers."""
         while self.parked and self.free > 0:
             parked = self.parked.popleft()
-            if not parked.entered.done():
-                parked.entered.set_result(None)
-                self._put(parked.message)
+            parked.entered.set_result(None)
+            self._put(parked.message)
         self._measure()
 
     def unpark(self, parked: Parked, why: str) -> None:
-        if parked in self.parked:
+        """Take a publish out of the waiting line; nothing happens if it has entered."""
+        if not parked.entered.done():
+            parked.entered.cancel()
             self.parked.remove(parked)
             self.settle(parked.message, Fate.DROPPED, why)
             self._measure()
@@ -440,8 +446,7 @@ class Inbox:
         while self.parked:
             parked = self.parked.popleft()
             self.settle(parked.message, Fate.DROPPED, "the subscriber left while its publisher waited for room")
-            if not parked.entered.done():
-                parked.entered.set_result(None)
+            parked.entered.set_result(None)
         self._measure()
         while self.sleepers:
             self.wake()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from collections.abc import AsyncIterator
 from types import TracebackType
@@ -172,6 +173,14 @@ class Stream:
     def unfinished(self) -> list[Message]:
         """Everything that has no fate yet."""
         return self._inbox.unfinished()
+
+    async def quiet(self) -> None:
+        """Return when nothing is in flight here: everything so far was taken and worked on."""
+        inbox = self._inbox
+        while inbox.in_flight:
+            inbox.idle = asyncio.Event()
+            await inbox.idle.wait()
+        inbox.idle = None
 
     async def drained(self) -> None:
         """After `stop`: return when everything was taken and worked on, or at once if nobody takes from it."""

@@ -216,7 +216,7 @@ async def recv_ends_with_none(trial: Trial) -> None:
     await trial.publish("t", "3")
     await trial.takes(stopped, "1", "2")
     await trial.takes(waited, "1", "2", "3")
-    waiting = asyncio.create_task(waited.recv())
+    waiting = trial.start(waited.recv())
     await asyncio.sleep(0)
     await waited.aclose()
     async with within("a recv that waited while its stream was closed did not return"):
@@ -261,7 +261,7 @@ async def iteration_and_batches_agree(trial: Trial) -> None:
 async def several_tasks_may_take(trial: Trial) -> None:
     """Tasks that wait on one stream share its messages: each goes to one of them, and none waits beside a message."""
     stream = await trial.open("t")
-    takers = [asyncio.create_task(stream.recv()) for _ in range(6)]
+    takers = [trial.start(stream.recv()) for _ in range(6)]
     await asyncio.sleep(0)
     await trial.publish("t", "0")
     await trial.publish("t", "1", "2", "3", "4", "5")
@@ -281,7 +281,7 @@ async def cancelled_recv_loses_nothing(trial: Trial) -> None:
     stream = await trial.open("t")
     got: list[str] = []
     for number in range(6):
-        receiving = asyncio.create_task(stream.recv())
+        receiving = trial.start(stream.recv())
         await asyncio.sleep(0)
         if number % 2:
             await trial.publish("t", str(number))
@@ -330,7 +330,7 @@ async def what_was_not_taken_gets_a_fate(trial: Trial) -> None:
 async def closing_the_broker_ends_everything(trial: Trial) -> None:
     """Closing the broker ends all streams; publish and subscribe then raise a Closed error; twice is fine."""
     streams = [await trial.open("t"), await trial.open("t"), await trial.open(">")]
-    waiting = asyncio.create_task(streams[0].recv())
+    waiting = trial.start(streams[0].recv())
     await asyncio.sleep(0)
     async with within("closing the broker did not return"):
         await trial.broker.aclose()

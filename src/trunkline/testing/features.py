@@ -163,7 +163,7 @@ async def block_makes_publishers_wait(trial: Trial) -> None:
         for number in range(0, 12, 3):
             await trial.publish("t", *map(str, range(number, number + 3)))
 
-    sending = asyncio.create_task(send())
+    sending = trial.start(send())
     await asyncio.wait([sending], timeout=SOON_S)
     expect(not sending.done(), "12 messages were published into an inbox for 2 while nobody took any")
     trial.balanced()
@@ -208,7 +208,7 @@ async def cancelled_publish_leaves_a_fate(trial: Trial) -> None:
     stream = await trial.open("t", Delivery(capacity=1, overflow=Overflow.BLOCK))
     beside = await trial.open("t")
     await trial.publish("t", "1")
-    waiting = asyncio.create_task(trial.publish("t", "2"))
+    waiting = trial.start(trial.publish("t", "2"))
     await asyncio.wait([waiting], timeout=SOON_S)
     expect(not waiting.done(), "a publish into a full inbox did not wait")
     waiting.cancel()

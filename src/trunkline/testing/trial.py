@@ -7,10 +7,10 @@ to have arrived before it was seen, and nothing is waited for longer than DEADLI
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import Final, Generic, TypeVar, Unpack
+from typing import Any, Final, Generic, TypeVar, Unpack
 
 from trunkline.brokers.broker import Broker, Feature
 from trunkline.delivery.inbox import Overflow
@@ -21,6 +21,7 @@ from trunkline.message import Fields, Message
 from trunkline.topic import endpoint
 
 E = TypeVar("E", bound=Exception)
+T = TypeVar("T")
 
 Make = Callable[[], Broker | AbstractAsyncContextManager[Broker]]
 
@@ -58,8 +59,11 @@ class Promise:
             async with _opened(make()) as broker:
                 broker_name = broker.name
                 trial = Trial(broker)
-                await self._attempt(trial)
-                trial.balanced()
+                try:
+                    await self._attempt(trial)
+                    trial.balanced()
+                finally:
+                    await trial.tidy()
         except Exception as error:
             seen = str(error) if isinstance(error, Seen) else f"{type(error).__name__}: {error}"
             raise BrokenPromise(broker_name, self, seen) from error
@@ -93,6 +97,7 @@ class Trial:
         self.broker = broker
         self._opened: list[Stream] = []
         """Kept until the broker is closed, which closes them."""
+        self._tasks: list[asyncio.Task[Any]] = []
 
     # Doing
 
@@ -118,6 +123,17 @@ class Trial:
         """Mark the end of each topic: what comes after the marks came too late, or twice."""
         for topic in topics:
             await self.publish(topic, END)
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task that does not outlive the trial."""
+        task = asyncio.create_task(work)
+        self._tasks.append(task)
+        return task
+
+    async def tidy(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def open(self, pattern: str, delivery: Delivery = Delivery()) -> Stream:
         stream = self.broker.subscribe(pattern, delivery)
