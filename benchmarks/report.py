@@ -60,7 +60,7 @@ def as_table(case: Case, result: Result) -> str:
     host = result.host
     verdict = "" if not result.target else " target met." if result.met else " target MISSED."
     lines.append(
-        f"  {result.rounds} rounds, spread {result.spread:.1%};"
+        f"  {result.rounds} round{'' if result.rounds == 1 else 's'}, spread {result.spread:.1%};"
         f" {host['cpu']}, {host['cores']} cores, {host['python']}, {host['os']}.{verdict}"
     )
     return "\n".join(lines)

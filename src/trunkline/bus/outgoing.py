@@ -40,6 +40,7 @@ class Outgoing:
         self._routes: Mapping[str, Route] = {} if self.hooks else broker.routes
         self.ids = Ids(broker.world.uuid7)
         self.history = History(settings.history)
+        self._small = settings.history.max_payload_bytes
         self.refusals = Refusals()
         self.senders = Senders(name)
         self.total = 0
@@ -74,7 +75,8 @@ class Outgoing:
 
     async def launch(self, message: Message) -> str:
         """Publish one stamped message that nobody else holds; return its id."""
-        self.check_open()
+        if self.state is not State.OPEN:
+            self.check_open()
         route = self._routes.get(message.topic)
         if route is None and not self.hooks:
             route = self._broker.route(message.topic)
@@ -87,7 +89,10 @@ class Outgoing:
             # Ours alone so far, so it may get its number in place.
             force_setattr(message, "seq", self._broker.sequence.next())
         self.total += 1
-        self.history.remember(message)
+        if len(message.payload) <= self._small:
+            self.history.add(message)
+        else:
+            self.history.remember(message)
         if message.sender != self._name:
             self.senders.add(message.sender)
         route.published += 1

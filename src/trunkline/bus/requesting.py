@@ -9,6 +9,7 @@ from typing import Any, TypeVar, Unpack, overload
 import msgspec
 
 from trunkline.brokers.broker import Broker
+from trunkline.bus.outgoing import State
 from trunkline.bus.publishing import RAW, Publishing, encode
 from trunkline.delivery.requests import OrphanBox, Pending, Requests
 from trunkline.errors import BusClosed, InvalidPayload, RequestFailed, RequestTimeout
@@ -76,12 +77,15 @@ class Requesting(Publishing):
                 message = self._compose(topic, payload, MessageType.REQUEST, None, request_id, None, self._reply_topic)
             await self._out.launch(message)
             try:
-                return _read(await answer, reply)
+                got = await answer
             except RequestTimeout:
                 self.handled(message, False)
                 raise
-        finally:
+        except BaseException:
+            # Refused, timed out, cancelled, closed. An answer has closed the request by itself.
             self._requests.close(request_id)
+            raise
+        return _read(got, reply)
 
     async def try_request(self, topic: str, payload: object = b"", **options: Any) -> Any:
         """Like `request`, but None if no answer comes in time, or the bus is closed meanwhile."""
@@ -94,9 +98,11 @@ class Requesting(Publishing):
         """Wait for the answer to a request that was sent by hand; one that came before is claimed."""
         answer = self._expect(request_id, REPLIES, timeout_s)
         try:
-            return _read(await answer, reply)
-        finally:
+            got = await answer
+        except BaseException:
             self._requests.close(request_id)
+            raise
+        return _read(got, reply)
 
     def respond(self, request: Message, value: object) -> Awaitable[str]:
         """Answer a request. Handlers need not call it: what they return is the answer."""
@@ -129,30 +135,30 @@ class Requesting(Publishing):
         """A message like `message` makes it, for the two kinds that every request needs: a fifth of the time."""
         body, content_type = (payload, RAW) if payload.__class__ is bytes else encode(payload, self._content_type)
         now_ns = self._time_ns()
-        return self._out.weigh(
-            Message(
-                self._ids.next(now_ns),
-                validate_topic(topic),
-                body,
-                now_ns,
-                self._sequence.next(),
-                self.name,
-                content_type,
-                type,
-                recipient,
-                NORMAL,
-                None,
-                request_id,
-                correlation_id,
-                reply_to,
-            )
+        message = Message(
+            self._ids.next(now_ns),
+            validate_topic(topic),
+            body,
+            now_ns,
+            self._sequence.next(),
+            self.name,
+            content_type,
+            type,
+            recipient,
+            NORMAL,
+            None,
+            request_id,
+            correlation_id,
+            reply_to,
         )
+        return message if len(body) <= self._small else self._out.weigh(message)
 
     # Answers
 
     def _expect(self, request_id: str, topic: str, timeout_s: float | None) -> asyncio.Future[Message]:
         """Register a request, before it is sent. Whoever calls this closes it in the table, whatever happens."""
-        self._out.check_open()
+        if self._out.state is not State.OPEN:
+            self._out.check_open()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Message] = loop.create_future()
 
@@ -166,8 +172,9 @@ class Requesting(Publishing):
                 future.set_exception(error)
 
         timeout_s = self.settings.request_timeout_s if timeout_s is None else timeout_s
-        self._requests.open(Pending(request_id, self.name, topic, loop.time(), timeout_s, answer, fail))
-        if self._timer is None or self._timer.when() > loop.time() + timeout_s:
+        now = loop.time()
+        self._requests.open(Pending(request_id, self.name, topic, now, timeout_s, answer, fail))
+        if self._timer is None or self._timer.when() > now + timeout_s:
             self._watch()
         return future
 

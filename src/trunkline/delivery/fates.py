@@ -67,8 +67,10 @@ class Record:
             span = self.spans[-1]
             # Batches of one second share a row: a subscriber in step with its publisher would fill the record at once.
             if 0 <= now_ns - span.since_ns < MERGE_NS:
-                span.first = min(span.first, first)
-                span.last = max(span.last, last)
+                if first < span.first:
+                    span.first = first
+                if last > span.last:
+                    span.last = last
                 span.count += count
                 span.until_ns = now_ns
                 return
@@ -78,7 +80,8 @@ class Record:
         if self.exact:
             self.row(seq, Fate.DELIVERED, "", now_ns)
         else:
-            self._rows.pop(seq, None)
+            if self._rows:
+                self._rows.pop(seq, None)
             self.delivered(seq, seq, 1, now_ns)
 
     def row(self, seq: int, fate: Fate, reason: str, now_ns: int) -> None:
