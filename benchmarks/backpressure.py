@@ -39,14 +39,16 @@ async def ours(count: int) -> Sample:
         await bus.publish_many(TOPIC, [PAYLOAD] * CAPACITY)
         consumer = Consumer(stream)
         working = asyncio.create_task(consumer.work())
-        while len(waits) < count:
-            consumer.first_take = None
-            await bus.publish(TOPIC, PAYLOAD)
-            # Still None: there was room, and the publish did not wait.
-            if consumer.first_take is not None:
-                waits.append(time.perf_counter() - consumer.first_take)
-        working.cancel()
-        await asyncio.wait([working])
+        try:
+            while len(waits) < count:
+                consumer.first_take = None
+                await bus.publish(TOPIC, PAYLOAD)
+                # Still None: there was room, and the publish did not wait.
+                if consumer.first_take is not None:
+                    waits.append(time.perf_counter() - consumer.first_take)
+        finally:
+            working.cancel()
+            await asyncio.wait([working])
     return Sample(statistics.median(waits) * 1e3, time.perf_counter() - began)
 
 

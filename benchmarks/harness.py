@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import statistics
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -104,8 +106,31 @@ def run(
 
 def take(measure: Measure, size: int) -> Sample:
     gc.collect()
-    sample = measure(size)
-    return sample if isinstance(sample, Sample) else asyncio.run(sample)
+    with unbroken():
+        sample = measure(size)
+        return sample if isinstance(sample, Sample) else asyncio.run(sample)
+
+
+@contextmanager
+def unbroken() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block; the second one does not.
+
+    Raised anywhere inside, it may leave the lock of a peer's mailbox locked for ever, or be swallowed by a callback.
+    """
+    interrupts: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        interrupts.append(number)
+        if len(interrupts) > 1:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if interrupts:
+        raise KeyboardInterrupt
 
 
 def fit(measure: Measure, size: int, wanted_s: float) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pykka
@@ -79,15 +80,22 @@ class Echo(pykka.ThreadingActor):
         return message
 
 
-def tell_rate(count: int) -> Sample:
-    """Messages per second told to one actor, until it has got them all."""
+@contextmanager
+def echo(count: int) -> Iterator[tuple[pykka.ActorRef[Echo], threading.Event]]:
+    """A running actor, and what is set when it has got `count` messages."""
     received = threading.Event()
     actor = Echo.start(count, received)
     try:
+        yield actor, received
+    finally:
+        actor.stop()
+
+
+def tell_rate(count: int) -> Sample:
+    """Messages per second told to one actor, until it has got them all."""
+    with echo(count) as (actor, received):
         began = time.perf_counter()
         for _ in range(count):
             actor.tell(PAYLOAD)
         received.wait()
         return rate(count, began)
-    finally:
-        actor.stop()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import statistics
-import threading
 import time
 
 from benchmarks.harness import Case, Sample
-from benchmarks.peers import PAYLOAD, Echo
+from benchmarks.peers import PAYLOAD, echo
 from trunkline import connect
 
 ASK = "pykka ask"
@@ -17,7 +16,7 @@ async def ours(count: int) -> Sample:
     async with connect() as bus:
 
         @bus.on("echo")
-        async def echo(payload: bytes) -> bytes:
+        async def answer(payload: bytes) -> bytes:
             return payload
 
         times: list[int] = []
@@ -29,15 +28,12 @@ async def ours(count: int) -> Sample:
 
 
 def ask(count: int) -> Sample:
-    actor = Echo.start(count, threading.Event())
     times: list[int] = []
-    try:
+    with echo(count) as (actor, _received):
         for _ in range(count):
             began = time.perf_counter_ns()
             actor.ask(PAYLOAD)
             times.append(time.perf_counter_ns() - began)
-    finally:
-        actor.stop()
     return p50(times)
 
 

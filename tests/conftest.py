@@ -1,20 +1,23 @@
 """For every test: nothing is left behind, and hypothesis has no clock; in CI it has no luck either.
 
-An `async def` test runs in virtual time, once for each of SEEDS, and gets the Simulation if it asks for `simulation`.
+An `async def` test runs in virtual time, once for each of SEEDS. It may ask for the `simulation`, and for a `trial` of
+the broker in memory, which is closed at its end: then nothing may be in flight.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from trunkline.testing import Simulation, no_leaks, simulate
+from trunkline import MemoryBroker
+from trunkline.testing import Simulation, no_leaks, simulate, world
+from trunkline.testing.trial import Trial
 
 SEEDS = range(5)
 
@@ -30,7 +33,12 @@ def leaves_nothing() -> Iterator[None]:
 
 @pytest.fixture
 def simulation() -> None:
-    """Stands for the Simulation of each seed, which begins only when the test is called."""
+    """Stands for what an `async def` test gets only when it is called: it is another one for each seed."""
+
+
+@pytest.fixture
+def trial() -> None:
+    """As `simulation`."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -43,8 +51,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-async def _run(test: Any, given: dict[str, Any], simulation: Simulation) -> None:
-    if "simulation" in given:
-        given = {**given, "simulation": simulation}
+async def _run(test: Callable[..., Awaitable[None]], given: dict[str, Any], simulation: Simulation) -> None:
+    broker = MemoryBroker(world(simulation))
+    trial = Trial(broker)
+    mine = {"simulation": simulation, "trial": trial}
     async with no_leaks():
-        await test(**given)
+        try:
+            await test(**{name: mine.get(name, value) for name, value in given.items()})
+        finally:
+            await trial.tidy()
+            await broker.aclose()
+        trial.balanced()
+        assert sum(account.in_flight for account in broker.roster.accounts().values()) == 0

@@ -50,9 +50,7 @@ def programs(path: Path) -> Iterator[tuple[int, list[CodeType]]]:
         yield begun, blocks
 
 
-PROGRAMS = [
-    pytest.param(blocks, id=f"{name_of(path)}:{line}") for path in WITH_CODE for line, blocks in programs(path)
-]
+PROGRAMS = [pytest.param(blocks, id=f"{name_of(path)}:{line}") for path in WITH_CODE for line, blocks in programs(path)]
 
 
 @pytest.mark.parametrize("blocks", PROGRAMS)
@@ -171,6 +169,17 @@ def test_filter_tables() -> None:
     assert {row[0].partition("(")[0] for row in functions} == set(expression_code._FUNCTIONS)
     fields = table("docs/guide.md", "| name | kind |")
     assert {name for row in fields for name in row[0].replace("`", "").split(", ")} == set(expression_code._FIELDS)
+
+
+def test_layers_table() -> None:
+    """ARCHITECTURE.md shows the layers from the top, `test_layers.py` lists them from the bottom."""
+    tree = ast.parse((ROOT / "tests/test_layers.py").read_text())
+    values = [
+        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LAYERS"
+    ]
+    (layers,) = map(ast.literal_eval, values)
+    shown = [row[0].replace("`", "").split(", ") for row in table("ARCHITECTURE.md", "| layer, from the top | holds |")]
+    assert [sorted(names) for names in reversed(shown)] == [sorted(names) for names in layers]
 
 
 def test_options_tables() -> None:

@@ -36,16 +36,18 @@ _decoders: dict[tuple[str, Any], _Decoder] = {}
 
 def encode(value: object, content_type: str = MSGPACK) -> tuple[bytes, str]:
     """The bytes of `value` and their content type."""
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value), RAW
     try:
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return bytes(value), RAW
+        if content_type == MSGPACK:
+            return _msgpack_encode(value), MSGPACK
         if content_type == JSON:
             return _json_encode(value), JSON
-        return _msgpack_encode(value), MSGPACK
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise EncodeError(
             f"cannot send a {type(value).__name__}: {error}; send plain values, dataclasses, msgspec Structs or bytes"
         ) from error
+    raise EncodeError(f"cannot write values as {content_type!r}: give bytes, or use {MSGPACK} or {JSON}")
 
 
 def decode(payload: bytes, content_type: str, type: type[T] | Any = Any) -> T:
@@ -54,23 +56,23 @@ def decode(payload: bytes, content_type: str, type: type[T] | Any = Any) -> T:
         if type in (bytes, Any, object):
             return payload  # type: ignore[return-value]  # T is bytes, Any or object here
         raise InvalidPayload(f"the payload is raw bytes, and {_name(type)} was asked for")
-    decoder = _decoders.get((content_type, type))
-    if decoder is None:
-        decoder = _decoders[(content_type, type)] = _make_decoder(content_type, type)
+    try:
+        decoder = _decoders.get((content_type, type))
+        if decoder is None:
+            decoder = _decoders[(content_type, type)] = _make_decoder(content_type, type)
+    except (TypeError, NameError) as error:
+        raise InvalidPayload(f"{_name(type)} is not a type that payloads can be read as: {error}") from error
     try:
         return decoder.decode(payload)  # type: ignore[no-any-return]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidPayload(f"the payload is not a {_name(type)}: {error}") from error
+        raise InvalidPayload(f"the payload does not fit {_name(type)}: {error}") from error
 
 
 def _make_decoder(content_type: str, type: Any) -> _Decoder:
-    try:
-        if content_type == MSGPACK:
-            return msgspec.msgpack.Decoder(type)
-        if content_type == JSON:
-            return msgspec.json.Decoder(type)
-    except TypeError as error:
-        raise InvalidPayload(f"{_name(type)} is not a type that payloads can be read as: {error}") from error
+    if content_type == MSGPACK:
+        return msgspec.msgpack.Decoder(type)
+    if content_type == JSON:
+        return msgspec.json.Decoder(type)
     raise InvalidPayload(f"no decoder for content type {content_type!r}; known: {MSGPACK}, {JSON}, {RAW}")
 
 
@@ -103,13 +105,13 @@ class Zlib:
         # Bounded: a few kilobytes can unpack to gigabytes.
         engine = zlib.decompressobj()
         try:
-            plain = engine.decompress(payload, limit)
+            plain = engine.decompress(payload, limit + 1)
         except zlib.error as error:
             raise InvalidPayload(f"the payload is not zlib data: {error}") from error
-        if engine.unconsumed_tail:
-            raise MessageTooLarge(limit + 1, limit)
-        if not engine.eof:
-            raise InvalidPayload("the payload is cut short zlib data")
+        if len(plain) > limit:
+            raise MessageTooLarge(len(plain), limit)
+        if not engine.eof or engine.unused_data:
+            raise InvalidPayload("the payload is zlib data that is cut short, or has something behind it")
         return plain
 
 

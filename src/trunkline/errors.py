@@ -5,10 +5,10 @@ TrunklineError
 │   ├── InvalidMessage           a header field out of range
 │   │   ├── InvalidTopic
 │   │   ├── InvalidPriority
-│   │   └── InvalidTtl
+│   │   ├── InvalidTtl
+│   │   └── MissingCorrelationId an answer that says not what it answers
 │   ├── InvalidSettings          a settings group or key that makes no sense
 │   ├── InvalidExpression        a `where` filter that does not compile
-│   ├── MissingCorrelationId     a response that says not what it answers
 │   ├── MissingExtra             an optional part that is not installed
 │   ├── UnknownScheme            a URL nobody serves
 │   ├── UnknownHandler           a rule or a replay names a handler that is not there
@@ -41,16 +41,69 @@ TrunklineError
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from trunkline.message import Message
+
+
+MAX_TTL_S = 1e9
+
+__all__ = [
+    "BackpressureTimeout",
+    "BusClosed",
+    "CircuitOpen",
+    "Closed",
+    "Congested",
+    "DuplicateName",
+    "EncodeError",
+    "HandlerTimeout",
+    "HookFailed",
+    "InboxFull",
+    "InvalidExpression",
+    "InvalidMessage",
+    "InvalidPayload",
+    "InvalidPriority",
+    "InvalidSettings",
+    "InvalidTopic",
+    "InvalidTtl",
+    "MessageExpired",
+    "MessageTooLarge",
+    "MissingCorrelationId",
+    "MissingExtra",
+    "PartlyRefused",
+    "PayloadError",
+    "RateLimited",
+    "Refused",
+    "Reject",
+    "RequestError",
+    "RequestFailed",
+    "RequestTimeout",
+    "StreamClosed",
+    "StreamEmpty",
+    "TrunklineError",
+    "UnknownHandler",
+    "UnknownScheme",
+    "Unsupported",
+    "UsageError",
+]
 
 
 class TrunklineError(Exception):
     """The root. `retryable` says whether the same call may succeed later."""
 
     retryable: ClassVar[bool] = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As they are, with text and fields: not by calling a constructor that takes something else than the text.
+        return _revive, (type(self), self.args, self.__dict__)
+
+
+def _revive(kind: type[TrunklineError], args: tuple[Any, ...], fields: dict[str, Any]) -> TrunklineError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
 
 
 class UsageError(TrunklineError):
@@ -65,6 +118,7 @@ class InvalidTopic(InvalidMessage):
     def __init__(self, topic: str, why: str) -> None:
         super().__init__(f"topic {topic!r} {why}")
         self.topic = topic
+        self.why = why
 
 
 class InvalidPriority(InvalidMessage):
@@ -81,6 +135,11 @@ class InvalidTtl(InvalidMessage):
         self.ttl_s = ttl_s
 
 
+class MissingCorrelationId(InvalidMessage):
+    def __init__(self) -> None:
+        super().__init__("a response needs the request_id of the request it answers")
+
+
 class InvalidSettings(UsageError):
     pass
 
@@ -89,11 +148,7 @@ class InvalidExpression(UsageError):
     def __init__(self, expression: str, why: str) -> None:
         super().__init__(f"cannot use {expression!r} as a filter: {why}")
         self.expression = expression
-
-
-class MissingCorrelationId(UsageError):
-    def __init__(self) -> None:
-        super().__init__("a response needs the request_id of the request it answers")
+        self.why = why
 
 
 class MissingExtra(UsageError):

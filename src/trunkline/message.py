@@ -11,7 +11,15 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from trunkline import codec
-from trunkline.errors import InvalidMessage, InvalidPayload, InvalidPriority, InvalidTtl, MissingCorrelationId
+from trunkline.errors import (
+    MAX_TTL_S,
+    InvalidMessage,
+    InvalidPayload,
+    InvalidPriority,
+    InvalidTopic,
+    InvalidTtl,
+    MissingCorrelationId,
+)
 from trunkline.topic import REPLIES, endpoint, validate_topic
 
 T = TypeVar("T")
@@ -97,30 +105,54 @@ class Message(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     def check(self) -> None:
         """Raise the fitting InvalidMessage unless all fields are well formed; encode the payload; find the topic."""
-        if self.payload.__class__ is not bytes:
-            payload, content_type = codec.encode(self.payload, self.content_type or codec.MSGPACK)
-            force_setattr(self, "payload", payload)
-            force_setattr(self, "content_type", content_type)
-        elif not self.content_type:
-            force_setattr(self, "content_type", codec.RAW)
+        self._check_texts()
+        self._check_payload()
         if self.priority.__class__ is not int:
             # An IntEnum or a numpy integer is welcome, a float or a bool is not.
             if isinstance(self.priority, bool) or not hasattr(self.priority, "__index__"):
                 raise InvalidPriority(self.priority)
-            force_setattr(self, "priority", self.priority.__index__())
+            force_setattr(self, "priority", int(self.priority.__index__()))
         if not 0 <= self.priority <= 100:
             raise InvalidPriority(self.priority)
-        if self.ttl_s is not None and not (_is_number(self.ttl_s) and 0 < self.ttl_s < float("inf")):
+        if self.ttl_s is not None and not (_is_number(self.ttl_s) and 0 < self.ttl_s <= MAX_TTL_S):
             raise InvalidTtl(self.ttl_s)
-        if not isinstance(self.type, MessageType):
+        if self.type.__class__ is not MessageType:
             raise InvalidMessage(f"type must be a MessageType, not {self.type!r}")
-        if self.type in (MessageType.RESPONSE, MessageType.ACK) and not self.request_id:
+        if self.type in _ANSWERS and not self.request_id:
             raise MissingCorrelationId
-        if self.attempts < 0:
-            raise InvalidMessage(f"attempts must not be negative, and is {self.attempts!r}")
+        for name in ("timestamp_ns", "attempts"):
+            value = getattr(self, name)
+            if value.__class__ is not int or not 0 <= value < 2**63:
+                raise InvalidMessage(f"{name} must be a whole number, must not be negative, and is {value!r}")
+        if self.requires_ack.__class__ is not bool:
+            raise InvalidMessage(f"requires_ack must be True or False, and is {self.requires_ack!r}")
+        if self.headers is not None:
+            force_setattr(self, "headers", _copy_headers(self.headers))
         if not self.topic and (topic := self._default_topic()):
             force_setattr(self, "topic", topic)
         validate_topic(self.topic)
+
+    def _check_texts(self) -> None:
+        for name in _TEXTS:
+            value = getattr(self, name)
+            if value.__class__ is not str or not value.isascii():
+                force_setattr(self, name, _text(name, value))
+        for name in _OPTIONAL_TEXTS:
+            value = getattr(self, name)
+            if value is not None and (value.__class__ is not str or not value.isascii()):
+                force_setattr(self, name, _text(name, value))
+
+    def _check_payload(self) -> None:
+        payload = self.payload
+        if payload.__class__ is bytes:
+            content_type = self.content_type or codec.RAW
+        elif isinstance(payload, (bytes, bytearray, memoryview)):
+            payload, raw = codec.encode(payload)
+            content_type = self.content_type or raw
+        else:
+            payload, content_type = codec.encode(payload, self.content_type or codec.MSGPACK)
+        force_setattr(self, "payload", payload)
+        force_setattr(self, "content_type", content_type)
 
     def _default_topic(self) -> str:
         if self.type in (MessageType.RESPONSE, MessageType.ERROR, MessageType.ACK):
@@ -146,18 +178,22 @@ class Message(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return None if self.ttl_s is None else self.timestamp_ns + int(self.ttl_s * 1e9)
 
     @overload
-    def decode(self) -> Any: ...
+    def decode(self, *, max_bytes: int = ...) -> Any: ...
     @overload
-    def decode(self, type: builtins.type[T]) -> T: ...
-    def decode(self, type: Any = Any) -> Any:
-        """The payload as a `type`, or as plain values; raises InvalidPayload if it does not fit."""
-        payload = self.payload if not self.encoding else codec.restore(self.payload, self.encoding)
+    def decode(self, type: builtins.type[T], *, max_bytes: int = ...) -> T: ...
+    def decode(self, type: Any = Any, *, max_bytes: int = codec.MAX_PLAIN_BYTES) -> Any:
+        """The payload as a `type`, or as plain values; raises InvalidPayload if it does not fit.
+
+        A compressed payload is unpacked up to `max_bytes`; beyond that MessageTooLarge is raised.
+        """
+        payload = self.payload if not self.encoding else codec.restore(self.payload, self.encoding, max_bytes)
         return codec.decode(payload, self.content_type, type)
 
     def replace(self, **changes: Any) -> Message:
         """A copy with other values, checked again. It keeps its id; give `id=""` for a message of its own."""
-        if "payload" in changes and "content_type" not in changes:
-            changes["content_type"] = ""
+        if "payload" in changes:
+            # The old names of its format and compression do not fit a new payload.
+            changes = {"content_type": "", "encoding": "", **changes}
         changed = msgspec.structs.replace(self, **{"seq": 0, **changes})
         changed.check()
         return changed
@@ -169,13 +205,44 @@ class Message(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     def from_bytes(cls, data: bytes) -> Message:
         """The message `data` holds; raises InvalidPayload or InvalidMessage, whatever the bytes."""
         try:
-            message = _decode(data)
+            wire = _decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidPayload(f"not a message: {error}") from error
-        if message.payload.__class__ is not bytes:
+        if wire.payload.__class__ is not bytes:
             raise InvalidPayload("not a message: its payload is not bytes")
+        message = cls(*msgspec.structs.astuple(wire))
         message.check()
         return message
+
+
+class _Wire(Message, frozen=True, gc=False):
+    """A message as it comes, before anything in it is believed."""
+
+    def __post_init__(self) -> None:
+        return
+
+
+_ANSWERS = (MessageType.RESPONSE, MessageType.ACK)
+_TEXTS = ("id", "topic", "sender", "content_type", "encoding")
+_OPTIONAL_TEXTS = ("recipient", "request_id", "correlation_id", "reply_to", "schema", "trace")
+
+
+def _text(name: str, value: object) -> str:
+    """A plain text that can be written; what is none raises InvalidMessage."""
+    if isinstance(value, str):
+        try:
+            return value.encode().decode()
+        except UnicodeEncodeError as error:
+            raise InvalidMessage(f"{name} has characters that cannot be written: {error}") from error
+    if name == "topic":
+        raise InvalidTopic(str(value), f"is a {type(value).__name__}, not text")
+    raise InvalidMessage(f"{name} must be text, and is {value!r}")
+
+
+def _copy_headers(headers: object) -> dict[str, str]:
+    if not isinstance(headers, Mapping):
+        raise InvalidMessage(f"headers must be a mapping of text to text, and is {headers!r}")
+    return {_text("headers", key): _text("headers", value) for key, value in headers.items()}
 
 
 def _is_number(value: object) -> bool:
@@ -183,4 +250,4 @@ def _is_number(value: object) -> bool:
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Message).decode
+_decode = msgspec.msgpack.Decoder(_Wire).decode

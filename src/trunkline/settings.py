@@ -7,26 +7,50 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
+from msgspec.structs import force_setattr
 
+from trunkline.codec import JSON, MSGPACK
 from trunkline.errors import InvalidSettings
 
 G = TypeVar("G", bound=msgspec.Struct)
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """A settings group: every number in it is positive unless its class says more."""
+    """A settings group: every number in it is above 0, or at least 0 where `may_be_zero` names it."""
+
+    may_be_zero: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
-        for field in self.__struct_fields__:
-            value = getattr(self, field)
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and not value > 0:
-                raise InvalidSettings(f"{type(self).__name__}.{field} must be above 0, and is {value!r}")
+        for field in msgspec.structs.fields(type(self)):
+            value = getattr(self, field.name)
+            place = f"{type(self).__name__}.{field.name}"
+            if _is_group(field.type):
+                if not isinstance(value, field.type):
+                    raise InvalidSettings(f"{place} must be a {field.type.__name__}, and is {value!r}")
+                continue
+            try:
+                # Puts right what can be (the text of an enum), refuses what is of a wrong type.
+                force_setattr(self, field.name, msgspec.convert(value, field.type))
+            except msgspec.ValidationError as error:
+                raise InvalidSettings(f"{place}: {error}, and it is {value!r}") from error
+            except TypeError:
+                # Not a type msgspec knows (exception classes): whoever uses the group checks it.
+                continue
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                if field.name in self.may_be_zero and value == 0:
+                    continue
+                if not value > 0:
+                    raise InvalidSettings(f"{place} must be above 0, and is {value!r}")
 
 
-class Backpressure(Group, frozen=True):
+def _is_group(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Group)
+
+
+class Backpressure(Group, frozen=True, kw_only=True):
     """How publishers are slowed down.
 
     `max_pending` bounds each inbox by default, and how many publishes may wait for room at once. `wait_s` is the first
@@ -39,7 +63,7 @@ class Backpressure(Group, frozen=True):
     timeout_s: float = 30.0
 
 
-class History(Group, frozen=True):
+class History(Group, frozen=True, kw_only=True):
     """What the bus remembers of what it accepted: the last `max_messages`, with payloads up to `max_payload_bytes`."""
 
     enabled: bool = True
@@ -47,21 +71,28 @@ class History(Group, frozen=True):
     max_payload_bytes: int = 4096
 
 
-class Orphans(Group, frozen=True):
+class Orphans(Group, frozen=True, kw_only=True):
     max_messages: int = 1000
     max_age_s: float = 60.0
 
 
-class Settings(Group, frozen=True):
+class Settings(Group, frozen=True, kw_only=True):
+    may_be_zero = frozenset({"drain_s"})
+
     max_message_bytes: int = 10 * 1024 * 1024
     max_topics: int = 100_000
     request_timeout_s: float = 30.0
     max_dead_letters: int = 1000
     drain_s: float = 5.0
-    content_type: str = "application/msgpack"
+    content_type: str = MSGPACK
     backpressure: Backpressure = Backpressure()
     history: History = History()
     orphans: Orphans = Orphans()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.content_type not in (MSGPACK, JSON):
+            raise InvalidSettings(f"content_type must be {MSGPACK} or {JSON}, and is {self.content_type!r}")
 
     @classmethod
     def load(cls, path: str | Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
@@ -80,6 +111,10 @@ class Settings(Group, frozen=True):
                 table = values
                 for group in groups:
                     table = table.setdefault(group, {})
+                    if not isinstance(table, dict):
+                        raise InvalidSettings(f"{name} sets a part of {group!r}, which is set as a whole elsewhere")
+                if isinstance(table.get(key), dict):
+                    raise InvalidSettings(f"{name} sets {key!r} as a whole, and parts of it are set elsewhere")
                 table[key] = text
         return build(cls, values)
 
@@ -90,7 +125,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
             table = tomllib.load(file).get("bus", {})
     except OSError as error:
         raise InvalidSettings(f"cannot read the settings file {path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidSettings(f"{path} is not TOML: {error}") from error
     if not isinstance(table, dict):
         raise InvalidSettings(f"{path}: [bus] must be a table")
@@ -105,7 +140,6 @@ def build(group: type[G], values: Mapping[str, Any]) -> G:
     except InvalidSettings:
         raise
     except msgspec.ValidationError as error:
-        # msgspec wraps what __post_init__ raises only for ValueError and TypeError: this is a value of a wrong type.
         raise InvalidSettings(f"bad settings: {error}") from error
 
 
@@ -117,5 +151,5 @@ def _refuse_unknown(group: type[Any], values: Mapping[str, Any], prefix: str) ->
             hint = f"did you mean {prefix + near[0]!r}?" if near else f"known: {', '.join(known)}"
             raise InvalidSettings(f"unknown setting {prefix + key!r}: {hint}")
         inner = known[key]
-        if isinstance(value, Mapping) and isinstance(inner, type) and issubclass(inner, Group):
+        if isinstance(value, Mapping) and _is_group(inner):
             _refuse_unknown(inner, value, f"{prefix}{key}.")

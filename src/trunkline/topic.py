@@ -28,9 +28,16 @@ def endpoint(name: str) -> str:
     return ENDPOINT_PREFIX + name
 
 
-@lru_cache(maxsize=4096)
 def validate_topic(topic: str) -> str:
-    """The topic itself; raises InvalidTopic. Cached: messages come on the same topics again and again."""
+    """The topic itself; raises InvalidTopic."""
+    if topic.__class__ is not str:
+        raise InvalidTopic(str(topic), f"is a {type(topic).__name__}, not text")
+    return _validate_topic(topic)
+
+
+@lru_cache(maxsize=4096)
+def _validate_topic(topic: str) -> str:
+    # Cached: messages come on the same topics again and again.
     for token in _tokens(topic):
         if "*" in token or ">" in token:
             raise InvalidTopic(topic, "has a wildcard: messages go to one topic, only subscriptions may use * and >")
@@ -60,6 +67,11 @@ def _tokens(text: str) -> list[str]:
     if "" in tokens:
         raise InvalidTopic(text, "has an empty token: two dots in a row, or one at an end")
     return tokens
+
+
+def is_wild(pattern: str) -> bool:
+    """Whether a pattern stands for more than one topic."""
+    return "*" in pattern or pattern.endswith(">")
 
 
 def matches(pattern: str, topic: str) -> bool:

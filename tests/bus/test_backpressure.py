@@ -183,7 +183,7 @@ def test_failing_handler_does_not_grow_without_bound() -> None:
     """Messages that wait for their next attempt keep their place in the capacity."""
 
     async def main(bus: tl.Bus) -> None:
-        @bus.on("t", capacity=10, overflow="drop_newest", retry=tl.Retry(attempts=2, delay_s=100, jitter=None))
+        @bus.on("t", capacity=10, overflow="drop_newest", retry=tl.Retry(attempts=2, delay_s=100, jitter=0))
         async def fails() -> None:
             raise RuntimeError
 

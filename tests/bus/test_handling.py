@@ -104,7 +104,7 @@ def test_blocking_handler_runs_in_a_thread() -> None:
 def test_failing_handler_is_retried_with_pauses_and_then_dead() -> None:
     async def main(bus: tl.Bus) -> None:
         times: list[float] = []
-        retry = tl.Retry(attempts=4, delay_s=1, factor=2, jitter=None)
+        retry = tl.Retry(attempts=4, delay_s=1, factor=2, jitter=0)
 
         @bus.on("t", retry=retry)
         async def fails(message: tl.Message) -> None:

@@ -110,6 +110,25 @@ def test_an_exhausted_block_is_followed_by_a_new_one() -> None:
     assert following > block[-1]
 
 
+@pytest.mark.parametrize("count", [0, 1, 2, BLOCK_IDS - 1, BLOCK_IDS, BLOCK_IDS + 1, 3 * BLOCK_IDS + 5])
+def test_many_ids_at_once_are_what_one_by_one_would_have_been(count: int) -> None:
+    together, singly = Source(), Source()
+    many, one = Ids(together), Ids(singly)
+    for _ in range(3):
+        assert many.take(count, START_NS) == [one.next(START_NS) for _ in range(count)]
+    assert together.drawn == singly.drawn
+    assert many.next(START_NS) == one.next(START_NS)
+
+
+def test_many_ids_at_once_begin_a_new_block_when_it_is_time() -> None:
+    source = Source()
+    ids = Ids(source)
+    early = ids.take(5, START_NS)
+    late = ids.take(5, START_NS + BLOCK_NS + 1)
+    assert source.drawn == 2
+    assert sorted({*early, *late}) == [*early, *late]
+
+
 def test_open_begins_a_block_at_once() -> None:
     source = Source()
     ids = Ids(source)
@@ -130,7 +149,7 @@ def test_a_clock_that_goes_back_repeats_no_id() -> None:
 
 
 @given(st.lists(st.integers(0, 3 * MS), max_size=200))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_ids_are_in_order_for_any_pace(pace: list[int]) -> None:
     source = Source()
     drawn = draw(source, Ids(source), iter(pace), len(pace))

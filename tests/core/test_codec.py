@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import decimal
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from trunkline import codec
 from trunkline.codec import JSON, MSGPACK, RAW, Zlib
-from trunkline.errors import EncodeError, InvalidPayload, MessageTooLarge, TrunklineError
+from trunkline.errors import EncodeError, InvalidPayload, MessageTooLarge
 from trunkline.message import Message
 
 
@@ -108,7 +109,7 @@ def test_a_plain_value_comes_back_without_a_type(value: Any, content_type: str) 
 
 
 @given(recursive_values)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_plain_value_comes_back(value: Any) -> None:
     payload, label = codec.encode(value)
     assert label == MSGPACK
@@ -316,20 +317,18 @@ random_bytes = st.one_of(
 
 
 @given(random_bytes, st.sampled_from([MSGPACK, JSON, RAW, "text/plain"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 def test_no_bytes_raise_anything_but_our_own_error(payload: bytes, content_type: str) -> None:
     for type in READ_AS:
-        try:
+        with contextlib.suppress(InvalidPayload):
             codec.decode(payload, content_type, type)
-        except TrunklineError as error:
-            assert isinstance(error, InvalidPayload)
 
 
 # Compression
 
 
 @given(st.binary(max_size=2_000), st.integers(0, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_compressed_bytes_come_back(payload: bytes, level: int) -> None:
     packed = Zlib(level).apply(payload)
     assert Zlib().restore(packed, 10_000) == payload
@@ -343,7 +342,7 @@ def test_compressed_bytes_come_back(payload: bytes, level: int) -> None:
 )
 @example(1000, 0, b"\x00")
 @example(40_000, None, b"\x00")
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_nothing_above_the_limit_is_unpacked_and_everything_up_to_it_is(
     size: int, limit: int | None, pattern: bytes
 ) -> None:
@@ -371,7 +370,7 @@ def test_a_bomb_is_stopped_before_it_unpacks() -> None:
 
 
 @given(st.binary(min_size=1, max_size=500), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_data_cut_short_is_refused(payload: bytes, data: st.DataObject) -> None:
     packed = Zlib().apply(payload)
     cut = data.draw(st.integers(0, len(packed) - 1))
@@ -391,13 +390,11 @@ def test_garbage_behind_the_data_is_refused() -> None:
 
 
 @given(st.binary(max_size=60), st.integers(0, 1000))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_no_bytes_make_unpacking_raise_anything_but_our_own_error(payload: bytes, limit: int) -> None:
     for packed in (payload, b"\x78\x9c" + payload):
-        try:
+        with contextlib.suppress(InvalidPayload, MessageTooLarge):
             assert len(Zlib().restore(packed, limit)) <= limit
-        except TrunklineError as error:
-            assert isinstance(error, (InvalidPayload, MessageTooLarge))
 
 
 def test_an_unknown_encoding_names_the_known_ones() -> None:

@@ -182,6 +182,7 @@ def test_what_may_succeed_later_says_so() -> None:
         "CircuitOpen",
         "RateLimited",
         "RequestTimeout",
+        "HandlerTimeout",
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import math
 import sys
@@ -404,7 +405,9 @@ def test_the_timestamp_is_in_seconds() -> None:
     assert build().timestamp == 0.0
 
 
-@pytest.mark.parametrize(("ttl_s", "expires_ns"), [(None, None), (1, 1_000_000_005), (0.25, 250_000_005), (60, 60_000_000_005)])
+@pytest.mark.parametrize(
+    ("ttl_s", "expires_ns"), [(None, None), (1, 1_000_000_005), (0.25, 250_000_005), (60, 60_000_000_005)]
+)
 def test_a_message_expires_its_ttl_after_its_timestamp(ttl_s: float | None, expires_ns: int | None) -> None:
     assert build(timestamp_ns=5, ttl_s=ttl_s).expires_ns == expires_ns
 
@@ -413,7 +416,7 @@ def test_a_message_expires_its_ttl_after_its_timestamp(ttl_s: float | None, expi
 @example(1e300)
 @example(sys.float_info.max)
 @example(5e-324)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_whatever_ttl_is_accepted_can_be_waited_for(ttl_s: float) -> None:
     # As above: refused at once, or fit for use. A consumer must not fall over it later.
     try:
@@ -527,7 +530,7 @@ messages = st.builds(
 
 
 @given(messages)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_message_is_the_same_after_a_trip_through_bytes(message: Message) -> None:
     data = message.to_bytes()
     back = Message.from_bytes(data)
@@ -556,12 +559,10 @@ def use(message: Message) -> None:
 @example(b"\xc0")
 @example(b"\x80")
 @example(b"\x81\xa5topic\xa1a")
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 def test_random_bytes_are_a_message_or_refused_with_our_own_error(data: bytes) -> None:
-    try:
+    with contextlib.suppress(TrunklineError):
         use(Message.from_bytes(data))
-    except TrunklineError:
-        pass
 
 
 @given(
@@ -570,17 +571,15 @@ def test_random_bytes_are_a_message_or_refused_with_our_own_error(data: bytes) -
     st.integers(0, 20),
     st.binary(max_size=3),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150)
 def test_damaged_bytes_are_a_message_or_refused_with_our_own_error(
     message: Message, flips: list[tuple[int, int]], cut: int, behind: bytes
 ) -> None:
     data = bytearray(message.to_bytes())
     for place, value in flips:
         data[place % len(data)] = value
-    try:
+    with contextlib.suppress(TrunklineError):
         use(Message.from_bytes(bytes(data[: len(data) - cut]) + behind))
-    except TrunklineError:
-        pass
 
 
 def packed(**fields: Any) -> bytes:
@@ -634,10 +633,8 @@ def test_bytes_whose_payload_is_not_bytes_are_refused(payload: Any, seq: int) ->
 
 @pytest.mark.parametrize("ttl_s", [1e300, sys.float_info.max])
 def test_bytes_with_an_absurd_ttl_do_not_fail_later(ttl_s: float) -> None:
-    try:
+    with contextlib.suppress(InvalidTtl):
         use(Message.from_bytes(packed(ttl_s=ttl_s)))
-    except InvalidTtl:
-        pass
 
 
 # Memory
@@ -645,7 +642,9 @@ def test_bytes_with_an_absurd_ttl_do_not_fail_later(ttl_s: float) -> None:
 
 def test_a_queued_message_is_small() -> None:
     message = msgspec.structs.replace(
-        build(id=str(uuid.UUID(int=2**127 + 1)), payload=b"x" * 100, timestamp_ns=1_790_000_000_000_000_000, sender="s"),
+        build(
+            id=str(uuid.UUID(int=2**127 + 1)), payload=b"x" * 100, timestamp_ns=1_790_000_000_000_000_000, sender="s"
+        ),
         seq=2**40,
     )
     # The payload is the publisher's; topic, sender and content type are shared by all messages of their kind.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from trunkline.errors import InvalidSettings, TrunklineError
+from trunkline.errors import InvalidSettings
 from trunkline.settings import Backpressure, Group, History, Orphans, Settings, build
 
 GROUPS: list[type[Group]] = [Settings, Backpressure, History, Orphans]
@@ -26,7 +27,12 @@ def numbers(group: type[Group]) -> list[str]:
     ]
 
 
-NUMBERS = [(group, name) for group in GROUPS for name in numbers(group)]
+BAD = [
+    (group, name, bad)
+    for group in GROUPS
+    for name in numbers(group)
+    for bad in ([0, -1] if isinstance(getattr(group(), name), int) else [0, -1, -0.5, math.nan, -math.inf])
+]
 
 
 def write(path: Path, text: str) -> Path:
@@ -75,8 +81,7 @@ def test_a_group_takes_keywords_only(group: type[Any]) -> None:
 # Numbers
 
 
-@pytest.mark.parametrize("bad", [0, -1, -0.5, math.nan, -math.inf])
-@pytest.mark.parametrize(("group", "name"), NUMBERS)
+@pytest.mark.parametrize(("group", "name", "bad"), BAD)
 def test_a_number_that_is_not_positive_is_refused(group: type[Any], name: str, bad: float) -> None:
     with pytest.raises(InvalidSettings, match=f"{group.__name__}.{name} must be above 0, and is {bad!r}"):
         group(**{name: bad})
@@ -221,7 +226,9 @@ def test_a_file_without_our_table_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
-    file = write(tmp_path, "[bus]\nmax_topics = 1\nrequest_timeout_s = 1\n[bus.backpressure]\nwait_s = 1\ntimeout_s = 1")
+    file = write(
+        tmp_path, "[bus]\nmax_topics = 1\nrequest_timeout_s = 1\n[bus.backpressure]\nwait_s = 1\ntimeout_s = 1"
+    )
     environ = {"TRUNKLINE_REQUEST_TIMEOUT_S": "2.5", "TRUNKLINE_BACKPRESSURE__TIMEOUT_S": "3", "PATH": "/bin"}
     settings = Settings.load(file, environ)
     assert settings.max_topics == 1
@@ -313,9 +320,7 @@ names = st.lists(
 
 
 @given(st.dictionaries(names, st.sampled_from(["5", "x", "", "true", "nan", "1e999", "-1"]), max_size=4))
-@examples(max_examples=150, deadline=None)
+@examples(max_examples=150)
 def test_no_environment_raises_anything_but_our_own_error(environ: dict[str, str]) -> None:
-    try:
+    with contextlib.suppress(InvalidSettings):
         Settings.load(environ=environ)
-    except TrunklineError as error:
-        assert isinstance(error, InvalidSettings)

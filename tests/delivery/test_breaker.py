@@ -24,8 +24,13 @@ def opened(failures: int = 3, probes: int = 1) -> Circuit:
     opened = circuit(failures, probes)
     for _ in range(failures):
         opened.failed(0)
-    assert opened.state is State.OPEN
+    assert state(opened) is State.OPEN
     return opened
+
+
+def state(circuit: Circuit) -> State:
+    """The state now: mypy believes that an attribute stays what it was."""
+    return circuit.state
 
 
 def test_the_defaults_are_the_documented_ones() -> None:
@@ -44,7 +49,7 @@ def test_rules_that_make_no_sense_are_refused(values: dict[str, Any]) -> None:
 
 def test_a_new_circuit_lets_everything_through() -> None:
     fresh = circuit()
-    assert fresh.state is State.CLOSED
+    assert state(fresh) is State.CLOSED
     assert [fresh.allow(now) for now in range(100)] == [0] * 100
 
 
@@ -52,10 +57,10 @@ def test_it_opens_after_so_many_failures_in_a_row() -> None:
     failing = circuit(failures=3)
     for now in range(2):
         failing.failed(now)
-        assert failing.state is State.CLOSED
+        assert state(failing) is State.CLOSED
         assert failing.allow(now) == 0
     failing.failed(2)
-    assert failing.state is State.OPEN
+    assert state(failing) is State.OPEN
     assert failing.allow(2) == OPEN_S
 
 
@@ -65,7 +70,7 @@ def test_a_success_in_between_starts_the_count_again() -> None:
         flaky.failed(now)
         flaky.failed(now)
         flaky.succeeded()
-    assert flaky.state is State.CLOSED
+    assert state(flaky) is State.CLOSED
     assert flaky.allow(20) == 0
 
 
@@ -76,7 +81,7 @@ def test_an_open_circuit_says_how_long_it_stays_so() -> None:
     broken = opened()
     assert broken.allow(1) == 29
     assert broken.allow(29.5) == 0.5
-    assert broken.state is State.OPEN
+    assert state(broken) is State.OPEN
 
 
 def test_asking_does_not_keep_it_open() -> None:
@@ -93,7 +98,7 @@ def test_asking_does_not_keep_it_open() -> None:
 def test_after_a_while_it_lets_its_probes_through_and_no_more(probes: int) -> None:
     broken = opened(probes=probes)
     assert [broken.allow(OPEN_S) for _ in range(probes)] == [0] * probes
-    assert broken.state is State.HALF_OPEN
+    assert state(broken) is State.HALF_OPEN
     assert broken.allow(OPEN_S) > 0
     assert broken.allow(OPEN_S + 1) > 0
 
@@ -102,7 +107,7 @@ def test_a_probe_that_succeeds_closes_it() -> None:
     broken = opened()
     assert broken.allow(OPEN_S) == 0
     broken.succeeded()
-    assert broken.state is State.CLOSED
+    assert state(broken) is State.CLOSED
     assert [broken.allow(OPEN_S) for _ in range(10)] == [0] * 10
 
 
@@ -112,19 +117,19 @@ def test_after_closing_it_takes_all_failures_again_to_open() -> None:
     mended.succeeded()
     mended.failed(31)
     mended.failed(31)
-    assert mended.state is State.CLOSED
+    assert state(mended) is State.CLOSED
     mended.failed(31)
-    assert mended.state is State.OPEN
+    assert state(mended) is State.OPEN
 
 
 def test_a_probe_that_fails_opens_it_for_another_while() -> None:
     broken = opened()
     assert broken.allow(OPEN_S) == 0
     broken.failed(35)
-    assert broken.state is State.OPEN
+    assert state(broken) is State.OPEN
     assert broken.allow(36) == 29
     assert broken.allow(65) == 0
-    assert broken.state is State.HALF_OPEN
+    assert state(broken) is State.HALF_OPEN
 
 
 def test_a_probe_whose_result_never_comes_does_not_shut_it_for_ever() -> None:
@@ -134,7 +139,7 @@ def test_a_probe_whose_result_never_comes_does_not_shut_it_for_ever() -> None:
     assert broken.allow(2 * OPEN_S) == 0
     assert broken.allow(2 * OPEN_S) == OPEN_S
     broken.succeeded()
-    assert broken.state is State.CLOSED
+    assert state(broken) is State.CLOSED
 
 
 def test_the_wait_it_names_is_one_after_which_it_lets_through() -> None:
@@ -150,11 +155,13 @@ def test_the_wait_it_names_is_one_after_which_it_lets_through() -> None:
 # Any course of events
 
 
-events = st.lists(st.tuples(st.sampled_from(["send", "send", "succeed", "fail", "lose"]), st.integers(0, 20)), max_size=60)
+events = st.lists(
+    st.tuples(st.sampled_from(["send", "send", "succeed", "fail", "lose"]), st.integers(0, 20)), max_size=60
+)
 
 
 @given(events, st.integers(1, 4), st.integers(1, 3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 def test_it_lets_no_more_through_than_it_should_and_never_stays_shut(
     events: list[tuple[str, int]], failures: int, probes: int
 ) -> None:
@@ -181,15 +188,15 @@ def test_it_lets_no_more_through_than_it_should_and_never_stays_shut(
             under_way -= 1
             if event == "succeed":
                 circuit.succeeded()
-                assert circuit.state is State.CLOSED
+                assert state(circuit) is State.CLOSED
                 in_a_row = 0
                 trials.clear()
             elif event == "fail":
                 circuit.failed(now)
                 in_a_row += 1
                 if in_a_row >= failures:
-                    assert circuit.state is State.OPEN
+                    assert state(circuit) is State.OPEN
         for begin in trials:
-            # Whatever came of them, one stretch of `open_s` has at most its probes.
-            assert sum(begin <= trial < begin + OPEN_S for trial in trials) <= probes
+            # A stretch begins with its first probe; the others may come at its end, and the next stretch right after.
+            assert sum(begin <= trial < begin + OPEN_S for trial in trials) <= 2 * probes - 1
     assert circuit.allow(now + OPEN_S) == 0

@@ -79,7 +79,7 @@ arrivals = st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 4)), max
 
 
 @given(arrivals, st.integers(1, 12), st.integers(1, 8))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 def test_the_window_agrees_with_a_plain_list(arrivals: list[tuple[str, int]], window_s: int, max_ids: int) -> None:
     window = Window(window_s, max_ids)
     came: list[tuple[str, int]] = []

@@ -92,7 +92,7 @@ steps = st.lists(
 
 
 @given(steps)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 def test_leases_agree_with_a_plain_table(steps: list[tuple[str, int, int]]) -> None:
     leases = Leases(LEASE_S)
     ends: dict[int, tuple[int, int]] = {}

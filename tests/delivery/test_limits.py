@@ -69,7 +69,7 @@ pauses = st.lists(st.floats(0, 2), min_size=1, max_size=60)
 
 
 @given(rates, st.none() | st.integers(1, 10), pauses)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_stretch_of_time_has_more_than_the_rate_and_one_burst(
     per_s: float, burst: int | None, pauses: list[float]
 ) -> None:
@@ -84,11 +84,11 @@ def test_no_stretch_of_time_has_more_than_the_rate_and_one_burst(
     for first in range(len(passed)):
         for last in range(first, len(passed)):
             stretch_s = passed[last] - passed[first]
-            assert last - first + 1 <= per_s * stretch_s + rate.size + 1e-6
+            assert last - first + 1 <= per_s * stretch_s + rate.size + 1e-5
 
 
 @given(rates, st.none() | st.integers(1, 10), pauses)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_no_one_is_refused_without_need(per_s: float, burst: int | None, pauses: list[float]) -> None:
     rate = Rate(per_s=per_s, burst=burst)
     buckets = Buckets(rate)
@@ -98,16 +98,16 @@ def test_no_one_is_refused_without_need(per_s: float, burst: int | None, pauses:
         level = min(rate.size, level + pause * per_s)
         wait_s = buckets.take("a", now)
         if wait_s == 0:
-            assert level >= 1 - 1e-6
+            assert level >= 1 - 1e-5
             level -= 1
         else:
-            assert level < 1 + 1e-6
-            assert wait_s == pytest.approx((1 - level) / per_s, abs=1e-6)
+            assert level < 1 + 1e-5
+            assert wait_s == pytest.approx((1 - level) / per_s, abs=1e-4)
 
 
 @given(rates, st.integers(1, 3), pauses)
-@example(3.0, 1, [0.1, 0.0])
-@settings(max_examples=150, deadline=None)
+@example(0.1, 1, [1.3314080716890022, *[0.0] * 7])
+@settings(max_examples=150)
 def test_who_waits_as_long_as_told_is_let_through(per_s: float, burst: int, pauses: list[float]) -> None:
     buckets = Buckets(Rate(per_s=per_s, burst=burst))
     now = 0.0

@@ -58,10 +58,11 @@ class Broker(abc.ABC):
         """An independent stream of what matches. Everything published after `await stream.opened()` is seen."""
 
     @abc.abstractmethod
-    def tap(self, pattern: str, take: Take) -> Callable[[], None]:
+    def tap(self, pattern: str, take: Take, *, hears: bool = True) -> Callable[[], None]:
         """Call `take` with each message that matches, as it comes; it may name sinks that are to get it as well.
 
-        For the bus's own parts: answers to requests, routing rules. Returns how to stop it.
+        For the bus's own parts: answers to requests, routing rules. Returns how to stop it. One that does not `hear`
+        leaves a message without subscribers unrouted.
         """
 
     @abc.abstractmethod

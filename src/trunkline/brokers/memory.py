@@ -172,8 +172,8 @@ class MemoryBroker(Broker):
             self._attach(each, entry)
         return stream
 
-    def tap(self, pattern: str, take: Take) -> Callable[[], None]:
-        tap = Tap(take)
+    def tap(self, pattern: str, take: Take, *, hears: bool = True) -> Callable[[], None]:
+        tap = Tap(take, hears)
         self._attach(validate_pattern(pattern), tap)
 
         def stop() -> None:
@@ -216,7 +216,9 @@ class MemoryBroker(Broker):
             stay = tuple(
                 entry.inbox
                 for entry in self._tree.match(message.topic)
-                if isinstance(entry, Member) and entry.group is leaver.group
+                if isinstance(entry, Member)
+                and entry.group is leaver.group
+                and not (entry.inbox.closed or entry.inbox.abandoned)
             )
             if not stay:
                 return False
@@ -237,7 +239,7 @@ class MemoryBroker(Broker):
         return names
 
     def heard(self, topic: str) -> bool:
-        return bool(self.route(topic).sinks)
+        return self.route(topic).heard
 
     def published_by_topic(self) -> dict[str, int]:
         return {topic: route.published for topic, route in self._topics.items() if route.published}

@@ -38,8 +38,8 @@ class RecordingBroker(Broker):
     def subscribe(self, pattern: str, delivery: Delivery = Delivery()) -> Stream:
         return self.inner.subscribe(pattern, delivery)
 
-    def tap(self, pattern: str, take: Take) -> Callable[[], None]:
-        return self.inner.tap(pattern, take)
+    def tap(self, pattern: str, take: Take, *, hears: bool = True) -> Callable[[], None]:
+        return self.inner.tap(pattern, take, hears=hears)
 
     def link(self, pattern: str, topic: str) -> bool:
         return self.inner.link(pattern, topic)

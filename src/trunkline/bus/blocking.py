@@ -170,6 +170,19 @@ class BlockingBus:
 
         return register
 
+    def run(self, function: Callable[[Bus], T]) -> T:
+        """Call a function with the async bus, in its thread: `bus.run(lambda bus: bus.router.add_rule(rule))`.
+
+        For what has no method here. What it returns is returned, and awaited first if it is a coroutine.
+        """
+
+        async def work() -> Any:
+            result = function(self._bus)
+            return await result if asyncio.iscoroutine(result) else result
+
+        result: T = self._thread.call(work())
+        return result
+
     def stats(self) -> Stats:
         return self._thread.call(_async(self._bus.stats))
 

@@ -53,9 +53,7 @@ class Bus(Handling):
         self._door: ThreadDoor | None = None
         self._closing: asyncio.Task[list[Unfinished]] | None = None
         self._hurry = asyncio.Event()
-        # Of several buses on one broker, the first tells of its dead letters.
-        if broker.roster.announce_dead is None:
-            broker.roster.announce_dead = self._announce_dead
+        broker.roster.announcers.append(self._announce_dead)
         for hook in self._out.hooks:
             if (attach := getattr(hook, "attach", None)) is not None:
                 attach(self)
@@ -65,7 +63,7 @@ class Bus(Handling):
     def from_thread(self) -> ThreadDoor:
         """The door for other threads. Call this in the event loop, hand the door to the threads."""
         if self._door is None:
-            self._door = ThreadDoor(self.publish, asyncio.get_running_loop())
+            self._door = ThreadDoor(self.name, self.publish, asyncio.get_running_loop())
         return self._door
 
     # Observation
@@ -145,16 +143,24 @@ class Bus(Handling):
         task.add_done_callback(self._notices.discard)
 
     async def _tell(self, topic: str, letter: DeadLetter) -> None:
-        headers = {"subscriber": letter.subscriber, "cause": letter.cause.value, "reason": letter.reason}
+        # Payload, format and trace as they were; whom it was for and what it asked no longer count.
+        notice = letter.message.replace(
+            id="",
+            topic=topic,
+            type=MessageType.ERROR,
+            sender=self.name,
+            timestamp_ns=0,
+            correlation_id=letter.message.id,
+            headers={"subscriber": letter.subscriber, "cause": letter.cause.value, "reason": letter.reason},
+            recipient=None,
+            request_id=None,
+            reply_to=None,
+            ttl_s=None,
+            requires_ack=False,
+            attempts=0,
+        )
         try:
-            await self.publish(
-                topic,
-                letter.message.payload,
-                type=MessageType.ERROR,
-                content_type=letter.message.content_type,
-                correlation_id=letter.message.id,
-                headers=headers,
-            )
+            await self.post(notice)
         except TrunklineError as error:
             log.warning("nobody could be told of the dead letter %s: %s", letter.message.id, error)
 
@@ -201,6 +207,7 @@ class Bus(Handling):
             await part.aclose()
         await _cancel(self._notices)
         self._end_requests()
+        self.broker.roster.announcers.remove(self._announce_dead)
         if self._owns_broker:
             await self.broker.aclose()
         if left:
@@ -208,10 +215,18 @@ class Bus(Handling):
         reason = "the bus closed before it was handled"
         return [Unfinished(message, Outcome(name, Fate.DROPPED, reason, self._time_ns())) for name, message in left]
 
-    async def _drain(self) -> None:
+    async def quiet(self) -> None:
+        """Return when no handler of this bus has anything to do: all that was published so far is handled or dead."""
         # What one handler finishes may be work for another: done when all are quiet at once.
         while any(handler.busy for handler in self._handlers):
             await asyncio.gather(*(handler.quiet() for handler in self._handlers))
+
+    async def _drain(self) -> None:
+        if not self._owns_broker:
+            # Other buses go on publishing: without this there would be no end.
+            for handler in self._handlers:
+                handler.stop()
+        await self.quiet()
         await asyncio.gather(*self._notices)
         streams = list(self._streams)
         for stream in streams:

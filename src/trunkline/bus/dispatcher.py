@@ -19,6 +19,8 @@ from trunkline.delivery.fates import Account
 from trunkline.delivery.stream import Stream
 from trunkline.errors import HandlerTimeout, PayloadError, Reject
 from trunkline.message import Message, MessageType
+from trunkline.settings import Settings
+from trunkline.topic import is_wild
 
 log = logging.getLogger("trunkline.handlers")
 
@@ -34,6 +36,7 @@ class Surroundings(Protocol):
     """What a dispatcher needs of its bus."""
 
     arounds: list[Around]
+    settings: Settings
 
     def handled(self, message: Message, well: bool) -> None: ...
 
@@ -63,6 +66,7 @@ class Handler:
         self._custody = stream.custody
         self._call = call
         self._timeout_s = timeout_s
+        self._wild = is_wild(stream.pattern)
         self._workers = [
             asyncio.create_task(self._work(), name=f"{stream.name} worker {number}")
             for number in range(1, concurrency + 1)
@@ -81,6 +85,10 @@ class Handler:
 
     def unfinished(self) -> list[Message]:
         return self._stream.unfinished()
+
+    def stop(self) -> None:
+        """Take in nothing new; go on with what is there."""
+        self._stream.stop()
 
     async def quiet(self) -> None:
         """Return when all that came so far is handled or dead."""
@@ -111,14 +119,15 @@ class Handler:
         custody = self._custody
         custody.working.add(message.seq)
         try:
-            arguments = self._call.arguments(message)
+            arguments = self._call.arguments(message, self._bus.settings.max_message_bytes)
         except PayloadError as error:
             # Only here: a payload error that the function itself meets is its failure, not this message's.
             await self._failed(message, error, Cause.INVALID_PAYLOAD)
             return
         try:
             result = await (self._run(message, arguments) if self._guarded() else self._call.run(*arguments))
-            if message.request_id is not None and message.type is MessageType.REQUEST:
+            # None from one that listens to many topics (a monitor on ">") is no answer.
+            if message.type is MessageType.REQUEST and (result is not None or not self._wild):
                 await self._bus.respond(message, result)
         except Exception as error:
             await self._failed(message, error, _CAUSES.get(type(error), Cause.HANDLER_FAILED))
@@ -148,5 +157,5 @@ class Handler:
         self._bus.handled(message, False)
         if pause_s is not None:
             log.info("%s failed on %s, next attempt in %.3g s: %s", self.name, message.id, pause_s, describe(error))
-        elif message.type is MessageType.REQUEST and message.request_id is not None:
+        elif message.type is MessageType.REQUEST and not self._wild:
             await self._bus.respond_error(message, error)

@@ -22,9 +22,9 @@ class Call:
         self._wanted = wanted
         self.run: Callable[..., Awaitable[Any]] = function if is_async(function) else self._run_in_thread
 
-    def arguments(self, message: Message) -> list[Any]:
-        """Raises InvalidPayload if the payload is not what the function is annotated with."""
-        return [message if hint is Message else message.decode(hint) for hint in self._wanted]
+    def arguments(self, message: Message, max_bytes: int) -> list[Any]:
+        """Raises PayloadError if the payload is not what the function is annotated with."""
+        return [message if hint is Message else message.decode(hint, max_bytes=max_bytes) for hint in self._wanted]
 
     async def _run_in_thread(self, *arguments: Any) -> Any:
         return await asyncio.to_thread(self._function, *arguments)

@@ -14,10 +14,11 @@ from trunkline.bus.router import Router
 from trunkline.bus.subscription import Subscription
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery, DeliveryOptions
-from trunkline.delivery.route import Take
+from trunkline.delivery.route import Sink, Take
 from trunkline.delivery.stream import Stream
 from trunkline.hooks.hook import Hook
-from trunkline.settings import Settings, build
+from trunkline.message import Message
+from trunkline.settings import Group, Settings, build
 from trunkline.topic import EVERYTHING
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -28,6 +29,13 @@ class HandlerOptions(DeliveryOptions, total=False):
 
     concurrency: int
     timeout_s: float | None
+
+
+class Running(Group, frozen=True, kw_only=True):
+    """How a handler runs: so many messages at once, none longer than `timeout_s`."""
+
+    concurrency: int = 1
+    timeout_s: float | None = None
 
 
 class Handling(Requesting):
@@ -80,11 +88,10 @@ class Handling(Requesting):
         self, function: Callable[..., Any], subscribe: Callable[[Delivery], Stream], name: str, options: dict[str, Any]
     ) -> Handler:
         call = bind(function)
-        concurrency = options.pop("concurrency", 1)
-        timeout_s = options.pop("timeout_s", None)
+        running = build(Running, {key: options.pop(key) for key in ("concurrency", "timeout_s") if key in options})
         delivery = build(Delivery, {**options, "ack": True, "name": name})
         self._require(delivery)
-        handler = Handler(self, subscribe(delivery), call, concurrency=concurrency, timeout_s=timeout_s)
+        handler = Handler(self, subscribe(delivery), call, concurrency=running.concurrency, timeout_s=running.timeout_s)
         self._handlers.add(handler)
         return handler
 
@@ -107,7 +114,13 @@ class Handling(Requesting):
         return handler, joined[0]
 
     def _tap_all(self, take: Take) -> Callable[[], None]:
-        return self.broker.tap(EVERYTHING, take)
+        def choose(message: Message) -> Iterable[Sink] | None:
+            chosen = take(message)
+            if chosen and not self.broker.heard(message.topic):
+                self._out.unrouted -= 1
+            return chosen
+
+        return self.broker.tap(EVERYTHING, choose, hears=False)
 
     def subscribers(self, topic: str) -> list[str]:
         """The names of who would get a message on this topic."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -97,9 +98,9 @@ class Outgoing:
             self.senders.add(message.sender)
         route.published += 1
         sinks = route.sinks
-        if not sinks:
+        if not route.heard:
             self.unrouted += 1
-        elif (unsettled := offer(message, sinks)) is not None:
+        if (unsettled := offer(message, sinks)) is not None:
             await unsettled.settle(self._settings.backpressure)
         return message.id
 
@@ -141,7 +142,13 @@ class Outgoing:
             self.refuse(message, error)
         return len(rest)
 
-    def refuse(self, message: Message, error: Exception) -> None:
+    def refuse_unheard(self, messages: Iterable[Message], error: BaseException) -> None:
+        """Put on record what was not even offered to anybody, because those before it failed. The rest has its fate."""
+        for message in messages:
+            if not self._broker.roster.outcomes(message):
+                self.refuse(message, error)
+
+    def refuse(self, message: Message, error: BaseException) -> None:
         """Put on record that the publisher was told no."""
         self.refusals.add(message.id, self._name, error, self._broker.world.time_ns())
 
@@ -157,8 +164,10 @@ class Outgoing:
                 await self._broker.publish(run)
             except PartlyRefused as error:
                 failures.extend(error.refused)
-                for message, why in error.refused:
-                    self.refuse(message, why)
+                self.refuse_unheard([message for message, _ in error.refused], error)
+            except asyncio.CancelledError as error:
+                self.refuse_unheard(run, error)
+                raise
             except Refused as error:
                 failures.append((run[0], error))
         if failures:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
@@ -77,7 +78,7 @@ class Publishing:
             unsettled = offer(message, (*(full or ()), *route.special))
             if unsettled is not None:
                 await unsettled.settle(self.settings.backpressure)
-        elif not route.plain:
+        if not route.heard:
             self._out.unrouted += 1
         return message_id
 
@@ -111,13 +112,15 @@ class Publishing:
         self._sequence.last += len(batch)
         self._out.total += len(batch)
         self._out.history.add_many(batch)
-        if not route.plain:
+        if not route.heard:
             self._out.unrouted += len(batch)
         try:
             await self.broker.publish(batch)
         except PartlyRefused as error:
-            for message, why in error.refused:
-                self._out.refuse(message, why)
+            self._out.refuse_unheard([message for message, _ in error.refused], error)
+            raise
+        except asyncio.CancelledError as error:
+            self._out.refuse_unheard(batch, error)
             raise
         return ids
 

@@ -25,11 +25,13 @@ from trunkline.topic import EVERYTHING, TopicTree, validate_pattern
 MAX_CACHED_TOPICS = 10_000
 
 
-class Rule(Group, frozen=True):
+class Rule(Group, frozen=True, kw_only=True):
     """Messages that pass all its filters go to the handler. A filter that is None lets everything pass.
 
     `sender` and `recipient` may have `*` and `?` in them; `topic` is a pattern; `where` is a filter expression.
     """
+
+    may_be_zero = frozenset({"priority"})
 
     id: str
     handler: str
@@ -38,10 +40,11 @@ class Rule(Group, frozen=True):
     recipient: str | None = None
     topic: str | None = None
     where: str | None = None
-    priority: int | None = None
+    priority: int = 0
     enabled: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.id or not self.handler:
             raise UsageError("a rule needs an id and the name of a handler")
         if self.topic is not None:
@@ -56,7 +59,7 @@ class _Active:
     def __init__(self, rule: Rule, number: int) -> None:
         self.rule = rule
         # Of equal priority, the older goes first.
-        self.rank = (-(rule.priority or 0), number)
+        self.rank = (-rule.priority, number)
         self.content: Filter | None = None if rule.where is None else compile_filter(rule.where)
 
     def fits(self, message: Message) -> bool:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Unpack
 
+from trunkline.errors import BusClosed
 from trunkline.message import Fields
 
 
 class ThreadDoor:
     """Safe from any thread. The messages of one thread stay in order."""
 
-    def __init__(self, publish: Callable[..., Coroutine[Any, Any, str]], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, name: str, publish: Callable[..., Coroutine[Any, Any, str]], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._name = name
         self._publish = publish
         self._loop = loop
         self._queue: deque[tuple[str, object, Fields, Future[str]]] = deque()
+        self._lock = threading.Lock()
+        self._awake = False
         self._task: asyncio.Task[None] | None = None
 
     def publish(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> Future[str]:
@@ -26,30 +33,36 @@ class ThreadDoor:
         Raises RuntimeError if the bus's event loop has ended.
         """
         future: Future[str] = Future()
-        self._queue.append((topic, payload, fields, future))
-        # Whoever finds the queue empty wakes the loop; the others ride along.
-        if len(self._queue) == 1:
+        with self._lock:
+            self._queue.append((topic, payload, fields, future))
+            asleep, self._awake = not self._awake, True
+        # Whoever finds the loop asleep wakes it; the others ride along.
+        if asleep:
             self._loop.call_soon_threadsafe(self._open)
         return future
 
     def _open(self) -> None:
-        if self._task is None or self._task.done():
-            self._task = self._loop.create_task(self._drain(), name="publishing from threads")
+        self._task = self._loop.create_task(self._drain(), name="publishing from threads")
 
     async def _drain(self) -> None:
-        while self._queue:
-            topic, payload, fields, future = self._queue[0]
+        while (item := self._next()) is not None:
+            topic, payload, fields, future = item
+            if not future.set_running_or_notify_cancel():
+                continue
             try:
-                if future.set_running_or_notify_cancel():
-                    future.set_result(await self._publish(topic, payload, **fields))
+                future.set_result(await self._publish(topic, payload, **fields))
             except Exception as error:
                 future.set_exception(error)
             except asyncio.CancelledError:
-                future.cancel()
+                future.set_exception(BusClosed(self._name))
                 raise
-            finally:
-                # Removed only now: until then newcomers know that someone is at work.
-                self._queue.popleft()
+
+    def _next(self) -> tuple[str, object, Fields, Future[str]] | None:
+        with self._lock:
+            if self._queue:
+                return self._queue.popleft()
+            self._awake = False
+            return None
 
     async def aclose(self, within_s: float) -> None:
         """Finish what was handed in, for at most so long."""
@@ -57,5 +70,5 @@ class ThreadDoor:
             await asyncio.wait([self._task], timeout=within_s)
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        while self._queue:
-            self._queue.popleft()[3].cancel()
+        while (item := self._next()) is not None:
+            item[3].set_exception(BusClosed(self._name))

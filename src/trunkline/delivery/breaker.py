@@ -7,7 +7,7 @@ import enum
 from trunkline.settings import Group
 
 
-class Breaker(Group, frozen=True):
+class Breaker(Group, frozen=True, kw_only=True):
     """Opens after `failures` in a row; after `open_s` lets `probes` messages through to see how they fare."""
 
     failures: int = 5

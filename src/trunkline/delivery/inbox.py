@@ -452,8 +452,10 @@ class Inbox:
             self.wake()
 
     def discard(self) -> list[Message]:
-        """Take out everything that waits; the caller says what becomes of it."""
+        """Take out everything that waits, let waiting publishers go on; the caller says what becomes of it."""
         left = self.messages()
+        while self.parked:
+            self.parked.popleft().entered.set_result(None)
         self.queue.clear()
         self._lanes.clear()
         self._levels = []

@@ -7,7 +7,7 @@ from trunkline.settings import Group
 MAX_BUCKETS = 10_000
 
 
-class Rate(Group, frozen=True):
+class Rate(Group, frozen=True, kw_only=True):
     """`per_s` messages a second on average, up to `burst` at once (a second's worth if not given)."""
 
     per_s: float

@@ -9,7 +9,7 @@ from trunkline.delivery.retry import Retry
 from trunkline.settings import Group
 
 
-class Delivery(Group, frozen=True):
+class Delivery(Group, frozen=True, kw_only=True):
     """What a subscription promises its subscriber.
 
     `name` says who it is, in stats, fates and dead letters. Members of one `group` share the messages: each goes to one

@@ -8,23 +8,25 @@ from trunkline.errors import InvalidSettings, TrunklineError
 from trunkline.settings import Group
 
 
-class Retry(Group, frozen=True):
+class Retry(Group, frozen=True, kw_only=True):
     """Up to `attempts` tries in all; the pause doubles from `delay_s` to `max_delay_s`, give or take `jitter`.
 
     Every exception is worth another try, unless it is a TrunklineError that says it is not `retryable`, or an instance
     of one of `never`.
     """
 
+    may_be_zero = frozenset({"delay_s", "jitter"})
+
     attempts: int = 3
     delay_s: float = 0.1
     factor: float = 2.0
     max_delay_s: float = 60.0
-    jitter: float | None = 0.2
+    jitter: float = 0.2
     never: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.jitter is not None and self.jitter > 1:
+        if self.jitter > 1:
             raise InvalidSettings(f"Retry.jitter is a part of the pause, at most 1, and is {self.jitter!r}")
         if self.factor < 1:
             raise InvalidSettings(f"Retry.factor must be at least 1, and is {self.factor!r}")
@@ -39,8 +41,6 @@ class Retry(Group, frozen=True):
         """How long to wait after the failure number `attempts`."""
         # The exponent is bounded: 2.0 ** 1100 overflows.
         pause = min(self.max_delay_s, self.delay_s * self.factor ** min(attempts - 1, 64))
-        if self.jitter is None:
-            return pause
         return pause * (1 + self.jitter * (2 * chance.random() - 1))
 
 

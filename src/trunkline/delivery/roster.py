@@ -32,7 +32,8 @@ class Roster:
         self.world = world
         self.settings = settings
         self.dead_letters = DeadLetters(settings.max_dead_letters, self.redeliver)
-        self.announce_dead: Callable[[DeadLetter], None] | None = None
+        self.announcers: list[Callable[[DeadLetter], None]] = []
+        """Who tells of dead letters. Of several buses on one broker, the first does."""
         self._inboxes: dict[str, Inbox] = {}
         self._leavers: deque[Inbox] = deque(maxlen=KEPT_LEAVERS)
         self._departed = Account()
@@ -72,11 +73,13 @@ class Roster:
         """A subscriber leaves; what it had goes to its heirs, or is dropped. Leaving twice is fine."""
         if self._inboxes.pop(inbox.name, None) is None:
             return
-        inbox.close()
         assert inbox.custody is not None
         inbox.custody.close()
+        left = inbox.discard()
+        inbox.close()
         dropped = 0
-        for message in inbox.discard():
+        # From the last: each goes before those that went before it, and so they end in order.
+        for message in reversed(left):
             if heirs is not None and heirs(message):
                 # The heir's books have it now: here it is as if it had never come.
                 inbox.accepted -= 1
@@ -114,9 +117,10 @@ class Roster:
         if accept is None and window is None:
             return None
         time_ns = self.world.time_ns
+        limit = self.settings.max_message_bytes
 
         def gate(message: Message) -> str | None:
-            if accept is not None and not accept(message, message.decode):
+            if accept is not None and not accept(message, lambda: message.decode(max_bytes=limit)):
                 return f"does not fit {accept.expression!r}"
             if window is not None and window.seen(message.id, time_ns() / 1e9):
                 return f"a duplicate within {window.window_s:g} s"
@@ -134,8 +138,8 @@ class Roster:
             letter.message.attempts,
             letter.reason,
         )
-        if self.announce_dead is not None:
-            self.announce_dead(letter)
+        if self.announcers:
+            self.announcers[0](letter)
 
     # What it can tell
 

@@ -24,10 +24,11 @@ Take = Callable[[Message], Iterable[Sink] | None]
 class Tap:
     """Sees every message of a route: the table of requests, the router."""
 
-    __slots__ = ("take",)
+    __slots__ = ("hears", "take")
 
-    def __init__(self, take: Take) -> None:
+    def __init__(self, take: Take, hears: bool = True) -> None:
         self.take = take
+        self.hears = hears
 
 
 class Unsettled:
@@ -77,7 +78,7 @@ def offer(message: Message, sinks: Iterable[Sink | Tap]) -> Unsettled | None:
 class Route:
     """Where messages on `topic` go. `plain` inboxes are written directly by the fast path, the rest is offered."""
 
-    __slots__ = ("plain", "published", "sinks", "special", "topic")
+    __slots__ = ("heard", "plain", "published", "sinks", "special", "topic")
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -85,11 +86,14 @@ class Route:
         self.plain: tuple[Inbox, ...] = ()
         self.special: tuple[Sink | Tap, ...] = ()
         self.sinks: tuple[Sink | Tap, ...] = ()
+        self.heard = False
+        """Whether a message here reaches anybody."""
 
     def lead_to(self, plain: list[Inbox], special: list[Sink | Tap]) -> None:
         self.plain = tuple(plain)
         self.special = tuple(special)
         self.sinks = (*self.plain, *self.special)
+        self.heard = any(not isinstance(sink, Tap) or sink.hears for sink in self.sinks)
 
 
 class Group:
@@ -123,4 +127,6 @@ class GroupSink:
         self._members = members
 
     def offer(self, message: Message) -> Parked | None:
-        return self._group.pick(self._members).offer(message)
+        there = [member for member in self._members if not member.closed and not member.abandoned]
+        # Nobody there: the first one's books say that it is gone.
+        return self._group.pick(there or self._members[:1]).offer(message)

@@ -137,14 +137,16 @@ class Stream:
         return batch
 
     async def _more(self) -> bool:
-        if not self._inbox.closed and (not self._inbox.depth or self.custody.full):
-            await self._inbox.sleep()
+        """Wait until there may be something to take; False at the end."""
+        inbox = self._inbox
+        if inbox.depth and not self.custody.full:
             return True
-        if self._inbox.closed and not self._inbox.depth and (self._inbox.held or self._inbox.delayed):
-            # Closed for new messages, but what is held may come back.
-            await self._inbox.sleep()
-            return True
-        return await self._inbox.wait()
+        if inbox.closed and not inbox.depth and not inbox.held and not inbox.delayed:
+            inbox.ended.set()
+            return False
+        # Also when closed: what is held or delayed may come back, and wakes us.
+        await inbox.sleep()
+        return True
 
     # Acknowledgement
 

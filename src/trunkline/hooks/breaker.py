@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from trunkline.delivery.breaker import Breaker, Circuit, State
-from trunkline.errors import CircuitOpen
+from trunkline.errors import BackpressureTimeout, CircuitOpen, Congested, InboxFull, PartlyRefused, Refused
 from trunkline.hooks.hook import Batch, Forward, Stage, each
 from trunkline.message import Message
 
@@ -39,7 +39,20 @@ class CircuitBreaker:
         return State.CLOSED if circuit is None else circuit.state
 
     async def __call__(self, batch: Batch, forward: Forward) -> None:
-        await self._check(batch, forward)
+        try:
+            await self._check(batch, forward)
+        except PartlyRefused as error:
+            for message, why in error.refused:
+                self._refused(message, why)
+            raise
+        except Refused as error:
+            for message in batch:
+                self._refused(message, error)
+            raise
+
+    def _refused(self, message: Message, why: Exception) -> None:
+        if isinstance(why, (InboxFull, BackpressureTimeout, Congested)):
+            self._handled(message, False)
 
     def _allow(self, message: Message) -> Message:
         circuit = self._circuits.get(message.recipient or "")

@@ -18,7 +18,7 @@ from trunkline.message import Message
 from trunkline.testing.trial import SOON_S, Promise, Trial, expect, promise, raises, text, until, within
 from trunkline.topic import endpoint
 
-AGAIN: Final = Retry(attempts=3, delay_s=0.02, jitter=None)
+AGAIN: Final = Retry(attempts=3, delay_s=0.02, jitter=0)
 
 
 @promise

@@ -1,0 +1,288 @@
+"""Every benchmark runs, tiny, so that it cannot rot; the harness computes what it says; the command line behaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks import harness
+from benchmarks.__main__ import main
+from benchmarks.cases import CASES
+from benchmarks.harness import Case, Sample, run, summarize
+from benchmarks.report import as_json, as_table, listing, surroundings
+
+KEYS = {"case", "unit", "ours", "peers", "ratios", "spread", "host", "target", "met", "rounds", "versions"}
+TINY = 300
+# Where each message is slow by design: a scan of 10,000 patterns, a consumer that takes its time.
+TINIER = {"routing": 10, "routing-new": 10, "stats": 10, "backpressure": 1}
+HOST: dict[str, str | int] = {"cpu": "a cpu", "cores": 2, "python": "CPython 3", "os": "Linux 6"}
+VERSIONS = {"trunkline": "1"}
+
+
+def constant(value: float) -> harness.Measure:
+    return lambda size: Sample(value, 0.001 * size)
+
+
+def case(**changes: Any) -> Case:
+    given_fields: dict[str, Any] = {
+        "name": "made-up",
+        "question": "does the harness work",
+        "unit": "messages/s",
+        "better": "more",
+        "ours": constant(30.0),
+        "peers": {"peer": constant(10.0)},
+        "size": 1,
+        "fixed": True,
+    }
+    return Case(**{**given_fields, **changes})
+
+
+# The cases
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_case_runs_and_reports_everything(name: str) -> None:
+    result = json.loads(as_json(run(CASES[name], surroundings(), rounds=1, size=TINIER.get(name, TINY))))
+    assert set(result) == KEYS
+    assert result["case"] == name
+    assert result["rounds"] == 1
+    assert result["ours"] > 0
+    assert set(result["peers"]) == set(CASES[name].peers)
+    assert all(value > 0 for value in (*result["peers"].values(), *result["ratios"].values()))
+    assert set(result["target"]) <= set(result["ratios"])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_case_has_targets_only_for_its_peers(name: str) -> None:
+    assert set(CASES[name].target) <= set(CASES[name].peers)
+
+
+def test_each_file_of_a_case_is_short() -> None:
+    folder = Path(harness.__file__).parent
+    for name in CASES:
+        assert len((folder / f"{name.replace('-', '_')}.py").read_text(encoding="utf-8").splitlines()) < 100
+
+
+# The harness
+
+
+def test_rounds_are_interleaved_and_their_order_alternates() -> None:
+    seen: list[str] = []
+
+    def note(name: str) -> harness.Measure:
+        def measure(size: int) -> Sample:
+            seen.append(name)
+            return Sample(1.0, 1.0)
+
+        return measure
+
+    run(case(ours=note("ours"), peers={"a": note("a"), "b": note("b")}), (HOST, VERSIONS), rounds=3)
+    assert seen == ["ours", "a", "b", "b", "a", "ours", "ours", "a", "b"]
+
+
+def test_a_coroutine_is_measured_in_a_loop_of_its_own() -> None:
+    async def measure(size: int) -> Sample:
+        return Sample(float(size), 1.0)
+
+    assert harness.take(measure, 7) == Sample(7.0, 1.0)
+
+
+def test_the_ratio_is_the_median_of_the_rounds_not_the_ratio_of_the_medians() -> None:
+    rounds = [{"ours": 10.0, "peer": 1.0}, {"ours": 20.0, "peer": 10.0}, {"ours": 30.0, "peer": 100.0}]
+    result = summarize(case(), rounds, HOST, VERSIONS)
+    assert result.ours == 20.0
+    assert result.peers == {"peer": 10.0}
+    assert result.ratios == {"peer": 2.0}
+    rounds = [{"ours": 1.0, "peer": 1.0}, {"ours": 2.0, "peer": 8.0}, {"ours": 9.0, "peer": 3.0}]
+    assert summarize(case(), rounds, HOST, VERSIONS).ratios == {"peer": 1.0}
+
+
+def test_more_is_better_for_rates_and_less_for_times() -> None:
+    rounds = [{"ours": 10.0, "peer": 20.0}]
+    assert summarize(case(better="more"), rounds, HOST, VERSIONS).ratios == {"peer": 0.5}
+    assert summarize(case(better="less"), rounds, HOST, VERSIONS).ratios == {"peer": 2.0}
+
+
+@pytest.mark.parametrize(("least", "met"), [(2.9, True), (3.0, True), (3.1, False)])
+def test_a_target_is_the_least_ratio(least: float, met: bool) -> None:
+    result = run(case(target={"peer": least}), (HOST, VERSIONS), rounds=2)
+    assert result.target == {"peer": least}
+    assert result.met is met
+
+
+@pytest.mark.parametrize(("limit", "met"), [(29.0, False), (30.0, True), (60.0, True)])
+def test_a_limit_is_the_most_ours_may_be(limit: float, met: bool) -> None:
+    result = run(case(better="less", peers={}, limit=limit), (HOST, VERSIONS), rounds=1)
+    assert result.target == {"limit": limit}
+    assert result.ratios == {"limit": harness.significant(limit / 30.0)}
+    assert result.met is met
+
+
+def test_without_a_target_none_is_missed() -> None:
+    assert run(case(ours=constant(1.0)), (HOST, VERSIONS), rounds=1).met
+
+
+def test_the_spread_is_that_of_the_widest_ratio() -> None:
+    rounds = [{"ours": 10.0, "calm": 10.0, "wild": wild} for wild in (10.0, 5.0, 2.5, 2.0, 1.0)]
+    peers = {"calm": constant(1.0), "wild": constant(1.0)}
+    # The ratios against the wild one are 1, 2, 4, 5, 10: quartiles 2 and 5, median 4.
+    assert summarize(case(peers=peers), rounds, HOST, VERSIONS).spread == 0.75
+
+
+@given(st.lists(st.floats(0.001, 1000.0), min_size=1, max_size=15))
+def test_the_spread_is_never_negative_and_does_not_depend_on_the_unit(values: list[float]) -> None:
+    spread = harness.spread(values)
+    assert spread >= 0.0
+    assert harness.spread([value * 8 for value in values]) == pytest.approx(spread)
+
+
+@pytest.mark.parametrize(
+    ("done", "wanted", "left_s", "stop"),
+    [
+        (0, None, -1.0, False),
+        (4, None, -1.0, False),
+        (5, None, 0.9, True),
+        (5, None, 1.1, False),
+        (15, None, 50.0, True),
+        (1, 2, -1.0, False),
+        (2, 2, 50.0, True),
+        (20, 30, 50.0, False),
+    ],
+)
+def test_rounds_end_with_the_budget_but_not_before_the_fifth(
+    done: int, wanted: int | None, left_s: float, stop: bool
+) -> None:
+    assert harness.enough(done, wanted, left_s=left_s, longest_s=1.0) is stop
+
+
+@given(st.floats(0.1, 1000.0), st.integers(1, 6))
+def test_a_measurement_takes_a_fifth_to_half_a_second(budget_s: float, sides: int) -> None:
+    assert 0.2 <= harness.measure_s(budget_s, sides) <= 0.5
+
+
+@pytest.mark.parametrize("each_s", [1e-8, 1e-6, 1e-3, 10.0])
+def test_the_size_is_fitted_to_the_time_it_takes(each_s: float) -> None:
+    size = harness.fit(lambda size: Sample(1.0, each_s * size), 100, 0.5)
+    assert size == max(1, round(0.5 / each_s))
+
+
+def test_fitting_ends_when_the_size_changes_nothing() -> None:
+    assert harness.fit(lambda size: Sample(1.0, 0.001), 100, 0.5) > 100
+
+
+# The report
+
+
+def test_the_host_is_described_without_its_name_or_any_path() -> None:
+    host, versions = surroundings()
+    assert set(host) == {"cpu", "cores", "python", "os"}
+    text = json.dumps([host, versions])
+    assert platform.python_version() in text
+    assert os.getcwd() not in text
+    assert "pykka" in versions
+    assert versions["trunkline"] != "not installed"
+
+
+def test_the_table_says_what_was_measured_and_whether_it_is_enough() -> None:
+    made_up = case(target={"peer": 4.0})
+    table = as_table(made_up, run(made_up, (HOST, VERSIONS), rounds=1))
+    assert "made-up: does the harness work" in table
+    assert "target MISSED" in table
+    assert "1 rounds" not in table
+    limited = case(better="less", peers={}, limit=5000.0)
+    table = as_table(limited, run(limited, (HOST, VERSIONS), rounds=2))
+    assert "5,000" in table
+    assert "2 rounds" in table
+    assert "target met" in table
+
+
+# The command line
+
+
+def test_without_arguments_the_cases_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(CASES) + 1
+    assert all(line.strip().startswith(name) for name, line in zip(CASES, lines[1:], strict=True))
+    assert listing(CASES) == "\n".join(lines)
+
+
+@pytest.mark.parametrize(("wrong", "nearest"), [("inprc", "inproc"), ("statistics", "stats"), ("Fan-Out", "fanout")])
+def test_an_unknown_case_names_the_nearest(wrong: str, nearest: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([wrong])
+    assert ended.value.code == 2
+    assert f"unknown case {wrong!r}: did you mean {nearest!r}?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["inproc", "--all"], ["inproc", "--rounds", "0"], ["inproc", "--seconds", "-1"], ["x", "--nope"]]
+)
+def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "error:" in capsys.readouterr().err
+
+
+def test_json_is_exactly_one_object_on_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CASES, "made-up", case())
+    assert main(["made-up", "--json", "--rounds", "2"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    result = json.loads(out)
+    assert set(result) == KEYS
+    assert result["rounds"] == 2
+
+
+def test_all_runs_every_case(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(CASES):
+        monkeypatch.setitem(CASES, name, case(name=name))
+    assert main(["--all", "--json", "--rounds", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["case"] for line in lines] == list(CASES)
+
+
+def test_ctrl_c_ends_cleanly_after_the_measurement(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished: list[int] = []
+
+    async def interrupted(size: int) -> Sample:
+        signal.raise_signal(signal.SIGINT)
+        finished.append(size)
+        return Sample(1.0, 1.0)
+
+    handler = signal.getsignal(signal.SIGINT)
+    monkeypatch.setitem(CASES, "made-up", case(ours=interrupted))
+    assert main(["made-up", "--json"]) == 130
+    assert finished == [1]
+    assert signal.getsignal(signal.SIGINT) is handler
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "stopped\n"
+
+
+def test_the_second_ctrl_c_does_not_wait() -> None:
+    reached: list[str] = []
+
+    def stuck(size: int) -> Sample:
+        signal.raise_signal(signal.SIGINT)
+        reached.append("after the first")
+        signal.raise_signal(signal.SIGINT)
+        reached.append("after the second")
+        return Sample(1.0, 1.0)
+
+    with pytest.raises(KeyboardInterrupt):
+        harness.take(stuck, 1)
+    assert reached == ["after the first"]

@@ -1,0 +1,155 @@
+"""Every example runs to its end, quickly, and shows what it says it shows."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import trunkline as tl
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem != "__init__")
+
+# What must be in the output, line by line, in this order.
+SHOWS = {
+    "basic_usage": [
+        "published   orders.placed with priority 75: Order(id='a1', total=9.5)",
+        "sent        packer has 2 messages, driver has 1",
+        "requested   a1 costs 9.5",
+        "dead letter refund on orders.refund: Reject: b2 was never paid",
+        "stats       7 messages, 1 failed, 0 pending",
+        "  orders.*#1: delivered",
+        "  refund: dead (rejected by the handler: Reject: b2 was never paid)",
+    ],
+    "agent_coordination": [
+        "  ann hears from coordinator: you lead the others",
+        "30 tasks shared, the squares add up to 8555",
+        "  ann did 10",
+        "  ben did 10",
+        "  cid did 10",
+        "  cid hears from coordinator: well done, go home",
+    ],
+    "custom_handlers": [
+        "refused: card numbers do not travel on this bus",
+        "an order of 500 by agent-1 would go by the rules: agents, large",
+        "archive orders.new from agent-7",
+        "review  {'total': 250, 'country': 'fr'}",
+        "review  {'total': 5}",
+        "tax     {'total': 250, 'country': 'fr'}",
+        "dead letters: [('broken', 2), ('broken', 2)]",
+    ],
+    "leases": [
+        "ann has the camera",
+        "ann renew: done",
+        "ann release: done",
+        "ben has the camera",
+        "keeper: the lease of ben has ended",
+        "cid has the camera",
+        "cid release: done",
+        "ben release: too late",
+    ],
+    "notifier": [
+        "notify: CRITICAL oven: smoke",
+        "notify: HIGH     oven: 200 degrees and rising",
+        "notify: CRITICAL press: hand in the light barrier",
+        "5 messages wait in the log, the most urgent first:",
+        "  100 hand in the light barrier",
+        "   25 door closed",
+        "notifier: 5 offered, 2 filtered out, 3 delivered",
+    ],
+    "runner": [
+        "runs.started  measure ",
+        "runs.started  divide  ",
+        "runs.started  sleep   ",
+        "runs.failed   divide  ZeroDivisionError('nothing to divide by')",
+        "runs.finished measure ",
+        "stop sleep: True",
+        "results: ['measure done', None, None]",
+        "stop sleep: False for it is runs.stopped",
+    ],
+    "observers": [
+        "audit:",
+        "   1 PUBLISH  shop -> orders.placed",
+        "   3 DIRECT   shop -> packer",
+        "   4 REQUEST  shop -> prices",
+        "dead letters:",
+        "  bill: ValueError: no invoice has the number 13 (_dead.orders.placed: 13)",
+    ],
+    "threads": [
+        "door: 300 sent, 300 arrived, each sensor in order: True",
+        "blocking: the squares [0, 1, 4, 9, 16, 25, 36, 49, 64, 81]",
+        "blocking: it rains",
+        "blocking: balanced True, left unfinished []",
+    ],
+    "demo": [
+        "  orders placed, each priced by request  60",
+        "  billed at the second attempt           6",
+        "  cause                                  invalid payload",
+        "  replayed to it alone, and now          delivered",
+        "  claimed by its request                 {'tea': 120}",
+        "    billing: delivered",
+        "    dashboard: dropped (drop_oldest: the inbox is full (10))",
+        "  the slow dashboard still got           10 orders, the last is 61",
+        "The books balance.",
+    ],
+}
+
+
+def test_every_example_is_tried() -> None:
+    assert {path.stem for path in EXAMPLES} == set(SHOWS)
+
+
+@pytest.mark.parametrize("name", SHOWS)
+def test_example(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    main = importlib.import_module(f"examples.{name}").main
+    begin = time.perf_counter()
+    result = asyncio.run(main())
+    took_s = time.perf_counter() - begin
+    assert result == (0 if name == "demo" else None)
+    lines = iter(capsys.readouterr().out.splitlines())
+    for wanted in SHOWS[name]:
+        # `in` goes on from where the last line was found, so the order is checked, too.
+        assert wanted in lines, f"examples/{name}.py does not show {wanted!r}, or not after the line before"
+    assert took_s < (10 if name == "demo" else 2)
+
+
+def test_demo_as_a_program() -> None:
+    """As `make demo` runs it: by itself, exit code 0, a short report and nothing else."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "examples.demo"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert len(ran.stdout.splitlines()) < 60
+    assert max(map(len, ran.stdout.splitlines())) <= 120
+
+
+def test_the_demo_fails_if_the_books_do_not_balance(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    demo = importlib.import_module("examples.demo")
+    monkeypatch.setattr(demo, "MEASURE_S", 0.01)
+    monkeypatch.setattr(tl.Account, "balanced", property(lambda account: False))
+    assert asyncio.run(demo.main()) == 1
+    assert capsys.readouterr().out.endswith("The books DO NOT balance.\n")
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_are_short_and_use_public_names_only(path: Path) -> None:
+    source = path.read_text()
+    assert len(source.splitlines()) < (151 if path.stem == "demo" else 60)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            assert not (node.module or "").startswith("trunkline"), "import trunkline as tl, and use its names"
+        elif isinstance(node, ast.Import):
+            assert not any(alias.name.startswith("trunkline.") for alias in node.names)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "tl":
+            assert hasattr(tl, node.attr), f"trunkline has no {node.attr}"

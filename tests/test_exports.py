@@ -1,0 +1,64 @@
+"""What `import trunkline` gives: these names and no others, without heavy imports and without effects."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import ModuleType
+
+import trunkline as tl
+from trunkline import hooks
+
+PUBLIC = """
+    Account Backpressure BackpressureTimeout BlockingBus Broker Bus BusClosed CircuitOpen Closed Congested DeadLetter
+    Delivery DuplicateName EncodeError Explanation Fate Feature HandlerTimeout History HookFailed InboxFull
+    InvalidExpression InvalidMessage InvalidPayload InvalidPriority InvalidSettings InvalidTopic InvalidTtl MemoryBroker
+    Message MessageExpired MessageTooLarge MessageType MissingCorrelationId MissingExtra Orphans Outcome Overflow
+    PartlyRefused PayloadError Priority RateLimited RecordingBroker Refused Reject RequestError RequestFailed
+    RequestTimeout Retry Rule Settings Stats Stream StreamClosed StreamEmpty TrunklineError Unfinished UnknownHandler
+    UnknownScheme Unsupported UsageError World connect connect_blocking endpoint
+"""
+
+HOOKS = """
+    Batch Breaker CircuitBreaker Compress Forward Hook Log Metrics Persist Rate RateLimit Stage Store TRACE Trace each
+"""
+
+HEAVY = "zmq pyarrow opentelemetry prometheus_client uvloop numpy pyspark jupyter_client pytest"
+
+LOOK = f"""
+import sys, threading
+import trunkline
+heavy = {HEAVY.split()}
+print([name for name in heavy if name in sys.modules], threading.active_count(), "trunkline.testing" in sys.modules)
+"""
+
+
+def names(module: ModuleType) -> set[str]:
+    """What a star import or a completion would offer, without submodules."""
+    return {
+        name for name, value in vars(module).items() if not name.startswith("_") and not isinstance(value, ModuleType)
+    }
+
+
+def test_public_names() -> None:
+    assert names(tl) == set(PUBLIC.split())
+
+
+def test_public_hooks() -> None:
+    assert tl.hooks is hooks
+    assert names(hooks) == set(HOOKS.split())
+
+
+def test_every_name_says_where_it_is_from() -> None:
+    for name in PUBLIC.split():
+        assert getattr(tl, name).__module__.startswith("trunkline."), name
+
+
+def test_version() -> None:
+    assert tl.__version__ == "0.1.0"
+
+
+def test_import_is_light_and_has_no_effects() -> None:
+    seen = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True, timeout=60)
+    assert seen.stdout.split("\n")[0] == "[] 1 False"
+    assert seen.stderr == ""
