@@ -105,8 +105,8 @@ def run(
 
 
 def take(measure: Measure, size: int) -> Sample:
-    gc.collect()
     with unbroken():
+        gc.collect()
         sample = measure(size)
         return sample if isinstance(sample, Sample) else asyncio.run(sample)
 

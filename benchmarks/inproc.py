@@ -10,8 +10,10 @@ import asyncio
 import time
 
 from benchmarks.harness import Case, Sample
-from benchmarks.peers import PAYLOAD, QUEUE, TOPIC, queue_rate, rate, tell_rate
+from benchmarks.peers import PAYLOAD, QUEUE, TOPIC, on_one_core, queue_rate, rate, tell_rate
 from trunkline import Stream, connect
+
+TELL = "pykka tell"
 
 
 async def ours(count: int) -> Sample:
@@ -37,6 +39,6 @@ CASE = Case(
     unit="messages/s",
     better="more",
     ours=ours,
-    peers={QUEUE: queue_rate, "pykka tell": tell_rate},
-    target={QUEUE: 0.7, "pykka tell": 4.0},
+    peers={QUEUE: queue_rate, TELL: tell_rate, **on_one_core(TELL, tell_rate)},
+    target={QUEUE: 0.7, TELL: 4.0},
 )

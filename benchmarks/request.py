@@ -6,7 +6,7 @@ import statistics
 import time
 
 from benchmarks.harness import Case, Sample
-from benchmarks.peers import PAYLOAD, echo
+from benchmarks.peers import PAYLOAD, echo, on_one_core
 from trunkline import connect
 
 ASK = "pykka ask"
@@ -47,6 +47,6 @@ CASE = Case(
     unit="µs",
     better="less",
     ours=ours,
-    peers={ASK: ask},
+    peers={ASK: ask, **on_one_core(ASK, ask)},
     target={ASK: 2.0},
 )

@@ -17,7 +17,7 @@ from hypothesis import settings
 
 from trunkline import MemoryBroker
 from trunkline.testing import Simulation, no_leaks, simulate, world
-from trunkline.testing.trial import Trial
+from trunkline.testing.trial import tried
 
 SEEDS = range(5)
 
@@ -52,14 +52,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 async def _run(test: Callable[..., Awaitable[None]], given: dict[str, Any], simulation: Simulation) -> None:
-    broker = MemoryBroker(world(simulation))
-    trial = Trial(broker)
-    mine = {"simulation": simulation, "trial": trial}
-    async with no_leaks():
-        try:
-            await test(**{name: mine.get(name, value) for name, value in given.items()})
-        finally:
-            await trial.tidy()
-            await broker.aclose()
-        trial.balanced()
-        assert sum(account.in_flight for account in broker.roster.accounts().values()) == 0
+    async with no_leaks(), tried(MemoryBroker(world(simulation))) as trial:
+        mine = {"simulation": simulation, "trial": trial}
+        await test(**{name: mine.get(name, value) for name, value in given.items()})

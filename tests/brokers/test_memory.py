@@ -24,7 +24,7 @@ from trunkline import (
 )
 from trunkline.delivery.roster import DEPARTED
 from trunkline.testing import Simulation, world
-from trunkline.testing.trial import Trial, text
+from trunkline.testing.trial import Trial, text, tried
 from trunkline.topic import BROADCAST
 
 GROUP = Delivery(group="g")
@@ -70,14 +70,13 @@ async def test_topics_are_checked_and_counted(trial: Trial) -> None:
 
 
 async def test_topics_are_remembered_up_to_a_limit(simulation: Simulation) -> None:
-    trial = Trial(MemoryBroker(world(simulation), Settings(max_topics=3)))
-    stream = await trial.open(">")
-    for number in range(10):
-        await trial.publish(f"t.{number}", str(number))
-    assert len(trial.broker.published_by_topic()) == 3
-    await trial.publish("t.0", "again")
-    await trial.takes(stream, *map(str, range(10)), "again")
-    await trial.broker.aclose()
+    async with tried(MemoryBroker(world(simulation), Settings(max_topics=3))) as trial:
+        stream = await trial.open(">")
+        for number in range(10):
+            await trial.publish(f"t.{number}", str(number))
+        assert len(trial.broker.published_by_topic()) == 3
+        await trial.publish("t.0", "again")
+        await trial.takes(stream, *map(str, range(10)), "again")
 
 
 async def test_who_would_get_it(trial: Trial) -> None:
@@ -128,27 +127,46 @@ async def test_a_refused_batch_says_which_and_the_others_have_it_all_the_same(tr
 
 
 async def test_a_stuck_subscriber_ends_a_batch_after_one_timeout(simulation: Simulation) -> None:
-    trial = Trial(MemoryBroker(world(simulation), Settings(backpressure=Backpressure(timeout_s=5))))
-    stuck = await trial.open("t", Delivery(capacity=1))
-    with pytest.raises(PartlyRefused) as refusal:
-        await trial.publish("t", "1", "2", "3", "4")
-    assert simulation.now() == pytest.approx(5)
-    assert [text(message) for message, _ in refusal.value.refused] == ["2", "3", "4"]
-    assert all(isinstance(error, BackpressureTimeout) for _, error in refusal.value.refused)
-    await trial.takes(stuck, "1")
-    await trial.broker.aclose()
+    async with tried(MemoryBroker(world(simulation), Settings(backpressure=Backpressure(timeout_s=5)))) as trial:
+        stuck = await trial.open("t", Delivery(capacity=1))
+        with pytest.raises(PartlyRefused) as refusal:
+            await trial.publish("t", "1", "2", "3", "4")
+        assert simulation.now() == pytest.approx(5)
+        assert [text(message) for message, _ in refusal.value.refused] == ["2", "3", "4"]
+        assert all(isinstance(error, BackpressureTimeout) for _, error in refusal.value.refused)
+        await trial.takes(stuck, "1")
 
 
 async def test_several_stuck_subscribers_cost_one_timeout(simulation: Simulation) -> None:
     """A publisher waits for all of them at once: `timeout_s` is what a publish may take, not each subscriber."""
-    trial = Trial(MemoryBroker(world(simulation), Settings(backpressure=Backpressure(timeout_s=3))))
-    stuck = [await trial.open("t", Delivery(capacity=1)) for _ in range(3)]
-    await trial.publish("t", "1")
-    with pytest.raises(BackpressureTimeout):
-        await trial.publish("t", "2")
-    assert simulation.now() == pytest.approx(3)
-    assert [stream.account().dropped for stream in stuck] == [1, 1, 1]
-    await trial.broker.aclose()
+    async with tried(MemoryBroker(world(simulation), Settings(backpressure=Backpressure(timeout_s=3)))) as trial:
+        stuck = [await trial.open("t", Delivery(capacity=1)) for _ in range(3)]
+        await trial.publish("t", "1")
+        with pytest.raises(BackpressureTimeout):
+            await trial.publish("t", "2")
+        assert simulation.now() == pytest.approx(3)
+        assert [stream.account().dropped for stream in stuck] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("end", ["timeout", "cancelled"])
+async def test_what_was_never_offered_is_not_said_to_be_delivered(simulation: Simulation, end: str) -> None:
+    """A batch ended early: the numbers of its rest lie within what the healthy subscriber got, but it had no part."""
+    async with tried(MemoryBroker(world(simulation), Settings(backpressure=Backpressure(timeout_s=5)))) as trial:
+        stuck, healthy = await trial.open("t", Delivery(capacity=1)), await trial.open("t")
+        sequence = trial.broker.sequence
+        batch = [Message(topic="t", payload=each.encode(), seq=sequence.next()) for each in "1234"]
+        publishing = trial.start(trial.broker.publish(batch))
+        await asyncio.wait([publishing], timeout=1 if end == "cancelled" else 10)
+        publishing.cancel()
+        await asyncio.wait([publishing])
+        assert isinstance(publishing.exception(), PartlyRefused) if end == "timeout" else publishing.cancelled()
+        await stuck.aclose()
+        await trial.publish("t", "5")
+        got = [text(message) for message in [healthy.try_recv() for _ in range(healthy.depth)]]
+        for message in batch:
+            fates = {outcome.subscriber: outcome.fate for outcome in trial.broker.roster.outcomes(message)}
+            said = fates.get(healthy.name) is Fate.DELIVERED
+            assert said == (text(message) in got), f"{healthy.name} got {got}, and of {text(message)} is said {fates}"
 
 
 async def test_a_stuck_subscriber_keeps_nothing_from_a_healthy_one(trial: Trial) -> None:

@@ -2,71 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 
 import trunkline as tl
 from trunkline.testing import RecordingBroker, Simulation, world
-from trunkline.testing.trial import Trial, text
+from trunkline.testing.trial import Trial, text, tried
 
 
-def recording(simulation: Simulation) -> tuple[RecordingBroker, Trial]:
+@asynccontextmanager
+async def recording(simulation: Simulation) -> AsyncIterator[tuple[RecordingBroker, Trial]]:
     broker = RecordingBroker(tl.MemoryBroker(world(simulation)))
-    return broker, Trial(broker)
+    async with tried(broker) as trial:
+        yield broker, trial
 
 
 async def test_keeps_what_was_published_in_order_though_nobody_listens(simulation: Simulation) -> None:
-    broker, trial = recording(simulation)
-    await trial.publish("a", "1")
-    await trial.publish("b", "2", "3")
-    assert [(message.topic, text(message)) for message in broker.published] == [("a", "1"), ("b", "2"), ("b", "3")]
-    await broker.aclose()
+    async with recording(simulation) as (broker, trial):
+        await trial.publish("a", "1")
+        await trial.publish("b", "2", "3")
+        assert [(message.topic, text(message)) for message in broker.published] == [("a", "1"), ("b", "2"), ("b", "3")]
 
 
 async def test_finds_by_pattern(simulation: Simulation) -> None:
-    broker, trial = recording(simulation)
-    for topic in ("orders.eu", "orders.us", "invoices.eu", "orders.eu.late"):
-        await trial.publish(topic, topic)
-    assert [message.topic for message in broker.published_to("orders.*")] == ["orders.eu", "orders.us"]
-    assert [message.topic for message in broker.published_to("*.eu")] == ["orders.eu", "invoices.eu"]
-    assert len(broker.published_to(">")) == 4
-    assert broker.published_to("nothing") == []
-    await broker.aclose()
+    async with recording(simulation) as (broker, trial):
+        for topic in ("orders.eu", "orders.us", "invoices.eu", "orders.eu.late"):
+            await trial.publish(topic, topic)
+        assert [message.topic for message in broker.published_to("orders.*")] == ["orders.eu", "orders.us"]
+        assert [message.topic for message in broker.published_to("*.eu")] == ["orders.eu", "invoices.eu"]
+        assert len(broker.published_to(">")) == 4
+        assert broker.published_to("nothing") == []
 
 
 async def test_is_as_able_as_what_is_under_it(simulation: Simulation) -> None:
-    broker, trial = recording(simulation)
-    inner = broker.inner
-    assert broker.features == inner.features
-    assert (broker.world, broker.settings, broker.roster) == (inner.world, inner.settings, inner.roster)
-    stream = await trial.open("t")
-    await trial.publish("t", "1")
-    await trial.takes(stream, "1")
-    assert broker.heard("t")
-    assert broker.subscribers("t") == inner.subscribers("t") == [stream.name]
-    assert broker.published_by_topic() == {"t": 1}
-    await broker.aclose()
-    await trial.is_over(stream)
+    async with recording(simulation) as (broker, trial):
+        inner = broker.inner
+        assert broker.features == inner.features
+        assert (broker.world, broker.settings, broker.roster) == (inner.world, inner.settings, inner.roster)
+        stream = await trial.open("t")
+        await trial.publish("t", "1")
+        await trial.takes(stream, "1")
+        assert broker.heard("t")
+        assert broker.subscribers("t") == inner.subscribers("t") == [stream.name]
+        assert broker.published_by_topic() == {"t": 1}
+        await broker.aclose()
+        await trial.is_over(stream)
 
 
 async def test_a_bus_on_it_records_everything_it_publishes(simulation: Simulation) -> None:
-    broker, _ = recording(simulation)
-    async with tl.connect(broker, name="shop") as bus:
-        for number in range(3):
-            await bus.publish("orders.placed", {"number": number})
-        await bus.publish_many("orders.placed", [{"number": 3}, {"number": 4}])
-        await bus.send("agent", "start")
-    assert [message.decode()["number"] for message in broker.published_to("orders.>")] == [0, 1, 2, 3, 4]
-    (direct,) = broker.published_to(tl.endpoint("agent"))
-    assert (direct.sender, direct.recipient, direct.decode()) == ("shop", "agent", "start")
-    await broker.aclose()
+    async with recording(simulation) as (broker, _):
+        async with tl.connect(broker, name="shop") as bus:
+            for number in range(3):
+                await bus.publish("orders.placed", {"number": number})
+            await bus.publish_many("orders.placed", [{"number": 3}, {"number": 4}])
+            await bus.send("agent", "start")
+        assert [message.decode()["number"] for message in broker.published_to("orders.>")] == [0, 1, 2, 3, 4]
+        (direct,) = broker.published_to(tl.endpoint("agent"))
+        assert (direct.sender, direct.recipient, direct.decode()) == ("shop", "agent", "start")
 
 
 async def test_what_was_refused_was_tried(simulation: Simulation) -> None:
     """It is on the record that it was published: the test of a publisher wants to see it."""
-    broker, trial = recording(simulation)
-    await trial.open("t", tl.Delivery(capacity=1, overflow=tl.Overflow.REJECT))
-    await trial.publish("t", "1")
-    with pytest.raises(tl.InboxFull):
-        await trial.publish("t", "2")
-    assert [text(message) for message in broker.published] == ["1", "2"]
-    await broker.aclose()
+    async with recording(simulation) as (broker, trial):
+        await trial.open("t", tl.Delivery(capacity=1, overflow=tl.Overflow.REJECT))
+        await trial.publish("t", "1")
+        with pytest.raises(tl.InboxFull):
+            await trial.publish("t", "2")
+        assert [text(message) for message in broker.published] == ["1", "2"]

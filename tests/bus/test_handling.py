@@ -245,7 +245,7 @@ def test_dead_letter_is_replayed_to_the_one_that_failed_as_it_was_or_edited() ->
         for message_id in (first, second):
             assert {outcome.fate for outcome in bus.explain(message_id).outcomes} == {tl.Fate.DELIVERED}
         assert bus.stats().account.dead == 0
-        with pytest.raises(tl.UnknownHandler):
+        with pytest.raises(tl.UsageError, match="replayed or removed"):
             bus.dead_letters.replay(letters[0])
 
     on_bus(main)

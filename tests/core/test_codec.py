@@ -232,7 +232,7 @@ def test_a_value_that_does_not_fit_names_the_field(value: Any, type: Any, where:
 
 
 def test_a_value_that_does_not_fit_names_the_type() -> None:
-    with pytest.raises(InvalidPayload, match="the payload is not a Point"):
+    with pytest.raises(InvalidPayload, match="the payload does not fit Point"):
         codec.decode(*codec.encode("x"), Point)
 
 
@@ -244,9 +244,12 @@ def test_an_unknown_content_type_names_the_known_ones(content_type: str) -> None
         assert known in str(caught.value)
 
 
-def test_the_label_says_what_the_bytes_are_whatever_was_asked_for() -> None:
-    payload, label = codec.encode({"a": 1}, "application/xml")
-    assert codec.decode(payload, label) == {"a": 1}
+@pytest.mark.parametrize("content_type", ["", RAW, "text/plain", "application/xml"])
+def test_a_value_is_not_written_in_a_format_nobody_knows(content_type: str) -> None:
+    with pytest.raises(EncodeError, match=re.escape(repr(content_type))) as caught:
+        codec.encode({"a": 1}, content_type)
+    for known in (MSGPACK, JSON):
+        assert known in str(caught.value)
 
 
 @pytest.mark.parametrize(

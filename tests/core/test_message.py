@@ -22,6 +22,7 @@ from trunkline.errors import (
     InvalidPriority,
     InvalidTopic,
     InvalidTtl,
+    MessageTooLarge,
     MissingCorrelationId,
     TrunklineError,
 )
@@ -212,8 +213,19 @@ def test_an_answer_says_what_it_answers(type: MessageType, request_id: str | Non
 
 
 def test_attempts_are_not_negative() -> None:
-    with pytest.raises(InvalidMessage, match="attempts must not be negative"):
+    with pytest.raises(InvalidMessage, match=r"attempts must .*not be negative"):
         build(attempts=-1)
+
+
+def test_a_timestamp_is_not_negative() -> None:
+    with pytest.raises(InvalidMessage, match=r"timestamp_ns must .*not be negative"):
+        build(timestamp_ns=-1)
+
+
+def test_a_value_in_a_format_nobody_knows_is_refused() -> None:
+    with pytest.raises(EncodeError, match="'text/csv'"):
+        build(payload={"a": 1}, content_type="text/csv")
+    assert build(payload=b"a;1", content_type="text/csv").content_type == "text/csv"
 
 
 def test_a_payload_nobody_can_write_is_refused() -> None:
@@ -382,6 +394,14 @@ def test_the_content_type_says_what_the_payload_is(payload: Any, content_type: s
     message = build(payload=payload, content_type=content_type)
     assert message.payload.__class__ is bytes
     assert message.content_type == kept
+
+
+def test_what_is_unpacked_is_bounded_by_who_reads_it() -> None:
+    plain, content_type = codec.encode("x" * 1000)
+    message = build(payload=codec.Zlib().apply(plain), content_type=content_type, encoding="zlib")
+    assert message.decode(str, max_bytes=len(plain)) == "x" * 1000
+    with pytest.raises(MessageTooLarge):
+        message.decode(str, max_bytes=len(plain) - 1)
 
 
 def test_decode_gives_plain_values_or_a_type() -> None:

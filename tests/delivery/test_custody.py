@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from trunkline import Delivery, Fate, Message, Overflow, Retry, Stream, UnknownHandler
+from trunkline import Delivery, Fate, Message, Overflow, Retry, Stream, UnknownHandler, UsageError
 from trunkline.delivery.custody import NotAcknowledged
 from trunkline.delivery.deadletters import Cause, DeadLetter
 from trunkline.errors import InvalidPayload
@@ -369,7 +369,7 @@ async def test_a_replay_goes_to_the_one_that_failed_and_starts_afresh(trial: Tri
     assert failing.ack(again)
     assert fate_of_one(trial, again, failing) == (Fate.DELIVERED, "")
     trial.is_empty(other)
-    with pytest.raises(UnknownHandler):
+    with pytest.raises(UsageError):
         trial.broker.roster.dead_letters.replay(letter)
 
 

@@ -40,7 +40,7 @@ class Subscribers:
         self.names = list(names) or ["billing", "shipping"]
         self.got: list[tuple[str, Message]] = []
 
-    def redeliver(self, name: str, message: Message) -> None:
+    def redeliver(self, name: str, message: Message, origin: object) -> None:
         if name not in self.names:
             raise UnknownHandler(name, self.names)
         self.got.append((name, message))
@@ -222,7 +222,7 @@ def test_a_letter_that_was_evicted_cannot_be_replayed(letters: DeadLetters, subs
 
 
 def test_a_message_that_dies_again_while_it_is_replayed_is_kept() -> None:
-    def fail_at_once(name: str, message: Message) -> None:
+    def fail_at_once(name: str, message: Message, origin: object) -> None:
         letters.add(again)
 
     letters = DeadLetters(10, fail_at_once)

@@ -83,10 +83,10 @@ def test_what_lies_between_two_ranges_is_not_claimed() -> None:
 
 def test_a_batch_that_is_being_handed_out_is_delivered_already() -> None:
     record = Record()
-    record.running = 5
+    record.running.append(5)
     assert known(record, 4) is None
     assert record.fate_of(5) == (Fate.DELIVERED, "", 0)
-    record.running = 0
+    record.running.remove(5)
     assert known(record, 5) is None
 
 

@@ -412,10 +412,12 @@ def test_orphans_can_be_found(search: dict[str, str], found: list[int]) -> None:
 
 def test_claiming_nothing_changes_nothing() -> None:
     box = OrphanBox(Orphans())
-    assert box.claim("r1") == []
-    box.add(Orphan(answer("r2"), Why.EARLY, 0))
-    assert box.claim("r1") == []
-    assert (len(box), box.claimed) == (1, 0)
+    given: list[Message] = []
+    for _ in range(2):
+        box.claim("r1", lambda message: given.append(message) is None)
+        box.add(Orphan(answer("r2"), Why.EARLY, 0))
+    assert not given
+    assert (len(box), box.claimed) == (2, 0)
 
 
 # Any course of events

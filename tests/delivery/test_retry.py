@@ -40,7 +40,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
     [
         ({"attempts": 0}, "attempts must be above 0"),
         ({"attempts": -1}, "attempts must be above 0"),
-        ({"delay_s": 0}, "delay_s must be above 0"),
+        ({"delay_s": -0.1}, "delay_s must be above 0"),
         ({"delay_s": math.nan}, "delay_s must be above 0"),
         ({"max_delay_s": -1.0}, "max_delay_s must be above 0"),
         ({"factor": 0.5}, "factor must be at least 1"),
@@ -103,6 +103,11 @@ def test_the_pause_doubles_up_to_its_bound() -> None:
 
 def test_the_bound_holds_for_the_first_pause_too() -> None:
     assert Retry(delay_s=5.0, max_delay_s=1.0, jitter=0).pause_s(1, MIDDLE) == 1.0
+
+
+@pytest.mark.parametrize("failed", [1, 2, 10_000])
+def test_there_may_be_no_pause_at_all(failed: int) -> None:
+    assert Retry(delay_s=0).pause_s(failed, HIGHEST) == 0
 
 
 def test_a_factor_of_one_keeps_the_pause() -> None:

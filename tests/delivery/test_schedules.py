@@ -39,6 +39,22 @@ from trunkline.testing import Simulation, simulate, world
 TOPICS = ("a", "a.b", "a.c", "b")
 PATTERNS = {">": TOPICS, "*": ("a", "b"), "a.*": ("a.b", "a.c"), "a.b": ("a.b",), "b": ("b",)}
 LIMITS = Settings(backpressure=Backpressure(max_pending=6, wait_s=0.1, timeout_s=2))
+
+
+def deliveries(group: str | None) -> list[Delivery]:
+    return [
+        Delivery(group=group, capacity=capacity, overflow=overflow, where=where, ack=ack, lease_s=lease_s, retry=retry)
+        for capacity in (1, 2, 5, 70)
+        for overflow in (Overflow.BLOCK, Overflow.BLOCK, *Overflow)
+        for where in (None, None, "priority >= 50" if group is None else None)
+        for ack in (False, True)
+        for lease_s, retry in ((0.3, Retry(delay_s=0.1)), (1.5, Retry(attempts=1)))
+    ]
+
+
+ALONE = deliveries(None)
+GROUPS = [*deliveries("g"), *deliveries("h")]
+"""Members of a group are all alike."""
 SETTLED_S = 300.0
 """Longer than all leases, pauses and attempts together."""
 
@@ -91,11 +107,10 @@ class Play:
         self.story: list[str] = []
 
     async def run(self) -> None:
-        groups = {name: self.choose_delivery(name) for name in ("g", "h")}
-        stay: list[asyncio.Task[None]] = []
+        groups = [self.random.choice(GROUPS), self.random.choice(GROUPS)]
         async with asyncio.TaskGroup() as cast:
-            for number in range(self.random.randint(4, 7)):
-                stay.append(cast.create_task(self.subscribe(number, groups)))
+            for number in range(self.random.randint(3, 6)):
+                cast.create_task(self.subscribe(number, groups))
             for number in range(3):
                 cast.create_task(self.publish_some(f"p{number}"))
             cast.create_task(self.turn_the_clock())
@@ -133,7 +148,7 @@ class Play:
 
     async def publish_some(self, name: str) -> None:
         numbers = itertools.count()
-        for _ in range(self.random.randint(5, 15)):
+        for _ in range(self.random.randint(4, 12)):
             await asyncio.sleep(self.pause_s())
             batch = self.draw_batch(name, numbers)
             asked = self.tell(f"{name} publishes {[text(sent) for sent in batch]} on {batch[0].message.topic}")
@@ -196,23 +211,11 @@ class Play:
 
     # Subscribers
 
-    def choose_delivery(self, group: str | None = None) -> Delivery:
-        return Delivery(
-            group=group,
-            capacity=self.random.choice([1, 2, 5, 70]),
-            overflow=self.random.choice([Overflow.BLOCK, Overflow.BLOCK, *Overflow]),
-            where=None if group or self.simulation.chance(0.8) else "priority >= 50",
-            ack=self.simulation.chance(0.5),
-            lease_s=self.random.choice([0.3, 1.5]),
-            retry=Retry(attempts=self.random.choice([1, 3]), delay_s=0.1),
-        )
-
-    async def subscribe(self, number: int, groups: dict[str, Delivery]) -> None:
-        """One life after another, each with its own subscription."""
+    async def subscribe(self, number: int, groups: list[Delivery]) -> None:
+        """One life after another, each with its own subscription. The first one stays to the end."""
         while True:
-            group = self.random.choice([None, None, *groups])
-            delivery = self.choose_delivery() if group is None else groups[group]
-            pattern = self.random.choice([*PATTERNS]) if group is None else "a.*"
+            delivery = self.random.choice([*groups, *self.random.choices(ALONE, k=2)])
+            pattern = self.random.choice([*PATTERNS]) if delivery.group is None else "a.*"
             await asyncio.sleep(self.pause_s(2))
             stream = self.broker.subscribe(pattern, delivery)
             opened = self.tell(f"{stream.name} joins {pattern}, {delivery}")
@@ -221,7 +224,7 @@ class Play:
             del stream
             for _ in range(self.random.randint(0, 3)):
                 await self.work(subscriber, self.random.uniform(0, 2))
-            if self.simulation.now() > 8 or number == 0:
+            if self.simulation.now() > 6 or number == 0:
                 return
             await self.leave(subscriber)
 

@@ -323,6 +323,35 @@ async def test_drained_returns_at_once_if_nobody_takes(trial: Trial, simulation:
     assert [text(message) for message in stream.unfinished()] == ["1", "2"]
 
 
+async def test_quiet_lets_all_go_who_wait_for_it(trial: Trial) -> None:
+    stream = await trial.open("t", ACK)
+    await stream.quiet()
+    await trial.publish("t", "1", "2")
+    waiting = [trial.start(stream.quiet()) for _ in range(3)]
+    first, second = await trial.take(stream), await trial.take(stream)
+    stream.ack(first)
+    stream.nack(second)
+    await asyncio.sleep(0.1)
+    assert not any(task.done() for task in waiting)
+    stream.ack(await trial.take(stream))
+    again = trial.start(stream.recv())
+    _, left = await asyncio.wait(waiting, timeout=60)
+    assert not left, f"{len(left)} of 3 tasks wait for ever"
+    assert not again.done()
+
+
+async def test_quiet_returns_even_if_nobody_asks_for_more(trial: Trial) -> None:
+    stream = await trial.open("t", ACK)
+    await trial.publish("t", "1")
+    waiting = trial.start(stream.quiet())
+    message = await trial.take(stream)
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    assert stream.ack(message)
+    async with asyncio.timeout(60):
+        await waiting
+
+
 # Streams that nobody closed
 
 

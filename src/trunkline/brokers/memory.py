@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from collections.abc import Sequence as Batch
 
@@ -91,7 +92,11 @@ class MemoryBroker(Broker):
             except (BackpressureTimeout, Congested) as error:
                 # The rest would wait as long, one by one, with as little hope.
                 failures.extend((late, error) for late in batch[at - 1 :])
+                _take_numbers(batch[at:])
                 break
+            except asyncio.CancelledError:
+                _take_numbers(batch[at:])
+                raise
             except Refused as error:
                 failures.append((message, error))
         if failures:
@@ -207,12 +212,12 @@ class MemoryBroker(Broker):
             return
         for each in _patterns(inbox.pattern):
             self._detach(each, entry)
-        self.roster.part(inbox, self._heirs(entry) if isinstance(entry, Member) else None)
+        self.roster.part(inbox, self._heir_of(entry) if isinstance(entry, Member) else None)
 
-    def _heirs(self, leaver: Member) -> Callable[[Message], bool]:
-        """Pass a message on to the members that stay; False if there are none left for it."""
+    def _heir_of(self, leaver: Member) -> Callable[[Message], Inbox | None]:
+        """Who of the group gets a message of the one that leaves; None if nobody stays for it."""
 
-        def pass_on(message: Message) -> bool:
+        def choose(message: Message) -> Inbox | None:
             stay = tuple(
                 entry.inbox
                 for entry in self._tree.match(message.topic)
@@ -220,14 +225,9 @@ class MemoryBroker(Broker):
                 and entry.group is leaver.group
                 and not (entry.inbox.closed or entry.inbox.abandoned)
             )
-            if not stay:
-                return False
-            heir = leaver.group.pick(stay)
-            heir.accepted += 1
-            heir.return_to_front(message)
-            return True
+            return leaver.group.pick(stay) if stay else None
 
-        return pass_on
+        return choose
 
     def subscribers(self, topic: str) -> list[str]:
         names: list[str] = []
@@ -249,6 +249,12 @@ class MemoryBroker(Broker):
         for inbox in self.roster:
             self._leave(inbox)
         self.routes.clear()
+
+
+def _take_numbers(messages: Batch[Message]) -> None:
+    """These were offered to nobody: without a number, nobody's range of delivered messages covers them."""
+    for message in messages:
+        force_setattr(message, "seq", 0)
 
 
 def _room(route: Route, wanted: int) -> int:

@@ -34,7 +34,7 @@ class Custody:
         lease_s: float,
         retry: Retry,
         chance: random.Random,
-        on_dead: Callable[[DeadLetter], None],
+        on_dead: Callable[[DeadLetter, Inbox], None],
     ) -> None:
         self._inbox = inbox
         self._retry = retry
@@ -64,11 +64,12 @@ class Custody:
         return message
 
     def renew(self, message: Message) -> bool:
-        return self.leases.renew(message.seq, asyncio.get_running_loop().time())
+        """Hold it for another lease; False if the lease had ended."""
+        return self.leases.holds(message) and self.leases.renew(message.seq, asyncio.get_running_loop().time())
 
     def ack(self, message: Message) -> bool:
         """It was handled. False if the lease had ended before: someone else may have got it since."""
-        if not self._release(message.seq):
+        if not self._release(message):
             return False
         if self._attempts:
             self._attempts.pop(message.seq, None)
@@ -77,7 +78,7 @@ class Custody:
 
     def fail(self, message: Message, error: BaseException, cause: Cause = Cause.HANDLER_FAILED) -> float | None:
         """It was not handled: try again after a pause, which is returned, or give it up as a dead letter (None)."""
-        if not self._release(message.seq):
+        if not self._release(message):
             return None
         attempt = message.attempts + 1
         failed = msgspec.structs.replace(message, attempts=attempt)
@@ -88,12 +89,12 @@ class Custody:
         pause_s = self._retry.pause_s(attempt, self._chance)
         timer = asyncio.get_running_loop().call_later(pause_s, self._try_again, failed.seq)
         self._delayed[failed.seq] = (failed, timer)
-        self._inbox.delay(+1)
+        self._inbox.delay()
         return pause_s
 
     def give_back(self, message: Message) -> bool:
         """It was not worked on: it goes first again, and no attempt is counted."""
-        if not self._release(message.seq):
+        if not self._release(message):
             return False
         self._inbox.return_to_front(message)
         return True
@@ -102,14 +103,15 @@ class Custody:
         """Whether a held message is past its ttl; if so, it is released with that fate."""
         if message.ttl_s is None or not self._inbox.expire(message):
             return False
-        self._release(message.seq)
+        self._release(message)
         self._attempts.pop(message.seq, None)
         return True
 
-    def _release(self, seq: int) -> bool:
-        self.working.discard(seq)
-        if self.leases.end(seq) is None:
+    def _release(self, message: Message) -> bool:
+        if not self.leases.holds(message):
             return False
+        self.leases.end(message.seq)
+        self.working.discard(message.seq)
         self._inbox.held -= 1
         if self._inbox.sleepers:
             self._inbox.wake()
@@ -117,7 +119,7 @@ class Custody:
 
     def _try_again(self, seq: int) -> None:
         message, _ = self._delayed.pop(seq)
-        self._inbox.delay(-1)
+        self._inbox.delayed -= 1
         self._inbox.return_to_front(message)
 
     def _bury(self, message: Message, error: BaseException, cause: Cause) -> None:
@@ -133,7 +135,16 @@ class Custody:
             attempts=tuple(self._attempts.pop(message.seq, ())),
             at_ns=self._inbox.time_ns(),
         )
-        self._on_dead(letter)
+        self._on_dead(letter, self._inbox)
+
+    def history_of(self, seq: int) -> list[Attempt]:
+        """The failed attempts at a message that is on its way."""
+        return self._attempts.get(seq, [])
+
+    def inherit(self, seq: int, attempts: list[Attempt]) -> None:
+        """A message comes from a member of the group that left, with its story."""
+        if attempts:
+            self._attempts[seq] = attempts
 
     def _watch(self) -> None:
         if self._timer is None and (ends := self.leases.next_end()) is not None:
@@ -171,10 +182,10 @@ class Custody:
             self._timer = None
         back = self.messages()
         for message in self.leases.messages():
-            self._release(message.seq)
+            self._release(message)
         for _, timer in self._delayed.values():
             timer.cancel()
-            self._inbox.delay(-1)
+            self._inbox.delayed -= 1
         self._delayed.clear()
         for message in sorted(back, key=lambda message: message.seq, reverse=True):
             self._inbox.return_to_front(message)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from trunkline.errors import UnknownHandler
+from trunkline.errors import UsageError
 from trunkline.message import Message
 
 
@@ -39,11 +39,18 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 def describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as trouble:
+        # Somebody else's error: its text is code that may fail, too.
+        return f"{type(error).__name__}: (its text could not be made: {type(trouble).__name__})"
 
 
 def traceback_of(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error))
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception:
+        return "".join(traceback.format_tb(error.__traceback__)) + describe(error)
 
 
 class DeadLetters:
@@ -52,10 +59,11 @@ class DeadLetters:
     Replaying gives a message back to the one subscriber that failed on it, and to nobody else.
     """
 
-    def __init__(self, max_letters: int, redeliver: Callable[[str, Message], None]) -> None:
+    def __init__(self, max_letters: int, redeliver: Callable[[str, Message, object], None]) -> None:
         self._max = max_letters
         self._redeliver = redeliver
         self._letters: dict[tuple[str, int], DeadLetter] = {}
+        self._origins: dict[tuple[str, int], object] = {}
         self.total = 0
         self.evicted = 0
 
@@ -65,14 +73,20 @@ class DeadLetters:
     def __iter__(self) -> Iterator[DeadLetter]:
         return iter(list(self._letters.values()))
 
-    def add(self, letter: DeadLetter) -> None:
+    def add(self, letter: DeadLetter, origin: object = None) -> None:
+        """Keep a letter; `origin` is whoever it died at, and is handed back when it is replayed."""
         key = (letter.subscriber, letter.message.seq)
         self._letters.pop(key, None)
         self._letters[key] = letter
+        self._origins[key] = origin
         self.total += 1
         if len(self._letters) > self._max:
-            del self._letters[next(iter(self._letters))]
+            self._take(next(iter(self._letters)))
             self.evicted += 1
+
+    def _take(self, key: tuple[str, int]) -> tuple[DeadLetter, object] | None:
+        letter = self._letters.pop(key, None)
+        return None if letter is None else (letter, self._origins.pop(key))
 
     def find(
         self, *, message_id: str | None = None, subscriber: str | None = None, cause: Cause | None = None
@@ -93,17 +107,22 @@ class DeadLetters:
         """
         key = (letter.subscriber, letter.message.seq)
         if key not in self._letters:
-            raise UnknownHandler(letter.subscriber, [each.subscriber for each in self._letters.values()])
+            raise UsageError(f"the letter {letter.message.id} is not here any more: it was replayed or removed")
         message = letter.message.replace(**{"attempts": 0, **changes})
         message = msgspec.structs.replace(message, seq=letter.message.seq)
-        self._redeliver(letter.subscriber, message)
-        del self._letters[key]
+        kept, origin = self._letters.pop(key), self._origins.pop(key)
+        try:
+            self._redeliver(letter.subscriber, message, origin)
+        except BaseException:
+            self._letters[key], self._origins[key] = kept, origin
+            raise
         return message
 
     def remove(self, letter: DeadLetter) -> bool:
-        return self._letters.pop((letter.subscriber, letter.message.seq), None) is not None
+        return self._take((letter.subscriber, letter.message.seq)) is not None
 
     def clear(self) -> int:
         count = len(self._letters)
         self._letters.clear()
+        self._origins.clear()
         return count

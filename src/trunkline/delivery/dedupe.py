@@ -19,13 +19,16 @@ class Window:
     def seen(self, id: str, now: float) -> bool:
         """Whether the id came before, within the window; if not, it has come now."""
         seen = self._seen
-        # Ids stand in the order in which they came, so the oldest are in front.
+        # Ids stand in the order in which they came, so the oldest are in front. One from the future came before the
+        # clock went back: nobody knows how old it is.
         while seen:
             oldest, at = next(iter(seen.items()))
-            if now - at < self.window_s and len(seen) <= self._max:
+            if 0 <= now - at < self.window_s:
                 break
             del seen[oldest]
         if id in seen:
             return True
+        if len(seen) >= self._max:
+            del seen[next(iter(seen))]
         seen[id] = now
         return False

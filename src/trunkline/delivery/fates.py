@@ -57,8 +57,8 @@ class Record:
     def __init__(self) -> None:
         self.exact = False
         self.spans: deque[Span] = deque(maxlen=MAX_ROWS)
-        self.running = 0
-        """The first number of a batch that is being handed out, or 0."""
+        self.running: list[int] = []
+        """The first number of each batch that is being handed out one by one."""
         self._rows: dict[int, tuple[Fate, str, int]] = {}
         self._forgotten = 0
 
@@ -98,7 +98,7 @@ class Record:
             return row
         if self.exact or seq <= self._forgotten:
             return None
-        if self.running and seq >= self.running:
+        if any(seq >= first for first in self.running):
             return Fate.DELIVERED, "", 0
         for span in reversed(self.spans):
             if span.first <= seq <= span.last:

@@ -57,15 +57,17 @@ class Parked:
 
         Cancelled or timed out, the message leaves the waiting line and its fate is recorded as dropped.
         """
+        loop = asyncio.get_running_loop()
+        # From the moment of parking: a publisher that waits for several waits for all of them at once.
+        deadline = self.since + limits.timeout_s
         stretch_s = limits.wait_s
-        left_s = limits.timeout_s
         try:
             while not self.entered.done():
-                await asyncio.wait([self.entered], timeout=min(stretch_s, left_s))
+                stretch_ends = min(deadline, loop.time() + stretch_s)
+                await asyncio.wait([self.entered], timeout=stretch_ends - loop.time())
                 if self.entered.done():
                     return
-                left_s -= min(stretch_s, left_s)
-                if left_s <= 0:
+                if stretch_ends >= deadline:
                     self.inbox.unpark(self, f"backpressure timeout after {limits.timeout_s:g} s")
                     raise BackpressureTimeout(self.inbox.name, limits.timeout_s)
                 stretch_s *= 2
@@ -80,6 +82,7 @@ class Inbox:
     """Messages waiting for one subscriber: highest priority first, first in first out within a priority."""
 
     __slots__ = (
+        "_admission",
         "_lanes",
         "_levels",
         "abandoned",
@@ -90,8 +93,8 @@ class Inbox:
         "custody",
         "delayed",
         "delivered",
-        "ended",
         "gate",
+        "gone",
         "held",
         "idle",
         "in_lanes",
@@ -140,6 +143,7 @@ class Inbox:
         """Whether the next message needs `pull`: other lanes in use, marked messages, publishers waiting."""
         self.sleepers: deque[asyncio.Future[None]] = deque()
         self.parked: deque[Parked] = deque()
+        self._admission: asyncio.TimerHandle | None = None
         self.held = 0
         """Handed out, not yet acknowledged."""
         self.delayed = 0
@@ -147,6 +151,8 @@ class Inbox:
         self.closed = False
         self.abandoned = False
         """Its stream is gone without a goodbye: whoever notices lets it leave."""
+        self.gone = False
+        """It has left."""
         self.leave: Callable[[Inbox], None] | None = None
         self.accepted = 0
         self.delivered = 0
@@ -154,9 +160,7 @@ class Inbox:
         self.record = Record()
         self.custody: Custody | None = None
         self.idle: asyncio.Event | None = None
-        """If there: set when a consumer finds nothing to do, and nothing is in flight."""
-        self.ended = asyncio.Event()
-        """Set when a consumer has come to the end of a closed inbox: everything in it was taken and worked on."""
+        """If there: somebody waits for the moment when nothing is in flight."""
 
     # What goes in
 
@@ -322,20 +326,12 @@ class Inbox:
     def count_delivered(self, message: Message) -> None:
         self.delivered += 1
         self.record.delivered_one(message.seq, self.time_ns())
-
-    async def wait(self) -> bool:
-        """Return True when there may be a message, False when the inbox is closed and empty."""
-        while not self.depth:
-            if self.closed:
-                self.ended.set()
-                return False
-            await self.sleep()
-        return True
+        if self.idle is not None:
+            self.check_idle()
 
     async def sleep(self) -> None:
         """Return at the next wake-up: something came in, was acknowledged, or the inbox was closed."""
-        if self.idle is not None and not self.in_flight:
-            self.idle.set()
+        self.check_idle()
         sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.sleepers.append(sleeper)
         try:
@@ -348,6 +344,11 @@ class Inbox:
                 self.sleepers.remove(sleeper)
             raise
 
+    def check_idle(self) -> None:
+        """Tell whoever waits for it if nothing is in flight."""
+        if self.idle is not None and not self.in_flight:
+            self.idle.set()
+
     def wake(self) -> None:
         while self.sleepers:
             sleeper = self.sleepers.popleft()
@@ -359,14 +360,21 @@ class Inbox:
 
     def _admit_if_worth_it(self) -> None:
         # One wake-up for many places; but nobody waits longer than a moment for room that is there.
-        free = self.free
-        if free >= min(ADMIT_ROOM, self.capacity) or (
-            free > 0 and asyncio.get_running_loop().time() - self.parked[0].since >= ADMIT_AFTER_S
-        ):
+        if self.free >= min(ADMIT_ROOM, self.capacity):
             self.admit()
+        elif self._admission is None:
+            loop = asyncio.get_running_loop()
+            since = self.parked[0].since
+            if loop.time() - since >= ADMIT_AFTER_S:
+                self.admit()
+            else:
+                self._admission = loop.call_at(since + ADMIT_AFTER_S, self.admit)
 
     def admit(self) -> None:
         """Move waiting messages in while there is room, in order, and wake their publishers."""
+        if self._admission is not None:
+            self._admission.cancel()
+            self._admission = None
         while self.parked and self.free > 0:
             parked = self.parked.popleft()
             parked.entered.set_result(None)
@@ -387,11 +395,10 @@ class Inbox:
         """A message that was handed out goes first again."""
         self._put(message, front=True)
 
-    def delay(self, change: int) -> None:
-        self.delayed += change
+    def delay(self) -> None:
+        """A message that was handed out waits for its next attempt: it keeps its place in the capacity."""
+        self.delayed += 1
         self._measure()
-        if self.parked:
-            self.admit()
 
     # Fates
 
@@ -399,6 +406,8 @@ class Inbox:
         """Record how it ended, for anything but delivery."""
         self.settled[fate] += 1
         self.record.row(message.seq, fate, reason, self.time_ns())
+        if self.idle is not None:
+            self.check_idle()
 
     def account(self) -> Account:
         return Account(
@@ -443,6 +452,9 @@ class Inbox:
         if self.closed:
             return
         self.closed = True
+        if self._admission is not None:
+            self._admission.cancel()
+            self._admission = None
         while self.parked:
             parked = self.parked.popleft()
             self.settle(parked.message, Fate.DROPPED, "the subscriber left while its publisher waited for room")

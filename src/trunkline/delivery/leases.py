@@ -22,6 +22,7 @@ class Leases:
         return seq in self._held
 
     def grant(self, message: Message, now: float) -> None:
+        self._held.pop(message.seq, None)
         self._held[message.seq] = (message, now + self.lease_s)
 
     def renew(self, seq: int, now: float) -> bool:
@@ -35,6 +36,11 @@ class Leases:
     def end(self, seq: int) -> Message | None:
         held = self._held.pop(seq, None)
         return None if held is None else held[0]
+
+    def holds(self, message: Message) -> bool:
+        """Whether this very attempt at the message is held: a later one is somebody else's."""
+        held = self._held.get(message.seq)
+        return held is not None and held[0].attempts == message.attempts
 
     def due(self, now: float) -> list[Message]:
         """What is held past its lease, longest first; it stays held until `end` or `renew`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from trunkline.settings import Group
 
 MAX_BUCKETS = 10_000
+OTHERS = "…"
 
 
 class Rate(Group, frozen=True, kw_only=True):
@@ -19,7 +20,10 @@ class Rate(Group, frozen=True, kw_only=True):
 
 
 class Buckets:
-    """One bucket per key; the key that was idle longest is forgotten first, when its bucket is full again anyway."""
+    """One bucket per key, for up to `max_buckets` keys. A key whose bucket is full again can be forgotten.
+
+    If all are in use, further keys share one bucket: nobody gets around the limit by inventing names.
+    """
 
     def __init__(self, rate: Rate, max_buckets: int = MAX_BUCKETS) -> None:
         self._rate = rate
@@ -28,15 +32,27 @@ class Buckets:
 
     def take(self, key: str, now: float) -> float:
         """0 if one token was there, or the seconds until it will be."""
-        level, at = self._levels.pop(key, (self._rate.size, now))
-        # A clock that went back must not drain the bucket.
-        level = min(self._rate.size, level + max(0.0, now - at) * self._rate.per_s)
+        if key not in self._levels and len(self._levels) >= self._max and not self._forget_one(now):
+            key = OTHERS
+        level = self._level(self._levels.pop(key, (self._rate.size, now)), now)
         wait_s = 0.0
-        if level >= 1.0:
-            level -= 1.0
+        # A hair less than one is one: who waited as long as told must not be told to wait again.
+        if level >= 1.0 - 1e-6:
+            level = max(0.0, level - 1.0)
         else:
             wait_s = (1.0 - level) / self._rate.per_s
         self._levels[key] = (level, now)
-        if len(self._levels) > self._max:
-            del self._levels[next(iter(self._levels))]
         return wait_s
+
+    def _level(self, bucket: tuple[float, float], now: float) -> float:
+        level, at = bucket
+        # A clock that went back must not drain the bucket.
+        return min(self._rate.size, level + max(0.0, now - at) * self._rate.per_s)
+
+    def _forget_one(self, now: float) -> bool:
+        """Forget the key that was idle longest, if its bucket is full again."""
+        oldest = next(iter(self._levels))
+        if self._level(self._levels[oldest], now) < self._rate.size:
+            return False
+        del self._levels[oldest]
+        return True

@@ -15,6 +15,8 @@ from trunkline.errors import DuplicateName
 from trunkline.message import Message
 from trunkline.settings import Orphans as OrphanLimits
 
+MAX_IDLE_TIMEOUTS = 16
+
 Answer = Callable[[Message], bool]
 """Takes an answer; returns True when the request is complete and wants no more."""
 
@@ -94,15 +96,17 @@ class OrphanBox:
             and (topic is None or orphan.message.topic == topic)
         ]
 
-    def claim(self, request_id: str) -> list[Orphan]:
-        """Take out what answers this request, in the order it came."""
-        if not self._orphans:
-            return []
-        mine = self.find(request_id=request_id)
-        if mine:
-            self._orphans = deque(orphan for orphan in self._orphans if orphan.message.request_id != request_id)
-            self.claimed += len(mine)
-        return mine
+    def claim(self, request_id: str, give: Callable[[Message], bool]) -> None:
+        """Give what answers this request, in the order it came, until `give` takes no more. The rest is late now."""
+        kept: deque[Orphan] = deque()
+        for orphan in self._orphans:
+            if orphan.message.request_id == request_id:
+                if give(orphan.message):
+                    self.claimed += 1
+                    continue
+                orphan = Orphan(orphan.message, Why.LATE, orphan.at_s)
+            kept.append(orphan)
+        self._orphans = kept
 
 
 class Requests:
@@ -141,10 +145,7 @@ class Requests:
         self._ended.pop(request_id, None)
         if len(self.orphans):
             self.orphans.expire(pending.sent_at_s)
-            for orphan in self.orphans.claim(request_id):
-                if not self.answer(orphan.message):
-                    # The request is complete already: what is left stays an orphan.
-                    self.keep_orphan(orphan.message, orphan.at_s)
+            self.orphans.claim(request_id, self.answer)
 
     def answer(self, message: Message) -> bool:
         """Give an answer to its request; False if there is none: then it is an orphan."""
@@ -169,7 +170,10 @@ class Requests:
         pending = self._open.pop(request_id, None)
         if pending is None:
             return
-        self._by_timeout[pending.timeout_s].pop(request_id, None)
+        waiting = self._by_timeout[pending.timeout_s]
+        del waiting[request_id]
+        if not waiting and len(self._by_timeout) > MAX_IDLE_TIMEOUTS:
+            del self._by_timeout[pending.timeout_s]
         self._ended[request_id] = None
         if len(self._ended) > self._max_ended:
             del self._ended[next(iter(self._ended))]
@@ -185,7 +189,7 @@ class Requests:
                 due.append(oldest)
                 self.close(oldest.request_id)
             if not waiting:
-                del self._by_timeout[timeout_s]
+                self._by_timeout.pop(timeout_s, None)
         return due
 
     def next_deadline(self) -> float | None:

@@ -39,8 +39,10 @@ class Retry(Group, frozen=True, kw_only=True):
 
     def pause_s(self, attempts: int, chance: random.Random) -> float:
         """How long to wait after the failure number `attempts`."""
-        # The exponent is bounded: 2.0 ** 1100 overflows.
-        pause = min(self.max_delay_s, self.delay_s * self.factor ** min(attempts - 1, 64))
+        try:
+            pause = min(self.max_delay_s, self.delay_s * self.factor ** (attempts - 1))
+        except OverflowError:
+            pause = self.max_delay_s if self.delay_s else 0.0
         return pause * (1 + self.jitter * (2 * chance.random() - 1))
 
 

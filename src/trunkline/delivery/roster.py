@@ -69,20 +69,25 @@ class Roster:
         log.debug("%s subscribes to %s (%d subscribers now)", inbox.name, pattern, len(self._inboxes))
         return inbox, Stream(inbox, inbox.custody, ack=delivery.ack)
 
-    def part(self, inbox: Inbox, heirs: Callable[[Message], bool] | None = None) -> None:
-        """A subscriber leaves; what it had goes to its heirs, or is dropped. Leaving twice is fine."""
+    def part(self, inbox: Inbox, heir_of: Callable[[Message], Inbox | None] | None = None) -> None:
+        """A subscriber leaves; what it had goes to its heir, or is dropped. Leaving twice is fine."""
         if self._inboxes.pop(inbox.name, None) is None:
             return
         assert inbox.custody is not None
         inbox.custody.close()
         left = inbox.discard()
         inbox.close()
+        inbox.gone = True
         dropped = 0
         # From the last: each goes before those that went before it, and so they end in order.
         for message in reversed(left):
-            if heirs is not None and heirs(message):
+            heir = None if heir_of is None else heir_of(message)
+            if heir is not None and heir.custody is not None:
                 # The heir's books have it now: here it is as if it had never come.
                 inbox.accepted -= 1
+                heir.accepted += 1
+                heir.custody.inherit(message.seq, inbox.custody.history_of(message.seq))
+                heir.return_to_front(message)
             else:
                 inbox.settle(message, Fate.DROPPED, "its subscriber left before taking it")
                 dropped += 1
@@ -90,17 +95,21 @@ class Roster:
         self._departed += inbox.account()
         log.debug("%s left (%d subscribers now, %d messages dropped)", inbox.name, len(self._inboxes), dropped)
 
-    def redeliver(self, name: str, message: Message) -> None:
-        """Give a dead message back to the subscriber it died at."""
+    def redeliver(self, name: str, message: Message, origin: object) -> None:
+        """Give a dead message back to the subscriber it died at, or to its successor of the same name."""
         inbox = self._inboxes.get(name)
-        if inbox is None:
+        if inbox is None or inbox.closed:
             raise UnknownHandler(name, list(self._inboxes))
-        inbox.settled[Fate.DEAD] -= 1
+        if inbox is origin:
+            inbox.settled[Fate.DEAD] -= 1
+        else:
+            inbox.accepted += 1
         inbox.return_to_front(message)
 
     def _name(self, pattern: str, delivery: Delivery) -> str:
         if delivery.name is None:
-            return f"{pattern}#{next(self._numbers)}"
+            names = (f"{pattern}#{number}" for number in self._numbers)
+            return next(name for name in names if name not in self._inboxes)
         if delivery.name in self._inboxes:
             raise DuplicateName("subscriber", delivery.name)
         return delivery.name
@@ -128,8 +137,8 @@ class Roster:
 
         return gate
 
-    def _bury(self, letter: DeadLetter) -> None:
-        self.dead_letters.add(letter)
+    def _bury(self, letter: DeadLetter, inbox: Inbox) -> None:
+        self.dead_letters.add(letter, inbox)
         log.error(
             "%s gave up on message %s on %s after %d attempts: %s",
             letter.subscriber,

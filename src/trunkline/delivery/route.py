@@ -127,6 +127,9 @@ class GroupSink:
         self._members = members
 
     def offer(self, message: Message) -> Parked | None:
-        there = [member for member in self._members if not member.closed and not member.abandoned]
+        for member in self._members:
+            if member.abandoned and member.leave is not None:
+                member.leave(member)
+        there = [member for member in self._members if not member.closed]
         # Nobody there: the first one's books say that it is gone.
         return self._group.pick(there or self._members[:1]).offer(message)

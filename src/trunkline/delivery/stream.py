@@ -69,7 +69,7 @@ class Stream:
         """The next message, now; raises StreamEmpty if there is none, StreamClosed if there will be none."""
         if (message := self._take()) is not None:
             return message
-        if self._inbox.closed and not self._inbox.depth:
+        if self._ended:
             raise StreamClosed(self.name)
         raise StreamEmpty(self.name)
 
@@ -83,7 +83,8 @@ class Stream:
         while True:
             if queue and simple and not inbox.careful:
                 before = inbox.delivered
-                first = record.running = queue[0].seq
+                first = queue[0].seq
+                record.running.append(first)
                 message = None
                 try:
                     while queue and not inbox.careful:
@@ -91,9 +92,10 @@ class Stream:
                         inbox.delivered += 1
                         yield message
                 finally:
-                    record.running = 0
+                    record.running.remove(first)
                     if message is not None:
                         record.delivered(first, message.seq, inbox.delivered - before, inbox.time_ns())
+                    inbox.check_idle()
             elif (message := self._take()) is not None:
                 yield message
             elif not await self._more():
@@ -134,19 +136,28 @@ class Stream:
         if batch:
             inbox.delivered += len(batch)
             inbox.record.delivered(batch[0].seq, batch[-1].seq, len(batch), inbox.time_ns())
+            if inbox.idle is not None:
+                inbox.check_idle()
         return batch
+
+    @property
+    def _ended(self) -> bool:
+        """Closed, and nothing is there or can come back."""
+        inbox = self._inbox
+        return inbox.closed and not inbox.depth and not inbox.held and not inbox.delayed
 
     async def _more(self) -> bool:
         """Wait until there may be something to take; False at the end."""
         inbox = self._inbox
         if inbox.depth and not self.custody.full:
             return True
-        if inbox.closed and not inbox.depth and not inbox.held and not inbox.delayed:
-            inbox.ended.set()
-            return False
-        # Also when closed: what is held or delayed may come back, and wakes us.
-        await inbox.sleep()
-        return True
+        if not self._ended:
+            # Also when closed: what is held or delayed may come back, and wakes us.
+            await inbox.sleep()
+        # A wake-up reaches one: who finds more than it can take, or the end, tells the next.
+        if inbox.sleepers and ((inbox.depth > 1 and not self.custody.full) or self._ended):
+            inbox.wake()
+        return not self._ended
 
     # Acknowledgement
 
@@ -180,15 +191,15 @@ class Stream:
         """Return when nothing is in flight here: everything so far was taken and worked on."""
         inbox = self._inbox
         while inbox.in_flight:
-            inbox.idle = asyncio.Event()
+            if inbox.idle is None or inbox.idle.is_set():
+                inbox.idle = asyncio.Event()
             await inbox.idle.wait()
-        inbox.idle = None
 
     async def drained(self) -> None:
         """After `stop`: return when everything was taken and worked on, or at once if nobody takes from it."""
         inbox = self._inbox
-        if inbox.unfinished() and (inbox.delivered or inbox.held or inbox.sleepers):
-            await inbox.ended.wait()
+        if inbox.delivered or inbox.held or inbox.sleepers:
+            await self.quiet()
 
     async def aclose(self) -> None:
         """Leave. What was not taken gets its fate: passed on within a group, dropped otherwise."""
@@ -206,7 +217,7 @@ class Stream:
 
     def __del__(self) -> None:
         inbox = self._inbox
-        if not inbox.closed:
+        if not inbox.gone:
             # Nobody can take from it any more. The next publish removes it; waiting publishers are let go now.
             warnings.warn(
                 f"{inbox.name} was never closed: use `async with`, or aclose()", ResourceWarning, stacklevel=2

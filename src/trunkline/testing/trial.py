@@ -56,14 +56,9 @@ class Promise:
     async def __call__(self, make: Make) -> None:
         broker_name = "nameless"
         try:
-            async with _opened(make()) as broker:
-                broker_name = broker.name
-                trial = Trial(broker)
-                try:
-                    await self._attempt(trial)
-                    trial.balanced()
-                finally:
-                    await trial.tidy()
+            async with tried(make()) as trial:
+                broker_name = trial.broker.name
+                await self._attempt(trial)
         except Exception as error:
             seen = str(error) if isinstance(error, Seen) else f"{type(error).__name__}: {error}"
             raise BrokenPromise(broker_name, self, seen) from error
@@ -79,15 +74,26 @@ class Seen(Exception):
 
 
 @asynccontextmanager
-async def _opened(made: Broker | AbstractAsyncContextManager[Broker]) -> AsyncIterator[Broker]:
-    if isinstance(made, Broker):
+async def tried(made: Broker | AbstractAsyncContextManager[Broker]) -> AsyncIterator[Trial]:
+    """Put a broker on trial, and close it. At the end the books must balance, and nothing may be in flight."""
+    async with _closing(made) if isinstance(made, Broker) else made as broker:
+        trial = Trial(broker)
         try:
-            yield made
+            yield trial
+            trial.balanced()
         finally:
-            await made.aclose()
-    else:
-        async with made as broker:
-            yield broker
+            await trial.tidy()
+    trial.balanced()
+    left = sum(account.in_flight for account in broker.roster.accounts().values())
+    expect(left == 0, f"{left} messages are in flight after the broker was closed")
+
+
+@asynccontextmanager
+async def _closing(broker: Broker) -> AsyncIterator[Broker]:
+    try:
+        yield broker
+    finally:
+        await broker.aclose()
 
 
 class Trial:
