@@ -6,6 +6,7 @@ a bus without an index does: fnmatch against every pattern, then append.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import time
 from collections import deque
@@ -41,6 +42,8 @@ async def publish(subscriptions: int, topics: Iterator[str], count: int) -> Samp
         used = [streams[number] for number in set(itertools.islice(sensors(subscriptions), TOPICS))]
         for topic in itertools.islice(known_topics(subscriptions), TOPICS):
             await bus.publish(topic, PAYLOAD)
+        # What was just made would be looked through by the first full collection, on the clock.
+        gc.collect()
         for first in range(0, count, BURST):
             for stream in used:
                 while stream.depth:

@@ -53,8 +53,8 @@ def deliveries(group: str | None) -> list[Delivery]:
 
 
 ALONE = deliveries(None)
-GROUPS = [*deliveries("g"), *deliveries("h")]
-"""Members of a group are all alike."""
+GROUPS = [deliveries("g"), deliveries("h")]
+"""Members of one group are all alike."""
 SETTLED_S = 300.0
 """Longer than all leases, pauses and attempts together."""
 
@@ -107,7 +107,7 @@ class Play:
         self.story: list[str] = []
 
     async def run(self) -> None:
-        groups = [self.random.choice(GROUPS), self.random.choice(GROUPS)]
+        groups = [self.random.choice(options) for options in GROUPS]
         async with asyncio.TaskGroup() as cast:
             for number in range(self.random.randint(3, 6)):
                 cast.create_task(self.subscribe(number, groups))

@@ -194,14 +194,16 @@ class Bus(Handling):
             await self._door.aclose(drain_s)
         self._routes = {}
         self._out.state = State.DRAINING
-        drain = asyncio.create_task(self._drain())
+        # Held here: a consumer that comes to the end lets go of its stream, which is then ours to close.
+        streams = list(self._streams)
+        drain = asyncio.create_task(self._drain(streams))
         hurry = asyncio.create_task(self._hurry.wait())
         await asyncio.wait([drain, hurry], timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
         await _cancel([drain, hurry])
         if drain.done() and not drain.cancelled() and (error := drain.exception()) is not None:
             log.error("closing went wrong, going on with it", exc_info=error)
         self._out.state = State.CLOSED
-        parts: list[Handler | Stream] = [*self._handlers, *self._streams]
+        parts: list[Handler | Stream] = [*self._handlers, *streams]
         left = [(part.name, message) for part in parts for message in part.unfinished()]
         for part in parts:
             await part.aclose()
@@ -221,14 +223,13 @@ class Bus(Handling):
         while any(handler.busy for handler in self._handlers):
             await asyncio.gather(*(handler.quiet() for handler in self._handlers))
 
-    async def _drain(self) -> None:
+    async def _drain(self, streams: list[Stream]) -> None:
         if not self._owns_broker:
             # Other buses go on publishing: without this there would be no end.
             for handler in self._handlers:
                 handler.stop()
         await self.quiet()
         await asyncio.gather(*self._notices)
-        streams = list(self._streams)
         for stream in streams:
             stream.stop()
         await asyncio.gather(*(stream.drained() for stream in streams))
