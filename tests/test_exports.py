@@ -10,13 +10,14 @@ import trunkline as tl
 from trunkline import hooks
 
 PUBLIC = """
-    Account Backpressure BackpressureTimeout BlockingBus Broker Bus BusClosed CircuitOpen Closed Congested DeadLetter
-    Delivery DuplicateName EncodeError Explanation Fate Feature HandlerTimeout History HookFailed InboxFull
-    InvalidExpression InvalidMessage InvalidPayload InvalidPriority InvalidSettings InvalidTopic InvalidTtl MemoryBroker
-    Message MessageExpired MessageTooLarge MessageType MissingCorrelationId MissingExtra Orphans Outcome Overflow
+    Account Attempt Backpressure BackpressureTimeout BlockingBus BlockingStream Broker Bus BusClosed Cause
+    CircuitOpen Closed Congested DeadLetter Delivery DuplicateName EncodeError Explanation Fate Feature Fields
+    Handler HandlerTimeout History HookFailed InboxFull InvalidExpression InvalidMessage InvalidPayload
+    InvalidPriority InvalidSettings InvalidTopic InvalidTtl MemoryBroker Message MessageExpired MessageTooLarge
+    MessageType MissingCorrelationId MissingExtra Nacked NotAcknowledged NotHandled Orphan Orphans Outcome Overflow
     PartlyRefused PayloadError Priority RateLimited RecordingBroker Refused Reject RequestError RequestFailed
-    RequestTimeout Retry Rule Settings Stats Stream StreamClosed StreamEmpty TrunklineError Unfinished UnknownHandler
-    UnknownScheme Unsupported UsageError World connect connect_blocking endpoint
+    RequestTimeout Retry Rule Settings Stats Stream StreamClosed StreamEmpty Subscription ThreadDoor TrunklineError
+    Unfinished UnknownHandler UnknownScheme Unsupported UsageError World connect connect_blocking endpoint
 """
 
 HOOKS = """

@@ -30,8 +30,11 @@ TrunklineError
 ├── RequestError
 │   ├── RequestTimeout
 │   └── RequestFailed            the responder answered with an error
-├── HandlerTimeout               a handler ran longer than its subscription allows
-├── Reject                       raised by a handler: do not retry, keep it as a dead letter
+├── NotHandled                   why a message is tried again, or is a dead letter
+│   ├── HandlerTimeout           a handler ran longer than its subscription allows
+│   ├── NotAcknowledged          whoever held it let its lease end
+│   ├── Nacked                   whoever held it said so
+│   └── Reject                   raised by a handler: do not retry, keep it as a dead letter
 ├── StreamEmpty                  try_recv: nothing there right now, but it is not closed
 └── Closed                       it was closed before, or while, you used it
     ├── BusClosed
@@ -71,6 +74,9 @@ __all__ = [
     "MessageTooLarge",
     "MissingCorrelationId",
     "MissingExtra",
+    "Nacked",
+    "NotAcknowledged",
+    "NotHandled",
     "PartlyRefused",
     "PayloadError",
     "RateLimited",
@@ -303,7 +309,11 @@ class RequestFailed(RequestError):
         self.detail = detail
 
 
-class HandlerTimeout(TrunklineError):
+class NotHandled(TrunklineError):
+    pass
+
+
+class HandlerTimeout(NotHandled):
     retryable = True
 
     def __init__(self, handler: str, timeout_s: float) -> None:
@@ -312,7 +322,19 @@ class HandlerTimeout(TrunklineError):
         self.timeout_s = timeout_s
 
 
-class Reject(TrunklineError):
+class NotAcknowledged(NotHandled):
+    retryable = True
+
+    def __init__(self, lease_s: float) -> None:
+        super().__init__(f"not acknowledged within {lease_s:g} s")
+        self.lease_s = lease_s
+
+
+class Nacked(NotHandled):
+    retryable = True
+
+
+class Reject(NotHandled):
     """Raise it in a handler to send the message to the dead letters at once, without further attempts."""
 
 

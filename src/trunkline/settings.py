@@ -101,7 +101,7 @@ class Settings(Group, frozen=True, kw_only=True):
         `TRUNKLINE_BACKPRESSURE__TIMEOUT_S=5` sets `backpressure.timeout_s`. The file is `path`, or `TRUNKLINE_CONFIG`.
         """
         environ = os.environ if environ is None else environ
-        path = path or environ.get("TRUNKLINE_CONFIG")
+        path = path or environ.get("TRUNKLINE_CONFIG") or None
         values: dict[str, Any] = {}
         if path is not None:
             values = _read_toml(Path(path))

@@ -44,7 +44,10 @@ SAMPLES: list[TrunklineError] = [
     errors.RequestError("something", "r1"),
     errors.RequestTimeout("r1", "pricing", 2.0, 0),
     errors.RequestFailed("r1", "KeyError", "'a1'"),
+    errors.NotHandled("something"),
     errors.HandlerTimeout("bill", 5.0),
+    errors.NotAcknowledged(30.0),
+    errors.Nacked("not now"),
     errors.Reject("never"),
     errors.StreamEmpty("orders.>#1"),
     errors.Closed("something"),
@@ -177,6 +180,8 @@ def test_errors_carry_their_data_in_fields() -> None:
 def test_what_may_succeed_later_says_so() -> None:
     assert {name for name, cls in defined().items() if getattr(cls, "retryable", False)} == {
         "BackpressureTimeout",
+        "Nacked",
+        "NotAcknowledged",
         "Congested",
         "InboxFull",
         "CircuitOpen",

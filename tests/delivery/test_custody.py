@@ -7,9 +7,8 @@ import asyncio
 import pytest
 
 from trunkline import Delivery, Fate, Message, Overflow, Retry, Stream, UnknownHandler, UsageError
-from trunkline.delivery.custody import NotAcknowledged
 from trunkline.delivery.deadletters import Cause, DeadLetter
-from trunkline.errors import InvalidPayload
+from trunkline.errors import InvalidPayload, NotAcknowledged
 from trunkline.testing import Simulation
 from trunkline.testing.simulate import START_NS
 from trunkline.testing.trial import Trial, text

@@ -413,8 +413,13 @@ def test_orphans_can_be_found(search: dict[str, str], found: list[int]) -> None:
 def test_claiming_nothing_changes_nothing() -> None:
     box = OrphanBox(Orphans())
     given: list[Message] = []
+
+    def give(message: Message) -> bool:
+        given.append(message)
+        return True
+
     for _ in range(2):
-        box.claim("r1", lambda message: given.append(message) is None)
+        box.claim("r1", give)
         box.add(Orphan(answer("r2"), Why.EARLY, 0))
     assert not given
     assert (len(box), box.claimed) == (2, 0)

@@ -266,10 +266,10 @@ class Play:
         self.tell(f"{name} is gone")
 
     async def ended(self, tasks: list[asyncio.Task[None]]) -> None:
-        _, waiting = await asyncio.wait(tasks, timeout=SETTLED_S)
-        assert not waiting, f"after the end these still wait: {waiting}"
-        for task in tasks:
+        done, waiting = await asyncio.wait(tasks, timeout=SETTLED_S)
+        for task in done:
             task.result()
+        assert not waiting, f"after the end these still wait: {waiting}"
 
     async def drain(self) -> None:
         """Stop all that are left; whoever takes from them must come to the end."""

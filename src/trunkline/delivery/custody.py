@@ -16,14 +16,8 @@ from trunkline.delivery.fates import Fate, Outcome
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.leases import Leases
 from trunkline.delivery.retry import Retry
-from trunkline.errors import TrunklineError
+from trunkline.errors import NotAcknowledged
 from trunkline.message import Message
-
-
-class NotAcknowledged(TrunklineError):
-    """The reason of a redelivery: whoever held the message let its lease end."""
-
-    retryable = True
 
 
 class Custody:
@@ -157,8 +151,7 @@ class Custody:
             if message.seq in self.working:
                 self.leases.renew(message.seq, now)
             else:
-                lapsed = NotAcknowledged(f"not acknowledged within {self.leases.lease_s:g} s")
-                self.fail(message, lapsed, Cause.NOT_ACKNOWLEDGED)
+                self.fail(message, NotAcknowledged(self.leases.lease_s), Cause.NOT_ACKNOWLEDGED)
         self._watch()
 
     def outcome_of(self, message: Message) -> Outcome | None:

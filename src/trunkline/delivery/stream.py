@@ -11,14 +11,8 @@ from trunkline.delivery.custody import Custody
 from trunkline.delivery.deadletters import Cause
 from trunkline.delivery.fates import Account
 from trunkline.delivery.inbox import Inbox
-from trunkline.errors import Reject, StreamClosed, StreamEmpty, TrunklineError
+from trunkline.errors import Nacked, Reject, StreamClosed, StreamEmpty
 from trunkline.message import Message
-
-
-class Nacked(TrunklineError):
-    """The reason of a redelivery: the consumer said that it could not handle the message."""
-
-    retryable = True
 
 
 class Stream:
