@@ -6,6 +6,7 @@ import difflib
 import os
 import tomllib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -24,7 +25,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     may_be_zero: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
-        for field in msgspec.structs.fields(type(self)):
+        for field in _fields(type(self)):
             value = getattr(self, field.name)
             place = f"{type(self).__name__}.{field.name}"
             if _is_group(field.type):
@@ -44,6 +45,12 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
                     continue
                 if not value > 0:
                     raise InvalidSettings(f"{place} must be above 0, and is {value!r}")
+
+
+@cache
+def _fields(group: type) -> tuple[msgspec.structs.FieldInfo, ...]:
+    # Resolving the annotations of a group costs more than all the rest.
+    return msgspec.structs.fields(group)
 
 
 def _is_group(kind: Any) -> bool:
@@ -143,8 +150,8 @@ def build(group: type[G], values: Mapping[str, Any]) -> G:
         raise InvalidSettings(f"bad settings: {error}") from error
 
 
-def _refuse_unknown(group: type[Any], values: Mapping[str, Any], prefix: str) -> None:
-    known = {field.name: field.type for field in msgspec.structs.fields(group)}
+def _refuse_unknown(group: type, values: Mapping[str, Any], prefix: str) -> None:
+    known = {field.name: field.type for field in _fields(group)}
     for key, value in values.items():
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)

@@ -269,6 +269,20 @@ async def test_what_waits_for_room_at_a_leaver_goes_to_the_heir(trial: Trial) ->
     assert trial.broker.roster.accounts()[heir.name].dropped == 0
 
 
+async def test_what_waits_for_room_at_a_member_that_stops_goes_to_the_others(trial: Trial) -> None:
+    """It was not in yet, so it is not what the stopped member still works off."""
+    stopping = await trial.open("t", Delivery(group="g", capacity=1))
+    await trial.publish("t", "1")
+    waiting = trial.start(trial.publish("t", "2"))
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    going = await trial.open("t", Delivery(group="g", capacity=1))
+    stopping.stop()
+    await trial.takes(stopping, "1")
+    await trial.takes(going, "2")
+    await waiting
+
+
 async def test_a_stopped_member_that_leaves_passes_on_to_one_that_goes_on(trial: Trial) -> None:
     leaver, stopped, going = [await trial.open("t", GROUP) for _ in range(3)]
     await trial.publish("t", *map(str, range(9)))

@@ -291,6 +291,28 @@ async def test_a_retry_past_its_ttl_is_expired(trial: Trial) -> None:
     assert fate_of(trial, message) == (Fate.EXPIRED, "its ttl of 0.4 s had passed when it was taken")
 
 
+@pytest.mark.parametrize("end", ["acknowledged", "dead", "expired", "dropped for a newer one"])
+async def test_the_story_of_a_message_ends_with_it(trial: Trial, end: str) -> None:
+    """Attempts are kept for the dead letter: whatever the fate, nothing of them stays behind."""
+    stream = await trial.open("t", Delivery(ack=True, capacity=1, overflow=Overflow.DROP_OLDEST, retry=TRY))
+    await trial.publish("t", "1", ttl_s=0.6)
+    message = await trial.take(stream)
+    stream.nack(message)
+    assert len(stream.custody.history_of(message.seq)) == 1
+    await trial.arrived(1, stream)
+    match end:
+        case "acknowledged":
+            stream.ack(await trial.take(stream))
+        case "dead":
+            stream.reject(await trial.take(stream), "no")
+        case "expired":
+            await asyncio.sleep(1)
+            trial.is_empty(stream)
+        case "dropped for a newer one":
+            await trial.publish("t", "2")
+    assert stream.custody.history_of(message.seq) == []
+
+
 async def test_given_back_it_goes_first_and_no_attempt_is_counted(trial: Trial) -> None:
     stream = await trial.open("t", LEASED)
     await trial.publish("t", "1", "2")

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline import Backpressure, BackpressureTimeout, Congested, Fate, InboxFull, Message, Overflow
-from trunkline.delivery.inbox import ADMIT_AFTER_S, ADMIT_ROOM, Inbox, Parked
+from trunkline.delivery.inbox import ADMIT_AFTER_S, ADMIT_ROOM, Inbox
+from trunkline.delivery.parking import Parked
 from trunkline.testing import Simulation, simulate
 
 PATIENT = Backpressure(wait_s=0.1, timeout_s=30)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import warnings
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -19,6 +19,7 @@ import msgspec
 import pytest
 
 from trunkline import (
+    Account,
     Backpressure,
     Delivery,
     Fate,
@@ -93,10 +94,10 @@ class Subscriber:
 
 
 class Play:
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: Simulation, kind: type[MemoryBroker] = MemoryBroker) -> None:
         self.simulation = simulation
         self.random = simulation.random
-        self.broker = MemoryBroker(world(simulation), LIMITS)
+        self.broker = kind(world(simulation), LIMITS)
         self.moments = itertools.count(1)
         self.sent: dict[str, Sent] = {}
         self.subscribers: list[Subscriber] = []
@@ -378,15 +379,13 @@ class Play:
             assert not inbox.delayed, f"{inbox.name} delays {inbox.delayed} though all pauses have ended"
 
     def judge(self) -> None:
-        accounts = self.broker.roster.accounts().values()
-        assert sum(account.in_flight for account in accounts) == 0
-        assert sum(account.delivered for account in accounts) == self.delivered
-        assert sum(account.dead for account in accounts) == self.broker.roster.dead_letters.total
         scopes: defaultdict[str, list[Subscriber]] = defaultdict(list)
         for subscriber in self.subscribers:
             scopes[subscriber.scope].append(subscriber)
+        told: Counter[Fate] = Counter()
         for sent in self.sent.values():
             outcomes = {outcome.subscriber: outcome for outcome in self.broker.roster.outcomes(sent.message)}
+            told.update(outcome.fate for outcome in outcomes.values())
             for scope, members in scopes.items():
                 if sent.message.topic not in PATTERNS[members[0].pattern]:
                     continue
@@ -396,24 +395,34 @@ class Play:
                 assert fates or not (sent.offered and any(member.was_there(sent) for member in members)), what
                 said = bool(fates) and fates[0].fate is Fate.DELIVERED
                 assert said == (sent.message.id in self.finished[scope]), what
+        total = sum(self.broker.roster.accounts().values(), Account())
+        counted = {fate: getattr(total, fate.name.lower()) for fate in Fate if fate is not Fate.REFUSED}
+        assert counted == {fate: told[fate] for fate in counted}, f"counted {counted}, told {told}"
+        assert (total.delivered, total.in_flight) == (self.delivered, 0)
+        assert total.dead == self.broker.roster.dead_letters.total
 
 
 def text(sent: Sent) -> str:
     return bytes(sent.message.payload).decode()
 
 
-def play(seed: int) -> None:
-    async def main(simulation: Simulation) -> None:
-        plot = Play(simulation)
+def play(seed: int, kind: type[MemoryBroker] = MemoryBroker) -> list[str]:
+    """Play one seed to its end; return the story."""
+
+    async def main(simulation: Simulation) -> list[str]:
+        plot = Play(simulation, kind)
         try:
             await plot.run()
         except BaseException as error:
             error.add_note("\n".join(plot.story[-30:]))
             raise
+        finally:
+            await plot.broker.aclose()
+        return plot.story
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # of the streams that are abandoned on purpose
-        simulate(main, seed=seed)
+        return simulate(main, seed=seed)
 
 
 @pytest.mark.parametrize("first", range(0, 300, 30))
@@ -429,17 +438,46 @@ def test_every_message_has_the_fate_that_was_seen_in_thousands_of_schedules(firs
         play(seed)
 
 
+# The play itself
+
+
 def test_a_seed_replays() -> None:
-    def story(seed: int) -> list[str]:
-        async def main(simulation: Simulation) -> list[str]:
-            plot = Play(simulation)
-            with suppress(BaseException):
-                await plot.run()
-            return plot.story
+    assert play(1) == play(1)
+    assert play(1) != play(4)
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            return simulate(main, seed=seed)
 
-    assert story(7) == story(7)
-    assert story(7) != story(8)
+class Loses(MemoryBroker):
+    async def publish(self, batch: Sequence[Message]) -> None:
+        await super().publish(batch[:4])
+
+
+class Doubles(MemoryBroker):
+    async def publish(self, batch: Sequence[Message]) -> None:
+        await super().publish(batch)
+        await super().publish([msgspec.structs.replace(message, seq=0) for message in batch[:1]])
+
+
+class Reverses(MemoryBroker):
+    async def publish(self, batch: Sequence[Message]) -> None:
+        await super().publish(batch[::-1])
+
+
+class Forgets(MemoryBroker):
+    """To say what became of what it dropped."""
+
+    async def publish(self, batch: Sequence[Message]) -> None:
+        await super().publish(batch)
+        for inbox in self.roster:
+            inbox.accepted -= inbox.settled[Fate.DROPPED]
+            inbox.settled[Fate.DROPPED] = 0
+
+
+@pytest.mark.parametrize("kind", [Loses, Doubles, Reverses, Forgets])
+def test_a_broker_that_cheats_is_found_out_and_the_seed_is_named(kind: type[MemoryBroker]) -> None:
+    notes: list[str] = []
+    for seed in range(20):
+        try:
+            play(seed, kind)
+        except (AssertionError, ExceptionGroup) as error:
+            notes += [note for note in error.__notes__ if note == f"replay with seed={seed}"]
+    assert len(notes) >= 5

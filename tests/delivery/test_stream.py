@@ -11,6 +11,7 @@ from types import FrameType
 import pytest
 
 from trunkline import Delivery, Fate, Message, Overflow, Retry, StreamClosed
+from trunkline.delivery.roster import DEPARTED
 from trunkline.testing import Simulation
 from trunkline.testing.trial import Trial, text
 
@@ -323,6 +324,21 @@ async def test_drained_returns_at_once_if_nobody_takes(trial: Trial, simulation:
     assert [text(message) for message in stream.unfinished()] == ["1", "2"]
 
 
+@pytest.mark.parametrize("group", [None, "g"])
+async def test_drained_returns_when_the_stream_is_closed(trial: Trial, group: str | None) -> None:
+    stream = await trial.open("t", Delivery(group=group, ack=True))
+    await trial.publish("t", "1", "2")
+    await trial.take(stream)
+    await trial.open("t", Delivery(group=group, ack=True))
+    stream.stop()
+    draining = trial.start(stream.drained())
+    await asyncio.sleep(1)
+    assert not draining.done()
+    await stream.aclose()
+    async with asyncio.timeout(60):
+        await draining
+
+
 async def test_quiet_lets_all_go_who_wait_for_it(trial: Trial) -> None:
     stream = await trial.open("t", ACK)
     await stream.quiet()
@@ -427,6 +443,30 @@ async def test_what_an_abandoned_member_had_goes_to_the_others(trial: Trial) -> 
         await trial.publish("t", number)
     got = [text(await trial.take(healthy)) for _ in range(4)]
     assert sorted(got) == ["1", "2", "3", "4"]
+
+
+async def test_what_waits_for_room_at_an_abandoned_member_goes_to_the_others(trial: Trial) -> None:
+    lost = trial.broker.subscribe("t", Delivery(group="g", capacity=1))
+    await trial.publish("t", "1")
+    waiting = trial.start(trial.publish("t", "2"))
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    healthy = await trial.open("t", Delivery(group="g", capacity=5))
+    with pytest.warns(ResourceWarning):
+        del lost
+    await waiting
+    await trial.publish("t", "3")
+    got = [text(await trial.take(healthy)) for _ in range(3)]
+    assert sorted(got) == ["1", "2", "3"]
+
+
+async def test_a_group_that_everybody_abandoned_counts_what_it_drops(trial: Trial) -> None:
+    for _ in range(2):
+        await abandon(trial, Delivery(group="g"))
+    await trial.publish("t", "1")
+    account = trial.broker.roster.accounts()[DEPARTED]
+    assert (account.accepted, account.dropped) == (1, 1)
+    assert trial.broker.subscribers("t") == []
 
 
 async def test_a_stream_that_was_stopped_but_never_closed_is_removed_too(trial: Trial) -> None:

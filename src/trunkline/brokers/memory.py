@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
 from collections.abc import Sequence as Batch
 
@@ -50,7 +51,7 @@ class MemoryBroker(Broker):
     def __init__(self, world: World | None = None, settings: Settings | None = None) -> None:
         super().__init__(world, settings)
         self.routes: dict[str, Route] = {}
-        self._topics: dict[str, Route] = {}
+        self._topics: OrderedDict[str, Route] = OrderedDict()
         self._tree: TopicTree[Entry] = TopicTree()
         self._entries: dict[str, Entry] = {}
         self._groups: dict[str, Group] = {}
@@ -128,8 +129,7 @@ class MemoryBroker(Broker):
         if route is None:
             route = Route(validate_topic(topic))
             if len(self._topics) >= self.settings.max_topics:
-                forgotten = next(iter(self._topics))
-                del self._topics[forgotten]
+                forgotten, _ = self._topics.popitem(last=False)
                 self.routes.pop(forgotten, None)
             self._topics[topic] = route
         self._resolve(route)
@@ -172,6 +172,7 @@ class MemoryBroker(Broker):
         entry: Entry = inbox
         if delivery.group is not None:
             entry = Member(self._groups.setdefault(delivery.group, Group(delivery.group)), inbox)
+            inbox.heir_of = self._heir_of(entry)
         self._entries[inbox.name] = entry
         for each in _patterns(pattern):
             self._attach(each, entry)
@@ -212,7 +213,7 @@ class MemoryBroker(Broker):
             return
         for each in _patterns(inbox.pattern):
             self._detach(each, entry)
-        self.roster.part(inbox, self._heir_of(entry) if isinstance(entry, Member) else None)
+        self.roster.part(inbox)
 
     def _heir_of(self, leaver: Member) -> Callable[[Message], Inbox | None]:
         """Who of the group gets a message of the one that leaves; None if nobody stays for it."""
@@ -223,6 +224,7 @@ class MemoryBroker(Broker):
                 for entry in self._tree.match(message.topic)
                 if isinstance(entry, Member)
                 and entry.group is leaver.group
+                and entry is not leaver
                 and not (entry.inbox.closed or entry.inbox.abandoned)
             )
             return leaver.group.pick(stay) if stay else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
@@ -49,7 +49,7 @@ class Refusals:
 
     def __init__(self) -> None:
         self.by_error: Counter[str] = Counter()
-        self._latest: dict[str, Outcome] = {}
+        self._latest: OrderedDict[str, Outcome] = OrderedDict()
 
     @property
     def total(self) -> int:
@@ -60,7 +60,7 @@ class Refusals:
         self._latest.pop(message_id, None)
         self._latest[message_id] = Outcome(who, Fate.REFUSED, f"{type(error).__name__}: {error}", at_ns)
         if len(self._latest) > MAX_REFUSALS:
-            del self._latest[next(iter(self._latest))]
+            self._latest.popitem(last=False)
 
     def find(self, message_id: str) -> Outcome | None:
         return self._latest.get(message_id)

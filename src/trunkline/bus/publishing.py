@@ -74,12 +74,12 @@ class Publishing:
                 full = [inbox]
             else:
                 full.append(inbox)
-        if full is not None or route.special:
+        if full is not None or not route.all_plain:
+            if not route.heard:
+                self._out.unrouted += 1
             unsettled = offer(message, (*(full or ()), *route.special))
             if unsettled is not None:
                 await unsettled.settle(self.settings.backpressure)
-        if not route.heard:
-            self._out.unrouted += 1
         return message_id
 
     async def publish_many(self, topic: str, payloads: Iterable[object], **fields: Unpack[Fields]) -> list[str]:

@@ -65,8 +65,7 @@ class Custody:
         """It was handled. False if the lease had ended before: someone else may have got it since."""
         if not self._release(message):
             return False
-        if self._attempts:
-            self._attempts.pop(message.seq, None)
+        self.forget(message.seq)
         self._inbox.count_delivered(message)
         return True
 
@@ -98,7 +97,6 @@ class Custody:
         if message.ttl_s is None or not self._inbox.expire(message):
             return False
         self._release(message)
-        self._attempts.pop(message.seq, None)
         return True
 
     def _release(self, message: Message) -> bool:
@@ -118,6 +116,7 @@ class Custody:
 
     def _bury(self, message: Message, error: BaseException, cause: Cause) -> None:
         reason = describe(error)
+        attempts = tuple(self._attempts.pop(message.seq, ()))
         self._inbox.settle(message, Fate.DEAD, f"{cause}: {reason}")
         letter = DeadLetter(
             message=message,
@@ -126,7 +125,7 @@ class Custody:
             reason=reason,
             error_type=type(error).__name__,
             traceback=traceback_of(error),
-            attempts=tuple(self._attempts.pop(message.seq, ())),
+            attempts=attempts,
             at_ns=self._inbox.time_ns(),
         )
         self._on_dead(letter, self._inbox)
@@ -139,6 +138,11 @@ class Custody:
         """A message comes from a member of the group that left, with its story."""
         if attempts:
             self._attempts[seq] = attempts
+
+    def forget(self, seq: int) -> None:
+        """The message has its fate: its failed attempts no longer matter."""
+        if self._attempts:
+            self._attempts.pop(seq, None)
 
     def _watch(self) -> None:
         if self._timer is None and (ends := self.leases.next_end()) is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import traceback
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -62,7 +63,7 @@ class DeadLetters:
     def __init__(self, max_letters: int, redeliver: Callable[[str, Message, object], None]) -> None:
         self._max = max_letters
         self._redeliver = redeliver
-        self._letters: dict[tuple[str, int], DeadLetter] = {}
+        self._letters: OrderedDict[tuple[str, int], DeadLetter] = OrderedDict()
         self._origins: dict[tuple[str, int], object] = {}
         self.total = 0
         self.evicted = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 MAX_IDS = 100_000
 
 
@@ -11,7 +13,8 @@ class Window:
     def __init__(self, window_s: float, max_ids: int = MAX_IDS) -> None:
         self.window_s = window_s
         self._max = max_ids
-        self._seen: dict[str, float] = {}
+        # Ordered: taking the first out of a plain dict, again and again, walks over all that were there before.
+        self._seen: OrderedDict[str, float] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -29,6 +32,6 @@ class Window:
         if id in seen:
             return True
         if len(seen) >= self._max:
-            del seen[next(iter(seen))]
+            seen.popitem(last=False)
         seen[id] = now
         return False

@@ -7,7 +7,7 @@ counters are exact for ever, the rows answer `explain` for what happened lately.
 from __future__ import annotations
 
 import enum
-from collections import deque
+from collections import OrderedDict, deque
 
 import msgspec
 
@@ -59,7 +59,7 @@ class Record:
         self.spans: deque[Span] = deque(maxlen=MAX_ROWS)
         self.running: list[int] = []
         """The first number of each batch that is being handed out one by one."""
-        self._rows: dict[int, tuple[Fate, str, int]] = {}
+        self._rows: OrderedDict[int, tuple[Fate, str, int]] = OrderedDict()
         self._forgotten = 0
 
     def delivered(self, first: int, last: int, count: int, now_ns: int) -> None:
@@ -89,8 +89,7 @@ class Record:
         rows.pop(seq, None)
         rows[seq] = (fate, reason, now_ns)
         if len(rows) > MAX_ROWS:
-            oldest = next(iter(rows))
-            del rows[oldest]
+            oldest, _ = rows.popitem(last=False)
             self._forgotten = max(self._forgotten, oldest)
 
     def fate_of(self, seq: int) -> tuple[Fate, str, int] | None:

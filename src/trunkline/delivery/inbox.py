@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from trunkline.delivery.fates import Account, Fate, Outcome, Record
-from trunkline.errors import BackpressureTimeout, Congested, InboxFull
+from trunkline.delivery.lanes import Lanes
+from trunkline.delivery.parking import Parked
+from trunkline.errors import Congested, InboxFull
 from trunkline.message import NORMAL, Message
-from trunkline.settings import Backpressure
 from trunkline.topic import matches
 
 if TYPE_CHECKING:
@@ -40,51 +41,12 @@ Gate = Callable[[Message], str | None]
 """Says why a message is not for this subscriber (a filter, a duplicate), or None to let it in."""
 
 
-class Parked:
-    """A publish that waits for room. The message moves in by itself; `entered` then wakes the publisher."""
-
-    __slots__ = ("entered", "inbox", "message", "since")
-
-    def __init__(self, inbox: Inbox, message: Message) -> None:
-        loop = asyncio.get_running_loop()
-        self.inbox = inbox
-        self.message = message
-        self.entered: asyncio.Future[None] = loop.create_future()
-        self.since = loop.time()
-
-    async def wait(self, limits: Backpressure) -> None:
-        """Return when the message is in the inbox; raise BackpressureTimeout if nobody makes room.
-
-        Cancelled or timed out, the message leaves the waiting line and its fate is recorded as dropped.
-        """
-        loop = asyncio.get_running_loop()
-        # From the moment of parking: a publisher that waits for several waits for all of them at once.
-        deadline = self.since + limits.timeout_s
-        stretch_s = limits.wait_s
-        try:
-            while not self.entered.done():
-                stretch_ends = min(deadline, loop.time() + stretch_s)
-                await asyncio.wait([self.entered], timeout=stretch_ends - loop.time())
-                if self.entered.done():
-                    return
-                if stretch_ends >= deadline:
-                    self.inbox.unpark(self, f"backpressure timeout after {limits.timeout_s:g} s")
-                    raise BackpressureTimeout(self.inbox.name, limits.timeout_s)
-                stretch_s *= 2
-                log.debug("%s is congested: %d publishes wait", self.inbox.name, len(self.inbox.parked))
-        except asyncio.CancelledError:
-            if not self.entered.done():
-                self.inbox.unpark(self, "its publisher was cancelled while waiting for room")
-            raise
-
-
 class Inbox:
     """Messages waiting for one subscriber: highest priority first, first in first out within a priority."""
 
     __slots__ = (
         "_admission",
         "_lanes",
-        "_levels",
         "abandoned",
         "accepted",
         "capacity",
@@ -95,9 +57,9 @@ class Inbox:
         "delivered",
         "gate",
         "gone",
+        "heir_of",
         "held",
         "idle",
-        "in_lanes",
         "leave",
         "marked",
         "max_parked",
@@ -130,11 +92,9 @@ class Inbox:
         self.overflow = overflow
         self.max_parked = max_parked
         self.gate: Gate | None = None
-        self.queue: deque[Message] = deque()
-        """The lane of normal priority. Never replaced: the fast paths keep it."""
-        self._lanes: dict[int, deque[Message]] = {}
-        self._levels: list[int] = []
-        self.in_lanes = 0
+        self._lanes = Lanes()
+        self.queue = self._lanes.normal
+        """The lane of normal priority, for the fast paths."""
         self.room = capacity
         """How long `queue` may grow before `offer` must be asked. 0 while publishers wait or the inbox is closed."""
         self.marked = 0
@@ -154,6 +114,8 @@ class Inbox:
         self.gone = False
         """It has left."""
         self.leave: Callable[[Inbox], None] | None = None
+        self.heir_of: Callable[[Message], Inbox | None] | None = None
+        """Who of its group takes over a message, if it has a group."""
         self.accepted = 0
         self.delivered = 0
         self.settled: dict[Fate, int] = dict.fromkeys((Fate.FILTERED, Fate.EXPIRED, Fate.DROPPED, Fate.DEAD), 0)
@@ -197,42 +159,28 @@ class Inbox:
 
     @property
     def depth(self) -> int:
-        return len(self.queue) + self.in_lanes
+        return len(self.queue) + self._lanes.elsewhere
 
     @property
     def free(self) -> int:
-        return self.capacity - len(self.queue) - self.in_lanes - self.delayed
+        return self.capacity - self.depth - self.delayed
 
     @property
     def in_flight(self) -> int:
-        return len(self.queue) + self.in_lanes + len(self.parked) + self.held + self.delayed
+        return self.depth + len(self.parked) + self.held + self.delayed
 
     def _put(self, message: Message, *, front: bool = False) -> None:
-        if message.priority == NORMAL:
-            lane = self.queue
-        else:
-            lane = self._lane(message.priority)
-            self.in_lanes += 1
-        if front:
-            lane.appendleft(message)
-        else:
-            lane.append(message)
+        self._lanes.put(message, front=front)
         if message.ttl_s is not None or message.requires_ack:
             self.marked += 1
         self._measure()
         if self.sleepers:
             self.wake()
 
-    def _lane(self, priority: int) -> deque[Message]:
-        lane = self._lanes.get(priority)
-        if lane is None:
-            lane = self._lanes[priority] = deque()
-            self._levels = sorted(self._lanes, reverse=True)
-        return lane
-
     def _measure(self) -> None:
-        self.careful = bool(self.parked or self.in_lanes or self.marked)
-        self.room = 0 if self.parked or self.closed or self.abandoned else self.capacity - self.in_lanes - self.delayed
+        elsewhere = self._lanes.elsewhere
+        self.careful = bool(self.parked or elsewhere or self.marked)
+        self.room = 0 if self.parked or self.closed or self.abandoned else self.capacity - elsewhere - self.delayed
 
     def _overflow(self, message: Message) -> Parked | None:
         if self.overflow is not Overflow.BLOCK and not self.settled[Fate.DROPPED]:
@@ -259,16 +207,12 @@ class Inbox:
 
     def _drop_oldest_for(self, message: Message) -> None:
         """Make room by dropping the oldest of the lowest priority, unless that outranks the newcomer."""
-        lowest = next((level for level in reversed(self._levels) if level < NORMAL and self._lanes[level]), None)
-        if lowest is None and self.queue:
-            lowest = NORMAL
-        if lowest is None:
-            lowest = next((level for level in reversed(self._levels) if self._lanes[level]), None)
-        if lowest is None or lowest > message.priority:
+        victim = self._lanes.pop_lowest(message.priority)
+        if victim is None:
             # Everything outranks it, or only delayed retries fill the inbox.
             self.settle(message, Fate.DROPPED, f"drop_oldest: the inbox is full ({self.capacity}) of what ranks higher")
             return
-        victim = self._pop_lane(lowest)
+        self._unmark(victim)
         self.settle(victim, Fate.DROPPED, f"drop_oldest: the inbox is full ({self.capacity})")
         self._put(message)
 
@@ -280,40 +224,24 @@ class Inbox:
         The caller says what becomes of it: `count_delivered`, or `held` and later a fate.
         """
         while True:
-            level = self._next_level()
-            if level is None:
-                if not self.parked:
-                    return None
-                self.admit()
-                if not self.depth:
-                    return None
-                continue
-            message = self._pop_lane(level)
+            message = self._lanes.pop()
+            if message is None:
+                if self.parked:
+                    self.admit()
+                    if self.depth:
+                        continue
+                return None
+            self._unmark(message)
             if self.parked:
                 self._admit_if_worth_it()
             if message.ttl_s is None or not self.expire(message):
                 return message
 
-    def _next_level(self) -> int | None:
-        if self.in_lanes:
-            for level in self._levels:
-                if level < NORMAL and self.queue:
-                    break
-                if self._lanes[level]:
-                    return level
-        return NORMAL if self.queue else None
-
-    def _pop_lane(self, level: int) -> Message:
-        if level == NORMAL:
-            message = self.queue.popleft()
-        else:
-            message = self._lanes[level].popleft()
-            self.in_lanes -= 1
+    def _unmark(self, message: Message) -> None:
         if message.ttl_s is not None or message.requires_ack:
             self.marked -= 1
         if self.careful:
             self._measure()
-        return message
 
     def expire(self, message: Message) -> bool:
         """Whether the message is past its ttl; if so, that is its fate."""
@@ -381,6 +309,13 @@ class Inbox:
             self._put(parked.message)
         self._measure()
 
+    def adopt(self, parked: Parked) -> None:
+        """A publish that waited at another member of the group waits here now, or enters."""
+        self.accepted += 1
+        parked.inbox = self
+        self.parked.append(parked)
+        self.admit()
+
     def unpark(self, parked: Parked, why: str) -> None:
         """Take a publish out of the waiting line; nothing happens if it has entered."""
         if not parked.entered.done():
@@ -406,6 +341,8 @@ class Inbox:
         """Record how it ended, for anything but delivery."""
         self.settled[fate] += 1
         self.record.row(message.seq, fate, reason, self.time_ns())
+        if self.custody is not None:
+            self.custody.forget(message.seq)
         if self.idle is not None:
             self.check_idle()
 
@@ -436,9 +373,7 @@ class Inbox:
 
     def messages(self) -> list[Message]:
         """Everything that waits here, in the order it would be taken; publishes that wait for room come last."""
-        above = [message for level in self._levels if level > NORMAL for message in self._lanes[level]]
-        below = [message for level in self._levels if level < NORMAL for message in self._lanes[level]]
-        return [*above, *self.queue, *below, *(parked.message for parked in self.parked)]
+        return [*self._lanes, *(parked.message for parked in self.parked)]
 
     def unfinished(self) -> list[Message]:
         """Everything that has no fate yet."""
@@ -457,8 +392,13 @@ class Inbox:
             self._admission = None
         while self.parked:
             parked = self.parked.popleft()
-            self.settle(parked.message, Fate.DROPPED, "the subscriber left while its publisher waited for room")
-            parked.entered.set_result(None)
+            heir = None if self.heir_of is None else self.heir_of(parked.message)
+            if heir is not None:
+                self.accepted -= 1
+                heir.adopt(parked)
+            else:
+                self.settle(parked.message, Fate.DROPPED, "the subscriber left while its publisher waited for room")
+                parked.entered.set_result(None)
         self._measure()
         while self.sleepers:
             self.wake()
@@ -468,10 +408,7 @@ class Inbox:
         left = self.messages()
         while self.parked:
             self.parked.popleft().entered.set_result(None)
-        self.queue.clear()
         self._lanes.clear()
-        self._levels = []
-        self.in_lanes = 0
         self.marked = 0
         self._measure()
         return left

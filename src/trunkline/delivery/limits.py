@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from trunkline.settings import Group
 
 MAX_BUCKETS = 10_000
@@ -28,7 +30,7 @@ class Buckets:
     def __init__(self, rate: Rate, max_buckets: int = MAX_BUCKETS) -> None:
         self._rate = rate
         self._max = max_buckets
-        self._levels: dict[str, tuple[float, float]] = {}
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, key: str, now: float) -> float:
         """0 if one token was there, or the seconds until it will be."""

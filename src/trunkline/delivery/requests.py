@@ -6,7 +6,7 @@ Pure bookkeeping: times come in, and whoever waits is a callback. Kernels, actor
 from __future__ import annotations
 
 import enum
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -116,7 +116,7 @@ class Requests:
         self._open: dict[str, Pending] = {}
         # By how long they wait: within one timeout the oldest is always the next to be due. One timer serves all.
         self._by_timeout: dict[float, dict[str, Pending]] = {}
-        self._ended: dict[str, None] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()
         self._max_ended = limits.max_messages
         self.orphans = OrphanBox(limits)
 
@@ -176,7 +176,7 @@ class Requests:
             del self._by_timeout[pending.timeout_s]
         self._ended[request_id] = None
         if len(self._ended) > self._max_ended:
-            del self._ended[next(iter(self._ended))]
+            self._ended.popitem(last=False)
 
     def due(self, now_s: float) -> list[Pending]:
         """Take out the requests whose time is over."""

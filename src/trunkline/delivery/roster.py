@@ -69,7 +69,7 @@ class Roster:
         log.debug("%s subscribes to %s (%d subscribers now)", inbox.name, pattern, len(self._inboxes))
         return inbox, Stream(inbox, inbox.custody, ack=delivery.ack)
 
-    def part(self, inbox: Inbox, heir_of: Callable[[Message], Inbox | None] | None = None) -> None:
+    def part(self, inbox: Inbox) -> None:
         """A subscriber leaves; what it had goes to its heir, or is dropped. Leaving twice is fine."""
         if self._inboxes.pop(inbox.name, None) is None:
             return
@@ -81,7 +81,7 @@ class Roster:
         dropped = 0
         # From the last: each goes before those that went before it, and so they end in order.
         for message in reversed(left):
-            heir = None if heir_of is None else heir_of(message)
+            heir = None if inbox.heir_of is None else inbox.heir_of(message)
             if heir is not None and heir.custody is not None:
                 # The heir's books have it now: here it is as if it had never come.
                 inbox.accepted -= 1
@@ -91,6 +91,7 @@ class Roster:
             else:
                 inbox.settle(message, Fate.DROPPED, "its subscriber left before taking it")
                 dropped += 1
+        inbox.check_idle()
         self._leavers.append(inbox)
         self._departed += inbox.account()
         log.debug("%s left (%d subscribers now, %d messages dropped)", inbox.name, len(self._inboxes), dropped)

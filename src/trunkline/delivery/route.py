@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from trunkline.delivery.inbox import Inbox, Parked
+from trunkline.delivery.inbox import Inbox
+from trunkline.delivery.parking import Parked
 from trunkline.errors import Refused
 from trunkline.message import Message
 from trunkline.settings import Backpressure
@@ -78,7 +79,7 @@ def offer(message: Message, sinks: Iterable[Sink | Tap]) -> Unsettled | None:
 class Route:
     """Where messages on `topic` go. `plain` inboxes are written directly by the fast path, the rest is offered."""
 
-    __slots__ = ("heard", "plain", "published", "sinks", "special", "topic")
+    __slots__ = ("all_plain", "heard", "plain", "published", "sinks", "special", "topic")
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -88,11 +89,14 @@ class Route:
         self.sinks: tuple[Sink | Tap, ...] = ()
         self.heard = False
         """Whether a message here reaches anybody."""
+        self.all_plain = False
+        """Whether it reaches somebody, and plain inboxes only."""
 
     def lead_to(self, plain: list[Inbox], special: list[Sink | Tap]) -> None:
         self.plain = tuple(plain)
         self.special = tuple(special)
         self.sinks = (*self.plain, *self.special)
+        self.all_plain = bool(plain) and not special
         self.heard = any(not isinstance(sink, Tap) or sink.hears for sink in self.sinks)
 
 
@@ -127,9 +131,10 @@ class GroupSink:
         self._members = members
 
     def offer(self, message: Message) -> Parked | None:
+        there = [member for member in self._members if not member.closed and not member.abandoned]
+        # Nobody there: the books of the first say that it is gone.
+        parked = self._group.pick(there or self._members[:1]).offer(message)
         for member in self._members:
             if member.abandoned and member.leave is not None:
                 member.leave(member)
-        there = [member for member in self._members if not member.closed]
-        # Nobody there: the first one's books say that it is gone.
-        return self._group.pick(there or self._members[:1]).offer(message)
+        return parked

@@ -116,10 +116,12 @@ class Stream:
 
     def _take_many(self, max_size: int) -> list[Message]:
         inbox = self._inbox
+        batch: list[Message] = []
         if inbox.careful or not self._simple:
-            batch: list[Message] = []
             while len(batch) < max_size and (message := self._take()) is not None:
                 batch.append(message)
+                if self._simple and not inbox.careful:
+                    break
             return batch
         queue = inbox.queue
         if len(queue) <= max_size:
@@ -220,4 +222,4 @@ class Stream:
             inbox.room = 0
             if inbox.parked:
                 parked = inbox.parked[0].entered
-                parked.get_loop().call_soon_threadsafe(inbox.close)
+                parked.get_loop().call_soon_threadsafe(inbox.leave or Inbox.close, inbox)
