@@ -420,3 +420,16 @@ async def test_where_a_message_went(trial: Trial) -> None:
         "filters": Fate.FILTERED,
         "left": Fate.DROPPED,
     }
+
+
+async def test_what_a_silent_member_lets_lapse_goes_to_another(trial: Trial) -> None:
+    delivery = Delivery(group="g", ack=True, lease_s=1, retry=Retry(attempts=3, delay_s=0.1, jitter=0))
+    silent = await trial.open("t", delivery)
+    await trial.publish("t", "1")
+    await trial.take(silent)
+    lively = await trial.open("t", delivery)
+    again = await trial.take(lively)
+    assert (text(again), again.attempts) == ("1", 1)
+    assert lively.ack(again)
+    trial.balanced()
+    assert (silent.account().accepted, lively.account().delivered) == (0, 1)

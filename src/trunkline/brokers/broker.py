@@ -50,7 +50,8 @@ class Broker(abc.ABC):
         """Take messages, in order. When it returns, they are in the inboxes (in memory) or in the outbox.
 
         A batch is of one kind: all have the topic, priority, ttl and need of acknowledgement of the first. Raises
-        Refused if a subscriber's policy says so, PartlyRefused for several; the others have the messages all the same.
+        Refused if a subscriber's policy says so, PartlyRefused for several; the other subscribers have the message all
+        the same. After a backpressure timeout the rest of the batch is refused, too, and offered to nobody.
         """
 
     @abc.abstractmethod

@@ -80,7 +80,9 @@ class Custody:
             self._bury(failed, error, cause)
             return None
         pause_s = self._retry.pause_s(attempt, self._chance)
-        timer = asyncio.get_running_loop().call_later(pause_s, self._try_again, failed.seq)
+        # Whoever let a lease end may be dead: another member of the group, if there is one, gets the next attempt.
+        elsewhere = cause is Cause.NOT_ACKNOWLEDGED
+        timer = asyncio.get_running_loop().call_later(pause_s, self._try_again, failed.seq, elsewhere)
         self._delayed[failed.seq] = (failed, timer)
         self._inbox.delay()
         return pause_s
@@ -90,13 +92,6 @@ class Custody:
         if not self._release(message):
             return False
         self._inbox.return_to_front(message)
-        return True
-
-    def expired(self, message: Message) -> bool:
-        """Whether a held message is past its ttl; if so, it is released with that fate."""
-        if message.ttl_s is None or not self._inbox.expire(message):
-            return False
-        self._release(message)
         return True
 
     def _release(self, message: Message) -> bool:
@@ -109,10 +104,11 @@ class Custody:
             self._inbox.wake()
         return True
 
-    def _try_again(self, seq: int) -> None:
+    def _try_again(self, seq: int, elsewhere: bool) -> None:
         message, _ = self._delayed.pop(seq)
         self._inbox.delayed -= 1
-        self._inbox.return_to_front(message)
+        if not (elsewhere and self._inbox.pass_on(message)):
+            self._inbox.return_to_front(message)
 
     def _bury(self, message: Message, error: BaseException, cause: Cause) -> None:
         reason = describe(error)
@@ -134,8 +130,12 @@ class Custody:
         """The failed attempts at a message that is on its way."""
         return self._attempts.get(seq, [])
 
+    def surrender(self, seq: int) -> list[Attempt]:
+        """The failed attempts at a message that goes to somebody else."""
+        return self._attempts.pop(seq, [])
+
     def inherit(self, seq: int, attempts: list[Attempt]) -> None:
-        """A message comes from a member of the group that left, with its story."""
+        """A message comes from another member of the group, with its story."""
         if attempts:
             self._attempts[seq] = attempts
 
@@ -161,10 +161,10 @@ class Custody:
     def outcome_of(self, message: Message) -> Outcome | None:
         name = self._inbox.name
         if message.seq in self.leases:
-            attempt = len(self._attempts.get(message.seq, ())) + 1
+            attempt = len(self.history_of(message.seq)) + 1
             return Outcome(name, Fate.IN_FLIGHT, f"being handled, attempt {attempt}")
         if message.seq in self._delayed:
-            failures = self._attempts.get(message.seq, [])
+            failures = self.history_of(message.seq)
             return Outcome(name, Fate.IN_FLIGHT, f"failed {len(failures)} times ({failures[-1].error}), waits to retry")
         return None
 

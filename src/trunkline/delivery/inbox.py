@@ -330,6 +330,27 @@ class Inbox:
         """A message that was handed out goes first again."""
         self._put(message, front=True)
 
+    def pass_on(self, message: Message) -> bool:
+        """Give a message to another member of the group; False if there is nobody.
+
+        The other's books have it then: here it is as if it had never come.
+        """
+        heir = None if self.heir_of is None else self.heir_of(message)
+        if heir is None or heir.custody is None or self.custody is None:
+            return False
+        self.accepted -= 1
+        heir.accepted += 1
+        heir.custody.inherit(message.seq, self.custody.surrender(message.seq))
+        heir.return_to_front(message)
+        self._measure()
+        self.check_idle()
+        if self.parked:
+            self.admit()
+        if self.sleepers:
+            # It may have been the last that could come back to them.
+            self.wake()
+        return True
+
     def delay(self) -> None:
         """A message that was handed out waits for its next attempt: it keeps its place in the capacity."""
         self.delayed += 1

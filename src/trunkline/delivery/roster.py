@@ -81,14 +81,7 @@ class Roster:
         dropped = 0
         # From the last: each goes before those that went before it, and so they end in order.
         for message in reversed(left):
-            heir = None if inbox.heir_of is None else inbox.heir_of(message)
-            if heir is not None and heir.custody is not None:
-                # The heir's books have it now: here it is as if it had never come.
-                inbox.accepted -= 1
-                heir.accepted += 1
-                heir.custody.inherit(message.seq, inbox.custody.history_of(message.seq))
-                heir.return_to_front(message)
-            else:
+            if not inbox.pass_on(message):
                 inbox.settle(message, Fate.DROPPED, "its subscriber left before taking it")
                 dropped += 1
         inbox.check_idle()

@@ -162,7 +162,10 @@ class Stream:
         return self.custody.ack(message)
 
     def nack(self, message: Message, reason: str = "not handled") -> float | None:
-        """It was not handled: it is tried again after the pause returned, or is a dead letter now (None)."""
+        """It was not handled: it is tried again after the pause returned.
+
+        None if that was the last attempt and it is a dead letter now, or if its lease had ended before.
+        """
         return self.custody.fail(message, Nacked(reason), Cause.HANDLER_FAILED)
 
     def reject(self, message: Message, reason: str) -> None:
