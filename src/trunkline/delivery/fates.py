@@ -7,7 +7,7 @@ counters are exact for ever, the rows answer `explain` for what happened lately.
 from __future__ import annotations
 
 import enum
-from collections import OrderedDict, deque
+from collections import OrderedDict
 
 import msgspec
 
@@ -56,7 +56,7 @@ class Record:
 
     def __init__(self) -> None:
         self.exact = False
-        self.spans: deque[Span] = deque(maxlen=MAX_ROWS)
+        self.spans: list[Span] = []
         self.running: list[int] = []
         """The first number of each batch that is being handed out one by one."""
         self._rows: OrderedDict[int, tuple[Fate, str, int]] = OrderedDict()
@@ -75,6 +75,8 @@ class Record:
                 span.until_ns = now_ns
                 return
         self.spans.append(Span(first, last, count, now_ns, now_ns))
+        if len(self.spans) > MAX_ROWS:
+            del self.spans[0]
 
     def delivered_one(self, seq: int, now_ns: int) -> None:
         if self.exact:
