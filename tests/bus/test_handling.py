@@ -445,3 +445,98 @@ def test_names_are_told_apart() -> None:
         assert bus.subscribers("t") == ["work", "work#2"]
 
     on_bus(main)
+
+
+def test_what_is_cancelled_inside_a_handler_is_its_failure_not_the_end_of_it() -> None:
+    async def main(bus: tl.Bus) -> None:
+        seen: list[int] = []
+
+        @bus.on("t", retry=tl.Retry(attempts=1))
+        async def work(n: int) -> None:
+            if n == 0:
+                inner = asyncio.create_task(asyncio.sleep(100))
+                inner.cancel()
+                await inner
+            seen.append(n)
+
+        await bus.publish_many("t", [0, 1])
+        await until(lambda: seen == [1])
+        (letter,) = bus.dead_letters
+        assert letter.error_type == "CancelledError"
+
+    on_bus(main)
+
+
+def test_answer_that_is_refused_does_not_repeat_the_work_nor_end_the_handler() -> None:
+    async def no_answers(batch: tl.hooks.Batch, forward: tl.hooks.Forward) -> None:
+        if batch[0].type in (tl.MessageType.RESPONSE, tl.MessageType.ERROR, tl.MessageType.ACK):
+            raise tl.RateLimited("answers", 1)
+        await forward(batch)
+
+    async def main(bus: tl.Bus) -> None:
+        calls: list[str] = []
+
+        @bus.on("well")
+        async def well() -> str:
+            calls.append("well")
+            return "done"
+
+        @bus.on("ill", retry=tl.Retry(attempts=1))
+        async def ill() -> None:
+            calls.append("ill")
+            raise ValueError
+
+        for _ in range(2):
+            assert await bus.try_request("well", timeout_s=1) is None
+            assert await bus.try_request("ill", timeout_s=1) is None
+            await bus.publish("well", requires_ack=True, reply_to="acks")
+        await bus.quiet()
+        assert sorted(calls) == ["ill"] * 2 + ["well"] * 4
+        assert bus.accounts()["well"].delivered == 4
+
+    on_bus(main, hooks=[no_answers])
+
+
+def test_trouble_around_the_function_does_not_end_the_handler() -> None:
+    async def main(bus: tl.Bus) -> None:
+        seen: list[int] = []
+
+        @bus.on("t", retry=tl.Retry(attempts=1))
+        async def work(n: int) -> None:
+            seen.append(n)
+
+        def listener(message: tl.Message, well: bool) -> None:
+            if message.decode() == 0:
+                raise RuntimeError("a listener that fails")
+
+        bus.on_handled(listener)
+        await bus.publish_many("t", [0, 1])
+        await until(lambda: seen == [0, 1])
+        await bus.quiet()
+
+    on_bus(main)
+
+
+def test_error_that_cannot_speak_is_answered_all_the_same() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    async def main(bus: tl.Bus) -> None:
+        @bus.on("t", retry=tl.Retry(attempts=1))
+        async def work() -> None:
+            raise Mute
+
+        with pytest.raises(tl.RequestFailed, match="Mute"):
+            await bus.request("t")
+
+    on_bus(main)
+
+
+def test_registering_without_an_event_loop_says_what_to_do() -> None:
+    async def work() -> None: ...
+
+    bus = tl.connect()
+    with pytest.raises(tl.UsageError, match="inside `async with"):
+        bus.handle("t", work)
+    assert bus.subscribers("t") == []

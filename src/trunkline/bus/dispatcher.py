@@ -17,7 +17,7 @@ from trunkline.bus.handlers import Call
 from trunkline.delivery.deadletters import Cause, describe
 from trunkline.delivery.fates import Account
 from trunkline.delivery.stream import Stream
-from trunkline.errors import HandlerTimeout, PayloadError, Reject
+from trunkline.errors import Closed, HandlerTimeout, PayloadError, Refused, Reject
 from trunkline.message import Message, MessageType
 from trunkline.settings import Settings
 from trunkline.topic import is_wild
@@ -114,10 +114,13 @@ class Handler:
             except asyncio.CancelledError:
                 self._custody.give_back(message)
                 raise
+            except Exception as error:
+                # Not the function: what we do around it. One message must not end the handler.
+                log.exception("%s: handling %s went wrong", self.name, message.id)
+                self._custody.fail(message, error)
 
     async def _handle(self, message: Message) -> None:
-        custody = self._custody
-        custody.working.add(message.seq)
+        self._custody.working.add(message.seq)
         try:
             arguments = self._call.arguments(message, self._bus.settings.max_message_bytes)
         except PayloadError as error:
@@ -128,14 +131,26 @@ class Handler:
             result = await (self._run(message, arguments) if self._guarded() else self._call.run(*arguments))
             # None from one that listens to many topics (a monitor on ">") is no answer.
             if message.type is MessageType.REQUEST and (result is not None or not self._wild):
-                await self._bus.respond(message, result)
+                await self._tell(self._bus.respond(message, result), message)
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            # Nobody stops this worker: something that the function waited for was cancelled.
+            await self._failed(message, error, Cause.HANDLER_FAILED)
         except Exception as error:
             await self._failed(message, error, _CAUSES.get(type(error), Cause.HANDLER_FAILED))
         else:
-            custody.ack(message)
+            self._custody.ack(message)
             self._bus.handled(message, True)
             if message.requires_ack and message.reply_to is not None and message.type is not MessageType.REQUEST:
-                await self._bus.acknowledge(message)
+                await self._tell(self._bus.acknowledge(message), message)
+
+    async def _tell(self, answer: Awaitable[str], message: Message) -> None:
+        """Send an answer. If it is refused, the work is done all the same: doing it again would not help."""
+        try:
+            await answer
+        except (Refused, Closed) as error:
+            log.warning("%s handled %s, but its answer could not be sent: %s", self.name, message.id, describe(error))
 
     def _guarded(self) -> bool:
         return self._timeout_s is not None or bool(self._bus.arounds)
@@ -152,10 +167,10 @@ class Handler:
                     raise
                 raise HandlerTimeout(self.name, self._timeout_s) from error
 
-    async def _failed(self, message: Message, error: Exception, cause: Cause) -> None:
+    async def _failed(self, message: Message, error: BaseException, cause: Cause) -> None:
         pause_s = self._custody.fail(message, error, cause)
         self._bus.handled(message, False)
         if pause_s is not None:
             log.info("%s failed on %s, next attempt in %.3g s: %s", self.name, message.id, pause_s, describe(error))
         elif message.type is MessageType.REQUEST and not self._wild:
-            await self._bus.respond_error(message, error)
+            await self._tell(self._bus.respond_error(message, error), message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, Unpack
 from weakref import WeakSet
@@ -16,6 +17,7 @@ from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery, DeliveryOptions
 from trunkline.delivery.route import Sink, Take
 from trunkline.delivery.stream import Stream
+from trunkline.errors import UsageError
 from trunkline.hooks.hook import Hook
 from trunkline.message import Message
 from trunkline.settings import Group, Settings, build
@@ -81,6 +83,13 @@ class Handling(Requesting):
         message is tried again as `retry` says (3 attempts by default), and then is a dead letter.
         """
         self._out.check_open()
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise UsageError(
+                f"{name_of(function)} needs a running event loop: register handlers inside `async with connect(…)`, "
+                "or use connect_blocking"
+            ) from None
         name = options.pop("name", None) or self.broker.roster.free_name(name_of(function))
         return self._start(function, lambda delivery: self.broker.subscribe(pattern, delivery), name, dict(options))
 

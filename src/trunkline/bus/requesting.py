@@ -11,6 +11,7 @@ import msgspec
 from trunkline.brokers.broker import Broker
 from trunkline.bus.outgoing import State
 from trunkline.bus.publishing import RAW, Publishing, encode
+from trunkline.delivery.deadletters import describe
 from trunkline.delivery.requests import OrphanBox, Pending, Requests
 from trunkline.errors import BusClosed, InvalidPayload, RequestFailed, RequestTimeout
 from trunkline.hooks.hook import Hook
@@ -110,7 +111,8 @@ class Requesting(Publishing):
 
     def respond_error(self, request: Message, error: BaseException) -> Awaitable[str]:
         """Answer a request with an error: the requester gets RequestFailed."""
-        return self._answer(request, MessageType.ERROR, Failure(type(error).__name__, str(error)))
+        kind, _, detail = describe(error).partition(": ")
+        return self._answer(request, MessageType.ERROR, Failure(kind, detail))
 
     def acknowledge(self, message: Message) -> Awaitable[str]:
         """Tell the `reply_to` of a message that it was handled. Handlers need not call it."""

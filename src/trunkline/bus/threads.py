@@ -71,4 +71,5 @@ class ThreadDoor:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         while (item := self._next()) is not None:
-            item[3].set_exception(BusClosed(self._name))
+            if item[3].set_running_or_notify_cancel():
+                item[3].set_exception(BusClosed(self._name))
