@@ -189,10 +189,6 @@ def test_options_tables() -> None:
     assert {row[0] for row in rules} == set(tl.Rule.__struct_fields__) - {"id", "handler", "priority", "enabled"}
 
 
-def test_the_readme_has_a_place_for_measurements() -> None:
-    assert "<!-- measured -->" in (ROOT / "README.md").read_text().splitlines()
-
-
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
 def test_every_example_is_mentioned(path: Path) -> None:
     if path.stem != "__init__":
