@@ -108,7 +108,14 @@ class Handler:
 
     async def _work(self) -> None:
         at_work.set(True)
-        while (message := await self._stream.recv()) is not None:
+        stream = self._stream
+        while True:
+            # As `recv`, without a coroutine of its own for each message.
+            message = stream.take()
+            if message is None:
+                if await stream.more():
+                    continue
+                return
             try:
                 await self._handle(message)
             except asyncio.CancelledError:
@@ -128,7 +135,8 @@ class Handler:
             await self._failed(message, error, Cause.INVALID_PAYLOAD)
             return
         try:
-            result = await (self._run(message, arguments) if self._guarded() else self._call.run(*arguments))
+            guarded = self._timeout_s is not None or self._bus.arounds
+            result = await (self._run(message, arguments) if guarded else self._call.run(*arguments))
             # None from one that listens to many topics (a monitor on ">") is no answer.
             if message.type is MessageType.REQUEST and (result is not None or not self._wild):
                 await self._tell(self._bus.respond(message, result), message)
@@ -151,9 +159,6 @@ class Handler:
             await answer
         except (Refused, Closed) as error:
             log.warning("%s handled %s, but its answer could not be sent: %s", self.name, message.id, describe(error))
-
-    def _guarded(self) -> bool:
-        return self._timeout_s is not None or bool(self._bus.arounds)
 
     async def _run(self, message: Message, arguments: list[Any]) -> Any:
         with contextlib.ExitStack() as stack:

@@ -40,7 +40,7 @@ class Leases:
     def holds(self, message: Message) -> bool:
         """Whether this very attempt at the message is held: a later one is somebody else's."""
         held = self._held.get(message.seq)
-        return held is not None and held[0].attempts == message.attempts
+        return held is not None and (held[0] is message or held[0].attempts == message.attempts)
 
     def due(self, now: float) -> list[Message]:
         """What is held past its lease, longest first; it stays held until `end` or `renew`."""

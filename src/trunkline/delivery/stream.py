@@ -54,14 +54,14 @@ class Stream:
     async def recv(self) -> Message | None:
         """The next message, or None when the stream is closed and empty. Cancelling takes nothing."""
         while True:
-            if (message := self._take()) is not None:
+            if (message := self.take()) is not None:
                 return message
-            if not await self._more():
+            if not await self.more():
                 return None
 
     def try_recv(self) -> Message:
         """The next message, now; raises StreamEmpty if there is none, StreamClosed if there will be none."""
-        if (message := self._take()) is not None:
+        if (message := self.take()) is not None:
             return message
         if self._ended:
             raise StreamClosed(self.name)
@@ -90,9 +90,9 @@ class Stream:
                     if message is not None:
                         record.delivered(first, message.seq, inbox.delivered - before, inbox.time_ns())
                     inbox.check_idle()
-            elif (message := self._take()) is not None:
+            elif (message := self.take()) is not None:
                 yield message
-            elif not await self._more():
+            elif not await self.more():
                 return
 
     async def batches(self, max_size: int = 1000) -> AsyncIterator[list[Message]]:
@@ -100,10 +100,11 @@ class Stream:
         while True:
             if batch := self._take_many(max_size):
                 yield batch
-            elif not await self._more():
+            elif not await self.more():
                 return
 
-    def _take(self) -> Message | None:
+    def take(self) -> Message | None:
+        """The next message, now, or None: at the end, too, which `more` tells."""
         if self.custody.full:
             return None
         message = self._inbox.pull()
@@ -118,7 +119,7 @@ class Stream:
         inbox = self._inbox
         batch: list[Message] = []
         if inbox.careful or not self._simple:
-            while len(batch) < max_size and (message := self._take()) is not None:
+            while len(batch) < max_size and (message := self.take()) is not None:
                 batch.append(message)
                 if self._simple and not inbox.careful:
                     break
@@ -142,7 +143,7 @@ class Stream:
         inbox = self._inbox
         return inbox.closed and not inbox.depth and not inbox.held and not inbox.delayed
 
-    async def _more(self) -> bool:
+    async def more(self) -> bool:
         """Wait until there may be something to take; False at the end."""
         inbox = self._inbox
         if inbox.depth and not self.custody.full:
