@@ -48,7 +48,8 @@ class Publishing:
         if route is None or fields:
             return await self._out.launch(self.message(topic, payload, **fields))
         if payload.__class__ is bytes:
-            body, content_type = payload, RAW
+            body: Any = payload
+            content_type = RAW
         else:
             body, content_type = encode(payload, self._content_type)
         if len(body) > self._small:
