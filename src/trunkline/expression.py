@@ -26,11 +26,10 @@ _TOO_DEEP: Final = f"it is nested deeper than {MAX_DEPTH} levels; split it"
 class Filter:
     """A compiled expression. A call decodes the payload once at most, and raises nothing, whatever the payload."""
 
-    __slots__ = ("_test", "expression", "needs_payload")
+    __slots__ = ("_test", "expression")
 
-    def __init__(self, expression: str, needs_payload: bool, test: Test) -> None:
+    def __init__(self, expression: str, test: Test) -> None:
         self.expression = expression
-        self.needs_payload = needs_payload
         self._test = test
 
     def __call__(self, header: object, payload: Callable[[], object]) -> bool:
@@ -59,8 +58,7 @@ def compile_filter(expression: str) -> Filter:
         raise InvalidExpression(expression, _TOO_DEEP) from error
     _check_depth(expression, tree)
     translation = Translation(expression, source)
-    test = translation.function(translation.term(tree))
-    return Filter(expression, translation.needs_payload, test)
+    return Filter(expression, translation.function(translation.term(tree)))
 
 
 def _check_depth(expression: str, tree: ast.expr) -> None:

@@ -86,7 +86,6 @@ class Translation:
         self._source = source
         self._scope = dict(SCOPE)
         self._kept = 0
-        self.needs_payload = False
 
     def function(self, term: Term) -> Test:
         result = term.code if term.kind is Kind.FLAG else _negate(_negate(_settle(term)))
@@ -148,7 +147,6 @@ class Translation:
             raise self._unknown("name", name, [*_FIELDS, *_LITERALS])
         if name != "payload":
             return Term(ast.Attribute(_name("header"), name, ast.Load()), _FIELDS[name])
-        self.needs_payload = True
         is_read = ast.Compare(_name("decoded"), [ast.IsNot()], [_name("UNREAD")])
         read = _assign("decoded", _invoke("decode", _name("payload")))
         return Term(ast.IfExp(is_read, _name("decoded"), read), _FIELDS[name])

@@ -18,6 +18,7 @@ from trunkline.errors import (
     InvalidPriority,
     InvalidTopic,
     InvalidTtl,
+    MessageTooLarge,
     MissingCorrelationId,
 )
 from trunkline.topic import REPLIES, endpoint, validate_topic
@@ -48,6 +49,8 @@ class Priority(enum.IntEnum):
 
 
 NORMAL = 50
+MAX_PAYLOAD_BYTES = 1024**3
+"""No message is larger, whatever a bus allows; its own limit, 10 MiB by default, is checked by `bus.message`."""
 PUBLISH = MessageType.PUBLISH
 
 
@@ -151,6 +154,8 @@ class Message(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             content_type = self.content_type or raw
         else:
             payload, content_type = codec.encode(payload, self.content_type or codec.MSGPACK)
+        if len(payload) > MAX_PAYLOAD_BYTES:
+            raise MessageTooLarge(len(payload), MAX_PAYLOAD_BYTES)
         force_setattr(self, "payload", payload)
         force_setattr(self, "content_type", content_type)
 

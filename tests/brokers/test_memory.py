@@ -433,3 +433,12 @@ async def test_what_a_silent_member_lets_lapse_goes_to_another(trial: Trial) -> 
     assert lively.ack(again)
     trial.balanced()
     assert (silent.account().accepted, lively.account().delivered) == (0, 1)
+
+
+async def test_who_subscribes_is_logged_with_the_number_of_subscribers(
+    trial: Trial, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("DEBUG", logger="trunkline.delivery"):
+        for number in (1, 2):
+            stream = await trial.open("orders.*")
+            assert f"{stream.name} subscribes to orders.* ({number} subscribers now)" in caplog.messages

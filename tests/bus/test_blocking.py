@@ -136,3 +136,9 @@ def test_blocking_call_from_the_bus_thread_is_refused_not_a_deadlock() -> None:
 
         with pytest.raises(tl.RequestFailed, match="wait for itself"):
             bus.request("t", timeout_s=5)
+
+
+def test_run_reaches_what_has_no_blocking_twin() -> None:
+    with tl.connect_blocking() as bus:
+        assert bus.run(lambda inner: inner.router.rules()) == []
+        assert isinstance(bus.run(lambda inner: inner.publish("t")), str)

@@ -392,6 +392,17 @@ def test_publishing_from_threads_keeps_each_threads_order() -> None:
     asyncio.run(main())
 
 
+def test_door_of_a_loop_that_ended_says_so() -> None:
+    async def main() -> tl.ThreadDoor:
+        async with tl.connect() as bus:
+            return bus.from_thread()
+
+    door = asyncio.run(main())
+    for _ in range(2):
+        with pytest.raises(tl.BusClosed):
+            door.publish("t")
+
+
 def test_closed_bus_says_so_for_every_call() -> None:
     async def main(bus: tl.Bus) -> None:
         async with bus.subscribe("t"):

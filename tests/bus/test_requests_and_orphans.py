@@ -129,6 +129,19 @@ def test_failing_responder_is_an_error_at_once() -> None:
     on_bus(main)
 
 
+def test_error_text_that_is_too_long_is_cut_not_lost() -> None:
+    async def main(bus: tl.Bus) -> None:
+        @bus.on("t", retry=tl.Retry(attempts=1))
+        async def talks() -> None:
+            raise ValueError("x" * 100_000)
+
+        with pytest.raises(tl.RequestFailed) as caught:
+            await bus.request("t")
+        assert len(caught.value.detail) == 10_000
+
+    on_bus(main, settings=tl.Settings(max_message_bytes=20_000))
+
+
 def test_retrying_responder_answers_in_the_end() -> None:
     async def main(bus: tl.Bus) -> None:
         calls: list[int] = []

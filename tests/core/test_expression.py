@@ -356,14 +356,6 @@ def test_the_payload_is_decoded_at_most_once_and_only_if_reached(expression: str
         assert len(calls) == decodes * call
 
 
-@pytest.mark.parametrize(
-    ("expression", "needs"),
-    [("priority > 5", False), ("sender == 'payload'", False), ("exists(payload.x)", True), ("false and payload", True)],
-)
-def test_needs_payload(expression: str, needs: bool) -> None:
-    assert compile_filter(expression).needs_payload is needs
-
-
 def test_a_filter_keeps_its_expression() -> None:
     compiled = compile_filter(" priority > 5 ")
     assert isinstance(compiled, Filter)

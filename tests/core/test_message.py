@@ -415,6 +415,12 @@ def test_decode_gives_plain_values_or_a_type() -> None:
 # Size and time
 
 
+def test_a_message_above_the_ceiling_is_refused_when_built() -> None:
+    # Zeroed pages that nobody touches: this takes no memory.
+    with pytest.raises(MessageTooLarge):
+        build(payload=bytes(1024**3 + 1))
+
+
 @pytest.mark.parametrize(("payload", "size"), [(b"", 0), (b"abc", 3), ("abc", 4), (None, 1)])
 def test_the_size_is_that_of_the_payload(payload: Any, size: int) -> None:
     assert build(payload=payload).size == size

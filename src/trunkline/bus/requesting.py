@@ -21,6 +21,9 @@ from trunkline.topic import REPLIES, REPLY_PREFIX, validate_topic
 
 T = TypeVar("T")
 
+MAX_DETAIL = 10_000
+"""Of an error's text, so much is sent: an answer must fit where its request did."""
+
 
 class Failure(msgspec.Struct, frozen=True):
     """The payload of an ERROR response."""
@@ -112,7 +115,7 @@ class Requesting(Publishing):
     def respond_error(self, request: Message, error: BaseException) -> Awaitable[str]:
         """Answer a request with an error: the requester gets RequestFailed."""
         kind, _, detail = describe(error).partition(": ")
-        return self._answer(request, MessageType.ERROR, Failure(kind, detail))
+        return self._answer(request, MessageType.ERROR, Failure(kind, detail[:MAX_DETAIL]))
 
     def acknowledge(self, message: Message) -> Awaitable[str]:
         """Tell the `reply_to` of a message that it was handled. Handlers need not call it."""

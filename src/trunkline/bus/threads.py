@@ -30,7 +30,7 @@ class ThreadDoor:
     def publish(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> Future[str]:
         """Publish soon; the future gives the id, or the error. Wait for it, or go on.
 
-        Raises RuntimeError if the bus's event loop has ended.
+        Raises BusClosed if the bus's event loop has ended.
         """
         future: Future[str] = Future()
         with self._lock:
@@ -38,7 +38,11 @@ class ThreadDoor:
             asleep, self._awake = not self._awake, True
         # Whoever finds the loop asleep wakes it; the others ride along.
         if asleep:
-            self._loop.call_soon_threadsafe(self._open)
+            try:
+                self._loop.call_soon_threadsafe(self._open)
+            except RuntimeError as error:
+                self._awake = False
+                raise BusClosed(self._name) from error
         return future
 
     def _open(self) -> None:
