@@ -442,3 +442,28 @@ async def test_who_subscribes_is_logged_with_the_number_of_subscribers(
         for number in (1, 2):
             stream = await trial.open("orders.*")
             assert f"{stream.name} subscribes to orders.* ({number} subscribers now)" in caplog.messages
+
+
+async def test_closing_again_does_not_touch_a_successor_of_the_same_name(trial: Trial) -> None:
+    first = await trial.open("t", Delivery(name="worker"))
+    await first.aclose()
+    second = await trial.open("t", Delivery(name="worker"))
+    await first.aclose()
+    await trial.publish("t", "1")
+    await trial.takes(second, "1")
+    assert trial.broker.subscribers("t") == ["worker"]
+
+
+async def test_a_link_that_was_refused_is_not_there(trial: Trial) -> None:
+    for _ in range(2):
+        with pytest.raises(InvalidTopic):
+            trial.broker.link("a..b", "_to.me")
+
+
+async def test_a_group_is_forgotten_with_its_last_member(trial: Trial) -> None:
+    broker = trial.broker
+    assert isinstance(broker, MemoryBroker)
+    for number in range(3):
+        async with broker.subscribe("t", Delivery(group=f"g{number}")), broker.subscribe("u", GROUP):
+            assert len(broker._groups) == 2
+    assert not broker._groups

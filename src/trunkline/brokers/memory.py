@@ -171,7 +171,9 @@ class MemoryBroker(Broker):
         inbox, stream = self.roster.join(pattern, delivery, self._leave)
         entry: Entry = inbox
         if delivery.group is not None:
-            entry = Member(self._groups.setdefault(delivery.group, Group(delivery.group)), inbox)
+            group = self._groups.setdefault(delivery.group, Group(delivery.group))
+            group.size += 1
+            entry = Member(group, inbox)
             inbox.heir_of = self._heir_of(entry)
         self._entries[inbox.name] = entry
         for each in _patterns(pattern):
@@ -191,8 +193,9 @@ class MemoryBroker(Broker):
         """Send what matches `pattern` also to whoever listens on `topic`; False if that was so already."""
         if (pattern, topic) in self._links:
             return False
-        link = self._links[(pattern, topic)] = Link(validate_topic(topic))
+        link = Link(validate_topic(topic))
         self._attach(validate_pattern(pattern), link)
+        self._links[(pattern, topic)] = link
         return True
 
     def unlink(self, pattern: str, topic: str) -> bool:
@@ -208,12 +211,17 @@ class MemoryBroker(Broker):
         return self._tree.remove(pattern, entry)
 
     def _leave(self, inbox: Inbox) -> None:
-        entry = self._entries.pop(inbox.name, None)
-        if entry is None:
+        # By what it is, not by its name: that may be somebody else's by now.
+        if inbox.gone:
             return
+        entry = self._entries.pop(inbox.name)
         for each in _patterns(inbox.pattern):
             self._detach(each, entry)
         self.roster.part(inbox)
+        if isinstance(entry, Member):
+            entry.group.size -= 1
+            if not entry.group.size:
+                del self._groups[entry.group.name]
 
     def _heir_of(self, leaver: Member) -> Callable[[Message], Inbox | None]:
         """Who of the group gets a message of the one that leaves; None if nobody stays for it."""

@@ -71,13 +71,14 @@ class Roster:
 
     def part(self, inbox: Inbox) -> None:
         """A subscriber leaves; what it had goes to its heir, or is dropped. Leaving twice is fine."""
-        if self._inboxes.pop(inbox.name, None) is None:
+        if inbox.gone:
             return
+        inbox.gone = True
+        del self._inboxes[inbox.name]
         assert inbox.custody is not None
         inbox.custody.close()
         left = inbox.discard()
         inbox.close()
-        inbox.gone = True
         dropped = 0
         # From the last: each goes before those that went before it, and so they end in order.
         for message in reversed(left):

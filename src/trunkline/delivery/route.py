@@ -105,6 +105,8 @@ class Group:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.size = 0
+        """How many members it has, on whatever topics."""
         self._turn = 0
 
     def pick(self, members: Sequence[Inbox]) -> Inbox:
