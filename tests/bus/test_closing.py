@@ -205,3 +205,18 @@ def test_cancelled_closing_closes_at_once() -> None:
         assert len(await bus.aclose()) == 1
 
     on_bus(main)
+
+
+def test_handler_that_closes_its_own_bus_does_not_hang() -> None:
+    async def main(bus: tl.Bus) -> None:
+        @bus.on("stop")
+        async def stop() -> None:
+            await bus.aclose(drain_s=1)
+
+        await bus.publish("stop")
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(10):
+            left = await bus.aclose()
+        assert [item.message.topic for item in left] == ["stop"]
+
+    on_bus(main)

@@ -540,3 +540,20 @@ def test_registering_without_an_event_loop_says_what_to_do() -> None:
     with pytest.raises(tl.UsageError, match="inside `async with"):
         bus.handle("t", work)
     assert bus.subscribers("t") == []
+
+
+def test_dead_letter_whose_notice_would_be_malformed_is_kept_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(bus: tl.Bus) -> None:
+        topic = "x" * 255
+
+        @bus.on(topic)
+        async def rejects() -> None:
+            raise tl.Reject("no")
+
+        async with bus.subscribe("_dead.>"):
+            await bus.publish(topic)
+            await until(lambda: bus.dead_letters)
+            await asyncio.sleep(1)
+
+    on_bus(main)
+    assert any("nobody could be told" in message for message in caplog.messages)

@@ -11,10 +11,11 @@ from typing import Any, Self
 import msgspec
 
 from trunkline.brokers.broker import Broker
-from trunkline.bus.dispatcher import Handler
+from trunkline.bus.dispatcher import Handler, at_work
 from trunkline.bus.handling import Handling
 from trunkline.bus.observe import Explanation, Lazy, Stats
 from trunkline.bus.outgoing import State
+from trunkline.bus.requesting import MAX_DETAIL
 from trunkline.bus.threads import ThreadDoor
 from trunkline.delivery.deadletters import DeadLetter, DeadLetters
 from trunkline.delivery.fates import Account, Fate, Outcome
@@ -143,23 +144,27 @@ class Bus(Handling):
         task.add_done_callback(self._notices.discard)
 
     async def _tell(self, topic: str, letter: DeadLetter) -> None:
-        # Payload, format and trace as they were; whom it was for and what it asked no longer count.
-        notice = letter.message.replace(
-            id="",
-            topic=topic,
-            type=MessageType.ERROR,
-            sender=self.name,
-            timestamp_ns=0,
-            correlation_id=letter.message.id,
-            headers={"subscriber": letter.subscriber, "cause": letter.cause.value, "reason": letter.reason},
-            recipient=None,
-            request_id=None,
-            reply_to=None,
-            ttl_s=None,
-            requires_ack=False,
-            attempts=0,
-        )
         try:
+            # Payload, format and trace as they were; whom it was for and what it asked no longer count.
+            notice = letter.message.replace(
+                id="",
+                topic=topic,
+                type=MessageType.ERROR,
+                sender=self.name,
+                timestamp_ns=0,
+                correlation_id=letter.message.id,
+                headers={
+                    "subscriber": letter.subscriber,
+                    "cause": letter.cause.value,
+                    "reason": letter.reason[:MAX_DETAIL],
+                },
+                recipient=None,
+                request_id=None,
+                reply_to=None,
+                ttl_s=None,
+                requires_ack=False,
+                attempts=0,
+            )
             await self.post(notice)
         except TrunklineError as error:
             log.warning("nobody could be told of the dead letter %s: %s", letter.message.id, error)
@@ -186,10 +191,14 @@ class Bus(Handling):
             return await asyncio.shield(self._closing)
         except asyncio.CancelledError:
             self._hurry.set()
-            await self._closing
+            # A handler that closes its own bus is stopped by that: it must not wait for who waits for it.
+            if not at_work.get():
+                await self._closing
             raise
 
     async def _close(self, drain_s: float) -> list[Unfinished]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + drain_s
         if self._door is not None:
             await self._door.aclose(drain_s)
         self._routes = {}
@@ -198,7 +207,8 @@ class Bus(Handling):
         streams = list(self._streams)
         drain = asyncio.create_task(self._drain(streams))
         hurry = asyncio.create_task(self._hurry.wait())
-        await asyncio.wait([drain, hurry], timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
+        left_s = max(0.0, deadline - loop.time())
+        await asyncio.wait([drain, hurry], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
         await _cancel([drain, hurry])
         if drain.done() and not drain.cancelled() and (error := drain.exception()) is not None:
             log.error("closing went wrong, going on with it", exc_info=error)
