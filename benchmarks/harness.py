@@ -11,7 +11,7 @@ import signal
 import statistics
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -56,6 +56,8 @@ class Case:
     """Messages (or calls) of the first try; from it follows the size that takes a fitting time."""
     fixed: bool = False
     """The size is part of the question: it is not fitted."""
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
+    """What all measurements share, such as the servers of the peers."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -89,6 +91,12 @@ def run(
     As many rounds as fit the budget, at least 5 and at most 15, or exactly `rounds`. A given `size` is used for every
     side as it is; otherwise each side's is fitted, so that all measurements take about as long.
     """
+    with case.around():
+        done = _rounds(case, budget_s, rounds, size)
+    return summarize(case, done, *surroundings)
+
+
+def _rounds(case: Case, budget_s: float, rounds: int | None, size: int | None) -> list[Round]:
     began = time.perf_counter()
     sides: dict[str, Measure] = {OURS: case.ours, **case.peers}
     wanted_s = measure_s(budget_s, len(sides))
@@ -101,7 +109,7 @@ def run(
         start = time.perf_counter()
         done.append({name: take(sides[name], sizes[name]).value for name in order(list(sides), len(done))})
         longest_s = max(longest_s, time.perf_counter() - start)
-    return summarize(case, done, *surroundings)
+    return done
 
 
 def take(measure: Measure, size: int) -> Sample:

@@ -14,6 +14,7 @@ LAYERS = [
     ["errors", "topic", "codec", "clock", "settings", "message", "expression"],
     ["delivery"],
     ["hooks", "brokers"],
+    ["journal"],
     ["bus"],
     ["connect"],
     ["testing"],

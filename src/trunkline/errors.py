@@ -25,6 +25,7 @@ TrunklineError
 │   ├── InboxFull                a subscriber whose policy is `reject` has no room
 │   ├── CircuitOpen
 │   ├── RateLimited
+│   ├── NotStored                the journal could not write it
 │   ├── HookFailed               a hook raised
 │   └── PartlyRefused            some of a batch: which, and why
 ├── RequestError
@@ -35,6 +36,10 @@ TrunklineError
 │   ├── NotAcknowledged          whoever held it let its lease end
 │   ├── Nacked                   whoever held it said so
 │   └── Reject                   raised by a handler: do not retry, keep it as a dead letter
+├── JournalError
+│   ├── JournalLocked            another process writes to it
+│   ├── JournalUnusable          it cannot be opened, or not written to
+│   └── JournalDamaged           a batch or a file is not what was written
 ├── StreamEmpty                  try_recv: nothing there right now, but it is not closed
 └── Closed                       it was closed before, or while, you used it
     ├── BusClosed
@@ -70,6 +75,10 @@ __all__ = [
     "InvalidSettings",
     "InvalidTopic",
     "InvalidTtl",
+    "JournalDamaged",
+    "JournalError",
+    "JournalLocked",
+    "JournalUnusable",
     "MessageExpired",
     "MessageTooLarge",
     "MissingCorrelationId",
@@ -77,6 +86,7 @@ __all__ = [
     "Nacked",
     "NotAcknowledged",
     "NotHandled",
+    "NotStored",
     "PartlyRefused",
     "PayloadError",
     "RateLimited",
@@ -268,6 +278,16 @@ class RateLimited(Refused):
         self.retry_in_s = retry_in_s
 
 
+class NotStored(Refused):
+    """`retryable` is True: nobody has seen the message, and the disk may have room again."""
+
+    retryable = True
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the journal could not write the message, and nobody has seen it: {why}")
+        self.why = why
+
+
 class HookFailed(Refused):
     def __init__(self, hook: str, error: Exception) -> None:
         super().__init__(f"the hook {hook} failed: {type(error).__name__}: {error}")
@@ -336,6 +356,38 @@ class Nacked(NotHandled):
 
 class Reject(NotHandled):
     """Raise it in a handler to send the message to the dead letters at once, without further attempts."""
+
+
+class JournalError(TrunklineError):
+    pass
+
+
+class JournalLocked(JournalError):
+    retryable = True
+
+    def __init__(self, path: str, pid: int | None) -> None:
+        who = f"the process {pid}" if pid else "another process"
+        super().__init__(f"{who} writes to the journal {path}: one at a time; reading needs no turn")
+        self.path = path
+        self.pid = pid
+
+
+class JournalUnusable(JournalError):
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"the journal {path} cannot be used: {why}")
+        self.path = path
+        self.why = why
+
+
+class JournalDamaged(JournalError):
+    """`first` and `last` are the numbers of the messages that cannot be read."""
+
+    def __init__(self, first: int, last: int, where: str, why: str) -> None:
+        super().__init__(f"messages {first} to {last} ({where}) are damaged: {why}; all others can be read")
+        self.first = first
+        self.last = last
+        self.where = where
+        self.why = why
 
 
 class StreamEmpty(TrunklineError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Generic, TypeVar
 
 from trunkline.errors import InvalidTopic
@@ -83,6 +84,30 @@ def matches(pattern: str, topic: str) -> bool:
         if index >= len(given) or token not in ("*", given[index]):
             return False
     return len(wanted) == len(given)
+
+
+def covers(wide: str, narrow: str) -> bool:
+    """Whether every topic that matches the pattern `narrow` also matches `wide`."""
+    given = narrow.split(".")
+    wanted = wide.split(".")
+    for index, token in enumerate(wanted):
+        if token == ">":
+            return len(given) > index
+        if index >= len(given) or given[index] == ">" or token not in ("*", given[index]):
+            return False
+    return len(wanted) == len(given)
+
+
+def overlaps(one: str, other: str) -> bool:
+    """Whether some topic matches both patterns."""
+    for left, right in zip_longest(one.split("."), other.split(".")):
+        if left is None or right is None:
+            return False
+        if ">" in (left, right):
+            return True
+        if left != right and "*" not in (left, right):
+            return False
+    return True
 
 
 class _Node(Generic[T]):

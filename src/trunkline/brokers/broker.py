@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Sequence as Batch
-from typing import ClassVar
+from types import MappingProxyType
+from typing import ClassVar, Protocol
 
 from trunkline.clock import Sequence, World
+from trunkline.delivery.fates import Outcome
 from trunkline.delivery.options import Delivery
+from trunkline.delivery.requests import Why
 from trunkline.delivery.roster import Roster
-from trunkline.delivery.route import Route, Take
+from trunkline.delivery.route import Route, Take, Unsettled
 from trunkline.delivery.stream import Stream
 from trunkline.errors import Unsupported
 from trunkline.message import Message
 from trunkline.settings import Settings
 from trunkline.topic import matches
+
+UNNUMBERED = -1
+"""The number of a message that gets its own when it is stored. Not 0, which would have it checked again."""
+
+Troubles = list[tuple[Message, Unsettled]]
+"""Messages that are stored, and wait for room at a subscriber, or were refused by one."""
 
 
 class Feature(enum.StrEnum):
@@ -28,6 +37,21 @@ class Feature(enum.StrEnum):
     BACKPRESSURE = "backpressure"
     LINKS = "links to endpoints"
     DURABLE = "durable topics"
+
+
+class Lane(Protocol):
+    """The way in for a topic that is stored. Messages put there get their number in place, when they are stored."""
+
+    heard: bool
+    """Whether a message here reaches anybody."""
+
+    def put(self, message: Message) -> Awaitable[Troubles | None]:
+        """Take one plain message. Awaited, it is stored and handed out; raises NotStored."""
+
+    def put_many(self, messages: Batch[Message], *, plain: bool) -> Awaitable[Troubles | None]: ...
+
+    async def settle(self, troubles: Troubles, of: int) -> None:
+        """Wait where a full inbox has the policy `block`; raise Refused, or PartlyRefused if they were several."""
 
 
 class Broker(abc.ABC):
@@ -44,6 +68,9 @@ class Broker(abc.ABC):
         """The subscribers in this process."""
         self.routes: Mapping[str, Route] = {}
         """Routes of topics in use, if publishers may write to the inboxes directly. Empty: they call `publish`."""
+
+    lanes: Mapping[str, Lane] = MappingProxyType({})
+    """Topics that are stored before they are handed out, if publishers may put messages there directly."""
 
     @abc.abstractmethod
     async def publish(self, batch: Batch[Message]) -> None:
@@ -91,7 +118,27 @@ class Broker(abc.ABC):
         if feature not in self.features:
             raise Unsupported(self.name, feature.value)
 
+    def lane(self, topic: str) -> Lane | None:
+        """How a topic is published that is stored before it is handed out; None if it is not stored."""
+        return None
+
+    def pause(self) -> None:
+        """Hand out nothing more of what is stored: the bus is about to close."""
+        return
+
     # What the broker can tell
+
+    def find(self, message_id: str) -> Message | None:
+        """A message it has stored, if it stores any."""
+        return None
+
+    def outcomes(self, message: Message) -> list[Outcome]:
+        """What it has stored of a message's fates."""
+        return []
+
+    def recall_orphans(self, max_age_s: float) -> list[tuple[Message, Why, float]]:
+        """Orphans it has stored, with their age in seconds."""
+        return []
 
     def subscribers(self, topic: str) -> list[str]:
         """The names of who would get a message on this topic, as far as this process knows."""

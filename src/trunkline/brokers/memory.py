@@ -51,6 +51,8 @@ class MemoryBroker(Broker):
     def __init__(self, world: World | None = None, settings: Settings | None = None) -> None:
         super().__init__(world, settings)
         self.routes: dict[str, Route] = {}
+        self._resolved = self.routes
+        """All routes in use; `routes` may hold fewer, if some topics are not for the publishers' short cut."""
         self._topics: OrderedDict[str, Route] = OrderedDict()
         self._tree: TopicTree[Entry] = TopicTree()
         self._entries: dict[str, Entry] = {}
@@ -73,8 +75,8 @@ class MemoryBroker(Broker):
         waited = False
         while at < count:
             # Asked again after each wait: subscriptions may have changed meanwhile.
-            route = self.route(first.topic)
-            if plain and not route.special and (room := _room(route, count - at)) > 0:
+            route = self.resolve(first.topic)
+            if plain and not route.special and (room := room_for(route, count - at)) > 0:
                 chunk = batch[at : at + room] if at or room < count else batch
                 if waited:
                     self._renumber(chunk)
@@ -118,11 +120,14 @@ class MemoryBroker(Broker):
         for message in messages:
             force_setattr(message, "seq", self.sequence.next())
 
-    def route(self, topic: str) -> Route:
+    def route(self, topic: str) -> Route | None:
+        return self.resolve(topic)
+
+    def resolve(self, topic: str) -> Route:
         """The route of a topic: found once, then kept until subscriptions change."""
         if self._closed:
             raise StreamClosed("the memory broker")
-        route = self.routes.get(topic)
+        route = self._resolved.get(topic)
         if route is not None:
             return route
         route = self._topics.get(topic)
@@ -130,13 +135,13 @@ class MemoryBroker(Broker):
             route = Route(validate_topic(topic))
             if len(self._topics) >= self.settings.max_topics:
                 forgotten, _ = self._topics.popitem(last=False)
-                self.routes.pop(forgotten, None)
+                self._resolved.pop(forgotten, None)
             self._topics[topic] = route
-        self._resolve(route)
-        self.routes[topic] = route
+        self._lead(route)
+        self._resolved[topic] = route
         return route
 
-    def _resolve(self, route: Route) -> None:
+    def _lead(self, route: Route) -> None:
         plain: list[Inbox] = []
         special: list[Sink | Tap] = []
         groups: dict[Group, list[Inbox]] = {}
@@ -204,11 +209,14 @@ class MemoryBroker(Broker):
 
     def _attach(self, pattern: str, entry: Entry) -> None:
         self._tree.add(pattern, entry)
-        self.routes.clear()
+        self._forget_routes()
 
     def _detach(self, pattern: str, entry: Entry) -> bool:
-        self.routes.clear()
+        self._forget_routes()
         return self._tree.remove(pattern, entry)
+
+    def _forget_routes(self) -> None:
+        self._resolved.clear()
 
     def _leave(self, inbox: Inbox) -> None:
         # By what it is, not by its name: that may be somebody else's by now.
@@ -249,7 +257,7 @@ class MemoryBroker(Broker):
         return names
 
     def heard(self, topic: str) -> bool:
-        return self.route(topic).heard
+        return self.resolve(topic).heard
 
     def published_by_topic(self) -> dict[str, int]:
         return {topic: route.published for topic, route in self._topics.items() if route.published}
@@ -258,7 +266,7 @@ class MemoryBroker(Broker):
         self._closed = True
         for inbox in self.roster:
             self._leave(inbox)
-        self.routes.clear()
+        self._forget_routes()
 
 
 def _take_numbers(messages: Batch[Message]) -> None:
@@ -267,7 +275,7 @@ def _take_numbers(messages: Batch[Message]) -> None:
         force_setattr(message, "seq", 0)
 
 
-def _room(route: Route, wanted: int) -> int:
+def room_for(route: Route, wanted: int) -> int:
     """For how many messages, up to `wanted`, all inboxes of a route have room."""
     return min(wanted, *(inbox.room - len(inbox.queue) for inbox in route.plain)) if route.plain else wanted
 

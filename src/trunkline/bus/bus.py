@@ -110,7 +110,7 @@ class Bus(Handling):
     def explain(self, message_id: str) -> Explanation:
         """Where a message went, and why."""
         refusal = self._out.refusals.find(message_id)
-        message = self._find(message_id)
+        message = self._find(message_id) or self.broker.find(message_id)
         if message is None:
             if refusal is not None:
                 return Explanation(message_id, None, (refusal,))
@@ -119,6 +119,8 @@ class Bus(Handling):
         outcomes = self.broker.roster.outcomes(message)
         if refusal is not None:
             outcomes.append(refusal)
+        known = {outcome.subscriber for outcome in outcomes}
+        outcomes += [outcome for outcome in self.broker.outcomes(message) if outcome.subscriber not in known]
         note = "" if outcomes else "accepted, and nobody subscribed to its topic at the time"
         return Explanation(message_id, message, tuple(outcomes), note)
 
@@ -172,6 +174,7 @@ class Bus(Handling):
     # Life
 
     async def __aenter__(self) -> Self:
+        self._recall_orphans()
         return self
 
     async def __aexit__(
@@ -202,6 +205,7 @@ class Bus(Handling):
         if self._door is not None:
             await self._door.aclose(drain_s)
         self._routes = {}
+        self._lanes = {}
         self._out.state = State.DRAINING
         # Held here: a consumer that comes to the end lets go of its stream, which is then ours to close.
         streams = list(self._streams)
@@ -214,7 +218,7 @@ class Bus(Handling):
             log.error("closing went wrong, going on with it", exc_info=error)
         self._out.state = State.CLOSED
         parts: list[Handler | Stream] = [*self._handlers, *streams]
-        left = [(part.name, message) for part in parts for message in part.unfinished()]
+        left = [(part, message) for part in parts for message in part.unfinished()]
         for part in parts:
             await part.aclose()
         await _cancel(self._notices)
@@ -224,8 +228,16 @@ class Bus(Handling):
             await self.broker.aclose()
         if left:
             log.warning("closed with %d messages unfinished: aclose() returns them", len(left))
-        reason = "the bus closed before it was handled"
-        return [Unfinished(message, Outcome(name, Fate.DROPPED, reason, self._time_ns())) for name, message in left]
+        now_ns = self._time_ns()
+        return [
+            Unfinished(
+                message,
+                Outcome(part.name, Fate.IN_FLIGHT, "stays in the journal, and comes again", now_ns)
+                if part.durable
+                else Outcome(part.name, Fate.DROPPED, "the bus closed before it was handled", now_ns),
+            )
+            for part, message in left
+        ]
 
     async def quiet(self) -> None:
         """Return when no handler of this bus has anything to do: all that was published so far is handled or dead."""
@@ -234,7 +246,9 @@ class Bus(Handling):
             await asyncio.gather(*(handler.quiet() for handler in self._handlers))
 
     async def _drain(self, streams: list[Stream]) -> None:
-        if not self._owns_broker:
+        if self._owns_broker:
+            self.broker.pause()
+        else:
             # Other buses go on publishing: without this there would be no end.
             for handler in self._handlers:
                 handler.stop()

@@ -80,6 +80,10 @@ class Handler:
     def pattern(self) -> str:
         return self._stream.pattern
 
+    @property
+    def durable(self) -> bool:
+        return self._stream.durable
+
     def account(self) -> Account:
         return self._stream.account()
 

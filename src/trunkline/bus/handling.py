@@ -64,6 +64,8 @@ class Handling(Requesting):
     def _require(self, delivery: Delivery) -> None:
         if delivery.group is not None:
             self.broker.require(Feature.GROUPS)
+        if delivery.durable:
+            self.broker.require(Feature.DURABLE)
         if delivery.ack:
             self.broker.require(Feature.ACKNOWLEDGEMENT)
 

@@ -13,12 +13,20 @@ from itertools import groupby
 import msgspec
 from msgspec.structs import force_setattr
 
-from trunkline.brokers.broker import Broker
+from trunkline.brokers.broker import UNNUMBERED, Broker
 from trunkline.bus.dispatcher import at_work
 from trunkline.bus.observe import History, Refusals, Senders
 from trunkline.clock import Ids
 from trunkline.delivery.route import Route, offer
-from trunkline.errors import BusClosed, HookFailed, MessageExpired, MessageTooLarge, PartlyRefused, Refused
+from trunkline.errors import (
+    BusClosed,
+    HookFailed,
+    MessageExpired,
+    MessageTooLarge,
+    NotStored,
+    PartlyRefused,
+    Refused,
+)
 from trunkline.hooks.hook import Batch, Hook, Passage, in_order
 from trunkline.message import Message
 from trunkline.settings import Settings
@@ -39,6 +47,7 @@ class Outgoing:
         self.hooks = in_order(hooks)
         # Without routes every message goes the whole way, through the hooks.
         self._routes: Mapping[str, Route] = {} if self.hooks else broker.routes
+        self._numbered_by_hook = any(getattr(hook, "numbers", False) for hook in self.hooks)
         self.ids = Ids(broker.world.uuid7)
         self.history = History(settings.history)
         self._small = settings.history.max_payload_bytes
@@ -150,13 +159,17 @@ class Outgoing:
 
     def refuse(self, message: Message, error: BaseException) -> None:
         """Put on record that the publisher was told no."""
-        self.refusals.add(message.id, self._name, error, self._broker.world.time_ns())
+        now_ns = self._broker.world.time_ns()
+        self.refusals.add(message.id, self._name, error, now_ns)
+        if message.seq > 0 and (ledger := self._broker.roster.ledger) is not None:
+            ledger.refused(message, self._name, f"{type(error).__name__}: {error}", now_ns)
 
     async def _accept(self, batch: Batch) -> None:
         failures: list[tuple[Message, Exception]] = []
         for _, same in groupby(self._fresh(batch, failures), key=_kind):
             run = list(same)
             topic = run[0].topic
+            stored = self._broker.lane(topic) is not None
             self.total += len(run)
             if not self._broker.heard(topic):
                 self.unrouted += len(run)
@@ -168,8 +181,15 @@ class Outgoing:
             except asyncio.CancelledError as error:
                 self.refuse_unheard(run, error)
                 raise
+            except NotStored as error:
+                self.total -= len(run)
+                failures.extend((message, error) for message in run)
+                self.refuse_unheard(run, error)
             except Refused as error:
                 failures.append((run[0], error))
+            finally:
+                if stored:
+                    self.remember_stored(run)
         if failures:
             raise failures[0][1] if len(batch) == 1 else PartlyRefused(failures, len(batch))
 
@@ -179,10 +199,22 @@ class Outgoing:
             if (error := self._too_late(message)) is not None:
                 failures.append((message, error))
                 continue
-            numbered = msgspec.structs.replace(message, seq=self._broker.sequence.next())
+            if self._broker.lane(message.topic) is not None:
+                # It gets its number when it is stored, and is remembered then.
+                yield msgspec.structs.replace(message, seq=UNNUMBERED)
+                continue
+            kept = self._numbered_by_hook and message.seq > 0
+            numbered = message if kept else msgspec.structs.replace(message, seq=self._broker.sequence.next())
             self.history.remember(numbered)
             self.senders.add(numbered.sender)
             yield numbered
+
+    def remember_stored(self, messages: Iterable[Message]) -> None:
+        """These have got their numbers, if they were stored."""
+        for message in messages:
+            if message.seq > 0:
+                self.history.remember(message)
+                self.senders.add(message.sender)
 
 
 def _kind(message: Message) -> tuple[str, int, float | None, bool]:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
 from trunkline import codec
-from trunkline.brokers.broker import Broker
+from trunkline.brokers.broker import UNNUMBERED, Broker, Lane
 from trunkline.bus.outgoing import Outgoing
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.route import Route, offer
-from trunkline.errors import PartlyRefused
+from trunkline.errors import NotStored, PartlyRefused
 from trunkline.hooks.hook import Hook
 from trunkline.message import Fields, Message, MessageType
 from trunkline.settings import Settings
@@ -29,6 +29,7 @@ class Publishing:
         self._out = Outgoing(broker, name, self.settings, hooks)
         # For the short cut of `publish`, bound once. Without routes every message goes the whole way.
         self._routes: Mapping[str, Route] = {} if self._out.hooks else broker.routes
+        self._lanes: Mapping[str, Lane] = {} if self._out.hooks else broker.lanes
         self._time_ns = broker.world.time_ns
         self._ids = self._out.ids
         self._sequence = broker.sequence
@@ -39,14 +40,17 @@ class Publishing:
     async def publish(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> str:
         """Publish to everyone whose pattern matches; return the message's id.
 
-        In memory, the message is in the inboxes when this returns. Order is kept per publisher, topic and priority.
+        In memory, the message is in the inboxes when this returns. On a durable topic it is on disk, too; cancelled
+        before that, it may or may not have been published. Order is kept per publisher, topic and priority.
         Waits where a full inbox has the policy `block`; raises Refused if a hook, a limit or a policy says no.
         Cancelled while waiting, the message is dropped where it still waited.
         """
         # The short cut: no field set, no hook, small payload, topic known. Every nanosecond here is in the benchmarks.
         route = self._routes.get(topic)
         if route is None or fields:
-            return await self._out.launch(self.message(topic, payload, **fields))
+            if fields or (lane := self._lanes.get(topic)) is None:
+                return await self._out.launch(self.message(topic, payload, **fields))
+            return await self._store(lane, topic, payload)
         if payload.__class__ is bytes:
             body: Any = payload
             content_type = RAW
@@ -83,6 +87,28 @@ class Publishing:
                 await unsettled.settle(self.settings.backpressure)
         return message_id
 
+    async def _store(self, lane: Lane, topic: str, payload: object) -> str:
+        """The short cut for a topic that is stored first."""
+        body: Any
+        body, content_type = (payload, RAW) if payload.__class__ is bytes else encode(payload, self._content_type)
+        out = self._out
+        if len(body) > self._small:
+            return await out.launch(self.message(topic, payload))
+        now_ns = self._time_ns()
+        message = Message(self._ids.next(now_ns), topic, body, now_ns, UNNUMBERED, self.name, content_type)
+        try:
+            troubles = await lane.put(message)
+        except NotStored as error:
+            out.refuse(message, error)
+            raise
+        out.total += 1
+        self._remember(message)
+        if not lane.heard:
+            out.unrouted += 1
+        if troubles:
+            await lane.settle(troubles, 1)
+        return message.id
+
     async def publish_many(self, topic: str, payloads: Iterable[object], **fields: Unpack[Fields]) -> list[str]:
         """Publish several payloads on one topic, in order, as one batch; return their ids.
 
@@ -90,7 +116,8 @@ class Publishing:
         """
         values = payloads if isinstance(payloads, (list, tuple)) else list(payloads)
         route = self._routes.get(topic)
-        if fields or route is None or route.special or not values:
+        lane = self._lanes.get(topic)
+        if fields or not values or (lane is None and (route is None or route.special)):
             return await self._publish_batch(topic, values, fields)
         kind = RAW
         bodies: Sequence[Any] = values
@@ -104,8 +131,18 @@ class Publishing:
             return await self._publish_batch(topic, values, fields)
         now_ns = self._time_ns()
         name = self.name
-        first = self._sequence.last + 1
         ids = self._ids.take(len(bodies), now_ns)
+        if lane is not None:
+            await self._store_many(
+                lane,
+                [
+                    Message(message_id, topic, body, now_ns, UNNUMBERED, name, kind)
+                    for message_id, body in zip(ids, bodies, strict=True)
+                ],
+            )
+            return ids
+        assert route is not None
+        first = self._sequence.last + 1
         batch = [
             Message(message_id, topic, body, now_ns, seq, name, kind)
             for message_id, body, seq in zip(ids, bodies, range(first, first + len(ids)), strict=True)
@@ -124,6 +161,23 @@ class Publishing:
             self._out.refuse_unheard(batch, error)
             raise
         return ids
+
+    async def _store_many(self, lane: Lane, batch: list[Message]) -> None:
+        out = self._out
+        try:
+            troubles = await lane.put_many(batch, plain=True)
+        except NotStored as error:
+            for message in batch:
+                out.refuse(message, error)
+            if len(batch) == 1:
+                raise
+            raise PartlyRefused([(message, error) for message in batch], len(batch)) from error
+        out.total += len(batch)
+        out.history.add_many(batch)
+        if not lane.heard:
+            out.unrouted += len(batch)
+        if troubles:
+            await lane.settle(troubles, len(batch))
 
     async def _publish_batch(self, topic: str, values: Iterable[object], fields: Fields) -> list[str]:
         batch = [self.message(topic, value, **fields) for value in values]

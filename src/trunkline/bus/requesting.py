@@ -12,7 +12,8 @@ from trunkline.brokers.broker import Broker
 from trunkline.bus.outgoing import State
 from trunkline.bus.publishing import RAW, Publishing, encode
 from trunkline.delivery.deadletters import describe
-from trunkline.delivery.requests import OrphanBox, Pending, Requests
+from trunkline.delivery.ledger import Ledger
+from trunkline.delivery.requests import Orphan, OrphanBox, Pending, Requests
 from trunkline.errors import BusClosed, InvalidPayload, RequestFailed, RequestTimeout
 from trunkline.hooks.hook import Hook
 from trunkline.message import NORMAL, Fields, Message, MessageType
@@ -36,6 +37,7 @@ class Requesting(Publishing):
     def __init__(self, broker: Broker, name: str, settings: Settings | None, hooks: Iterable[Hook]) -> None:
         super().__init__(broker, name, settings, hooks)
         self._requests = Requests(self.settings.orphans)
+        self._requests.orphans.ledger = broker.roster.ledger
         self._timer: asyncio.TimerHandle | None = None
         self._reply_topic = f"{REPLY_PREFIX}{self._ids.next(self._time_ns())}"
         self._untap = [broker.tap(topic, self._take_answer) for topic in (self._reply_topic, REPLIES)]
@@ -202,6 +204,17 @@ class Requesting(Publishing):
     def _take_answer(self, message: Message) -> None:
         if not self._requests.answer(message):
             self._requests.keep_orphan(message, self.now())
+
+    def record_in(self, ledger: Ledger) -> None:
+        """From now on, somebody writes down what becomes of messages."""
+        self.broker.roster.record_in(ledger)
+        self._requests.orphans.ledger = ledger
+
+    def _recall_orphans(self) -> None:
+        """Orphans that the broker has stored, as far as they are not too old to be claimed."""
+        now = self.now()
+        for message, why, age_s in self.broker.recall_orphans(self.settings.orphans.max_age_s):
+            self._requests.orphans.restore(Orphan(message, why, now - age_s))
 
     @property
     def orphans(self) -> OrphanBox:

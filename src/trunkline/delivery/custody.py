@@ -85,6 +85,8 @@ class Custody:
         timer = asyncio.get_running_loop().call_later(pause_s, self._try_again, failed.seq, elsewhere)
         self._delayed[failed.seq] = (failed, timer)
         self._inbox.delay()
+        if self._inbox.ledger is not None:
+            self._inbox.ledger.retrying(self._inbox, failed, self._attempts[failed.seq], pause_s)
         return pause_s
 
     def give_back(self, message: Message) -> bool:
@@ -116,7 +118,7 @@ class Custody:
         self._inbox.settle(message, Fate.DEAD, f"{cause}: {reason}")
         letter = DeadLetter(
             message=message,
-            subscriber=self._inbox.name,
+            subscriber=self._inbox.role,
             cause=cause,
             reason=reason,
             error_type=type(error).__name__,

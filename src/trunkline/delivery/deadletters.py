@@ -6,12 +6,15 @@ import enum
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from trunkline.errors import UsageError
 from trunkline.message import Message
+
+if TYPE_CHECKING:
+    from trunkline.delivery.ledger import Ledger
 
 
 class Cause(enum.StrEnum):
@@ -67,6 +70,7 @@ class DeadLetters:
         self._origins: dict[tuple[str, int], object] = {}
         self.total = 0
         self.evicted = 0
+        self.ledger: Ledger | None = None
 
     def __len__(self) -> int:
         return len(self._letters)
@@ -117,13 +121,16 @@ class DeadLetters:
         except BaseException:
             self._letters[key], self._origins[key] = kept, origin
             raise
+        if self.ledger is not None:
+            self.ledger.revived(letter, message)
         return message
 
     def remove(self, letter: DeadLetter) -> bool:
-        return self._take((letter.subscriber, letter.message.seq)) is not None
+        removed = self._take((letter.subscriber, letter.message.seq)) is not None
+        if removed and self.ledger is not None:
+            self.ledger.removed(letter)
+        return removed
 
     def clear(self) -> int:
-        count = len(self._letters)
-        self._letters.clear()
-        self._origins.clear()
-        return count
+        """Throw all of them away; say how many that were."""
+        return sum(self.remove(letter) for letter in self)

@@ -21,6 +21,8 @@ from trunkline.topic import matches
 
 if TYPE_CHECKING:
     from trunkline.delivery.custody import Custody
+    from trunkline.delivery.deadletters import Attempt
+    from trunkline.delivery.ledger import Ledger
 
 log = logging.getLogger("trunkline.delivery")
 
@@ -49,6 +51,7 @@ class Inbox:
         "_lanes",
         "abandoned",
         "accepted",
+        "back",
         "capacity",
         "careful",
         "closed",
@@ -61,6 +64,7 @@ class Inbox:
         "held",
         "idle",
         "leave",
+        "ledger",
         "marked",
         "max_parked",
         "name",
@@ -69,6 +73,7 @@ class Inbox:
         "pattern",
         "queue",
         "record",
+        "role",
         "room",
         "settled",
         "sleepers",
@@ -86,6 +91,8 @@ class Inbox:
         max_parked: int = 10_000,
     ) -> None:
         self.name = name
+        self.role = name
+        """In whose name it works: its own, or that of the durable subscription it shares."""
         self.pattern = pattern
         self.time_ns = time_ns
         self.capacity = capacity
@@ -117,6 +124,10 @@ class Inbox:
         self.leave: Callable[[Inbox], None] | None = None
         self.heir_of: Callable[[Message], Inbox | None] | None = None
         """Who of its group takes over a message, if it has a group."""
+        self.back: Callable[[Message, list[Attempt]], None] | None = None
+        """Where a message goes that has no heir: back to the journal it came from. None: it is dropped."""
+        self.ledger: Ledger | None = None
+        """Who writes its fates down."""
         self.accepted = 0
         self.delivered = 0
         self.settled: dict[Fate, int] = dict.fromkeys((Fate.FILTERED, Fate.EXPIRED, Fate.DROPPED, Fate.DEAD), 0)
@@ -254,7 +265,10 @@ class Inbox:
 
     def count_delivered(self, message: Message) -> None:
         self.delivered += 1
-        self.record.delivered_one(message.seq, self.time_ns())
+        now_ns = self.time_ns()
+        self.record.delivered_one(message.seq, now_ns)
+        if self.ledger is not None:
+            self.ledger.delivered_one(self, message, now_ns)
         if self.idle is not None:
             self.check_idle()
 
@@ -332,17 +346,23 @@ class Inbox:
         self._put(message, front=True)
 
     def pass_on(self, message: Message) -> bool:
-        """Give a message to another member of the group; False if there is nobody.
+        """Give a message to another member of the group, or back to where it came from; False if there is neither.
 
         The other's books have it then: here it is as if it had never come.
         """
         heir = None if self.heir_of is None else self.heir_of(message)
-        if heir is None or heir.custody is None or self.custody is None:
+        if self.custody is None:
             return False
-        self.accepted -= 1
-        heir.accepted += 1
-        heir.custody.inherit(message.seq, self.custody.surrender(message.seq))
-        heir.return_to_front(message)
+        if heir is not None and heir.custody is not None:
+            self.accepted -= 1
+            heir.accepted += 1
+            heir.custody.inherit(message.seq, self.custody.surrender(message.seq))
+            heir.return_to_front(message)
+        elif self.back is not None and self.gone:
+            self.accepted -= 1
+            self.back(message, self.custody.surrender(message.seq))
+        else:
+            return False
         self._measure()
         self.check_idle()
         if self.parked:
@@ -362,7 +382,10 @@ class Inbox:
     def settle(self, message: Message, fate: Fate, reason: str) -> None:
         """Record how it ended, for anything but delivery."""
         self.settled[fate] += 1
-        self.record.row(message.seq, fate, reason, self.time_ns())
+        now_ns = self.time_ns()
+        self.record.row(message.seq, fate, reason, now_ns)
+        if self.ledger is not None:
+            self.ledger.settled(self, message, fate, reason, now_ns)
         if self.custody is not None:
             self.custody.forget(message.seq)
         if self.idle is not None:

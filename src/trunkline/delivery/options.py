@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from msgspec.structs import force_setattr
+
 from trunkline.delivery.inbox import Overflow
 from trunkline.delivery.retry import Retry
+from trunkline.errors import InvalidSettings
 from trunkline.settings import Group
 
 
@@ -16,6 +19,10 @@ class Delivery(Group, frozen=True, kw_only=True):
     of them. `capacity` bounds the inbox (the bus's `max_pending` if not given). `where` is a filter on header and
     payload. `dedupe_s` lets an id in once within that time. With `ack` a message counts as delivered when it is
     acknowledged; until then it is leased for `lease_s`, and tried again as `retry` says.
+
+    `durable` needs a journal, and a `name` or a `group`: what was not acknowledged comes again after a restart, under
+    the same name. The first time it begins at `start`: the "end", the "beginning", a sequence number, or a point in
+    time ("2026-11-16T10:00:00Z"). Durable means `ack`.
     """
 
     name: str | None = None
@@ -27,6 +34,15 @@ class Delivery(Group, frozen=True, kw_only=True):
     ack: bool = False
     lease_s: float = 30.0
     retry: Retry = Retry()
+    durable: bool = False
+    start: int | str = "end"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.durable:
+            if self.name is None and self.group is None:
+                raise InvalidSettings("a durable subscription needs a name, or a group: it is found again by that")
+            force_setattr(self, "ack", True)
 
 
 class DeliveryOptions(TypedDict, total=False):
@@ -41,3 +57,5 @@ class DeliveryOptions(TypedDict, total=False):
     ack: bool
     lease_s: float
     retry: Retry
+    durable: bool
+    start: int | str

@@ -8,12 +8,16 @@ from __future__ import annotations
 import enum
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from trunkline.errors import DuplicateName
 from trunkline.message import Message
 from trunkline.settings import Orphans as OrphanLimits
+
+if TYPE_CHECKING:
+    from trunkline.delivery.ledger import Ledger
 
 MAX_IDLE_TIMEOUTS = 16
 
@@ -61,6 +65,7 @@ class OrphanBox:
         self.evicted = 0
         self.aged = 0
         self.claimed = 0
+        self.ledger: Ledger | None = None
 
     def __len__(self) -> int:
         return len(self._orphans)
@@ -69,6 +74,12 @@ class OrphanBox:
         return iter(list(self._orphans))
 
     def add(self, orphan: Orphan) -> None:
+        if self.ledger is not None:
+            self.ledger.orphaned(orphan)
+        self.restore(orphan)
+
+    def restore(self, orphan: Orphan) -> None:
+        """Keep one that is on record already."""
         self.expire(orphan.at_s)
         self._orphans.append(orphan)
         self.total += 1
@@ -103,6 +114,8 @@ class OrphanBox:
             if orphan.message.request_id == request_id:
                 if give(orphan.message):
                     self.claimed += 1
+                    if self.ledger is not None:
+                        self.ledger.claimed(orphan)
                     continue
                 orphan = Orphan(orphan.message, Why.LATE, orphan.at_s)
             kept.append(orphan)

@@ -13,6 +13,7 @@ from trunkline.delivery.deadletters import DeadLetter, DeadLetters
 from trunkline.delivery.dedupe import Window
 from trunkline.delivery.fates import Account, Fate, Outcome
 from trunkline.delivery.inbox import Gate, Inbox
+from trunkline.delivery.ledger import Ledger
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.stream import Stream
 from trunkline.errors import DuplicateName, UnknownHandler
@@ -34,6 +35,11 @@ class Roster:
         self.dead_letters = DeadLetters(settings.max_dead_letters, self.redeliver)
         self.announcers: list[Callable[[DeadLetter], None]] = []
         """Who tells of dead letters. Of several buses on one broker, the first does."""
+        self.ledger: Ledger | None = None
+        self.exact = False
+        """Whether numbers may come out of order, so that every delivery needs a row of its own."""
+        self.receivers: dict[str, Callable[[Message], None]] = {}
+        """Durable subscriptions: they take back what died at one of their members, whoever that was."""
         self._inboxes: dict[str, Inbox] = {}
         self._leavers: deque[Inbox] = deque(maxlen=KEPT_LEAVERS)
         self._departed = Account()
@@ -45,7 +51,20 @@ class Roster:
     def __len__(self) -> int:
         return len(self._inboxes)
 
-    def join(self, pattern: str, delivery: Delivery, leave: Callable[[Inbox], None]) -> tuple[Inbox, Stream]:
+    def record_in(self, ledger: Ledger) -> None:
+        """From now on, somebody writes down what becomes of messages."""
+        self.ledger = ledger
+        self.dead_letters.ledger = ledger
+        for inbox in self:
+            inbox.ledger = ledger
+
+    def join(
+        self,
+        pattern: str,
+        delivery: Delivery,
+        leave: Callable[[Inbox], None],
+        kind: type[Stream] = Stream,
+    ) -> tuple[Inbox, Stream]:
         """A new subscriber. `leave` is called when its stream is closed."""
         inbox = Inbox(
             self._name(pattern, delivery),
@@ -56,8 +75,10 @@ class Roster:
             max_parked=self.settings.backpressure.max_pending,
         )
         inbox.leave = leave
+        inbox.ledger = self.ledger
         inbox.gate = self._gate(delivery)
-        inbox.record.exact = inbox.gate is not None or delivery.group is not None or pattern.startswith(ENDPOINT_PREFIX)
+        some = inbox.gate is not None or delivery.group is not None or pattern.startswith(ENDPOINT_PREFIX)
+        inbox.record.exact = self.exact or some
         inbox.custody = Custody(
             inbox,
             lease_s=delivery.lease_s,
@@ -67,7 +88,7 @@ class Roster:
         )
         self._inboxes[inbox.name] = inbox
         log.debug("%s subscribes to %s (%d subscribers now)", inbox.name, pattern, len(self._inboxes))
-        return inbox, Stream(inbox, inbox.custody, ack=delivery.ack)
+        return inbox, kind(inbox, inbox.custody, ack=delivery.ack)
 
     def part(self, inbox: Inbox) -> None:
         """A subscriber leaves; what it had goes to its heir, or is dropped. Leaving twice is fine."""
@@ -92,6 +113,9 @@ class Roster:
 
     def redeliver(self, name: str, message: Message, origin: object) -> None:
         """Give a dead message back to the subscriber it died at, or to its successor of the same name."""
+        if (receive := self.receivers.get(name)) is not None:
+            receive(message)
+            return
         inbox = self._inboxes.get(name)
         if inbox is None or inbox.closed:
             raise UnknownHandler(name, list(self._inboxes))
@@ -134,6 +158,8 @@ class Roster:
 
     def _bury(self, letter: DeadLetter, inbox: Inbox) -> None:
         self.dead_letters.add(letter, inbox)
+        if inbox.ledger is not None:
+            inbox.ledger.died(letter, inbox)
         log.error(
             "%s gave up on message %s on %s after %d attempts: %s",
             letter.subscriber,

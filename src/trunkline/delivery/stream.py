@@ -29,12 +29,26 @@ class Stream:
         """Taking is delivery, and ranges are enough to record it: the short cuts are open."""
 
     @property
+    def inbox(self) -> Inbox:
+        return self._inbox
+
+    def keep_exact(self) -> None:
+        """Keep a row for each delivery: the numbers of what comes here may not rise, or others get some of it."""
+        self._inbox.record.exact = True
+        self._simple = False
+
+    @property
     def name(self) -> str:
         return self._inbox.name
 
     @property
     def pattern(self) -> str:
         return self._inbox.pattern
+
+    @property
+    def durable(self) -> bool:
+        """Whether what is not acknowledged comes again, also after a restart."""
+        return self._inbox.back is not None
 
     @property
     def depth(self) -> int:
@@ -88,7 +102,10 @@ class Stream:
                 finally:
                     record.running.remove(first)
                     if message is not None:
-                        record.delivered(first, message.seq, inbox.delivered - before, inbox.time_ns())
+                        now_ns = inbox.time_ns()
+                        record.delivered(first, message.seq, inbox.delivered - before, now_ns)
+                        if inbox.ledger is not None:
+                            inbox.ledger.delivered(inbox, first, message.seq, inbox.delivered - before, now_ns)
                     inbox.check_idle()
             elif (message := self.take()) is not None:
                 yield message
@@ -132,7 +149,10 @@ class Stream:
             batch = [queue.popleft() for _ in range(max_size)]
         if batch:
             inbox.delivered += len(batch)
-            inbox.record.delivered(batch[0].seq, batch[-1].seq, len(batch), inbox.time_ns())
+            now_ns = inbox.time_ns()
+            inbox.record.delivered(batch[0].seq, batch[-1].seq, len(batch), now_ns)
+            if inbox.ledger is not None:
+                inbox.ledger.delivered(inbox, batch[0].seq, batch[-1].seq, len(batch), now_ns)
             if inbox.idle is not None:
                 inbox.check_idle()
         return batch

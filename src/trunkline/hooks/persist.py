@@ -9,19 +9,26 @@ from trunkline.topic import EVERYTHING, matches, validate_pattern
 
 
 class Store(Protocol):
-    async def append(self, batch: Batch) -> None:
-        """Return when the batch is safe; raise to refuse it."""
+    async def append(self, batch: Batch) -> Batch | None:
+        """Return when the batch is safe, with the numbers it has there, if it has any; raise to refuse it."""
 
 
 class Persist:
+    """A store that has an `attach(bus)`, as the journal, gives numbers and hears what becomes of the messages."""
+
     stage = Stage.PERSIST
 
     def __init__(self, store: Store, pattern: str = EVERYTHING) -> None:
         self._store = store
         self._pattern = validate_pattern(pattern)
+        self.numbers = hasattr(store, "attach")
+
+    def attach(self, bus: object) -> None:
+        if self.numbers:
+            self._store.attach(bus)  # type: ignore[attr-defined]  # it has it, as was just seen
 
     async def __call__(self, batch: Batch, forward: Forward) -> None:
         # A batch has one topic.
         if matches(self._pattern, batch[0].topic):
-            await self._store.append(batch)
+            batch = await self._store.append(batch) or batch
         await forward(batch)

@@ -1,0 +1,26 @@
+"""The disk itself: how long does it take until a small record is on it?"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from benchmarks.harness import Sample
+from benchmarks.request import p50
+from benchmarks.servers import directory
+
+RECORD = bytes(200)
+# Where there is none, the next best.
+_sync = getattr(os, "fdatasync", os.fsync)
+
+
+def append_p50(count: int) -> Sample:
+    """Microseconds to append a record to a file and to sync it, one at a time."""
+    times: list[int] = []
+    with directory() as folder, (folder / "records").open("ab", buffering=0) as file:
+        for _ in range(count):
+            began = time.perf_counter_ns()
+            file.write(RECORD)
+            _sync(file.fileno())
+            times.append(time.perf_counter_ns() - began)
+    return p50(times)

@@ -1,0 +1,23 @@
+"""What the journal and its peers are given alike: a topic, payloads that differ, and how many are under way at once."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import cycle, islice
+from random import Random
+
+TOPIC = "bench.x"
+IN_FLIGHT = 1000
+PAYLOAD_BYTES = 100
+DIFFERENT = 100_000
+
+
+def payloads(count: int) -> list[bytes]:
+    """Of 100 random bytes each, so that no side gains by compressing; they repeat after 100,000."""
+    return list(islice(cycle(_payloads()), count))
+
+
+@cache
+def _payloads() -> tuple[bytes, ...]:
+    source = Random(1)
+    return tuple(source.randbytes(PAYLOAD_BYTES) for _ in range(DIFFERENT))

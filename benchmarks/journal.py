@@ -1,0 +1,41 @@
+"""How many messages a second are published durably: on disk before the publish returns, 1,000 of them under way?
+
+The peers promise less: JetStream syncs every two minutes, Redis every second, both after they have acknowledged.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from benchmarks import jetstream, redis_stream
+from benchmarks.durable import payloads
+from benchmarks.harness import Case, Sample
+from benchmarks.peers import rate
+from benchmarks.servers import directory, together
+from benchmarks.stored import publish_each
+from trunkline import connect
+
+JETSTREAM = "JetStream publish_async"
+REDIS = "Redis XADD, everysec"
+
+
+async def ours(count: int) -> Sample:
+    messages = payloads(count)
+    with directory() as folder:
+        async with connect("memory:", journal=folder) as bus:
+            began = time.perf_counter()
+            await publish_each(bus, messages)
+            return rate(count, began)
+
+
+CASE = Case(
+    name="journal",
+    question="durable publishes of 100 bytes, 1,000 under way",
+    unit="messages/s",
+    better="more",
+    ours=ours,
+    peers={JETSTREAM: jetstream.publish_rate, REDIS: redis_stream.add_rate},
+    around=partial(together, jetstream.JETSTREAM, redis_stream.EVERYSEC),
+    target={JETSTREAM: 15.0, REDIS: 2.0},
+)

@@ -1,0 +1,37 @@
+"""How long does one durable publish take, one at a time? The target is twice a bare append with fdatasync."""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks.disk import append_p50
+from benchmarks.durable import TOPIC, payloads
+from benchmarks.harness import Case, Sample
+from benchmarks.request import p50
+from benchmarks.servers import directory
+from trunkline import connect
+
+SYNC = "append 200 bytes, fdatasync"
+
+
+async def ours(count: int) -> Sample:
+    times: list[int] = []
+    with directory() as folder:
+        async with connect("memory:", journal=folder) as bus:
+            for payload in payloads(count):
+                began = time.perf_counter_ns()
+                await bus.publish(TOPIC, payload)
+                times.append(time.perf_counter_ns() - began)
+    return p50(times)
+
+
+CASE = Case(
+    name="journal-latency",
+    question="a durable publish, one at a time, p50",
+    unit="µs",
+    better="less",
+    ours=ours,
+    peers={SYNC: append_p50},
+    target={SYNC: 0.5},
+    size=100,
+)

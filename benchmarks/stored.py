@@ -1,0 +1,49 @@
+"""Our side of the cases of the journal: messages published durably, by a thousand tasks or a thousand at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from benchmarks.durable import DIFFERENT, IN_FLIGHT, TOPIC, payloads
+from benchmarks.servers import directory
+from trunkline import Bus, connect
+
+
+async def publish_each(bus: Bus, messages: Sequence[bytes]) -> None:
+    """By a thousand tasks, each of which waits until its message is on disk before it takes the next."""
+    waiting = iter(messages)
+
+    async def work() -> None:
+        for payload in waiting:
+            await bus.publish(TOPIC, payload)
+
+    await asyncio.gather(*(work() for _ in range(min(IN_FLIGHT, len(messages)))))
+
+
+async def publish_batches(bus: Bus, count: int) -> None:
+    """So many, a thousand at once, one batch after another."""
+    messages = payloads(min(count, DIFFERENT))
+    for first in range(0, count, IN_FLIGHT):
+        start = first % DIFFERENT
+        await bus.publish_many(TOPIC, messages[start : start + min(IN_FLIGHT, count - first)])
+
+
+@asynccontextmanager
+async def stored(count: int, *, sealed: bool) -> AsyncIterator[Path]:
+    """A directory with so many messages in its journal, or, `sealed`, in its lake."""
+    from trunkline.journal import Journal
+
+    with directory() as folder:
+        async with connect("memory:", journal=folder) as bus:
+            await publish_batches(bus, count)
+        if sealed:
+            journal = Journal(folder)
+            journal.open()
+            try:
+                journal.seal(everything=True)
+            finally:
+                journal.close()
+        yield folder

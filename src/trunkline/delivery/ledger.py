@@ -1,0 +1,44 @@
+"""The ledger: who is told, beyond this process's memory, what became of messages. The journal keeps one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from trunkline.delivery.deadletters import Attempt, DeadLetter
+    from trunkline.delivery.fates import Fate
+    from trunkline.delivery.inbox import Inbox
+    from trunkline.delivery.requests import Orphan
+    from trunkline.message import Message
+
+
+class Ledger(Protocol):
+    """Everything here is called in the event loop thread, returns at once, and never raises."""
+
+    def delivered(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
+        """Everything of this inbox from `first` to `last` that has no row of its own."""
+
+    def delivered_one(self, inbox: Inbox, message: Message, at_ns: int) -> None: ...
+
+    def settled(self, inbox: Inbox, message: Message, fate: Fate, reason: str, at_ns: int) -> None:
+        """It ended otherwise than by delivery."""
+
+    def retrying(self, inbox: Inbox, message: Message, story: Sequence[Attempt], pause_s: float) -> None:
+        """It failed, and is tried again after a pause."""
+
+    def died(self, letter: DeadLetter, inbox: Inbox) -> None: ...
+
+    def revived(self, letter: DeadLetter, message: Message) -> None:
+        """A dead letter goes back to the subscriber that failed, as `message`."""
+
+    def removed(self, letter: DeadLetter) -> None:
+        """Somebody looked at a dead letter and threw it away."""
+
+    def orphaned(self, orphan: Orphan) -> None: ...
+
+    def claimed(self, orphan: Orphan) -> None:
+        """The request an orphan answers has come."""
+
+    def refused(self, message: Message, who: str, reason: str, at_ns: int) -> None:
+        """It was written, and then not published: a later hook said no."""

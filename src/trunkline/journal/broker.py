@@ -1,0 +1,363 @@
+"""The broker with a journal: topics are on disk before anybody sees them, durable subscriptions outlive the process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence as Batch
+from datetime import UTC, datetime
+
+from msgspec.structs import replace
+
+from trunkline.brokers.broker import UNNUMBERED, Feature, Troubles
+from trunkline.brokers.memory import MemoryBroker, room_for
+from trunkline.delivery.fates import Outcome
+from trunkline.delivery.inbox import Inbox
+from trunkline.delivery.options import Delivery
+from trunkline.delivery.requests import Why
+from trunkline.delivery.route import Route, offer
+from trunkline.delivery.stream import Stream
+from trunkline.errors import DuplicateName, InvalidSettings, PartlyRefused, Refused, StreamClosed
+from trunkline.journal.cursor import Cursor, unpack
+from trunkline.journal.feeder import MAX_PAUSE_S, Feeder, KeptMessage, kept_for
+from trunkline.journal.intake import Pending
+from trunkline.journal.journal import Journal
+from trunkline.journal.ledger import decode_letter, decode_message
+from trunkline.journal.settings import Kept
+from trunkline.message import Message
+from trunkline.settings import Settings
+from trunkline.topic import DEAD_PREFIX, REPLIES, REPLY_PREFIX, TopicTree, covers, overlaps, validate_pattern
+
+OWN_TOPICS = (REPLIES, f"{REPLY_PREFIX}>", f"{DEAD_PREFIX}>")
+"""Never waited for, even where everything else is durable."""
+
+
+class Lane:
+    """A topic that the journal keeps, ready for publishers."""
+
+    __slots__ = ("_broker", "_put", "feeders", "heard", "topic", "waits")
+
+    def __init__(self, broker: JournalBroker, topic: str, waits: bool) -> None:
+        self._broker = broker
+        self.topic = topic
+        self.waits = waits
+        self.feeders: list[Feeder] = broker.feeders_of(topic)
+        self.heard = broker.heard(topic)
+        self._put = broker.intake.put
+
+    def put(self, message: Message) -> asyncio.Future[Troubles | None]:
+        return self._put(self.topic, message, self.waits)
+
+    def put_many(self, messages: Batch[Message], *, plain: bool) -> asyncio.Future[Troubles | None]:
+        return self._broker.intake.put_many(self.topic, messages, self.waits, plain=plain)
+
+    async def settle(self, troubles: Troubles, of: int) -> None:
+        await self._broker.settle(troubles, of)
+
+
+class DurableStream(Stream):
+    """A stream whose cursor is in the journal. What is not acknowledged comes again, also after a restart."""
+
+    opening: asyncio.Future[None] | None = None
+
+    async def opened(self) -> None:
+        if self.opening is not None:
+            # Several may wait for it, and one who gives up must not end it for the others.
+            await asyncio.shield(self.opening)
+
+
+class JournalBroker(MemoryBroker):
+    name = "memory with a journal"
+    features = frozenset(Feature)
+
+    def __init__(self, journal: Journal, settings: Settings | None = None, *, owns_journal: bool = False) -> None:
+        super().__init__(journal.world, settings)
+        self.journal = journal.open()
+        self._owns_journal = owns_journal
+        self._resolved = {}
+        self.intake = journal.intake
+        self.sequence = self.intake.numbers
+        self.intake.give = self._give
+        self.lanes: dict[str, Lane] = {}
+        self._feeders: dict[str, Feeder] = {}
+        self._feeder_tree: TopicTree[Feeder] = TopicTree()
+        self._member_of: dict[str, Feeder] = {}
+        self.roster.record_in(journal.ledger)
+        self._restore_dead_letters()
+
+    # Publishing
+
+    async def publish(self, batch: Batch[Message]) -> None:
+        if not batch:
+            return
+        lane = self.lane(batch[0].topic)
+        if lane is None:
+            await super().publish(batch)
+            return
+        # Numbers are set in place: only the bus may say that nobody else holds them.
+        own = batch if batch[0].seq == UNNUMBERED else [replace(message, seq=UNNUMBERED) for message in batch]
+        troubles = await lane.put_many(own, plain=False)
+        if troubles:
+            await self.settle(troubles, len(batch))
+
+    async def settle(self, troubles: Troubles, of: int) -> None:
+        """Stored messages that found no room somewhere: wait as the policies say; raise what is refused."""
+        failures: list[tuple[Message, Exception]] = []
+        try:
+            while troubles:
+                message, unsettled = troubles.pop(0)
+                try:
+                    await unsettled.settle(self.settings.backpressure)
+                except Refused as error:
+                    failures.append((message, error))
+        finally:
+            for _, unsettled in troubles:
+                for parked in unsettled.waiting:
+                    parked.inbox.unpark(parked, "its publisher was cancelled while waiting for room")
+        if failures:
+            raise failures[0][1] if of == 1 else PartlyRefused(failures, of)
+
+    def lane(self, topic: str) -> Lane | None:
+        """How a topic that is kept is published; None if it is not kept."""
+        lane = self.lanes.get(topic)
+        if lane is None and (kept := self.journal.settings.keeps(topic)) is not Kept.NOT:
+            if self._closed:
+                raise StreamClosed(f"the {self.name} broker")
+            if len(self.lanes) >= self.settings.max_topics:
+                self.lanes.clear()
+            lane = self.lanes[topic] = Lane(self, topic, kept is Kept.DURABLE)
+        return lane
+
+    def route(self, topic: str) -> Route | None:
+        # Kept topics have no short cut past the journal.
+        return None if self.lane(topic) is not None else self.resolve(topic)
+
+    def resolve(self, topic: str) -> Route:
+        route = super().resolve(topic)
+        if not self.journal.ledger.keeps(topic):
+            self.routes[topic] = route
+        return route
+
+    def _forget_routes(self) -> None:
+        super()._forget_routes()
+        self.routes.clear()
+        self.lanes.clear()
+
+    def _give(self, pending: Pending) -> Troubles | None:
+        """Hand committed messages to all who listen."""
+        if self._closed:
+            return None
+        messages = pending.messages
+        topic = pending.topic
+        route = self.resolve(topic)
+        troubles: Troubles | None = None
+        if pending.plain and not route.special and room_for(route, len(messages)) == len(messages):
+            self._extend(route, messages)
+        else:
+            route.published += len(messages)
+            for message in messages:
+                if (unsettled := offer(message, route.sinks)) is not None:
+                    troubles = troubles or []
+                    troubles.append((message, unsettled))
+        lane = self.lane(topic)
+        if lane is not None:
+            for feeder in lane.feeders:
+                feeder.live(messages)
+        return troubles
+
+    def heard(self, topic: str) -> bool:
+        return bool(self._feeder_tree.match(topic)) or super().heard(topic)
+
+    async def flush(self) -> None:
+        await self.journal.flush()
+
+    # Subscribing
+
+    def subscribe(self, pattern: str, delivery: Delivery = Delivery()) -> Stream:
+        if delivery.durable:
+            return self._subscribe_durably(pattern, delivery)
+        stream = super().subscribe(pattern, delivery)
+        inbox = stream.inbox
+        if not self._is_uniform(pattern):
+            # Some of it is given on at once, some when it is committed: numbers do not rise, ranges would lie.
+            stream.keep_exact()
+        self._recall_retries(inbox)
+        return stream
+
+    def _is_uniform(self, pattern: str) -> bool:
+        """Whether everything that matches is kept, and in the same way; or nothing is."""
+        settings = self.journal.settings
+        if any(overlaps(pattern, own) for own in OWN_TOPICS):
+            return any(covers(own, pattern) for own in OWN_TOPICS)
+        if any(covers(durable, pattern) for durable in settings.durable):
+            return True
+        if any(overlaps(pattern, durable) for durable in settings.durable):
+            return False
+        return any(covers(recorded, pattern) for recorded in settings.recorded) or not any(
+            overlaps(pattern, recorded) for recorded in settings.recorded
+        )
+
+    def _recall_retries(self, inbox: Inbox) -> None:
+        """What failed before the last restart, and waits for a subscriber of this name."""
+        if not any(subscriber == inbox.name for subscriber, _ in self.journal.ledger.retries):
+            return
+        loop = asyncio.get_running_loop()
+        for kept in kept_for(self.journal.reader, inbox.name):
+            pause_s = min(MAX_PAUSE_S, max(0.0, (kept.due_ns - self.world.time_ns()) / 1e9))
+            loop.call_later(pause_s, _give_kept, inbox, kept)
+
+    def _subscribe_durably(self, pattern: str, delivery: Delivery) -> Stream:
+        if self._closed:
+            raise StreamClosed(f"the {self.name} broker")
+        name = delivery.group or delivery.name
+        assert name is not None
+        feeder = self._feeders.get(name)
+        if feeder is None:
+            feeder = self._make_feeder(name, validate_pattern(pattern), delivery.start)
+        elif feeder.cursor.pattern != pattern:
+            raise InvalidSettings(
+                f"the durable subscription {name!r} is on {feeder.cursor.pattern!r}, not on {pattern!r}: "
+                "use another name, or forget the old one"
+            )
+        elif delivery.group is None and feeder.members:
+            raise DuplicateName("subscriber", name)
+        capacity = delivery.capacity or min(self.journal.settings.prefetch, self.settings.backpressure.max_pending)
+        delivery = replace(delivery, capacity=capacity)
+        inbox, stream = self.roster.join(pattern, delivery, self._leave_durable, DurableStream)
+        stream.keep_exact()
+        assert isinstance(stream, DurableStream)
+        stream.opening = feeder.join(inbox)
+        self._member_of[inbox.name] = feeder
+        return stream
+
+    def _make_feeder(self, name: str, pattern: str, start: int | str) -> Feeder:
+        settings = self.journal.settings
+        if not any(covers(kept, pattern) for kept in (*settings.durable, *settings.recorded)):
+            raise InvalidSettings(
+                f"{pattern!r} is not kept by the journal, so a durable subscription on it would miss messages: "
+                f"durable topics are {', '.join(settings.durable) or 'none'}"
+            )
+        known = self.journal.reader.query("SELECT pattern, high, pending FROM cursors WHERE name = ?", (name,))
+        since: int | None = None
+        if known:
+            written, high, pending = known[0]
+            if written != pattern:
+                raise InvalidSettings(
+                    f"the durable subscription {name!r} is on {written!r}, not on {pattern!r}: "
+                    "use another name, or forget the old one"
+                )
+            cursor = Cursor(name, pattern, high, unpack(pending))
+        else:
+            high, since = _place(start, self.sequence.last)
+            cursor = Cursor(name, pattern, high)
+            cursor.changed = True
+        feeder = Feeder(cursor, self.journal, self.world, since)
+        self._feeders[name] = feeder
+        self._feeder_tree.add(pattern, feeder)
+        self.lanes.clear()
+        self.roster.receivers[name] = feeder.give_again
+        return feeder
+
+    def feeders_of(self, topic: str) -> list[Feeder]:
+        return self._feeder_tree.match(topic)
+
+    def _leave_durable(self, inbox: Inbox) -> None:
+        if inbox.gone:
+            return
+        feeder = self._member_of.pop(inbox.name)
+        feeder.part(inbox)
+        self.roster.part(inbox)
+        feeder.feed()
+
+    def _leave(self, inbox: Inbox) -> None:
+        if inbox.name in self._member_of:
+            self._leave_durable(inbox)
+        else:
+            super()._leave(inbox)
+
+    async def forget(self, name: str) -> bool:
+        """Remove a durable subscription for good; False if there is none. Its subscribers must have left."""
+        feeder = self._feeders.get(name)
+        if feeder is not None:
+            if feeder.members:
+                raise DuplicateName("subscriber", name)
+            self._drop(feeder)
+            await feeder.aclose()
+        return await self.journal.forget(name)
+
+    def _drop(self, feeder: Feeder) -> None:
+        del self._feeders[feeder.cursor.name]
+        del self.roster.receivers[feeder.cursor.name]
+        self._feeder_tree.remove(feeder.cursor.pattern, feeder)
+        self.lanes.clear()
+
+    def subscribers(self, topic: str) -> list[str]:
+        durable = [member.name for feeder in self._feeder_tree.match(topic) for member in feeder.members]
+        return [*super().subscribers(topic), *durable]
+
+    # What it remembers
+
+    def _restore_dead_letters(self) -> None:
+        letters = self.roster.dead_letters
+        for (data,) in self.journal.reader.query(
+            "SELECT letter FROM (SELECT at_ns, letter FROM dead_letters ORDER BY at_ns DESC LIMIT ?) ORDER BY at_ns",
+            (self.settings.max_dead_letters,),
+        ):
+            letters.add(decode_letter(data))
+
+    def recall_orphans(self, max_age_s: float) -> list[tuple[Message, Why, float]]:
+        now_ns = self.world.time_ns()
+        found = self.journal.reader.query(
+            "SELECT message, why, at_ns FROM orphans WHERE at_ns > ? ORDER BY seq", (now_ns - int(max_age_s * 1e9),)
+        )
+        return [(decode_message(data), Why(why), (now_ns - at_ns) / 1e9) for data, why, at_ns in found]
+
+    def find(self, message_id: str) -> Message | None:
+        return self.journal.reader.find(message_id)
+
+    def outcomes(self, message: Message) -> list[Outcome]:
+        return self.journal.reader.outcomes(message)
+
+    # The end
+
+    def pause(self) -> None:
+        for feeder in self._feeders.values():
+            feeder.pause()
+
+    async def aclose(self) -> None:
+        if self._closed:
+            return
+        self.pause()
+        for feeder in list(self._feeders.values()):
+            await feeder.stop()
+        await super().aclose()
+        if self._owns_journal:
+            await self.journal.aclose()
+        else:
+            await self.journal.flush()
+        for feeder in list(self._feeders.values()):
+            feeder.let_go()
+        self.lanes.clear()
+
+
+def _place(start: int | str, last: int) -> tuple[int, int | None]:
+    """Where a new cursor stands: a number, and if that is not known yet, the time at which it begins."""
+    if isinstance(start, int):
+        return max(0, start - 1), None
+    if start == "end":
+        return last, None
+    if start == "beginning":
+        return 0, None
+    try:
+        when = datetime.fromisoformat(start)
+    except ValueError:
+        raise InvalidSettings(
+            f'start={start!r}: a durable subscription starts at the "beginning", the "end", a sequence number, or '
+            "a time such as 2026-11-16T10:00:00Z"
+        ) from None
+    return 0, int((when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp() * 1e9)
+
+
+def _give_kept(inbox: Inbox, kept: KeptMessage) -> None:
+    if inbox.custody is not None and not inbox.closed:
+        inbox.custody.inherit(kept.message.seq, kept.story)
+        inbox.offer(kept.message)

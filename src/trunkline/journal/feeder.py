@@ -1,0 +1,311 @@
+"""Durable subscriptions: the journal feeds a cursor's messages into the inboxes of whoever works on it.
+
+While the subscribers keep up, what is committed goes straight to them. When they have no room, the cursor falls behind,
+and reads from the journal when there is room again. Nobody's publish waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trunkline.clock import World
+from trunkline.delivery.deadletters import Attempt, DeadLetter
+from trunkline.delivery.fates import Fate
+from trunkline.delivery.inbox import Inbox
+from trunkline.delivery.requests import Orphan
+from trunkline.delivery.route import Group
+from trunkline.journal.cursor import Cursor, pack
+from trunkline.journal.ledger import JournalLedger, decode_message, decode_story
+from trunkline.journal.reader import Reader
+from trunkline.message import Message
+
+if TYPE_CHECKING:
+    from trunkline.journal.journal import Journal
+
+log = logging.getLogger("trunkline.journal")
+
+SAVE = (
+    "INSERT INTO cursors VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET"
+    " high = excluded.high, pending = excluded.pending, updated_ns = excluded.updated_ns"
+)
+AGAIN_S = 1.0
+READ_AHEAD = 1000
+MAX_PAUSE_S = 3600.0
+"""A clock that was set back must not keep a retry waiting for ever."""
+
+
+class KeptMessage(msgspec.Struct, frozen=True):
+    """A message in a state that its topic does not show: it has failed before, or was given back."""
+
+    message: Message
+    story: list[Attempt]
+    due_ns: int
+
+
+def kept_for(reader: Reader, subscriber: str) -> list[KeptMessage]:
+    rows = reader.query("SELECT message, story, due_ns FROM retries WHERE subscriber = ? ORDER BY seq", (subscriber,))
+    return [KeptMessage(decode_message(message), decode_story(story), due_ns) for message, story, due_ns in rows]
+
+
+class Feeder:
+    """One cursor and the inboxes that share it. It is their ledger, too: what they settle moves the cursor."""
+
+    def __init__(self, cursor: Cursor, journal: Journal, world: World, since_ns: int | None) -> None:
+        self.cursor = cursor
+        self.members: list[Inbox] = []
+        self._journal = journal
+        self._ledger = journal.ledger
+        self._world = world
+        self._since_ns = since_ns
+        self._group = Group(cursor.name)
+        self._waiting: deque[tuple[Message, list[Attempt]]] = deque()
+        """Out of order: to be offered before anything new."""
+        self._ahead: deque[Message] = deque()
+        """Read, and not offered yet."""
+        self._ahead_upto = cursor.read
+        self._delivered: list[int] = []
+        self._delivered_ns = 0
+        self._behind = True
+        self._ready: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._paused = False
+        self._ledger.scribes.add(self)
+        journal.cursors[cursor.name] = cursor
+
+    # Who works on it
+
+    def join(self, inbox: Inbox) -> asyncio.Future[None]:
+        """A subscriber that takes part; done when the cursor is on disk and the subscriber gets its share."""
+        inbox.ledger = self
+        inbox.back = self._take_back
+        inbox.role = self.cursor.name
+        inbox.heir_of = self._heir_of(inbox)
+        self.members.append(inbox)
+        if self._ready is None:
+            self._ready = asyncio.get_running_loop().create_task(self._prepare(), name=f"open {self.cursor.name}")
+        elif self._ready.done():
+            self.feed()
+        return self._ready
+
+    async def _prepare(self) -> None:
+        """Find where to begin, and take up what was out when the journal was last closed."""
+        since_ns = self._since_ns
+        if since_ns is not None:
+            self.cursor.start_at(await self._journal.in_thread(lambda reader: reader.last_before(since_ns)))
+        name = self.cursor.name
+        kept = await self._journal.in_thread(lambda reader: kept_for(reader, name))
+        known = {each.message.seq for each in kept}
+        lost = [seq for seq in self.cursor.pending() if seq not in known]
+        found = await self._journal.in_thread(lambda reader: reader.some(lost)) if lost else []
+        self._waiting.extend((message, []) for message in found)
+        for seq in set(lost) - {message.seq for message in found}:
+            # Retention took it, or it is damaged: nobody can have it any more.
+            self.cursor.settle(seq)
+            self._settle(seq, Fate.DROPPED, "it is not in the journal any more")
+        for each in kept:
+            self.cursor.give_again(each.message.seq)
+            self._take_up(each)
+        if self.cursor.changed:
+            await self._journal.flush()
+        self.feed()
+
+    def part(self, inbox: Inbox) -> None:
+        self.members.remove(inbox)
+
+    def _heir_of(self, leaver: Inbox) -> Callable[[Message], Inbox | None]:
+        def choose(message: Message) -> Inbox | None:
+            stay = [member for member in self.members if member is not leaver and not member.closed]
+            return self._group.pick(stay) if stay else None
+
+        return choose
+
+    def _take_back(self, message: Message, story: list[Attempt]) -> None:
+        # Those that come last were first in line.
+        self._waiting.appendleft((message, story))
+
+    def pause(self) -> None:
+        """Offer nothing more: what is not taken stays in the journal."""
+        self._paused = True
+
+    async def stop(self) -> None:
+        """Hand out nothing more, and wait for nothing more."""
+        self.pause()
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        tasks = [task for task in (self._ready, self._reading) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def let_go(self) -> None:
+        """Everything is written: the journal need not ask any more."""
+        self._ledger.scribes.discard(self)
+        self._journal.cursors.pop(self.cursor.name, None)
+
+    async def aclose(self) -> None:
+        await self.stop()
+        self.let_go()
+
+    # What it gets
+
+    def _take_up(self, kept: KeptMessage) -> None:
+        pause_s = (kept.due_ns - self._world.time_ns()) / 1e9
+        if pause_s <= 0:
+            self._waiting.append((kept.message, kept.story))
+            return
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(min(pause_s, MAX_PAUSE_S), self._due, kept)
+        self._timers.add(timer)
+
+    def _due(self, kept: KeptMessage) -> None:
+        self._timers = {timer for timer in self._timers if timer.when() > asyncio.get_running_loop().time()}
+        self._waiting.append((kept.message, kept.story))
+        self.feed()
+
+    def give_again(self, message: Message) -> None:
+        """A dead letter is to be handled once more."""
+        self.cursor.give_again(message.seq)
+        self._waiting.appendleft((message, []))
+        self.feed()
+
+    def live(self, messages: Sequence[Message]) -> None:
+        """Messages that were just committed. They go straight to who has room; if nobody has, they are read later."""
+        if self._behind or self._paused:
+            self._behind = True
+            return
+        cursor = self.cursor
+        for message in messages:
+            if message.seq <= cursor.read:
+                continue
+            inbox = self._free_member()
+            if inbox is None:
+                self._behind = True
+                return
+            cursor.offer(message.seq)
+            inbox.offer(message)
+
+    def passed(self, seq: int) -> None:
+        """Nothing that matches was committed up to here, beyond what was given."""
+        if not self._behind:
+            self.cursor.skip_to(seq)
+
+    def feed(self) -> None:
+        """Offer what waits, and read on if there is room."""
+        if self._paused or self._ready is None:
+            return
+        while self._waiting and (inbox := self._free_member()) is not None:
+            message, story = self._waiting.popleft()
+            if story and inbox.custody is not None:
+                inbox.custody.inherit(message.seq, story)
+            inbox.offer(message)
+        if self._behind and self._reading is None and self.room > 0:
+            self._reading = asyncio.get_running_loop().create_task(self._catch_up(), name=f"feed {self.cursor.name}")
+
+    @property
+    def room(self) -> int:
+        return sum(member.free for member in self.members if not member.closed)
+
+    def _free_member(self) -> Inbox | None:
+        free = [member for member in self.members if member.free > 0 and not member.closed and not member.abandoned]
+        if len(free) <= 1:
+            return free[0] if free else None
+        return self._group.pick(free)
+
+    async def _catch_up(self) -> None:
+        cursor = self.cursor
+        try:
+            while not self._paused and self.room > 0:
+                if not self._ahead:
+                    wanted = max(self.room, READ_AHEAD)
+                    read = partial(Reader.some_after, pattern=cursor.pattern, after=cursor.read, limit=wanted)
+                    found, self._ahead_upto = await self._journal.in_thread(read)
+                    self._ahead.extend(found)
+                    if self._paused:
+                        return
+                while self._ahead and (inbox := self._free_member()) is not None:
+                    message = self._ahead.popleft()
+                    cursor.offer(message.seq)
+                    inbox.offer(message)
+                if self._ahead:
+                    return
+                cursor.skip_to(self._ahead_upto)
+                if cursor.read >= self._journal.intake.committed:
+                    self._behind = False
+                    return
+        except Exception as error:
+            log.error("%s cannot read on in the journal, and tries again in %g s: %s", self.cursor.name, AGAIN_S, error)
+            asyncio.get_running_loop().call_later(AGAIN_S, self.feed)
+        finally:
+            self._reading = None
+
+    # What becomes of it: the ledger of its members
+
+    def delivered(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
+        raise AssertionError("a durable subscription acknowledges one by one")
+
+    def delivered_one(self, inbox: Inbox, message: Message, at_ns: int) -> None:
+        if self.cursor.settle(message.seq):
+            self._delivered.append(message.seq)
+            self._delivered_ns = at_ns
+            self._ledger.done_with(self.cursor.name, message.seq)
+        self._room_again()
+
+    def settled(self, inbox: Inbox, message: Message, fate: Fate, reason: str, at_ns: int) -> None:
+        if self.cursor.settle(message.seq):
+            self._ledger.done_with(self.cursor.name, message.seq)
+            self._settle(message.seq, fate, reason)
+        self._room_again()
+
+    def _settle(self, seq: int, fate: Fate, reason: str) -> None:
+        self._ledger.fate(self.cursor.name, self.cursor.pattern, fate, seq, seq, 1, reason, self._world.time_ns())
+
+    def _room_again(self) -> None:
+        self._ledger.schedule()
+        if (self._waiting or self._behind) and self._reading is None and not self._paused:
+            # Worth a read when half of what was in is out again.
+            capacity = sum(member.capacity for member in self.members)
+            if self._waiting or 2 * self.room >= capacity:
+                asyncio.get_running_loop().call_soon(self.feed)
+
+    def retrying(self, inbox: Inbox, message: Message, story: Sequence[Attempt], pause_s: float) -> None:
+        self._ledger.retrying(inbox, message, story, pause_s)
+
+    def died(self, letter: DeadLetter, inbox: Inbox) -> None:
+        self._ledger.died(letter, inbox)
+
+    def revived(self, letter: DeadLetter, message: Message) -> None:
+        self._ledger.revived(letter, message)
+
+    def removed(self, letter: DeadLetter) -> None:
+        self._ledger.removed(letter)
+
+    def orphaned(self, orphan: Orphan) -> None:
+        self._ledger.orphaned(orphan)
+
+    def claimed(self, orphan: Orphan) -> None:
+        self._ledger.claimed(orphan)
+
+    def refused(self, message: Message, who: str, reason: str, at_ns: int) -> None:
+        self._ledger.refused(message, who, reason, at_ns)
+
+    def write_down(self, ledger: JournalLedger) -> None:
+        """The fates since the last time, and where the cursor stands after them: one transaction."""
+        cursor = self.cursor
+        if cursor.changed:
+            cursor.catch_up()
+        for first, last, count in cursor.ranges(self._delivered):
+            ledger.fate(cursor.name, cursor.pattern, Fate.DELIVERED, first, last, count, "", self._delivered_ns)
+        self._delivered = []
+        if cursor.changed:
+            cursor.changed = False
+            now_ns = self._world.time_ns()
+            ledger.deed(SAVE, (cursor.name, cursor.pattern, cursor.high, pack(cursor.pending()), now_ns, now_ns))

@@ -1,0 +1,222 @@
+"""The intake: what one turn of the event loop published is numbered, handed to the writer, and given on once committed.
+
+A lone message waits for nothing but the end of the turn; a burst travels as one row a topic and one commit in all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec.structs import astuple, force_setattr
+
+from trunkline.brokers.broker import Troubles
+from trunkline.clock import Sequence as Numbers
+from trunkline.clock import World
+from trunkline.errors import NotStored
+from trunkline.journal.body import make_row
+from trunkline.journal.writer import Database, Job, Writer
+from trunkline.message import Message
+
+log = logging.getLogger("trunkline.journal")
+
+MAX_ROW_MESSAGES = 10_000
+MAX_ROW_BYTES = 8 * 1024 * 1024
+INSERT = "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+class Pending:
+    """What one turn published on one topic."""
+
+    __slots__ = ("at_ns", "given", "messages", "plain", "size", "topic", "waiters", "waits")
+
+    def __init__(self, topic: str, waits: bool) -> None:
+        self.topic = topic
+        self.waits = waits
+        """Whether it is given on only when it is committed."""
+        self.messages: list[Message] = []
+        self.waiters: list[tuple[asyncio.Future[Troubles | None], int]] = []
+        """Who published them, in order, and how many."""
+        self.plain = True
+        self.size = 0
+        self.at_ns = 0
+        self.given = False
+
+
+Give = Callable[[Pending], Troubles | None]
+
+
+class Rows:
+    """Pending messages as rows of the journal."""
+
+    def __init__(self, pendings: list[Pending], committed: Callable[[list[Pending], Exception | None], None]) -> None:
+        self.pendings = pendings
+        self.committed = committed
+
+    def write(self, database: Database) -> None:
+        rows = []
+        for pending in self.pendings:
+            messages = pending.messages
+            small = len(messages) <= MAX_ROW_MESSAGES and pending.size <= MAX_ROW_BYTES
+            for part in [messages] if small else _parts(messages):
+                rows.append(astuple(make_row(part, pending.at_ns, pending.plain)))
+        database.executemany(INSERT, rows)
+
+    def done(self, error: Exception | None) -> None:
+        """What follows is the event loop's business."""
+
+
+def _parts(messages: list[Message]) -> list[list[Message]]:
+    parts: list[list[Message]] = [[]]
+    size = 0
+    for message in messages:
+        if parts[-1] and (size >= MAX_ROW_BYTES or len(parts[-1]) >= MAX_ROW_MESSAGES):
+            parts.append([])
+            size = 0
+        parts[-1].append(message)
+        size += len(message.payload)
+    return parts
+
+
+class Intake:
+    """Used from one event loop thread."""
+
+    def __init__(self, writer: Writer, world: World, numbers: Numbers, max_backlog_bytes: int, at_ns: int) -> None:
+        self._writer = writer
+        self._world = world
+        self.numbers = numbers
+        self._max_backlog = max_backlog_bytes
+        self._turn: dict[str, Pending] = {}
+        self._scheduled = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._at_ns = at_ns
+        self.give: Give = lambda pending: None
+        self.more: Callable[[], Sequence[Job]] = lambda: ()
+        """Asked at each flush for what is to travel in the same transaction: fates and cursors."""
+        self.backlog = 0
+        """Bytes handed to the writer and not yet committed."""
+        self.committed = numbers.last
+        """Everything stored up to here has been given on."""
+        self.lost = 0
+        """Recorded messages that could not be written: others have seen them, the journal has not."""
+
+    def put(self, topic: str, message: Message, waits: bool) -> asyncio.Future[Troubles | None]:
+        """Take one plain message that nobody else holds."""
+        pending = self._turn.get(topic)
+        if pending is None:
+            pending = self._begin(topic, waits)
+        pending.messages.append(message)
+        pending.size += len(message.payload)
+        future: asyncio.Future[Troubles | None] = pending_future(self._loop)
+        pending.waiters.append((future, 1))
+        return future
+
+    def put_many(
+        self, topic: str, messages: Sequence[Message], waits: bool, *, plain: bool
+    ) -> asyncio.Future[Troubles | None]:
+        """Take messages of one topic that nobody else holds."""
+        pending = self._turn.get(topic)
+        if pending is None:
+            pending = self._begin(topic, waits)
+        pending.messages.extend(messages)
+        pending.plain = pending.plain and plain
+        pending.size += sum(len(message.payload) for message in messages)
+        future: asyncio.Future[Troubles | None] = pending_future(self._loop)
+        pending.waiters.append((future, len(messages)))
+        return future
+
+    def _begin(self, topic: str, waits: bool) -> Pending:
+        self.schedule()
+        pending = self._turn[topic] = Pending(topic, waits)
+        return pending
+
+    def schedule(self) -> None:
+        """Flush at the end of this turn."""
+        if not self._scheduled:
+            self._scheduled = True
+            if self._loop is None:
+                self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        self._scheduled = False
+        turn, self._turn = self._turn, {}
+        pendings = list(turn.values())
+        jobs: list[Job] = []
+        if pendings:
+            self._at_ns = at_ns = max(self._at_ns, self._world.time_ns())
+            numbers = self.numbers
+            for pending in pendings:
+                pending.at_ns = at_ns
+                for seq, message in enumerate(pending.messages, numbers.last + 1):
+                    force_setattr(message, "seq", seq)
+                numbers.last += len(pending.messages)
+                self.backlog += pending.size
+            jobs.append(Rows(pendings, self._committed))
+        jobs.extend(self.more())
+        if jobs:
+            self._writer.put(jobs)
+        # After the writer has it: should giving it on ask for the journal, the message is there.
+        for pending in pendings:
+            if not pending.waits and self.backlog <= self._max_backlog:
+                self._give(pending)
+
+    def after(self, jobs: Sequence[Job], error: Exception | None) -> None:
+        """Called by the writer's thread."""
+        rows = [job for job in jobs if isinstance(job, Rows)]
+        if rows and self._loop is not None:
+            try:
+                self._loop.call_soon_threadsafe(self._after, rows, error)
+            except RuntimeError:
+                log.warning("the event loop ended before it heard of a commit")
+
+    def _after(self, rows: list[Rows], error: Exception | None) -> None:
+        for job in rows:
+            job.committed(job.pendings, error)
+
+    def _committed(self, pendings: list[Pending], error: Exception | None) -> None:
+        for pending in pendings:
+            self.backlog -= pending.size
+            if error is not None:
+                self._fail(pending, error)
+            elif not pending.given:
+                self._give(pending)
+            if error is None:
+                self.committed = pending.messages[-1].seq
+
+    def _give(self, pending: Pending) -> None:
+        pending.given = True
+        troubles = self.give(pending)
+        if troubles is None:
+            for future, _ in pending.waiters:
+                if not future.done():
+                    future.set_result(None)
+            return
+        by_seq = {message.seq: (message, unsettled) for message, unsettled in troubles}
+        at = 0
+        for future, count in pending.waiters:
+            own = [by_seq[message.seq] for message in pending.messages[at : at + count] if message.seq in by_seq]
+            at += count
+            if not future.done():
+                future.set_result(own)
+
+    def _fail(self, pending: Pending, error: Exception) -> None:
+        if pending.given:
+            self.lost += len(pending.messages)
+            count = len(pending.messages)
+            log.error("%d messages on %s were published, but not recorded: %s", count, pending.topic, error)
+            return
+        for message in pending.messages:
+            # Without a number, nobody's range of delivered messages covers them.
+            force_setattr(message, "seq", 0)
+        why = error.why if isinstance(error, NotStored) else f"{type(error).__name__}: {error}"
+        for future, _ in pending.waiters:
+            if not future.done():
+                future.set_exception(NotStored(why))
+
+
+def pending_future(loop: asyncio.AbstractEventLoop | None) -> asyncio.Future[Any]:
+    assert loop is not None
+    return loop.create_future()

@@ -1,0 +1,286 @@
+"""The journal: the durable record of messages and fates. One process writes to it, any number may read."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from msgspec.structs import replace
+
+from trunkline.brokers.broker import UNNUMBERED
+from trunkline.clock import Sequence as Numbers
+from trunkline.clock import World
+from trunkline.errors import JournalDamaged, JournalUnusable
+from trunkline.journal.cursor import Cursor, unpack
+from trunkline.journal.intake import Intake
+from trunkline.journal.ledger import JournalLedger
+from trunkline.journal.lock import Lock
+from trunkline.journal.reader import Reader
+from trunkline.journal.retention import Progress
+from trunkline.journal.settings import JournalSettings
+from trunkline.journal.tender import Tender
+from trunkline.journal.writer import Database, Writer
+from trunkline.message import Message
+
+T = TypeVar("T")
+
+log = logging.getLogger("trunkline.journal")
+
+LAST = (
+    "SELECT max(n) FROM (SELECT max(last) AS n FROM batches UNION ALL SELECT max(last) FROM quarantine"
+    " UNION ALL SELECT max(last) FROM files WHERE kind = 'messages' UNION ALL SELECT max(last) FROM fates"
+    " UNION ALL SELECT max(high) FROM cursors UNION ALL SELECT max(seq) FROM dead_letters"
+    " UNION ALL SELECT max(seq) FROM retries UNION ALL SELECT max(seq) FROM orphans"
+    " UNION ALL SELECT value FROM meta WHERE key = 'last')"
+)
+LAST_AT = "SELECT max(n) FROM (SELECT max(at_ns) AS n FROM batches UNION ALL SELECT max(until_at_ns) FROM files)"
+
+
+class Journal:
+    """A directory with a SQLite file and a lake. `open` takes it for this process; use it with `with`, or on a bus.
+
+    Without `threaded` everything happens in the calling thread: for virtual time and for tools.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        settings: JournalSettings | None = None,
+        *,
+        world: World | None = None,
+        threaded: bool = True,
+    ) -> None:
+        self.directory = Path(directory)
+        self.settings = settings or JournalSettings()
+        self.world = world or World()
+        self.threaded = threaded
+        self._lock = Lock(self.directory)
+        self._writer: Writer | None = None
+        self._reader: Reader | None = None
+        self._side_reader: Reader | None = None
+        self._threads: concurrent.futures.ThreadPoolExecutor | None = None
+        self._intake: Intake | None = None
+        self._ledger: JournalLedger | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing = False
+        self.cursors: dict[str, Cursor] = {}
+        """The durable subscriptions that somebody works on."""
+        self.tender = Tender(self)
+
+    # Life
+
+    def open(self) -> Self:
+        """Take the journal for this process. Raises JournalLocked if another has it, JournalUnusable if nobody can."""
+        if self._writer is not None:
+            return self
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise JournalUnusable(str(self.directory), str(error)) from error
+        self._lock.take()
+        try:
+            self._writer = Writer(self.directory, self.settings.sync, self._after)
+            self._writer.open(threaded=self.threaded)
+            self._reader = Reader(self.directory, on_damage=self.quarantine)
+            numbers = Numbers(self._reader.query(LAST)[0][0] or 0)
+            at_ns = self._reader.query(LAST_AT)[0][0] or 0
+            self._intake = Intake(self._writer, self.world, numbers, self.settings.max_backlog_bytes, at_ns)
+            self._ledger = JournalLedger(self.settings, self.world, self._flush_soon)
+            self._ledger.retries = set(self._reader.query("SELECT subscriber, seq FROM retries"))
+            self._intake.more = self._ledger.jobs
+            self.tender.clear_away()
+        except BaseException:
+            self._shut()
+            raise
+        if self.threaded:
+            self._threads = concurrent.futures.ThreadPoolExecutor(1, f"read {self.directory.name}")
+            self.tender.start()
+        return self
+
+    def close(self) -> None:
+        """Write what waits, and let others have the journal. Closing twice is fine."""
+        if self._begin_close():
+            self._end_close()
+
+    async def aclose(self) -> None:
+        """The same from an event loop, which goes on meanwhile."""
+        if not self._begin_close():
+            return
+        if self.threaded:
+            await asyncio.get_running_loop().run_in_executor(None, self._end_close)
+        else:
+            self._end_close()
+
+    def _begin_close(self) -> bool:
+        if self._writer is None or self._closing:
+            return False
+        self._closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.intake.flush()
+        last = self.intake.numbers.last
+        # Numbers of messages that were not kept, too: no number is given twice.
+        self._writer.call(lambda database: _remember(database, last))
+        return True
+
+    def _end_close(self) -> None:
+        self.tender.stop()
+        self._shut()
+        self._closing = False
+
+    def _shut(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
+        for reader in (self._reader, self._side_reader):
+            if reader is not None:
+                reader.close()
+        self._reader = self._side_reader = None
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Parts
+
+    @property
+    def writer(self) -> Writer:
+        if self._writer is None:
+            raise JournalUnusable(str(self.directory), "it is not open")
+        return self._writer
+
+    @property
+    def intake(self) -> Intake:
+        if self._intake is None:
+            raise JournalUnusable(str(self.directory), "it is not open")
+        return self._intake
+
+    @property
+    def ledger(self) -> JournalLedger:
+        if self._ledger is None:
+            raise JournalUnusable(str(self.directory), "it is not open")
+        return self._ledger
+
+    @property
+    def reader(self) -> Reader:
+        """For questions that are answered at once, in this thread. For long reading open a Reader of your own."""
+        if self._reader is None:
+            raise JournalUnusable(str(self.directory), "it is not open")
+        return self._reader
+
+    def _after(self, jobs: Sequence[Any], error: Exception | None) -> None:
+        if self._intake is not None:
+            self._intake.after(jobs, error)
+
+    # As the store of the persistence hook
+
+    def attach(self, bus: Any) -> None:
+        """Called by the persistence hook: numbers come from one place, and the fates of the bus are written here."""
+        self.open()
+        sequence = bus.broker.sequence
+        sequence.last = max(sequence.last, self.intake.numbers.last)
+        self.intake.numbers = sequence
+        # Written first, published later: the numbers of what comes to an inbox need not rise.
+        bus.broker.roster.exact = True
+        bus.record_in(self.ledger)
+
+    async def append(self, batch: Sequence[Message]) -> list[Message]:
+        """Write messages of one topic; they are on disk when this returns. Returns them with their numbers."""
+        self.open()
+        numbered = [replace(message, seq=UNNUMBERED) for message in batch]
+        await self.intake.put_many(batch[0].topic, numbered, True, plain=False)
+        return numbered
+
+    def _flush_soon(self) -> None:
+        """Fates travel with the next commit, and wait for one no longer than `flush_s`."""
+        if self._timer is not None:
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        self._timer = loop.call_later(self.settings.flush_s, self._flush)
+
+    def _flush(self) -> None:
+        self._timer = None
+        if self._writer is not None:
+            self.intake.flush()
+
+    async def flush(self) -> None:
+        """Return when everything so far, fates and cursors too, is on disk."""
+        self.intake.flush()
+        await asyncio.wrap_future(self.writer.call(lambda database: None))
+
+    # Reading beside the event loop
+
+    async def in_thread(self, function: Callable[[Reader], T]) -> T:
+        """Ask the reader without keeping the event loop waiting."""
+        if self._threads is None:
+            return function(self.reader)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, function)
+
+    def _ask(self, function: Callable[[Reader], T]) -> T:
+        if self._side_reader is None:
+            # Of the thread's own: what is read between BEGIN and COMMIT is of one moment.
+            self._side_reader = Reader(self.directory, on_damage=self.quarantine)
+        return function(self._side_reader)
+
+    # Durable subscriptions
+
+    def progress(self, reader: Reader) -> list[Progress]:
+        """How far the durable subscriptions are. What counts is what is written; what was handed out is told, too."""
+        found = []
+        for name, pattern, high, pending in reader.query("SELECT name, pattern, high, pending FROM cursors"):
+            running = self.cursors.get(name)
+            low = min([high, *(seq - 1 for seq in unpack(pending))])
+            found.append(Progress(name, pattern, low, high if running is None else running.read))
+        return found
+
+    async def forget(self, name: str) -> bool:
+        """Remove the cursor of a durable subscription, and what waits for it; False if there is none."""
+
+        def remove(database: Database) -> bool:
+            database.execute("DELETE FROM retries WHERE subscriber = ?", (name,))
+            return database.execute("DELETE FROM cursors WHERE name = ?", (name,)).rowcount > 0
+
+        return await asyncio.wrap_future(self.writer.call(remove))
+
+    # Tending
+
+    def seal(self, *, everything: bool = False) -> int:
+        """Move stretches that are due (or `everything`) to the lake; returns how many messages that were."""
+        return self.tender.seal(everything=everything)
+
+    def quarantine(self, damage: JournalDamaged) -> None:
+        """Put a damaged batch aside, so that it is named once and not met again."""
+        log.error("%s: %s", self.directory, damage)
+        now_ns = self.world.time_ns()
+
+        def put_aside(database: Database) -> None:
+            database.execute(
+                "INSERT OR IGNORE INTO quarantine SELECT *, ?, ? FROM batches WHERE first = ? AND last = ?",
+                (damage.why, now_ns, damage.first, damage.last),
+            )
+            database.execute("DELETE FROM batches WHERE first = ? AND last = ?", (damage.first, damage.last))
+
+        with contextlib.suppress(JournalUnusable):
+            self.writer.call(put_aside)
+
+
+def _remember(database: Database, last: int) -> None:
+    database.execute("INSERT OR REPLACE INTO meta VALUES ('last', ?)", (last,))

@@ -1,0 +1,259 @@
+"""The lake: sealed stretches of the journal as Parquet files, one directory a day.
+
+A file counts when the journal says so. It is written under a hidden name, synced, renamed, and only then recorded, in
+the same transaction that drops its rows from the journal. What a crash leaves in between counts for nobody, and is
+cleared away at the next start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from msgspec.structs import astuple
+
+from trunkline.errors import JournalDamaged, JournalUnusable
+from trunkline.journal.layout import FATES, LAYOUT, LAYOUT_KEY, MESSAGES, fit
+from trunkline.journal.reader import FILE_BATCH, FILE_COLUMNS, File, Range, cut
+from trunkline.topic import EVERYTHING, is_wild, matches
+
+SCHEMAS = {"messages": MESSAGES, "fates": FATES}
+GROUP_ROWS = 20_000
+"""Small enough to be read one by one by a subscriber that catches up, large enough to compress well."""
+DAY_NS = 86_400_000_000_000
+
+
+def day_of(at_ns: int) -> str:
+    return datetime.fromtimestamp(at_ns // 1_000_000_000, UTC).strftime("%Y-%m-%d")
+
+
+class TopicShare:
+    """What a file holds of one topic."""
+
+    def __init__(self) -> None:
+        self.first = 0
+        self.last = 0
+        self.count = 0
+        self.bytes = 0
+        self.until_at_ns = 0
+
+
+class Sealed:
+    """A file that was written, and does not count yet."""
+
+    def __init__(self, file: File, topics: dict[str, TopicShare]) -> None:
+        self.file = file
+        self.topics = topics
+
+
+def write(directory: Path, kind: str, day: str, batches: Iterable[pa.RecordBatch]) -> Sealed | None:
+    """Write batches, in order, to a new file under its final name, and have it on disk. None if there were no rows."""
+    folder = directory / kind / f"date={day}"
+    folder.mkdir(parents=True, exist_ok=True)
+    hidden = folder / f".{os.getpid()}.tmp"
+    tally = _Tally(kind)
+    try:
+        with pq.ParquetWriter(
+            hidden,
+            SCHEMAS[kind],
+            compression="zstd",
+            write_page_checksum=True,
+            use_dictionary=[field.name for field in SCHEMAS[kind] if field.name not in UNIQUE],
+        ) as writer:
+            for batch in _grouped(batches):
+                tally.add(batch)
+                writer.write_table(batch, row_group_size=GROUP_ROWS)
+        if not tally.rows:
+            return None
+        path = _free_name(folder, tally.first, tally.last)
+        checksum = _sync(hidden)
+        size = hidden.stat().st_size
+        os.rename(hidden, path)
+        _sync(folder)
+        _sync(folder.parent)
+        _sync(directory)
+    except pa.ArrowInvalid as error:
+        raise JournalUnusable(str(directory), f"a stretch cannot be written as Parquet: {error}") from error
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            hidden.unlink()
+    return Sealed(tally.file(path.relative_to(directory).as_posix(), day, size, checksum), tally.topics)
+
+
+UNIQUE = {"seq", "id", "time", "timestamp_ns", "payload", "number", "first", "last", "count"}
+"""Columns whose values rarely repeat: a dictionary would only be in the way."""
+
+
+def _grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+            rows += batch.num_rows
+        if rows >= GROUP_ROWS:
+            yield pa.Table.from_batches(held)
+            held, rows = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+class _Tally:
+    """What goes into a file, counted on its way."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self.first = 0
+        self.last = 0
+        self.rows = 0
+        self._at: tuple[int, int] | None = None
+        self._times: tuple[int, int] | None = None
+        self.topics: dict[str, TopicShare] = {}
+
+    def add(self, table: pa.Table) -> None:
+        key = table.column("seq" if self._kind == "messages" else "number")
+        if not self.rows:
+            self.first = key[0].as_py()
+        self.last = key[-1].as_py()
+        self.rows += table.num_rows
+        if self._kind == "fates":
+            self._at = _span(self._at, table.column("time").cast(pa.int64()), 1000)
+            self._times = self._at
+            return
+        self._at = _span(self._at, table.column("accepted").cast(pa.int64()), 1000)
+        self._times = _span(self._times, table.column("timestamp_ns"), 1)
+        sized = table.select(["topic", "seq", "accepted"]).append_column(
+            "bytes", pc.binary_length(table.column("payload")).cast(pa.int64())
+        )
+        shares = sized.group_by("topic").aggregate(
+            [("seq", "min"), ("seq", "max"), ("seq", "count"), ("bytes", "sum"), ("accepted", "max")]
+        )
+        for row in shares.to_pylist():
+            share = self.topics.setdefault(row["topic"], TopicShare())
+            share.first = share.first or row["seq_min"]
+            share.last = row["seq_max"]
+            share.count += row["seq_count"]
+            share.bytes += row["bytes_sum"]
+            share.until_at_ns = int(row["accepted_max"].timestamp() * 1_000_000) * 1000
+
+    def file(self, path: str, day: str, size: int, checksum: int) -> File:
+        assert self._at is not None
+        assert self._times is not None
+        return File(
+            path, self._kind, self.first, self.last, self.rows, size, LAYOUT, day, *self._at, *self._times, checksum
+        )
+
+
+def _span(known: tuple[int, int] | None, column: pa.ChunkedArray, factor: int) -> tuple[int, int]:
+    found = pc.min_max(column).as_py()
+    low, high = found["min"] * factor, found["max"] * factor
+    return (low, high) if known is None else (min(known[0], low), max(known[1], high))
+
+
+def _free_name(folder: Path, first: int, last: int) -> Path:
+    """The numbers of the first and last message; a rewritten file gets a name of its own."""
+    path = folder / f"{first:020d}-{last:020d}.parquet"
+    revision = 1
+    while path.exists():
+        revision += 1
+        path = folder / f"{first:020d}-{last:020d}-{revision}.parquet"
+    return path
+
+
+def _sync(path: Path) -> int:
+    """Have a file or directory on disk; the checksum of a file."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return checksum_of(path) if path.is_file() else 0
+
+
+def checksum_of(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            checksum = zlib.crc32(block, checksum)
+    return checksum
+
+
+def record(database: Any, sealed: Sealed) -> None:
+    """From the commit on, the file counts."""
+    file = sealed.file
+    database.execute(
+        f"INSERT INTO files ({FILE_COLUMNS}) VALUES ({', '.join('?' * len(File.__struct_fields__))})", astuple(file)
+    )
+    database.executemany(
+        "INSERT INTO file_topics VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [
+            (file.path, topic, share.first, share.last, share.count, share.bytes, share.until_at_ns)
+            for topic, share in sealed.topics.items()
+        ],
+    )
+
+
+def read(
+    directory: Path, file: File, wanted: Range | None = None, columns: list[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, with the columns of today; raises JournalDamaged."""
+    schema = SCHEMAS[file.kind]
+    try:
+        with pq.ParquetFile(directory / file.path, page_checksum_verification=True) as parquet:
+            layout = int((parquet.schema_arrow.metadata or {}).get(LAYOUT_KEY, b"0"))
+            if layout > LAYOUT:
+                raise JournalUnusable(
+                    str(directory), f"{file.path} has layout {layout}, this Trunkline knows up to {LAYOUT}"
+                )
+            there = set(parquet.schema_arrow.names)
+            needed = None if columns is None else [name for name in {*columns, *KEYS} if name in there]
+            out = schema if columns is None else pa.schema([schema.field(name) for name in columns], schema.metadata)
+            for batch in parquet.iter_batches(batch_size=FILE_BATCH, columns=needed):
+                if wanted is not None:
+                    batch = only(batch, wanted)
+                if batch.num_rows:
+                    yield fit(batch, out)
+    except FileNotFoundError as error:
+        raise JournalDamaged(file.first, file.last, file.path, "the file is gone") from error
+    except (OSError, pa.ArrowException) as error:
+        raise JournalDamaged(file.first, file.last, file.path, str(error)) from error
+
+
+def group_after(directory: Path, file: File, after: int) -> pa.RecordBatch:
+    """The first row group with something beyond the number `after`."""
+    try:
+        with pq.ParquetFile(directory / file.path, page_checksum_verification=True) as parquet:
+            column = parquet.schema_arrow.names.index("seq")
+            for group in range(parquet.num_row_groups):
+                if parquet.metadata.row_group(group).column(column).statistics.max > after:
+                    table = parquet.read_row_group(group).combine_chunks()
+                    return cut(fit(table.to_batches()[0], MESSAGES), Range(first=after + 1))
+    except FileNotFoundError as error:
+        raise JournalDamaged(file.first, file.last, file.path, "the file is gone") from error
+    except (OSError, pa.ArrowException) as error:
+        raise JournalDamaged(file.first, file.last, file.path, str(error)) from error
+    return MESSAGES.empty_table().to_batches()[0]
+
+
+KEYS = ("seq", "topic", "timestamp_ns")
+
+
+def only(batch: pa.RecordBatch, wanted: Range) -> pa.RecordBatch:
+    batch = cut(batch, wanted)
+    if wanted.pattern == EVERYTHING or not batch.num_rows:
+        return batch
+    topics = batch.column("topic")
+    if not is_wild(wanted.pattern):
+        return batch.filter(pc.equal(topics, wanted.pattern))
+    # Few topics, many rows: the pattern is tried once a topic.
+    known = topics.dictionary_encode()
+    fitting = pa.array([matches(wanted.pattern, topic) for topic in known.dictionary.to_pylist()], pa.bool_())
+    return batch.filter(fitting.take(known.indices))

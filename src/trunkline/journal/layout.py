@@ -1,0 +1,164 @@
+"""The columns of the lake and of Arrow batches, and their version. docs/journal.md describes each.
+
+A new column gets a new LAYOUT; older files stay readable, and show what they lack as null. Types are those that Spark
+reads without a setting: times in microseconds, ids as text.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from trunkline.errors import JournalDamaged, MissingExtra
+from trunkline.journal.body import DEFAULTS, Body, Row
+from trunkline.message import Message, MessageType
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+except ImportError as error:  # pragma: no cover  # depends on what is installed
+    raise MissingExtra("journal", "the lake (Parquet files, Arrow batches)") from error
+
+LAYOUT = 1
+LAYOUT_KEY = b"trunkline.layout"
+TIME = pa.timestamp("us", "UTC")
+STAMP = {LAYOUT_KEY: str(LAYOUT).encode()}
+
+MESSAGES = pa.schema(
+    [
+        ("seq", pa.int64()),
+        ("id", pa.string()),
+        ("topic", pa.string()),
+        ("time", TIME),
+        ("accepted", TIME),
+        ("type", pa.string()),
+        ("sender", pa.string()),
+        ("recipient", pa.string()),
+        ("priority", pa.int32()),
+        ("ttl_s", pa.float64()),
+        ("request_id", pa.string()),
+        ("correlation_id", pa.string()),
+        ("reply_to", pa.string()),
+        ("attempts", pa.int32()),
+        ("requires_ack", pa.bool_()),
+        ("content_type", pa.string()),
+        ("encoding", pa.string()),
+        ("schema", pa.string()),
+        ("trace", pa.string()),
+        ("headers", pa.map_(pa.string(), pa.string())),
+        ("timestamp_ns", pa.int64()),
+        ("payload", pa.binary()),
+    ],
+    metadata=STAMP,
+)
+
+FATES = pa.schema(
+    [
+        ("number", pa.int64()),
+        ("subscriber", pa.string()),
+        ("pattern", pa.string()),
+        ("fate", pa.string()),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("count", pa.int64()),
+        ("reason", pa.string()),
+        ("time", TIME),
+    ],
+    metadata=STAMP,
+)
+
+TYPE_NAMES = {kind: kind.name.lower() for kind in MessageType}
+TYPES = {name: kind for kind, name in TYPE_NAMES.items()}
+
+
+def of_rows(rows: Sequence[Row], on_damage: Callable[[JournalDamaged], None]) -> pa.RecordBatch:
+    """Stored batches as one Arrow batch. A damaged one is told, and left out."""
+    good: list[tuple[Row, Body]] = []
+    for row in rows:
+        try:
+            good.append((row, row.open()))
+        except JournalDamaged as damage:
+            on_damage(damage)
+    counts = [row.count for row, _ in good]
+    times = pa.array(_chain(body.times for _, body in good), pa.int64())
+    arrays = {
+        "seq": pa.array(_chain(range(row.first, row.last + 1) for row, _ in good), pa.int64()),
+        "id": pa.array(_chain(body.ids for _, body in good), pa.string()),
+        "topic": _spread([row.topic for row, _ in good], counts, pa.string()),
+        "time": _micros(times),
+        "accepted": _spread([row.at_ns // 1000 for row, _ in good], counts, TIME),
+        "timestamp_ns": times,
+        "payload": pa.array(_chain(body.payloads for _, body in good), pa.binary()),
+    }
+    columns = [
+        arrays[field.name]
+        if field.name in arrays
+        else _spread([_value(body, field.name) for _, body in good], counts, field.type)
+        for field in MESSAGES
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
+
+
+def _chain(parts: Iterable[Iterable[Any]]) -> list[Any]:
+    return list(itertools.chain.from_iterable(parts))
+
+
+def _value(body: Body, name: str) -> Any:
+    value = body.rest.get(name, DEFAULTS[name])
+    if name == "type":
+        return [TYPE_NAMES[MessageType(each)] for each in value] if isinstance(value, list) else TYPE_NAMES[value]
+    return value
+
+
+def _spread(values: list[Any], counts: list[int], kind: pa.DataType) -> pa.Array:
+    """A column from one value a batch, or a list of them where they differ within it."""
+    first = values[0] if values else None
+    if not isinstance(first, list) and values.count(first) == len(values):
+        if first is None:
+            return pa.nulls(sum(counts), kind)
+        if not isinstance(first, dict):
+            return pa.repeat(pa.scalar(first, kind), sum(counts))
+    spread = (
+        value if isinstance(value, list) else itertools.repeat(value, count)
+        for value, count in zip(values, counts, strict=True)
+    )
+    return pa.array(_chain(spread), kind)
+
+
+def _micros(nanos: pa.Array) -> pa.Array:
+    return pc.divide(nanos, pa.scalar(1000, pa.int64())).cast(TIME)
+
+
+def of_fates(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = list(zip(*rows, strict=True)) if rows else [() for _ in FATES]
+    *plain, at_ns = columns
+    arrays = [pa.array(column, field.type) for column, field in zip(plain, FATES, strict=False)]
+    return pa.RecordBatch.from_arrays([*arrays, _micros(pa.array(at_ns, pa.int64()))], schema=FATES)
+
+
+def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """A batch from a file of an older layout, with the columns of today."""
+    if batch.schema.equals(schema):
+        return batch
+    arrays = [
+        batch.column(field.name).cast(field.type)
+        if field.name in batch.schema.names
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def to_messages(batch: pa.RecordBatch) -> list[Message]:
+    columns = [_values(batch, name) for name in Message.__struct_fields__]
+    return list(map(Message, *columns))
+
+
+def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
+    values: list[Any] = batch.column(name).to_pylist()
+    if name == "type":
+        return [TYPES[value] for value in values]
+    if name == "headers":
+        return [None if value is None else dict(value) for value in values]
+    return values

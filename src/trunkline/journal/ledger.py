@@ -1,0 +1,213 @@
+"""The journal's ledger: fates, retries, dead letters, orphans. Gathered as they happen, written at the next commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from trunkline.clock import World
+from trunkline.delivery.deadletters import Attempt, DeadLetter
+from trunkline.delivery.fates import Fate
+from trunkline.delivery.inbox import Inbox
+from trunkline.delivery.requests import Orphan
+from trunkline.journal.settings import JournalSettings, Kept
+from trunkline.journal.writer import Database, Job
+from trunkline.message import Message
+
+FATE = (
+    "INSERT INTO fates (subscriber, pattern, fate, first, last, count, reason, at_ns) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
+MAX_KNOWN_TOPICS = 10_000
+
+encode = msgspec.msgpack.Encoder().encode
+decode_message = msgspec.msgpack.Decoder(Message).decode
+decode_letter = msgspec.msgpack.Decoder(DeadLetter).decode
+decode_story = msgspec.msgpack.Decoder(list[Attempt]).decode
+
+
+class Entries:
+    """What the ledger gathered, as part of a transaction: first what happened, then how far that brings the cursors."""
+
+    def __init__(self, fates: list[tuple[Any, ...]], deeds: list[tuple[str, tuple[Any, ...]]]) -> None:
+        self._fates = fates
+        self._deeds = deeds
+
+    def write(self, database: Database) -> None:
+        database.executemany(FATE, self._fates)
+        for sql, values in self._deeds:
+            database.execute(sql, values)
+
+    def done(self, error: Exception | None) -> None:
+        """A failure is in the log. What was not written happens again: at least once, not at most."""
+
+
+class Scribe(Protocol):
+    """A part that has something to write besides fates: a durable subscription and its cursor."""
+
+    def write_down(self, ledger: JournalLedger) -> None: ...
+
+
+class Span:
+    """Delivered, from `first` to `last`, not written yet."""
+
+    __slots__ = ("at_ns", "count", "first", "last", "pattern")
+
+    def __init__(self, pattern: str, first: int, last: int, count: int, at_ns: int) -> None:
+        self.pattern = pattern
+        self.first = first
+        self.last = last
+        self.count = count
+        self.at_ns = at_ns
+
+
+class JournalLedger:
+    """Tells the journal what became of messages. See `trunkline.delivery.ledger.Ledger` for what each call means."""
+
+    def __init__(self, settings: JournalSettings, world: World, schedule: Callable[[], None]) -> None:
+        self._settings = settings
+        self._world = world
+        self.schedule = schedule
+        self._keeps: dict[str, bool] = {}
+        self._spans: dict[str, Span] = {}
+        self._fates: list[tuple[Any, ...]] = []
+        self._deeds: list[tuple[str, tuple[Any, ...]]] = []
+        self.retries: set[tuple[str, int]] = set()
+        """What the table of retries holds, so that it is asked only when there is something to take out."""
+        self.scribes: set[Scribe] = set()
+
+    # What is told
+
+    def delivered(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
+        span = self._spans.get(inbox.name)
+        if span is None:
+            self._begin(inbox, first, last, count, at_ns)
+            return
+        span.first = min(span.first, first)
+        span.last = max(span.last, last)
+        span.count += count
+        span.at_ns = at_ns
+
+    def delivered_one(self, inbox: Inbox, message: Message, at_ns: int) -> None:
+        seq = message.seq
+        self.done_with(inbox.role, seq)
+        if not self.keeps(message.topic):
+            return
+        span = self._spans.get(inbox.name)
+        # What lies between may be on its way still: only the very next number joins the range.
+        if span is not None and seq == span.last + 1:
+            span.last = seq
+            span.count += 1
+            span.at_ns = at_ns
+            return
+        if span is not None:
+            self._end(inbox.name, span)
+        self._begin(inbox, seq, seq, 1, at_ns)
+
+    def _begin(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
+        self._spans[inbox.name] = Span(inbox.pattern, first, last, count, at_ns)
+        self.schedule()
+
+    def _end(self, name: str, span: Span) -> None:
+        self.fate(name, span.pattern, Fate.DELIVERED, span.first, span.last, span.count, "", span.at_ns)
+
+    def settled(self, inbox: Inbox, message: Message, fate: Fate, reason: str, at_ns: int) -> None:
+        self.done_with(inbox.role, message.seq)
+        if message.seq > 0 and self.keeps(message.topic):
+            self.fate(inbox.name, inbox.pattern, fate, message.seq, message.seq, 1, reason, at_ns)
+
+    def refused(self, message: Message, who: str, reason: str, at_ns: int) -> None:
+        if message.seq > 0 and self.keeps(message.topic):
+            self.fate(who, message.topic, Fate.REFUSED, message.seq, message.seq, 1, reason, at_ns)
+
+    def fate(
+        self, subscriber: str, pattern: str, fate: Fate, first: int, last: int, count: int, reason: str, at_ns: int
+    ) -> None:
+        self._fates.append((subscriber, pattern, fate.value, first, last, count, reason, at_ns))
+        self.schedule()
+
+    def retrying(self, inbox: Inbox, message: Message, story: Sequence[Attempt], pause_s: float) -> None:
+        self.keep_for(inbox.role, message, story, self._world.time_ns() + int(pause_s * 1e9))
+
+    def keep_for(self, subscriber: str, message: Message, story: Sequence[Attempt], due_ns: int) -> None:
+        """A message waits for a subscriber, in a state that its topic does not show."""
+        self.retries.add((subscriber, message.seq))
+        self.deed(
+            "INSERT OR REPLACE INTO retries VALUES (?, ?, ?, ?, ?)",
+            (subscriber, message.seq, due_ns, encode(list(story)), encode(message)),
+        )
+
+    def done_with(self, subscriber: str, seq: int) -> None:
+        if self.retries and (subscriber, seq) in self.retries:
+            self.retries.discard((subscriber, seq))
+            self.deed("DELETE FROM retries WHERE subscriber = ? AND seq = ?", (subscriber, seq))
+
+    def died(self, letter: DeadLetter, inbox: Inbox) -> None:
+        message = letter.message
+        self.deed(
+            "INSERT OR REPLACE INTO dead_letters VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                letter.subscriber,
+                message.seq,
+                letter.at_ns,
+                message.topic,
+                message.id,
+                letter.cause.value,
+                letter.reason,
+                encode(letter),
+            ),
+        )
+
+    def revived(self, letter: DeadLetter, message: Message) -> None:
+        self.removed(letter)
+        self.keep_for(letter.subscriber, message, (), self._world.time_ns())
+
+    def removed(self, letter: DeadLetter) -> None:
+        self.deed("DELETE FROM dead_letters WHERE subscriber = ? AND seq = ?", (letter.subscriber, letter.message.seq))
+
+    def orphaned(self, orphan: Orphan) -> None:
+        message = orphan.message
+        self.deed(
+            "INSERT OR REPLACE INTO orphans VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                message.seq,
+                message.id,
+                message.request_id,
+                message.topic,
+                orphan.why.value,
+                self._world.time_ns(),
+                encode(message),
+            ),
+        )
+
+    def claimed(self, orphan: Orphan) -> None:
+        self.deed("DELETE FROM orphans WHERE seq = ?", (orphan.message.seq,))
+
+    def deed(self, sql: str, values: tuple[Any, ...]) -> None:
+        self._deeds.append((sql, values))
+        self.schedule()
+
+    def keeps(self, topic: str) -> bool:
+        known = self._keeps.get(topic)
+        if known is None:
+            if len(self._keeps) >= MAX_KNOWN_TOPICS:
+                self._keeps.clear()
+            known = self._keeps[topic] = self._settings.keeps(topic) is not Kept.NOT
+        return known
+
+    # What is written
+
+    def jobs(self) -> list[Job]:
+        """Everything told since the last time."""
+        for name, span in self._spans.items():
+            self._end(name, span)
+        self._spans.clear()
+        for scribe in self.scribes:
+            scribe.write_down(self)
+        if not self._fates and not self._deeds:
+            return []
+        entries = Entries(self._fates, self._deeds)
+        self._fates = []
+        self._deeds = []
+        return [entries]

@@ -1,0 +1,63 @@
+"""One writer at a time: a lock that the operating system drops when its owner dies, with the owner's pid in it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from trunkline.errors import JournalLocked, JournalUnusable
+
+FILE = "journal.lock"
+
+
+class Lock:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._descriptor: int | None = None
+
+    def take(self) -> None:
+        """Own the journal; raises JournalLocked with the owner's pid."""
+        path = self._directory / FILE
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise JournalUnusable(str(self._directory), f"{error.strerror}: {path}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(descriptor, 32).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise JournalLocked(str(self._directory), int(owner) if owner.isdigit() else None) from None
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except OSError:
+            # A full disk: the lock holds all the same, only its owner stays unnamed.
+            pass
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            # Emptied, not removed: a file that is removed can be locked twice, under two names for one place.
+            try:
+                os.ftruncate(self._descriptor, 0)
+            finally:
+                os.close(self._descriptor)
+                self._descriptor = None
+
+
+def owner(directory: Path) -> int | None:
+    """The pid of who writes to the journal now, 0 if that is not known, None if nobody does."""
+    try:
+        descriptor = os.open(directory / FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.read(descriptor, 32).decode(errors="replace").strip()
+        return int(text) if text.isdigit() else 0
+    finally:
+        os.close(descriptor)
+    return None

@@ -1,0 +1,465 @@
+"""Reading: messages and fates across lake and journal, in order, without a gap or a duplicate, while writing goes on.
+
+A reader asks again at each step where the next messages are: in a sealed file, or in the journal. Sealing moves them
+from one to the other in one transaction, so at each step they are in exactly one.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from trunkline.delivery.fates import Fate, Outcome
+from trunkline.errors import JournalDamaged, JournalUnusable
+from trunkline.journal import database as files
+from trunkline.journal.body import Row
+from trunkline.journal.cursor import unpack
+from trunkline.message import Message
+from trunkline.topic import EVERYTHING, is_wild, matches, validate_pattern
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger("trunkline.journal")
+
+STEP_BYTES = 8 * 1024 * 1024
+STEP_MESSAGES = 50_000
+FILE_BATCH = 65_536
+FOREVER = 2**63 - 1
+
+COLUMNS = "first, last, topic, at_ns, since_ns, until_ns, checksum, body"
+
+
+class File(msgspec.Struct, frozen=True):
+    """A sealed file that counts."""
+
+    path: str
+    kind: str
+    first: int
+    last: int
+    rows: int
+    bytes: int
+    layout: int
+    day: str
+    at_ns: int
+    until_at_ns: int
+    since_ns: int
+    until_ns: int
+    checksum: int
+
+
+FILE_COLUMNS = ", ".join(File.__struct_fields__)
+
+
+class Fates(msgspec.Struct, frozen=True):
+    """One row of fates: a range that was delivered, or one message that was not."""
+
+    number: int
+    subscriber: str
+    pattern: str
+    fate: str
+    first: int
+    last: int
+    count: int
+    reason: str
+    at_ns: int
+
+    @property
+    def wide(self) -> bool:
+        return self.first != self.last
+
+
+FATE_COLUMNS = ", ".join(Fates.__struct_fields__)
+FIND_NS = 60_000_000_000
+"""A message's own time, and when the bus made its id, lie no further apart, unless somebody made them by hand."""
+
+Damage = Callable[[JournalDamaged], None]
+
+
+def warn(damage: JournalDamaged) -> None:
+    log.error("skipped: %s", damage)
+
+
+class Range(msgspec.Struct, frozen=True):
+    """Which messages: by topic, by number (both ends included), by their own time (the end not included)."""
+
+    pattern: str = EVERYTHING
+    first: int = 1
+    last: int = FOREVER
+    since_ns: int = 0
+    until_ns: int = FOREVER
+
+    @property
+    def timed(self) -> bool:
+        return self.since_ns > 0 or self.until_ns < FOREVER
+
+    def holds(self, message: Message) -> bool:
+        return (
+            self.first <= message.seq <= self.last
+            and self.since_ns <= message.timestamp_ns < self.until_ns
+            and matches(self.pattern, message.topic)
+        )
+
+
+def uuid7_ns(text: str) -> int | None:
+    """The time in a UUIDv7; None if it is none."""
+    if len(text) != 36 or text[14] != "7":
+        return None
+    try:
+        return int(text[:8] + text[9:13], 16) * 1_000_000
+    except ValueError:
+        return None
+
+
+def _fates_from(batch: pa.RecordBatch) -> Iterator[Fates]:
+    for row in batch.to_pylist():
+        at_ns = int(row.pop("time").timestamp() * 1_000_000) * 1000
+        yield Fates(**row, at_ns=at_ns)
+
+
+def nanos(when: datetime | float | int | None, default: int) -> int:
+    """A point in time in nanoseconds: from a datetime, or from seconds since 1970."""
+    if when is None:
+        return default
+    return int((when.timestamp() if isinstance(when, datetime) else when) * 1e9)
+
+
+class Reader:
+    """`with Reader(directory) as reader`: needs no turn, and may read while another process writes.
+
+    Damaged batches and files are told to `on_damage`, by default a line in the log, and left out.
+    """
+
+    def __init__(self, directory: str | Path, *, on_damage: Damage = warn) -> None:
+        self.directory = Path(directory)
+        self.on_damage = on_damage
+        self._database = files.open_for_reading(self.directory)
+        self._pattern = EVERYTHING
+        self._database.create_function("wanted", 1, self._wanted, deterministic=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._database.close()
+
+    # Messages
+
+    def messages(
+        self,
+        pattern: str = EVERYTHING,
+        *,
+        first: int = 1,
+        last: int | None = None,
+        since: datetime | float | None = None,
+        until: datetime | float | None = None,
+    ) -> Iterator[Message]:
+        """Messages in order: by topic pattern, by number (both ends included), by time (`until` not included)."""
+        wanted = self._range(pattern, first, last, since, until)
+        after = wanted.first - 1
+        while (step := self.step(wanted, after)) is not None:
+            after, found = step
+            if isinstance(found, File):
+                yield from self._file_messages(found, wanted)
+                continue
+            for row in found:
+                for message in self._open(row):
+                    if wanted.first <= message.seq <= wanted.last and (
+                        not wanted.timed or wanted.since_ns <= message.timestamp_ns < wanted.until_ns
+                    ):
+                        yield message
+
+    def arrow(
+        self,
+        pattern: str = EVERYTHING,
+        *,
+        first: int = 1,
+        last: int | None = None,
+        since: datetime | float | None = None,
+        until: datetime | float | None = None,
+        columns: list[str] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The same as Arrow record batches, for those who read in bulk. `columns` reads only some of them."""
+        from trunkline.journal import layout
+
+        wanted = self._range(pattern, first, last, since, until)
+        after = wanted.first - 1
+        while (step := self.step(wanted, after)) is not None:
+            after, found = step
+            if isinstance(found, File):
+                yield from self._file_batches(found, wanted, columns)
+                continue
+            batch = cut(layout.of_rows(found, self.on_damage), wanted)
+            if batch.num_rows:
+                yield batch if columns is None else batch.select(columns)
+
+    def step(self, wanted: Range, after: int, limit: int = STEP_MESSAGES) -> tuple[int, File | list[Row]] | None:
+        """The next stretch beyond `after`: a file, or some rows; and how far that goes. None at the end."""
+        with self._snapshot() as database:
+            file = database.execute(
+                f"SELECT {FILE_COLUMNS} FROM files"
+                " WHERE kind = 'messages' AND replaced_ns IS NULL AND last > ? AND first <= ?"
+                " AND since_ns < ? AND until_ns >= ? ORDER BY first LIMIT 1",
+                (after, wanted.last, wanted.until_ns, wanted.since_ns),
+            ).fetchone()
+            start = _start(database, after)
+            first = database.execute("SELECT min(first) FROM batches WHERE first >= ?", (start,)).fetchone()[0]
+            if file is not None and (first is None or file[2] < first):
+                found = File(*file)
+                return found.last, found
+            if first is None or first > wanted.last:
+                return None
+            return self._rows(database, wanted, start, limit)
+
+    def _rows(
+        self, database: sqlite3.Connection, wanted: Range, start: int, limit: int
+    ) -> tuple[int, list[Row]] | None:
+        self._pattern = wanted.pattern
+        topic, given = ("1", ()) if wanted.pattern == EVERYTHING else ("wanted(topic)", ())
+        if not is_wild(wanted.pattern):
+            topic, given = "topic = ?", (wanted.pattern,)  # type: ignore[assignment]  # its length differs
+        upto = database.execute("SELECT max(last) FROM batches WHERE first <= ?", (wanted.last,)).fetchone()[0]
+        rows: list[Row] = []
+        count = size = 0
+        for values in database.execute(
+            f"SELECT {COLUMNS} FROM batches WHERE first >= ? AND first <= ? AND {topic}"
+            " AND since_ns < ? AND until_ns >= ? ORDER BY first",
+            (start, wanted.last, *given, wanted.until_ns, wanted.since_ns),
+        ):
+            row = Row(*values)
+            rows.append(row)
+            count += row.count
+            size += len(row.body)
+            if count >= limit or size >= STEP_BYTES:
+                return row.last, rows
+        return upto, rows
+
+    def _open(self, row: Row) -> list[Message]:
+        try:
+            return row.messages()
+        except JournalDamaged as damage:
+            self.on_damage(damage)
+            return []
+
+    def _wanted(self, topic: str) -> bool:
+        return matches(self._pattern, topic)
+
+    def _range(
+        self, pattern: str, first: int, last: int | None, since: datetime | float | None, until: datetime | float | None
+    ) -> Range:
+        return Range(
+            validate_pattern(pattern),
+            first,
+            FOREVER if last is None else last,
+            nanos(since, 0),
+            nanos(until, FOREVER),
+        )
+
+    # For subscribers that catch up
+
+    def some_after(self, pattern: str, after: int, limit: int) -> tuple[list[Message], int]:
+        """About `limit` messages beyond a number, and how far that went: everything up to there was looked at."""
+        wanted = Range(pattern)
+        step = self.step(wanted, after, limit)
+        if step is None:
+            return [], max(after, self.last())
+        upto, found = step
+        if isinstance(found, list):
+            messages = [message for row in found for message in self._open(row) if message.seq > after]
+            return messages, upto
+        from trunkline.journal import lake, layout
+
+        try:
+            batch = lake.group_after(self.directory, found, after)
+        except JournalDamaged as damage:
+            self.on_damage(damage)
+            return [], upto
+        if batch.num_rows:
+            upto = batch.column("seq")[-1].as_py()
+        return layout.to_messages(lake.only(batch, wanted)), upto
+
+    def last(self) -> int:
+        """The highest number there is."""
+        (found,) = self.query(
+            "SELECT max(coalesce((SELECT max(last) FROM batches), 0),"
+            " coalesce((SELECT max(last) FROM files WHERE kind = 'messages' AND replaced_ns IS NULL), 0))"
+        )[0]
+        return int(found)
+
+    def some(self, seqs: list[int]) -> list[Message]:
+        """The messages with these numbers, as far as they are there, in order."""
+        found: list[Message] = []
+        wanted = set(seqs)
+        while wanted:
+            first = min(wanted)
+            step = self.step(Range(first=first), first - 1, 1)
+            if step is None:
+                break
+            upto, where = step
+            if isinstance(where, File):
+                found.extend(message for message in self._file_messages(where, Range()) if message.seq in wanted)
+            else:
+                found.extend(message for row in where for message in self._open(row) if message.seq in wanted)
+            wanted = {seq for seq in wanted if seq > upto}
+        return found
+
+    def last_before(self, at_ns: int) -> int:
+        """The number of the last message that the journal took before a point in time."""
+        (last,) = self.query("SELECT coalesce(max(last), 0) FROM batches WHERE at_ns < ?", (at_ns,))[0]
+        for file in reversed(self.files()):
+            if last or file.at_ns >= at_ns:
+                continue
+            if file.until_at_ns < at_ns:
+                return file.last
+            import pyarrow.compute as pc
+
+            for batch in self._file_batches(file, Range(), ["seq", "accepted"]):
+                early = batch.filter(pc.less(batch.column("accepted").cast("int64"), at_ns // 1000))
+                if early.num_rows:
+                    last = early.column("seq")[-1].as_py()
+        return int(last)
+
+    # For those who ask what became of a message
+
+    def find(self, message_id: str, *, everywhere: bool = False) -> Message | None:
+        """The message with this id: near the time that the id names, or `everywhere`, which may take long."""
+        near = uuid7_ns(message_id)
+        spans = [] if near is None else [(near - FIND_NS, near + FIND_NS)]
+        if everywhere or near is None:
+            spans.append((0, FOREVER))
+        for since_ns, until_ns in spans:
+            wanted = Range(since_ns=max(0, since_ns), until_ns=until_ns)
+            after = 0
+            while (step := self.step(wanted, after)) is not None:
+                after, found = step
+                if isinstance(found, list):
+                    for row in found:
+                        # The id is in the body as it is: one look at the bytes spares the decoding.
+                        if message_id.encode() in row.body:
+                            for message in self._open(row):
+                                if message.id == message_id:
+                                    return message
+                    continue
+                for message in self._find_in(found, message_id):
+                    return message
+        return None
+
+    def _find_in(self, file: File, message_id: str) -> Iterator[Message]:
+        import pyarrow.compute as pc
+
+        from trunkline.journal import layout
+
+        for batch in self._file_batches(file, Range(), None):
+            yield from layout.to_messages(batch.filter(pc.equal(batch.column("id"), message_id)))
+
+    def fates_of(self, message: Message) -> list[Fates]:
+        """All that is written of what became of a message, oldest first."""
+        seq = message.seq
+        rows = self.query(
+            f"SELECT {FATE_COLUMNS} FROM fates WHERE last >= ? AND first <= ? ORDER BY number", (seq, seq)
+        )
+        found = [Fates(*row) for row in rows]
+        sealed: list[Fates] = []
+        for file in self.files("fates"):
+            import pyarrow.compute as pc
+
+            for batch in self._file_batches(file, None, None):
+                hit = pc.and_(pc.less_equal(batch.column("first"), seq), pc.greater_equal(batch.column("last"), seq))
+                sealed.extend(_fates_from(batch.filter(hit)))
+        return [each for each in (*sealed, *found) if matches(each.pattern, message.topic) or each.first == each.last]
+
+    def outcomes(self, message: Message) -> list[Outcome]:
+        """What became of a message, one outcome a subscriber. A row of its own counts for more than a range."""
+        latest: dict[str, Fates] = {}
+        for fates in self.fates_of(message):
+            before = latest.get(fates.subscriber)
+            if before is None or before.wide or not fates.wide:
+                latest[fates.subscriber] = fates
+        found = [Outcome(each.subscriber, Fate(each.fate), each.reason, each.at_ns) for each in latest.values()]
+        for name, pattern, high, pending in self.query("SELECT name, pattern, high, pending FROM cursors"):
+            waits = message.seq > high or message.seq in unpack(pending)
+            if name not in latest and waits and matches(pattern, message.topic):
+                found.append(Outcome(name, Fate.IN_FLIGHT, "waits in the journal"))
+        return found
+
+    # The lake
+
+    def files(self, kind: str = "messages") -> list[File]:
+        """The sealed files that count, in order. Read these, not the directory: it may hold replaced ones."""
+        with self._snapshot() as database:
+            return _files(database, kind)
+
+    def _file_messages(self, file: File, wanted: Range) -> Iterator[Message]:
+        from trunkline.journal import layout
+
+        for batch in self._file_batches(file, wanted, None):
+            yield from layout.to_messages(batch)
+
+    def _file_batches(self, file: File, wanted: Range | None, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+        from trunkline.journal import lake
+
+        try:
+            yield from lake.read(self.directory, file, wanted, columns)
+        except JournalDamaged as damage:
+            self.on_damage(damage)
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[sqlite3.Connection]:
+        """Everything read inside is of one moment."""
+        try:
+            self._database.execute("BEGIN")
+            try:
+                yield self._database
+            finally:
+                self._database.execute("COMMIT")
+        except sqlite3.DatabaseError as error:
+            raise JournalUnusable(str(self.directory), files.why(error, self.directory)) from error
+
+    def query(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        try:
+            return self._database.execute(sql, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise JournalUnusable(str(self.directory), files.why(error, self.directory)) from error
+
+
+def _files(database: sqlite3.Connection, kind: str) -> list[File]:
+    rows = database.execute(
+        f"SELECT {FILE_COLUMNS} FROM files WHERE kind = ? AND replaced_ns IS NULL ORDER BY first", (kind,)
+    )
+    return [File(*row) for row in rows]
+
+
+def _start(database: sqlite3.Connection, after: int) -> int:
+    """The first number of the row that holds what comes after `after`, if a row holds it."""
+    row = database.execute(
+        "SELECT first, last FROM batches WHERE first <= ? ORDER BY first DESC LIMIT 1", (after + 1,)
+    ).fetchone()
+    return row[0] if row is not None and row[1] > after else after + 1
+
+
+def cut(batch: pa.RecordBatch, wanted: Range) -> pa.RecordBatch:
+    """Only the rows within the numbers and times wanted. The topic is the caller's business."""
+    import pyarrow.compute as pc
+
+    if not batch.num_rows:
+        return batch
+    seqs = batch.column("seq")
+    if seqs[0].as_py() < wanted.first or seqs[-1].as_py() > wanted.last:
+        batch = batch.filter(pc.and_(pc.greater_equal(seqs, wanted.first), pc.less_equal(seqs, wanted.last)))
+    if wanted.timed:
+        times = batch.column("timestamp_ns")
+        batch = batch.filter(pc.and_(pc.greater_equal(times, wanted.since_ns), pc.less(times, wanted.until_ns)))
+    return batch

@@ -1,0 +1,132 @@
+"""Retention: what of a topic is removed. It goes by pieces: a batch, or what one sealed file holds of the topic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from trunkline.delivery.fates import Fate
+from trunkline.journal.ledger import FATE
+from trunkline.journal.reader import Reader
+from trunkline.journal.settings import JournalSettings, Retention
+from trunkline.journal.writer import Database
+from trunkline.topic import matches
+
+
+class Piece(msgspec.Struct, frozen=True):
+    topic: str
+    path: str | None
+    """The sealed file it lies in; None if it is a batch of the journal."""
+    first: int
+    last: int
+    count: int
+    bytes: int
+    at_ns: int
+
+
+class Unread(msgspec.Struct, frozen=True):
+    """What a durable subscription loses."""
+
+    name: str
+    first: int
+    last: int
+    count: int
+
+
+class Remove(msgspec.Struct, frozen=True):
+    topic: str
+    path: str | None
+    first: int
+    last: int
+    count: int
+    why: str
+    unread_by: tuple[Unread, ...]
+
+    def __str__(self) -> str:
+        unread = f", unread by {', '.join(each.name for each in self.unread_by)}" if self.unread_by else ""
+        return f"removed {self.count} messages on {self.topic} ({self.first} to {self.last}): {self.why}{unread}"
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a durable subscription is: everything up to `low` has its fate, up to `read` it was handed out."""
+
+    name: str
+    pattern: str
+    low: int
+    read: int
+
+
+def plan(reader: Reader, settings: JournalSettings, now_ns: int, progress: list[Progress]) -> list[Remove]:
+    """What is to go now: the oldest pieces beyond a limit, up to what somebody has not read yet."""
+    removes: list[Remove] = []
+    for topic, pieces in _pieces(reader).items():
+        rule = settings.retention_of(topic)
+        if rule is None:
+            continue
+        readers = [each for each in progress if matches(each.pattern, topic)]
+        for piece, why in _beyond(rule, pieces, now_ns):
+            if not rule.even_unread and any(each.low < piece.last for each in readers):
+                # Those after it are as unread.
+                break
+            behind = [each for each in readers if each.read < piece.last]
+            unread = tuple(_unread(reader, piece, each) for each in behind)
+            removes.append(Remove(topic, piece.path, piece.first, piece.last, piece.count, why, unread))
+    return removes
+
+
+def _unread(reader: Reader, piece: Piece, progress: Progress) -> Unread:
+    first = max(piece.first, progress.read + 1)
+    if piece.path is None:
+        return Unread(progress.name, first, piece.last, piece.last - first + 1)
+    found = reader.arrow(piece.topic, first=first, last=piece.last, columns=["seq"])
+    return Unread(progress.name, first, piece.last, sum(batch.num_rows for batch in found))
+
+
+def _pieces(reader: Reader) -> Mapping[str, list[Piece]]:
+    """By topic, oldest first."""
+    found: dict[str, list[Piece]] = {}
+    for row in reader.query(
+        "SELECT t.topic, t.path, t.first, t.last, t.count, t.bytes, t.until_at_ns FROM file_topics t ORDER BY t.first"
+    ):
+        found.setdefault(row[0], []).append(Piece(*row))
+    for topic, first, last, size, at_ns in reader.query(
+        "SELECT topic, first, last, length(body), at_ns FROM batches ORDER BY first"
+    ):
+        found.setdefault(topic, []).append(Piece(topic, None, first, last, last - first + 1, size, at_ns))
+    return found
+
+
+def _beyond(rule: Retention, pieces: list[Piece], now_ns: int) -> list[tuple[Piece, str]]:
+    """The pieces that lie wholly beyond a limit, oldest first, and which."""
+    count = size = 0
+    beyond: list[tuple[Piece, str]] = []
+    for piece in reversed(pieces):
+        why = ""
+        if rule.max_age_s is not None and now_ns - piece.at_ns > rule.max_age_s * 1e9:
+            why = f"older than max_age_s ({rule.max_age_s:g})"
+        elif rule.max_count is not None and count >= rule.max_count:
+            why = f"more than max_count ({rule.max_count})"
+        elif rule.max_bytes is not None and size >= rule.max_bytes:
+            why = f"more than max_bytes ({rule.max_bytes})"
+        count += piece.count
+        size += piece.bytes
+        if why:
+            beyond.append((piece, why))
+    beyond.reverse()
+    return beyond
+
+
+def take_away(database: Database, removes: list[Remove], now_ns: int) -> None:
+    """Drop the batches, and write down what went, and for whom it was lost."""
+    for remove in removes:
+        if remove.path is None:
+            database.execute("DELETE FROM batches WHERE first = ? AND topic = ?", (remove.first, remove.topic))
+        database.execute(
+            "INSERT INTO removals (topic, first, last, count, why, at_ns) VALUES (?, ?, ?, ?, ?, ?)",
+            (remove.topic, remove.first, remove.last, remove.count, remove.why, now_ns),
+        )
+        for unread in remove.unread_by:
+            reason = f"removed by retention before it was read: {remove.why}"
+            span = (unread.first, unread.last, unread.count)
+            database.execute(FATE, (unread.name, remove.topic, Fate.DROPPED.value, *span, reason, now_ns))

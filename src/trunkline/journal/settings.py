@@ -1,0 +1,90 @@
+"""How a journal behaves."""
+
+from __future__ import annotations
+
+import enum
+
+from trunkline.errors import InvalidSettings
+from trunkline.settings import Group
+from trunkline.topic import DEAD_PREFIX, EVERYTHING, REPLIES, REPLY_PREFIX, matches, validate_pattern
+
+MIB = 1024 * 1024
+
+
+class Sync(enum.StrEnum):
+    """When a commit counts."""
+
+    DISK = "disk"
+    """It is on the disk: it survives the loss of power."""
+    SYSTEM = "system"
+    """The operating system has it: it survives the end of the process, not the loss of power. Faster, less safe."""
+
+
+class Kept(enum.IntEnum):
+    """What the journal does with a topic."""
+
+    NOT = 0
+    RECORDED = 1
+    DURABLE = 2
+
+
+class Retention(Group, frozen=True, kw_only=True):
+    """How much of the topics that match is kept: the first rule that matches counts, and no limit means for ever.
+
+    What a durable subscription has not read is kept beyond all limits, unless `even_unread` says otherwise.
+    """
+
+    topics: str = EVERYTHING
+    max_age_s: float | None = None
+    max_bytes: int | None = None
+    max_count: int | None = None
+    even_unread: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        validate_pattern(self.topics)
+
+
+class JournalSettings(Group, frozen=True, kw_only=True):
+    """`durable` topics are on disk when their publish returns; `recorded` ones are written behind it.
+
+    Answers to requests and notices of dead letters are never waited for: they are recorded where they would be durable.
+    A stretch is sealed when it has `seal_rows` messages, `seal_bytes` bytes, or is `seal_age_s` old. Sealed files under
+    half of `seal_rows` are joined. A file that was replaced stays for `replaced_s`, for those who still read it.
+    """
+
+    may_be_zero = frozenset({"replaced_s", "flush_s"})
+
+    durable: tuple[str, ...] = (EVERYTHING,)
+    recorded: tuple[str, ...] = ()
+    sync: Sync = Sync.DISK
+    flush_s: float = 0.02
+    """How long acknowledgements and fates may wait for a commit to travel with."""
+    max_backlog_bytes: int = 64 * MIB
+    prefetch: int = 1000
+    """How many messages a durable subscriber holds in its inbox, unless its `capacity` says otherwise."""
+    seal: bool = True
+    seal_rows: int = 250_000
+    seal_bytes: int = 128 * MIB
+    seal_age_s: float = 3600.0
+    tend_s: float = 5.0
+    """How often the journal looks whether there is something to seal, join or remove."""
+    replaced_s: float = 3600.0
+    max_orphans: int = 100_000
+    retention: tuple[Retention, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for pattern in (*self.durable, *self.recorded):
+            validate_pattern(pattern)
+        if any(not isinstance(rule, Retention) for rule in self.retention):
+            raise InvalidSettings("JournalSettings.retention must be a tuple of Retention")
+
+    def keeps(self, topic: str) -> Kept:
+        if any(matches(pattern, topic) for pattern in self.durable):
+            aside = topic == REPLIES or topic.startswith((REPLY_PREFIX, DEAD_PREFIX))
+            return Kept.RECORDED if aside else Kept.DURABLE
+        return Kept.RECORDED if any(matches(pattern, topic) for pattern in self.recorded) else Kept.NOT
+
+    def retention_of(self, topic: str) -> Retention | None:
+        return next((rule for rule in self.retention if matches(rule.topics, topic)), None)

@@ -1,0 +1,321 @@
+"""The tender: seals stretches that are due, joins small files, removes what retention says, clears what was replaced.
+
+It works beside the writer, in a thread of its own, and touches the journal only through the writer's transactions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from trunkline.errors import JournalError, JournalUnusable, MissingExtra, TrunklineError
+from trunkline.journal.reader import FATE_COLUMNS, STEP_MESSAGES, File, Range, Reader
+from trunkline.journal.retention import Remove, plan, take_away
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from trunkline.journal.journal import Journal
+    from trunkline.journal.lake import Sealed
+    from trunkline.journal.writer import Database
+
+log = logging.getLogger("trunkline.journal")
+
+NAME = re.compile(r"(\d{20}-\d{20}(-\d+)?\.parquet|\..*\.tmp)")
+JOIN_AT = 8
+"""So many small files in a row are joined, however small they are together."""
+
+
+class Stretch:
+    """Rows of one day that will be one file."""
+
+    def __init__(self, day: str) -> None:
+        self.day = day
+        self.first = 0
+        self.last = 0
+        self.rows = 0
+        self.messages = 0
+        self.bytes = 0
+        self.oldest_ns = 0
+
+
+class Tender:
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._turn = threading.Lock()
+
+    def start(self) -> None:
+        if not self._journal.settings.seal and not self._journal.settings.retention:
+            return
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._run, name=f"tend {self._journal.directory.name}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._journal.settings.tend_s):
+            try:
+                self.tend()
+            except MissingExtra as error:
+                log.warning("the journal is not sealed: %s", error)
+                return
+            except JournalError as error:
+                # Nothing is lost by it: the next round tries again.
+                log.error("%s", error)
+            except TrunklineError as error:
+                log.error("the journal could not be tended: %s", error)
+            except Exception:
+                log.exception("the journal could not be tended")
+
+    def tend(self) -> None:
+        """Everything that is due."""
+        if self._journal.settings.seal:
+            self.seal()
+            self.join()
+        self.retain()
+        self.forget_replaced()
+
+    # Sealing
+
+    def seal(self, *, everything: bool = False) -> int:
+        """Move what is due to the lake; returns how many messages that were."""
+        with self._turn, self._reader() as reader:
+            sealed = 0
+            while (stretch := self._next(reader, everything)) is not None and not self._stopping:
+                sealed += self._seal(reader, stretch)
+            while self._seal_fates(reader, everything) and not self._stopping:
+                pass
+            return sealed
+
+    @property
+    def _stopping(self) -> bool:
+        return self._stop.is_set() and threading.current_thread() is self._thread
+
+    @contextlib.contextmanager
+    def _reader(self) -> Iterator[Reader]:
+        with Reader(self._journal.directory, on_damage=self._journal.quarantine) as reader:
+            yield reader
+
+    def _next(self, reader: Reader, everything: bool) -> Stretch | None:
+        from trunkline.journal.lake import day_of
+
+        settings = self._journal.settings
+        stretch: Stretch | None = None
+        for first, last, at_ns, size in reader.query(
+            "SELECT first, last, at_ns, length(body) FROM batches ORDER BY first LIMIT ?", (settings.seal_rows,)
+        ):
+            day = day_of(at_ns)
+            if stretch is None:
+                stretch = Stretch(day)
+                stretch.first = first
+                stretch.oldest_ns = at_ns
+            elif day != stretch.day or stretch.messages >= settings.seal_rows or stretch.bytes >= settings.seal_bytes:
+                # A day that is over is sealed when it is old enough, like anything else: it may be young.
+                return stretch if self._is_due(stretch, everything) else None
+            stretch.last = last
+            stretch.rows += 1
+            stretch.messages += last - first + 1
+            stretch.bytes += size
+        return stretch if stretch is not None and self._is_due(stretch, everything) else None
+
+    def _is_due(self, stretch: Stretch, everything: bool) -> bool:
+        settings = self._journal.settings
+        age_s = (self._journal.world.time_ns() - stretch.oldest_ns) / 1e9
+        return (
+            everything
+            or stretch.messages >= settings.seal_rows
+            or stretch.bytes >= settings.seal_bytes
+            or age_s >= settings.seal_age_s
+        )
+
+    def _seal(self, reader: Reader, stretch: Stretch) -> int:
+        from trunkline.journal import lake
+
+        directory = self._journal.directory
+        sealed = lake.write(directory, "messages", stretch.day, _batches(reader, stretch.first, stretch.last))
+
+        def swap(database: Database) -> int:
+            # What is dropped must be what was written: quarantined rows have left both.
+            (messages,) = database.execute(
+                "SELECT coalesce(sum(last - first + 1), 0) FROM batches WHERE first BETWEEN ? AND ?",
+                (stretch.first, stretch.last),
+            ).fetchone()
+            if messages != (0 if sealed is None else sealed.file.rows):
+                raise JournalUnusable(str(directory), f"a stretch changed while it was sealed: {messages} messages")
+            if sealed is not None:
+                lake.record(database, sealed)
+            database.execute("DELETE FROM batches WHERE first BETWEEN ? AND ?", (stretch.first, stretch.last))
+            return int(messages)
+
+        return self._swap(sealed, swap)
+
+    def _swap(self, sealed: Sealed | None, swap: Any) -> int:
+        try:
+            count: int = self._journal.writer.call(swap).result()
+        except BaseException:
+            if sealed is not None:
+                (self._journal.directory / sealed.file.path).unlink(missing_ok=True)
+            raise
+        if sealed is not None:
+            log.info("sealed %s: %d rows, %d bytes", sealed.file.path, sealed.file.rows, sealed.file.bytes)
+        return count
+
+    def _seal_fates(self, reader: Reader, everything: bool) -> bool:
+        from trunkline.journal import lake, layout
+
+        settings = self._journal.settings
+        rows = reader.query(f"SELECT {FATE_COLUMNS} FROM fates ORDER BY number LIMIT ?", (settings.seal_rows,))
+        if not rows:
+            return False
+        age_s = (self._journal.world.time_ns() - rows[0][-1]) / 1e9
+        if not (everything or len(rows) >= settings.seal_rows or age_s >= settings.seal_age_s):
+            return False
+        day = lake.day_of(rows[0][-1])
+        whole = next((at for at, row in enumerate(rows) if lake.day_of(row[-1]) != day), len(rows))
+        rows = rows[:whole]
+        sealed = lake.write(self._journal.directory, "fates", day, [layout.of_fates(rows)])
+        assert sealed is not None
+
+        def swap(database: Database) -> int:
+            lake.record(database, sealed)
+            # The fates of numbers that are only here would be forgotten as numbers in use.
+            database.execute(
+                "INSERT INTO meta VALUES ('last', ?)"
+                " ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)",
+                (max(row[5] for row in rows),),
+            )
+            database.execute("DELETE FROM fates WHERE number BETWEEN ? AND ?", (rows[0][0], rows[-1][0]))
+            return len(rows)
+
+        self._swap(sealed, swap)
+        return True
+
+    # Joining
+
+    def join(self) -> int:
+        """Join small files of one day that lie side by side; returns how many files went."""
+        with self._turn, self._reader() as reader:
+            joined = 0
+            for kind in ("messages", "fates"):
+                for run in _small_runs(reader.files(kind), self._journal.settings.seal_rows):
+                    if self._stopping:
+                        break
+                    self._rewrite(run, lambda batch: batch)
+                    joined += len(run)
+            return joined
+
+    def _rewrite(self, run: list[File], keep: Any) -> None:
+        """One new file instead of these, with what `keep` leaves of each batch."""
+        from trunkline.journal import lake
+
+        directory = self._journal.directory
+        batches = (keep(batch) for file in run for batch in lake.read(directory, file))
+        sealed = lake.write(directory, run[0].kind, run[0].day, batches)
+        now_ns = self._journal.world.time_ns()
+
+        def swap(database: Database) -> int:
+            if sealed is not None:
+                lake.record(database, sealed)
+            for file in run:
+                database.execute("UPDATE files SET replaced_ns = ? WHERE path = ?", (now_ns, file.path))
+                database.execute("DELETE FROM file_topics WHERE path = ?", (file.path,))
+            return len(run)
+
+        self._swap(sealed, swap)
+
+    # Removing
+
+    def retain(self) -> list[Remove]:
+        """Remove what retention says; returns what was removed."""
+        journal = self._journal
+        if not journal.settings.retention:
+            return []
+        with self._turn, self._reader() as reader:
+            removes = plan(reader, journal.settings, journal.world.time_ns(), journal.progress(reader))
+            for remove in removes:
+                log.log(logging.WARNING if remove.unread_by else logging.INFO, "%s", remove)
+            by_file: dict[str, list[Remove]] = {}
+            for remove in removes:
+                if remove.path is not None:
+                    by_file.setdefault(remove.path, []).append(remove)
+            for file in reader.files():
+                if file.path in by_file:
+                    gone = {remove.topic for remove in by_file[file.path]}
+                    self._rewrite([file], lambda batch, gone=gone: _without(batch, gone))
+            if removes:
+                journal.writer.call(lambda database: take_away(database, removes, journal.world.time_ns())).result()
+            return removes
+
+    def forget_replaced(self) -> int:
+        """Delete files that were replaced long enough ago; returns how many."""
+        journal = self._journal
+        before = journal.world.time_ns() - int(journal.settings.replaced_s * 1e9)
+        with self._turn, self._reader() as reader:
+            old = [path for (path,) in reader.query("SELECT path FROM files WHERE replaced_ns <= ?", (before,))]
+        for path in old:
+            (journal.directory / path).unlink(missing_ok=True)
+        if old:
+            journal.writer.call(
+                lambda database: database.executemany("DELETE FROM files WHERE path = ?", [(path,) for path in old])
+            ).result()
+        return len(old)
+
+    def clear_away(self) -> None:
+        """At the start: files that a crash left behind, and that count for nobody."""
+        journal = self._journal
+        known = {path for (path,) in journal.reader.query("SELECT path FROM files")}
+        found = [*journal.directory.glob("messages/date=*/*"), *journal.directory.glob("fates/date=*/*")]
+        for path in found:
+            if NAME.fullmatch(path.name) and path.relative_to(journal.directory).as_posix() not in known:
+                log.warning("%s was not finished when the journal was last closed: removed", path)
+                path.unlink(missing_ok=True)
+
+
+def _batches(reader: Reader, first: int, last: int) -> Iterator[pa.RecordBatch]:
+    from trunkline.journal import layout
+
+    wanted = Range(first=first, last=last)
+    after = first - 1
+    while (step := reader.step(wanted, after, STEP_MESSAGES)) is not None:
+        after, found = step
+        if isinstance(found, list):
+            yield layout.of_rows(found, reader.on_damage)
+
+
+def _small_runs(files: list[File], seal_rows: int) -> list[list[File]]:
+    """Neighbours of one day that are worth joining: enough of them, or large enough together."""
+    runs: list[list[File]] = []
+    run: list[File] = []
+    for file in files:
+        small = file.rows < seal_rows // 2
+        rows = sum(each.rows for each in run)
+        if run and (not small or file.day != run[0].day or rows + file.rows > seal_rows):
+            runs.append(run)
+            run = []
+        if small:
+            run.append(file)
+    runs.append(run)
+    return [
+        run
+        for run in runs
+        if len(run) > 1 and (len(run) >= JOIN_AT or sum(file.rows for file in run) >= seal_rows // 2)
+    ]
+
+
+def _without(batch: Any, topics: set[str]) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    gone = pc.is_in(batch.column("topic"), value_set=pa.array(sorted(topics), pa.string()))
+    return batch.filter(pc.invert(gone))
