@@ -16,7 +16,7 @@ from trunkline.delivery.requests import Why
 from trunkline.delivery.roster import Roster
 from trunkline.delivery.route import Route, Take, Unsettled
 from trunkline.delivery.stream import Stream
-from trunkline.errors import Unsupported
+from trunkline.errors import NotStored, Unsupported
 from trunkline.message import Message
 from trunkline.settings import Settings
 from trunkline.topic import matches
@@ -39,16 +39,36 @@ class Feature(enum.StrEnum):
     DURABLE = "durable topics"
 
 
+class Owner(Protocol):
+    """Who published many messages, and is told of them together."""
+
+    def settled(self, messages: Batch[Message], troubles: Troubles | None) -> None: ...
+
+    def failed(self, messages: Batch[Message], error: NotStored) -> None: ...
+
+
+class Turn(Protocol):
+    """What was put in on one topic. While the last of it is an owner's, the owner may append plain messages itself."""
+
+    messages: list[Message]
+    owner: Owner | None
+
+
 class Lane(Protocol):
     """The way in for a topic that is stored. Messages put there get their number in place, when they are stored."""
 
     heard: bool
     """Whether a message here reaches anybody."""
+    turn: Mapping[str, Turn]
+    """What was put in since the last flush, by topic."""
 
     def put(self, message: Message) -> Awaitable[Troubles | None]:
         """Take one plain message. Awaited, it is stored and handed out; raises NotStored."""
 
     def put_many(self, messages: Batch[Message], *, plain: bool) -> Awaitable[Troubles | None]: ...
+
+    def post(self, message: Message, owner: Owner) -> None:
+        """As `put`, and tell the owner instead of being awaited."""
 
     async def settle(self, troubles: Troubles, of: int) -> None:
         """Wait where a full inbox has the policy `block`; raise Refused, or PartlyRefused if they were several."""

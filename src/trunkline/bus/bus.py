@@ -205,7 +205,7 @@ class Bus(Handling):
         if self._door is not None:
             await self._door.aclose(drain_s)
         self._routes = {}
-        self._lanes = {}
+        self.lanes = {}
         self._out.state = State.DRAINING
         # Held here: a consumer that comes to the end lets go of its stream, which is then ours to close.
         streams = list(self._streams)
@@ -228,7 +228,7 @@ class Bus(Handling):
             await self.broker.aclose()
         if left:
             log.warning("closed with %d messages unfinished: aclose() returns them", len(left))
-        now_ns = self._time_ns()
+        now_ns = self.time_ns()
         return [
             Unfinished(
                 message,

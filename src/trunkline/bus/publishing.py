@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from trunkline import codec
 from trunkline.brokers.broker import UNNUMBERED, Broker, Lane
 from trunkline.bus.outgoing import Outgoing
+from trunkline.bus.pipeline import Pipeline
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.route import Route, offer
 from trunkline.errors import NotStored, PartlyRefused
@@ -29,13 +30,13 @@ class Publishing:
         self._out = Outgoing(broker, name, self.settings, hooks)
         # For the short cut of `publish`, bound once. Without routes every message goes the whole way.
         self._routes: Mapping[str, Route] = {} if self._out.hooks else broker.routes
-        self._lanes: Mapping[str, Lane] = {} if self._out.hooks else broker.lanes
-        self._time_ns = broker.world.time_ns
-        self._ids = self._out.ids
+        self.lanes: Mapping[str, Lane] = {} if self._out.hooks else broker.lanes
+        self.time_ns = broker.world.time_ns
+        self.ids = self._out.ids
         self._sequence = broker.sequence
         self._remember = self._out.history.add
         self._content_type = self.settings.content_type
-        self._small = min(self.settings.history.max_payload_bytes, self.settings.max_message_bytes)
+        self.small = min(self.settings.history.max_payload_bytes, self.settings.max_message_bytes)
 
     async def publish(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> str:
         """Publish to everyone whose pattern matches; return the message's id.
@@ -48,7 +49,7 @@ class Publishing:
         # The short cut: no field set, no hook, small payload, topic known. Every nanosecond here is in the benchmarks.
         route = self._routes.get(topic)
         if route is None or fields:
-            if fields or (lane := self._lanes.get(topic)) is None:
+            if fields or (lane := self.lanes.get(topic)) is None:
                 return await self._out.launch(self.message(topic, payload, **fields))
             return await self._store(lane, topic, payload)
         if payload.__class__ is bytes:
@@ -56,10 +57,10 @@ class Publishing:
             content_type = RAW
         else:
             body, content_type = encode(payload, self._content_type)
-        if len(body) > self._small:
+        if len(body) > self.small:
             return await self._out.launch(self.message(topic, payload))
-        now_ns = self._time_ns()
-        ids = self._ids
+        now_ns = self.time_ns()
+        ids = self.ids
         message_id = (next(ids.block, None) or ids.open(now_ns)) if now_ns <= ids.ends_ns else ids.open(now_ns)
         sequence = self._sequence
         sequence.last = seq = sequence.last + 1
@@ -87,15 +88,30 @@ class Publishing:
                 await unsettled.settle(self.settings.backpressure)
         return message_id
 
+    def pipeline(self, in_flight: int = 1000) -> Pipeline:
+        """Publish many without waiting for each: `async with bus.pipeline() as pipe: await pipe.publish(…)`."""
+        return Pipeline(self, in_flight)
+
+    def count_stored(self, messages: Sequence[Message]) -> None:
+        """A pipeline's messages are stored and handed out."""
+        self._out.total += len(messages)
+        self._out.history.add_many(messages)
+        lane = self.broker.lane(messages[0].topic)
+        if lane is not None and not lane.heard:
+            self._out.unrouted += len(messages)
+
+    def refuse(self, message: Message, error: BaseException) -> None:
+        self._out.refuse(message, error)
+
     async def _store(self, lane: Lane, topic: str, payload: object) -> str:
         """The short cut for a topic that is stored first."""
         body: Any
         body, content_type = (payload, RAW) if payload.__class__ is bytes else encode(payload, self._content_type)
         out = self._out
-        if len(body) > self._small:
+        if len(body) > self.small:
             return await out.launch(self.message(topic, payload))
-        now_ns = self._time_ns()
-        message = Message(self._ids.next(now_ns), topic, body, now_ns, UNNUMBERED, self.name, content_type)
+        now_ns = self.time_ns()
+        message = Message(self.ids.next(now_ns), topic, body, now_ns, UNNUMBERED, self.name, content_type)
         try:
             troubles = await lane.put(message)
         except NotStored as error:
@@ -116,7 +132,7 @@ class Publishing:
         """
         values = payloads if isinstance(payloads, (list, tuple)) else list(payloads)
         route = self._routes.get(topic)
-        lane = self._lanes.get(topic)
+        lane = self.lanes.get(topic)
         if fields or not values or (lane is None and (route is None or route.special)):
             return await self._publish_batch(topic, values, fields)
         kind = RAW
@@ -127,11 +143,11 @@ class Publishing:
             kind = encoded[0][1]
             if any(other != kind for _, other in encoded):
                 return await self._publish_batch(topic, values, fields)
-        if max(map(len, bodies)) > self._small:
+        if max(map(len, bodies)) > self.small:
             return await self._publish_batch(topic, values, fields)
-        now_ns = self._time_ns()
+        now_ns = self.time_ns()
         name = self.name
-        ids = self._ids.take(len(bodies), now_ns)
+        ids = self.ids.take(len(bodies), now_ns)
         if lane is not None:
             await self._store_many(
                 lane,
@@ -203,8 +219,8 @@ class Publishing:
 
     def message(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> Message:
         """A message with id, time and sender, not yet published: hand it to `post`. Raises MessageTooLarge."""
-        now_ns = self._time_ns()
-        stamped: Fields = {"sender": self.name, "id": self._ids.next(now_ns), **fields}
+        now_ns = self.time_ns()
+        stamped: Fields = {"sender": self.name, "id": self.ids.next(now_ns), **fields}
         if payload.__class__ is not bytes and "content_type" not in fields:
             stamped["content_type"] = self._content_type
         return self._out.weigh(Message(topic=topic, payload=payload, timestamp_ns=now_ns, **stamped))

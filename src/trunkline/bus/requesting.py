@@ -39,7 +39,7 @@ class Requesting(Publishing):
         self._requests = Requests(self.settings.orphans)
         self._requests.orphans.ledger = broker.roster.ledger
         self._timer: asyncio.TimerHandle | None = None
-        self._reply_topic = f"{REPLY_PREFIX}{self._ids.next(self._time_ns())}"
+        self._reply_topic = f"{REPLY_PREFIX}{self.ids.next(self.time_ns())}"
         self._untap = [broker.tap(topic, self._take_answer) for topic in (self._reply_topic, REPLIES)]
         self._listeners: list[Callable[[Message, bool], None]] = []
 
@@ -71,7 +71,7 @@ class Requesting(Publishing):
         Raises RequestTimeout (after 30 s by default), RequestFailed if the responder fails, InvalidPayload if the
         answer is no `reply`. However it ends, also cancelled, nothing of the request stays behind.
         """
-        request_id = fields.get("request_id") or self._ids.next(self._time_ns())
+        request_id = fields.get("request_id") or self.ids.next(self.time_ns())
         # Registered before it is sent: the fastest answer finds it.
         answer = self._expect(request_id, topic, timeout_s)
         try:
@@ -141,9 +141,9 @@ class Requesting(Publishing):
     ) -> Message:
         """A message like `message` makes it, for the two kinds that every request needs: a fifth of the time."""
         body, content_type = (payload, RAW) if payload.__class__ is bytes else encode(payload, self._content_type)
-        now_ns = self._time_ns()
+        now_ns = self.time_ns()
         message = Message(
-            self._ids.next(now_ns),
+            self.ids.next(now_ns),
             validate_topic(topic),
             body,
             now_ns,
@@ -158,7 +158,7 @@ class Requesting(Publishing):
             correlation_id,
             reply_to,
         )
-        return message if len(body) <= self._small else self._out.weigh(message)
+        return message if len(body) <= self.small else self._out.weigh(message)
 
     # Answers
 

@@ -18,7 +18,7 @@ from trunkline.message import Message, MessageType
 
 CORE = ("id", "topic", "payload", "timestamp_ns", "seq")
 REST = Message.__struct_fields__[len(CORE) :]
-PLAIN = REST[:2]
+PLAIN = ("sender", "content_type")
 """What a message published without any field of its own has beyond the core: its sender and its format."""
 DEFAULTS = dict(zip(Message.__struct_fields__, Message.__struct_defaults__, strict=True))
 
@@ -31,24 +31,25 @@ class Body(msgspec.Struct, frozen=True, array_like=True):
     """By field: a list of values, one a message, or the value of all of them."""
 
 
-def encode(messages: Sequence[Message], plain: bool) -> bytes:
+def encode(messages: Sequence[Message], times: list[int], plain: bool) -> bytes:
     """The columns of messages on one topic. `plain` promises that only PLAIN fields differ from their defaults."""
     rest: dict[str, Any] = {}
-    for name in PLAIN if plain else REST:
-        column = [getattr(message, name) for message in messages]
-        value = column[0]
-        if column.count(value) != len(column):
-            rest[name] = column
-        elif value != DEFAULTS[name]:
-            rest[name] = value
-    return _encode(
-        Body(
-            [message.id for message in messages],
-            [message.timestamp_ns for message in messages],
-            [message.payload for message in messages],
-            rest,
-        )
-    )
+    if plain:
+        _add(rest, "sender", [message.sender for message in messages])
+        _add(rest, "content_type", [message.content_type for message in messages])
+    else:
+        for name in REST:
+            _add(rest, name, [getattr(message, name) for message in messages])
+    ids = [message.id for message in messages]
+    return _encode(Body(ids, times, [message.payload for message in messages], rest))
+
+
+def _add(rest: dict[str, Any], name: str, column: list[Any]) -> None:
+    value = column[0]
+    if column.count(value) != len(column):
+        rest[name] = column
+    elif value != DEFAULTS[name]:
+        rest[name] = value
 
 
 def checksum(first: int, topic: str, at_ns: int, body: bytes) -> int:
@@ -95,8 +96,8 @@ def make_row(messages: Sequence[Message], at_ns: int, plain: bool) -> Row:
     """A row of messages that are numbered without a gap and share their topic."""
     first = messages[0].seq
     topic = messages[0].topic
-    body = encode(messages, plain)
     times = [message.timestamp_ns for message in messages]
+    body = encode(messages, times, plain)
     return Row(
         first,
         messages[-1].seq,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from collections.abc import Sequence as Batch
 from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
-from trunkline.brokers.broker import UNNUMBERED, Feature, Troubles
+from trunkline.brokers.broker import UNNUMBERED, Feature, Owner, Troubles, Turn
 from trunkline.brokers.memory import MemoryBroker, room_for
 from trunkline.delivery.fates import Outcome
 from trunkline.delivery.inbox import Inbox
@@ -34,7 +35,7 @@ OWN_TOPICS = (REPLIES, f"{REPLY_PREFIX}>", f"{DEAD_PREFIX}>")
 class Lane:
     """A topic that the journal keeps, ready for publishers."""
 
-    __slots__ = ("_broker", "_put", "feeders", "heard", "topic", "waits")
+    __slots__ = ("_broker", "_put", "feeders", "heard", "topic", "turn", "waits")
 
     def __init__(self, broker: JournalBroker, topic: str, waits: bool) -> None:
         self._broker = broker
@@ -42,10 +43,14 @@ class Lane:
         self.waits = waits
         self.feeders: list[Feeder] = broker.feeders_of(topic)
         self.heard = broker.heard(topic)
+        self.turn: Mapping[str, Turn] = broker.intake.turn
         self._put = broker.intake.put
 
     def put(self, message: Message) -> asyncio.Future[Troubles | None]:
         return self._put(self.topic, message, self.waits)
+
+    def post(self, message: Message, owner: Owner) -> None:
+        self._broker.intake.post(self.topic, message, self.waits, owner)
 
     def put_many(self, messages: Batch[Message], *, plain: bool) -> asyncio.Future[Troubles | None]:
         return self._broker.intake.put_many(self.topic, messages, self.waits, plain=plain)

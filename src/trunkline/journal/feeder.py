@@ -77,6 +77,10 @@ class Feeder:
         self._reading: asyncio.Task[None] | None = None
         self._timers: set[asyncio.TimerHandle] = set()
         self._paused = False
+        self._gone = 0
+        """Settled since the last look for room."""
+        self._enough = 1
+        self._looking = False
         self._ledger.scribes.add(self)
         journal.cursors[cursor.name] = cursor
 
@@ -89,6 +93,7 @@ class Feeder:
         inbox.role = self.cursor.name
         inbox.heir_of = self._heir_of(inbox)
         self.members.append(inbox)
+        self._measure()
         if self._ready is None:
             self._ready = asyncio.get_running_loop().create_task(self._prepare(), name=f"open {self.cursor.name}")
         elif self._ready.done():
@@ -119,6 +124,10 @@ class Feeder:
 
     def part(self, inbox: Inbox) -> None:
         self.members.remove(inbox)
+        self._measure()
+
+    def _measure(self) -> None:
+        self._enough = max(1, sum(member.capacity for member in self.members) // 2)
 
     def _heir_of(self, leaver: Inbox) -> Callable[[Message], Inbox | None]:
         def choose(message: Message) -> Inbox | None:
@@ -200,6 +209,8 @@ class Feeder:
 
     def feed(self) -> None:
         """Offer what waits, and read on if there is room."""
+        self._looking = False
+        self._gone = 0
         if self._paused or self._ready is None:
             return
         while self._waiting and (inbox := self._free_member()) is not None:
@@ -215,6 +226,9 @@ class Feeder:
         return sum(member.free for member in self.members if not member.closed)
 
     def _free_member(self) -> Inbox | None:
+        if len(self.members) == 1:
+            only = self.members[0]
+            return only if only.free > 0 and not only.closed and not only.abandoned else None
         free = [member for member in self.members if member.free > 0 and not member.closed and not member.abandoned]
         if len(free) <= 1:
             return free[0] if free else None
@@ -270,10 +284,11 @@ class Feeder:
 
     def _room_again(self) -> None:
         self._ledger.schedule()
-        if (self._waiting or self._behind) and self._reading is None and not self._paused:
-            # Worth a read when half of what was in is out again.
-            capacity = sum(member.capacity for member in self.members)
-            if self._waiting or 2 * self.room >= capacity:
+        if self._behind or self._waiting:
+            # Worth a look when a good part of what was in is out again, or all of it.
+            self._gone += 1
+            if (self._gone >= self._enough or not self.cursor.out or self._waiting) and not self._looking:
+                self._looking = True
                 asyncio.get_running_loop().call_soon(self.feed)
 
     def retrying(self, inbox: Inbox, message: Message, story: Sequence[Attempt], pause_s: float) -> None:

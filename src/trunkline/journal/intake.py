@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import astuple, force_setattr
 
-from trunkline.brokers.broker import Troubles
+from trunkline.brokers.broker import Owner, Troubles
 from trunkline.clock import Sequence as Numbers
 from trunkline.clock import World
 from trunkline.errors import NotStored
@@ -27,22 +26,54 @@ MAX_ROW_BYTES = 8 * 1024 * 1024
 INSERT = "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 
 
+class Waiter:
+    """Who published the messages from `start` to where the next waiter begins: one that awaits, or an owner of many."""
+
+    __slots__ = ("future", "owner", "start")
+
+    def __init__(self, future: asyncio.Future[Troubles | None] | None, owner: Owner | None, start: int) -> None:
+        self.future = future
+        self.owner = owner
+        self.start = start
+
+    def settled(self, messages: Sequence[Message], troubles: Troubles | None) -> None:
+        if self.owner is not None:
+            self.owner.settled(messages, troubles)
+        elif self.future is not None and not self.future.done():
+            self.future.set_result(troubles)
+
+    def failed(self, messages: Sequence[Message], why: str) -> None:
+        # An error for each: raised in several places at once, one would grow a traceback of all of them.
+        if self.owner is not None:
+            self.owner.failed(messages, NotStored(why))
+        elif self.future is not None and not self.future.done():
+            self.future.set_exception(NotStored(why))
+
+
 class Pending:
     """What one turn published on one topic."""
 
-    __slots__ = ("at_ns", "given", "messages", "plain", "size", "topic", "waiters", "waits")
+    __slots__ = ("at_ns", "given", "messages", "owner", "plain", "size", "topic", "waiters", "waits")
 
     def __init__(self, topic: str, waits: bool) -> None:
         self.topic = topic
         self.waits = waits
         """Whether it is given on only when it is committed."""
         self.messages: list[Message] = []
-        self.waiters: list[tuple[asyncio.Future[Troubles | None], int]] = []
-        """Who published them, in order, and how many."""
+        self.waiters: list[Waiter] = []
+        """Who published them, in order."""
+        self.owner: Owner | None = None
+        """If the last waiter is an owner: it may append plain messages directly."""
         self.plain = True
         self.size = 0
         self.at_ns = 0
         self.given = False
+
+    def shares(self) -> Iterator[tuple[Waiter, list[Message]]]:
+        """Each waiter with its messages."""
+        ends = [*(waiter.start for waiter in self.waiters[1:]), len(self.messages)]
+        for waiter, end in zip(self.waiters, ends, strict=True):
+            yield waiter, self.messages[waiter.start : end]
 
 
 Give = Callable[[Pending], Troubles | None]
@@ -88,9 +119,11 @@ class Intake:
         self._world = world
         self.numbers = numbers
         self._max_backlog = max_backlog_bytes
-        self._turn: dict[str, Pending] = {}
+        self.turn: dict[str, Pending] = {}
+        """What was published since the last flush, by topic."""
         self._scheduled = False
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop
+        """That of the last turn; there is none before the first."""
         self._at_ns = at_ns
         self.give: Give = lambda pending: None
         self.more: Callable[[], Sequence[Job]] = lambda: ()
@@ -104,46 +137,56 @@ class Intake:
 
     def put(self, topic: str, message: Message, waits: bool) -> asyncio.Future[Troubles | None]:
         """Take one plain message that nobody else holds."""
-        pending = self._turn.get(topic)
+        pending = self.turn.get(topic)
         if pending is None:
             pending = self._begin(topic, waits)
-        pending.messages.append(message)
-        pending.size += len(message.payload)
-        future: asyncio.Future[Troubles | None] = pending_future(self._loop)
-        pending.waiters.append((future, 1))
+        future: asyncio.Future[Troubles | None] = self._loop.create_future()
+        messages = pending.messages
+        pending.waiters.append(Waiter(future, None, len(messages)))
+        pending.owner = None
+        messages.append(message)
         return future
+
+    def post(self, topic: str, message: Message, waits: bool, owner: Owner) -> None:
+        """As `put`, and tell the owner instead of a future."""
+        pending = self.turn.get(topic)
+        if pending is None:
+            pending = self._begin(topic, waits)
+        if pending.owner is not owner:
+            pending.waiters.append(Waiter(None, owner, len(pending.messages)))
+            pending.owner = owner
+        pending.messages.append(message)
 
     def put_many(
         self, topic: str, messages: Sequence[Message], waits: bool, *, plain: bool
     ) -> asyncio.Future[Troubles | None]:
         """Take messages of one topic that nobody else holds."""
-        pending = self._turn.get(topic)
+        pending = self.turn.get(topic)
         if pending is None:
             pending = self._begin(topic, waits)
+        future: asyncio.Future[Troubles | None] = self._loop.create_future()
+        pending.waiters.append(Waiter(future, None, len(pending.messages)))
+        pending.owner = None
         pending.messages.extend(messages)
         pending.plain = pending.plain and plain
-        pending.size += sum(len(message.payload) for message in messages)
-        future: asyncio.Future[Troubles | None] = pending_future(self._loop)
-        pending.waiters.append((future, len(messages)))
         return future
 
     def _begin(self, topic: str, waits: bool) -> Pending:
         self.schedule()
-        pending = self._turn[topic] = Pending(topic, waits)
+        pending = self.turn[topic] = Pending(topic, waits)
         return pending
 
     def schedule(self) -> None:
         """Flush at the end of this turn."""
         if not self._scheduled:
             self._scheduled = True
-            if self._loop is None:
-                self._loop = asyncio.get_running_loop()
+            self._loop = asyncio.get_running_loop()
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
         self._scheduled = False
-        turn, self._turn = self._turn, {}
-        pendings = list(turn.values())
+        pendings = list(self.turn.values())
+        self.turn.clear()
         jobs: list[Job] = []
         if pendings:
             self._at_ns = at_ns = max(self._at_ns, self._world.time_ns())
@@ -153,6 +196,7 @@ class Intake:
                 for seq, message in enumerate(pending.messages, numbers.last + 1):
                     force_setattr(message, "seq", seq)
                 numbers.last += len(pending.messages)
+                pending.size = sum(len(message.payload) for message in pending.messages)
                 self.backlog += pending.size
             jobs.append(Rows(pendings, self._committed))
         jobs.extend(self.more())
@@ -166,7 +210,7 @@ class Intake:
     def after(self, jobs: Sequence[Job], error: Exception | None) -> None:
         """Called by the writer's thread."""
         rows = [job for job in jobs if isinstance(job, Rows)]
-        if rows and self._loop is not None:
+        if rows:
             try:
                 self._loop.call_soon_threadsafe(self._after, rows, error)
             except RuntimeError:
@@ -190,17 +234,12 @@ class Intake:
         pending.given = True
         troubles = self.give(pending)
         if troubles is None:
-            for future, _ in pending.waiters:
-                if not future.done():
-                    future.set_result(None)
+            for waiter, messages in pending.shares():
+                waiter.settled(messages, None)
             return
         by_seq = {message.seq: (message, unsettled) for message, unsettled in troubles}
-        at = 0
-        for future, count in pending.waiters:
-            own = [by_seq[message.seq] for message in pending.messages[at : at + count] if message.seq in by_seq]
-            at += count
-            if not future.done():
-                future.set_result(own)
+        for waiter, messages in pending.shares():
+            waiter.settled(messages, [by_seq[message.seq] for message in messages if message.seq in by_seq])
 
     def _fail(self, pending: Pending, error: Exception) -> None:
         if pending.given:
@@ -212,11 +251,5 @@ class Intake:
             # Without a number, nobody's range of delivered messages covers them.
             force_setattr(message, "seq", 0)
         why = error.why if isinstance(error, NotStored) else f"{type(error).__name__}: {error}"
-        for future, _ in pending.waiters:
-            if not future.done():
-                future.set_exception(NotStored(why))
-
-
-def pending_future(loop: asyncio.AbstractEventLoop | None) -> asyncio.Future[Any]:
-    assert loop is not None
-    return loop.create_future()
+        for waiter, messages in pending.shares():
+            waiter.failed(messages, why)

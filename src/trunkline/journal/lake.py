@@ -254,6 +254,8 @@ def only(batch: pa.RecordBatch, wanted: Range) -> pa.RecordBatch:
     if not is_wild(wanted.pattern):
         return batch.filter(pc.equal(topics, wanted.pattern))
     # Few topics, many rows: the pattern is tried once a topic.
-    known = topics.dictionary_encode()
-    fitting = pa.array([matches(wanted.pattern, topic) for topic in known.dictionary.to_pylist()], pa.bool_())
-    return batch.filter(fitting.take(known.indices))
+    fitting = {topic: matches(wanted.pattern, topic) for topic in pc.unique(topics).to_pylist()}
+    if all(fitting.values()):
+        return batch
+    good = pa.array([topic for topic, fits in fitting.items() if fits], pa.string())
+    return batch.filter(pc.is_in(topics, value_set=good))

@@ -7,6 +7,7 @@ reads without a setting: times in microseconds, ids as text.
 from __future__ import annotations
 
 import itertools
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -81,13 +82,13 @@ def of_rows(rows: Sequence[Row], on_damage: Callable[[JournalDamaged], None]) ->
         except JournalDamaged as damage:
             on_damage(damage)
     counts = [row.count for row, _ in good]
-    times = pa.array(_chain(body.times for _, body in good), pa.int64())
+    times = _numbers(body.times for _, body in good)
     arrays = {
-        "seq": pa.array(_chain(range(row.first, row.last + 1) for row, _ in good), pa.int64()),
+        "seq": _numbers(range(row.first, row.last + 1) for row, _ in good),
         "id": pa.array(_chain(body.ids for _, body in good), pa.string()),
         "topic": _spread([row.topic for row, _ in good], counts, pa.string()),
         "time": _micros(times),
-        "accepted": _spread([row.at_ns // 1000 for row, _ in good], counts, TIME),
+        "accepted": _numbers(itertools.repeat(row.at_ns // 1000, row.count) for row, _ in good).cast(TIME),
         "timestamp_ns": times,
         "payload": pa.array(_chain(body.payloads for _, body in good), pa.binary()),
     }
@@ -98,6 +99,13 @@ def of_rows(rows: Sequence[Row], on_damage: Callable[[JournalDamaged], None]) ->
         for field in MESSAGES
     ]
     return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
+
+
+def _numbers(parts: Iterable[Iterable[int]]) -> pa.Array:
+    numbers = array("q")
+    for part in parts:
+        numbers.extend(part)
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def _chain(parts: Iterable[Iterable[Any]]) -> list[Any]:
