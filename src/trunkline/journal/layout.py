@@ -7,12 +7,11 @@ reads without a setting: times in microseconds, ids as text.
 from __future__ import annotations
 
 import itertools
-from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from trunkline.errors import JournalDamaged, MissingExtra
-from trunkline.journal.body import DEFAULTS, Body, Row
+from trunkline.journal.body import DEFAULTS, Body, Row, Strings
 from trunkline.message import Message, MessageType
 
 try:
@@ -69,6 +68,9 @@ FATES = pa.schema(
     metadata=STAMP,
 )
 
+FEW = 16
+"""Batches with more messages than that are put together as a whole, smaller ones message by message."""
+
 TYPE_NAMES = {kind: kind.name.lower() for kind in MessageType}
 TYPES = {name: kind for kind, name in TYPE_NAMES.items()}
 
@@ -82,15 +84,15 @@ def of_rows(rows: Sequence[Row], on_damage: Callable[[JournalDamaged], None]) ->
         except JournalDamaged as damage:
             on_damage(damage)
     counts = [row.count for row, _ in good]
-    times = _numbers(body.times for _, body in good)
+    times = _numbers(b"".join(body.times for _, body in good))
     arrays = {
-        "seq": _numbers(range(row.first, row.last + 1) for row, _ in good),
-        "id": pa.array(_chain(body.ids for _, body in good), pa.string()),
+        "seq": _seqs([row for row, _ in good]),
+        "id": _strings([body.ids for _, body in good], counts, pa.string()),
         "topic": _spread([row.topic for row, _ in good], counts, pa.string()),
         "time": _micros(times),
-        "accepted": _numbers(itertools.repeat(row.at_ns // 1000, row.count) for row, _ in good).cast(TIME),
+        "accepted": _micros(_spread([row.at_ns for row, _ in good], counts, pa.int64())),
         "timestamp_ns": times,
-        "payload": pa.array(_chain(body.payloads for _, body in good), pa.binary()),
+        "payload": _strings([body.payloads for _, body in good], counts, pa.binary()),
     }
     columns = [
         arrays[field.name]
@@ -101,11 +103,34 @@ def of_rows(rows: Sequence[Row], on_damage: Callable[[JournalDamaged], None]) ->
     return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
 
 
-def _numbers(parts: Iterable[Iterable[int]]) -> pa.Array:
-    numbers = array("q")
-    for part in parts:
-        numbers.extend(part)
-    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
+def _numbers(data: bytes) -> pa.Array:
+    return pa.Array.from_buffers(pa.int64(), len(data) // 8, [None, pa.py_buffer(data)])
+
+
+def _seqs(rows: list[Row]) -> pa.Array:
+    """One number after the other, without making each in Python."""
+    runs: list[tuple[int, int]] = []
+    for row in rows:
+        if runs and runs[-1][1] + 1 == row.first:
+            runs[-1] = (runs[-1][0], row.last)
+        else:
+            runs.append((row.first, row.last))
+    one = pa.scalar(1, pa.int64())
+    counted = [pc.cumulative_sum(pa.repeat(one, last - first + 1), start=first - 1) for first, last in runs]
+    return pa.concat_arrays(counted) if counted else pa.array([], pa.int64())
+
+
+def _strings(parts: list[Strings], counts: list[int], kind: pa.DataType) -> pa.Array:
+    """Strings that lie end to end already: only where each begins is worked out."""
+    sizes = [
+        pa.repeat(pa.scalar(part.sizes, pa.int32()), count)
+        if isinstance(part.sizes, int)
+        else pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(part.sizes)])
+        for part, count in zip(parts, counts, strict=True)
+    ]
+    ends = pc.cumulative_sum(pa.concat_arrays([pa.array([0], pa.int32()), *sizes]))
+    data = parts[0].data if len(parts) == 1 else b"".join(part.data for part in parts)
+    return pa.Array.from_buffers(kind, sum(counts), [None, ends.buffers()[1], pa.py_buffer(data)])
 
 
 def _chain(parts: Iterable[Iterable[Any]]) -> list[Any]:
@@ -127,6 +152,10 @@ def _spread(values: list[Any], counts: list[int], kind: pa.DataType) -> pa.Array
             return pa.nulls(sum(counts), kind)
         if not isinstance(first, dict):
             return pa.repeat(pa.scalar(first, kind), sum(counts))
+    if len(values) < sum(counts) // FEW and not any(isinstance(value, list | dict) for value in values):
+        return pa.concat_arrays(
+            [pa.repeat(pa.scalar(value, kind), count) for value, count in zip(values, counts, strict=True)]
+        )
     spread = (
         value if isinstance(value, list) else itertools.repeat(value, count)
         for value, count in zip(values, counts, strict=True)

@@ -275,7 +275,8 @@ class Reader:
         wanted = Range(pattern)
         step = self.step(wanted, after, limit)
         if step is None:
-            return [], max(after, self.last())
+            # At the moment it looked, there was nothing: what has come since is for the next look.
+            return [], after
         upto, found = step
         if isinstance(found, list):
             messages = [message for row in found for message in self._open(row) if message.seq > after]
@@ -347,8 +348,7 @@ class Reader:
                 after, found = step
                 if isinstance(found, list):
                     for row in found:
-                        # The id is in the body as it is: one look at the bytes spares the decoding.
-                        if message_id.encode() in row.body:
+                        if row.holds(message_id):
                             for message in self._open(row):
                                 if message.id == message_id:
                                     return message
