@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from collections.abc import Sequence as Batch
 from types import MappingProxyType
 from typing import ClassVar, Protocol
@@ -155,6 +155,10 @@ class Broker(abc.ABC):
     def outcomes(self, message: Message) -> list[Outcome]:
         """What it has stored of a message's fates."""
         return []
+
+    async def recall_dead_letters(self, seen: Container[tuple[str, int]]) -> int:
+        """Take older dead letters from where they are stored, as far as there is room; say how many are new."""
+        return 0
 
     def recall_orphans(self, max_age_s: float) -> list[tuple[Message, Why, float]]:
         """Orphans it has stored, with their age in seconds."""

@@ -121,6 +121,7 @@ class BlockingBus:
         self._closed = False
         try:
             self._bus = self._thread.call(_async(connect))
+            self._thread.call(self._bus.__aenter__())
             self._door = self._thread.call(_async(self._bus.from_thread))
         except BaseException:
             self._thread.stop()

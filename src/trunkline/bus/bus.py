@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 
 from trunkline.brokers.broker import Broker
+from trunkline.bus import replay
 from trunkline.bus.dispatcher import Handler, at_work
 from trunkline.bus.handling import Handling
 from trunkline.bus.observe import Explanation, Lazy, Stats
 from trunkline.bus.outgoing import State
+from trunkline.bus.replay import Replayed
 from trunkline.bus.requesting import MAX_DETAIL
 from trunkline.bus.threads import ThreadDoor
-from trunkline.delivery.deadletters import DeadLetter, DeadLetters
+from trunkline.delivery.deadletters import Cause, DeadLetter, DeadLetters
 from trunkline.delivery.fates import Account, Fate, Outcome
+from trunkline.delivery.requests import Orphan
 from trunkline.delivery.stream import Stream
 from trunkline.errors import TrunklineError
 from trunkline.hooks.hook import Hook
 from trunkline.message import Message, MessageType
 from trunkline.settings import Settings
-from trunkline.topic import DEAD_PREFIX
+from trunkline.topic import DEAD_PREFIX, EVERYTHING
 
 log = logging.getLogger("trunkline.bus")
 
@@ -131,6 +137,68 @@ class Bus(Handling):
             return letter.message
         waiting = (message for inbox in self.broker.roster for message in inbox.messages())
         return next((message for message in waiting if message.id == message_id), None)
+
+    # Replay
+
+    async def replay_dead(
+        self,
+        *,
+        message_id: str | None = None,
+        subscriber: str | None = None,
+        cause: Cause | None = None,
+        topic: str = EVERYTHING,
+        per_s: float | None = None,
+        dry_run: bool = False,
+    ) -> Replayed:
+        """Give dead letters back to the subscribers that failed: all, or those chosen, at most `per_s` a second.
+
+        With a journal, also those from before the last restart. A dry run only says which.
+        """
+        return await replay.replay_dead(
+            self, message_id=message_id, subscriber=subscriber, cause=cause, topic=topic, per_s=per_s, dry_run=dry_run
+        )
+
+    async def replay(
+        self,
+        source: str | Path,
+        pattern: str = EVERYTHING,
+        *,
+        first: int = 1,
+        last: int | None = None,
+        since: datetime | float | None = None,
+        until: datetime | float | None = None,
+        to: str | None = None,
+        per_s: float | None = None,
+        dry_run: bool = False,
+    ) -> Replayed:
+        """Publish again what a journal holds: a range of numbers or of time, on the topics it had, or below `to`.
+
+        Each is a message of its own, with the old id as correlation id and the old number in the header
+        `replayed-from`. At most `per_s` a second. A dry run only says which.
+        """
+        return await replay.replay(
+            self,
+            source,
+            pattern,
+            first=first,
+            last=last,
+            since=since,
+            until=until,
+            to=to,
+            per_s=per_s,
+            dry_run=dry_run,
+        )
+
+    def replay_orphans(self, *, request_id: str | None = None, max_age_s: float = math.inf) -> Replayed:
+        """Take up orphans that a journal has kept: a request that waits gets its answer, the rest can be claimed."""
+        known = {orphan.message.seq for orphan in self._requests.orphans}
+        ids: list[str] = []
+        for message, why, _ in self.broker.recall_orphans(max_age_s):
+            if message.seq in known or (request_id is not None and message.request_id != request_id):
+                continue
+            ids.append(message.id)
+            self._requests.take_up(Orphan(message, why, self.now()))
+        return Replayed(tuple(ids))
 
     def _announce_dead(self, letter: DeadLetter) -> None:
         """Tell whoever subscribes to `_dead.>`. The death of a notice is not announced again."""

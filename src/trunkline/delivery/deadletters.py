@@ -89,6 +89,12 @@ class DeadLetters:
             self._take(next(iter(self._letters)))
             self.evicted += 1
 
+    def restore(self, letter: DeadLetter) -> None:
+        """Keep one that is on record already: it died before this process began."""
+        key = (letter.subscriber, letter.message.seq)
+        self._letters[key] = letter
+        self._origins[key] = None
+
     def _take(self, key: tuple[str, int]) -> tuple[DeadLetter, object] | None:
         letter = self._letters.pop(key, None)
         return None if letter is None else (letter, self._origins.pop(key))

@@ -178,6 +178,15 @@ class Requests:
             why = Why.LATE if message.request_id in self._ended else Why.EARLY
         self.orphans.add(Orphan(message, why, now_s))
 
+    def take_up(self, orphan: Orphan) -> None:
+        """An orphan from before a restart: for its request, if that is open, and to be claimed otherwise."""
+        if self.answer(orphan.message):
+            self.orphans.claimed += 1
+            if self.orphans.ledger is not None:
+                self.orphans.ledger.claimed(orphan)
+        else:
+            self.orphans.restore(orphan)
+
     def close(self, request_id: str) -> None:
         """Forget a request: answered, timed out, failed or cancelled. Closing twice is fine."""
         pending = self._open.pop(request_id, None)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import math
+from collections.abc import Container, Mapping
 from collections.abc import Sequence as Batch
 from datetime import UTC, datetime
 
@@ -307,12 +308,29 @@ class JournalBroker(MemoryBroker):
             "SELECT letter FROM (SELECT at_ns, letter FROM dead_letters ORDER BY at_ns DESC LIMIT ?) ORDER BY at_ns",
             (self.settings.max_dead_letters,),
         ):
-            letters.add(decode_letter(data))
+            letters.restore(decode_letter(data))
+
+    async def recall_dead_letters(self, seen: Container[tuple[str, int]]) -> int:
+        await self.journal.flush()
+        letters = self.roster.dead_letters
+        known = {(letter.subscriber, letter.message.seq) for letter in letters}
+        keys = await self.journal.in_thread(
+            lambda reader: reader.query("SELECT subscriber, seq FROM dead_letters ORDER BY at_ns DESC")
+        )
+        missing = [key for key in keys if key not in known and key not in seen]
+        room = self.settings.max_dead_letters - len(letters)
+        for key in reversed(missing[: max(0, room)]):
+            for (data,) in self.journal.reader.query(
+                "SELECT letter FROM dead_letters WHERE subscriber = ? AND seq = ?", key
+            ):
+                letters.restore(decode_letter(data))
+        return len(missing[: max(0, room)])
 
     def recall_orphans(self, max_age_s: float) -> list[tuple[Message, Why, float]]:
         now_ns = self.world.time_ns()
+        since_ns = 0 if math.isinf(max_age_s) else now_ns - int(max_age_s * 1e9)
         found = self.journal.reader.query(
-            "SELECT message, why, at_ns FROM orphans WHERE at_ns > ? ORDER BY seq", (now_ns - int(max_age_s * 1e9),)
+            "SELECT message, why, at_ns FROM orphans WHERE at_ns >= ? ORDER BY seq", (since_ns,)
         )
         return [(decode_message(data), Why(why), (now_ns - at_ns) / 1e9) for data, why, at_ns in found]
 

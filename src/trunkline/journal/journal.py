@@ -21,6 +21,7 @@ from trunkline.journal.cursor import Cursor, unpack
 from trunkline.journal.intake import Intake
 from trunkline.journal.ledger import JournalLedger
 from trunkline.journal.lock import Lock
+from trunkline.journal.quarantine import put_aside
 from trunkline.journal.reader import Reader
 from trunkline.journal.retention import Progress
 from trunkline.journal.settings import JournalSettings
@@ -270,16 +271,8 @@ class Journal:
         """Put a damaged batch aside, so that it is named once and not met again."""
         log.error("%s: %s", self.directory, damage)
         now_ns = self.world.time_ns()
-
-        def put_aside(database: Database) -> None:
-            database.execute(
-                "INSERT OR IGNORE INTO quarantine SELECT *, ?, ? FROM batches WHERE first = ? AND last = ?",
-                (damage.why, now_ns, damage.first, damage.last),
-            )
-            database.execute("DELETE FROM batches WHERE first = ? AND last = ?", (damage.first, damage.last))
-
         with contextlib.suppress(JournalUnusable):
-            self.writer.call(put_aside)
+            self.writer.call(lambda database: put_aside(database, damage, now_ns))
 
 
 def _remember(database: Database, last: int) -> None:

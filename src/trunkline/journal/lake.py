@@ -243,6 +243,22 @@ def group_after(directory: Path, file: File, after: int) -> pa.RecordBatch:
     return MESSAGES.empty_table().to_batches()[0]
 
 
+def salvage(path: Path) -> Iterator[pa.RecordBatch]:
+    """Every row group of a damaged file that can still be read."""
+    try:
+        parquet = pq.ParquetFile(path, page_checksum_verification=True)
+    except (OSError, pa.ArrowException):
+        return
+    with parquet:
+        for group in range(parquet.num_row_groups):
+            try:
+                table = parquet.read_row_group(group).combine_chunks()
+                schema = MESSAGES if "seq" in table.schema.names else FATES
+                yield from (fit(batch, schema) for batch in table.to_batches())
+            except (OSError, pa.ArrowException):
+                continue
+
+
 KEYS = ("seq", "topic", "timestamp_ns")
 
 

@@ -1,0 +1,161 @@
+"""Replay: what failed goes back to whom it failed at, and what was published once is published again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trunkline.delivery.deadletters import Cause, DeadLetter
+from trunkline.delivery.limits import Buckets, Rate
+from trunkline.errors import TrunklineError
+from trunkline.journal.reader import Reader
+from trunkline.message import Message
+from trunkline.topic import matches
+
+if TYPE_CHECKING:
+    from trunkline.bus.bus import Bus
+
+REPLAYED_FROM = "replayed-from"
+"""The header of a message that is published again: the number it had the first time."""
+CHUNK = 1000
+
+
+class Failure(msgspec.Struct, frozen=True):
+    message_id: str
+    reason: str
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """What a replay did, or, as a dry run, would do: the ids of the messages, in order, and which of them failed."""
+
+    ids: tuple[str, ...]
+    failed: tuple[Failure, ...] = ()
+    dry_run: bool = False
+
+    @property
+    def count(self) -> int:
+        return len(self.ids) - len(self.failed)
+
+    def __str__(self) -> str:
+        if self.dry_run:
+            return f"{len(self.ids)} messages would be replayed"
+        failed = f", {len(self.failed)} failed, the first because {self.failed[0].reason}" if self.failed else ""
+        return f"{self.count} messages replayed{failed}"
+
+
+class Pace:
+    """Waits as long as a rate asks for; without one, only lets others have their turn."""
+
+    def __init__(self, per_s: float | None) -> None:
+        self._buckets = None if per_s is None else Buckets(Rate(per_s=per_s, burst=1))
+
+    async def step(self) -> None:
+        if self._buckets is None:
+            await asyncio.sleep(0)
+            return
+        loop = asyncio.get_running_loop()
+        while (wait_s := self._buckets.take("", loop.time())) > 0:  # noqa: ASYNC110  # a rate is about time
+            await asyncio.sleep(wait_s)
+
+
+async def replay_dead(
+    bus: Bus,
+    *,
+    message_id: str | None,
+    subscriber: str | None,
+    cause: Cause | None,
+    topic: str,
+    per_s: float | None,
+    dry_run: bool,
+) -> Replayed:
+    ids: list[str] = []
+    failed: list[Failure] = []
+    seen: set[tuple[str, int]] = set()
+    pace = Pace(per_s)
+    while True:
+        found = [
+            letter
+            for letter in bus.dead_letters.find(message_id=message_id, subscriber=subscriber, cause=cause)
+            if matches(topic, letter.message.topic) and (letter.subscriber, letter.message.seq) not in seen
+        ]
+        for letter in found:
+            # One that fails again meanwhile is not for this replay: it would never end.
+            seen.add((letter.subscriber, letter.message.seq))
+            ids.append(letter.message.id)
+            if dry_run:
+                continue
+            await pace.step()
+            if (why := _replay(bus, letter)) is not None:
+                failed.append(Failure(letter.message.id, why))
+        # Older ones than fit into memory are in the journal.
+        if not await bus.broker.recall_dead_letters(seen):
+            return Replayed(tuple(ids), tuple(failed), dry_run)
+
+
+def _replay(bus: Bus, letter: DeadLetter) -> str | None:
+    try:
+        bus.dead_letters.replay(letter)
+    except TrunklineError as error:
+        return str(error)
+    return None
+
+
+async def replay(
+    bus: Bus,
+    source: str | Path,
+    pattern: str,
+    *,
+    first: int,
+    last: int | None,
+    since: datetime | float | None,
+    until: datetime | float | None,
+    to: str | None,
+    per_s: float | None,
+    dry_run: bool,
+) -> Replayed:
+    ids: list[str] = []
+    failed: list[Failure] = []
+    pace = Pace(per_s)
+    with Reader(source) as reader:
+        # What is published while this reads is not replayed, or it would never end.
+        end = reader.last() if last is None else min(last, reader.last())
+        messages = reader.messages(pattern, first=first, last=end, since=since, until=until)
+        async for message in _in_thread(messages):
+            ids.append(message.id)
+            if dry_run:
+                continue
+            await pace.step()
+            try:
+                await bus.post(_again(message, to))
+            except TrunklineError as error:
+                failed.append(Failure(message.id, str(error)))
+    return Replayed(tuple(ids), tuple(failed), dry_run)
+
+
+def _again(message: Message, to: str | None) -> Message:
+    """A message of its own with the old one's content: who listens can tell by a header."""
+    return message.replace(
+        id="",
+        timestamp_ns=0,
+        attempts=0,
+        topic=message.topic if to is None else f"{to}.{message.topic}",
+        correlation_id=message.correlation_id or message.id,
+        headers={**(message.headers or {}), REPLAYED_FROM: str(message.seq)},
+    )
+
+
+async def _in_thread(messages: Iterable[Message]) -> AsyncIterator[Message]:
+    """Read beside the event loop, in chunks."""
+    source = iter(messages)
+
+    def chunk() -> list[Message]:
+        return [message for _, message in zip(range(CHUNK), source, strict=False)]
+
+    while found := await asyncio.to_thread(chunk):
+        for message in found:
+            yield message
