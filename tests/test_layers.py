@@ -17,7 +17,7 @@ LAYERS = [
     ["journal"],
     ["bus"],
     ["connect"],
-    ["testing"],
+    ["testing", "cli"],
     ["__init__"],
 ]
 

@@ -132,14 +132,20 @@ def _prepare(database: sqlite3.Connection, directory: Path) -> None:
     _check_version(database, directory)
 
 
-def lengthen_log(database: sqlite3.Connection) -> None:
-    """Give the log its full length: a small commit into blocks that are there takes a third less time."""
-    database.execute("BEGIN IMMEDIATE")
-    database.execute("CREATE TABLE room (x BLOB)")
-    database.execute("INSERT INTO room VALUES (zeroblob(?))", (WAL_PAGES * PAGE_BYTES,))
-    database.execute("DROP TABLE room")
-    database.execute("COMMIT")
-    database.execute("PRAGMA wal_checkpoint(RESTART)")
+def lengthen_log(database: sqlite3.Connection, directory: Path) -> None:
+    """Give the log its full length: a small commit into blocks that are there takes a third less time.
+
+    SQLite ignores what lies beyond its last frame, and overwrites it. Not done where the disk has little room left.
+    """
+    database.execute("INSERT OR REPLACE INTO meta VALUES ('opened', 1)")
+    length = WAL_PAGES * (PAGE_BYTES + 24)
+    space = os.statvfs(directory)
+    with (directory / f"{FILE}-wal").open("r+b") as log:
+        missing = length - log.seek(0, os.SEEK_END)
+        if missing > 0 and space.f_bavail * space.f_frsize > 8 * length:
+            log.write(bytes(missing))
+            log.flush()
+            os.fsync(log.fileno())
 
 
 def _check_version(database: sqlite3.Connection, directory: Path) -> None:

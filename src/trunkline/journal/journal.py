@@ -19,7 +19,7 @@ from trunkline.clock import World
 from trunkline.errors import JournalDamaged, JournalUnusable
 from trunkline.journal.cursor import Cursor, unpack
 from trunkline.journal.intake import Intake
-from trunkline.journal.ledger import JournalLedger
+from trunkline.journal.ledger import KEEP, JournalLedger, decode_letter, encode
 from trunkline.journal.lock import Lock
 from trunkline.journal.quarantine import put_aside
 from trunkline.journal.reader import Reader
@@ -260,6 +260,27 @@ class Journal:
             return database.execute("DELETE FROM cursors WHERE name = ?", (name,)).rowcount > 0
 
         return await asyncio.wrap_future(self.writer.call(remove))
+
+    def replay_dead(self, keys: Sequence[tuple[str, int]]) -> int:
+        """Give dead letters, by subscriber and number, to their subscribers when these next start; say how many.
+
+        For a journal that no bus is using: a running bus has `replay_dead` itself.
+        """
+        now_ns = self.world.time_ns()
+
+        def revive(database: Database) -> int:
+            count = 0
+            for key in keys:
+                found = database.execute(
+                    "DELETE FROM dead_letters WHERE subscriber = ? AND seq = ? RETURNING letter", key
+                ).fetchone()
+                if found is not None:
+                    message = replace(decode_letter(found[0]).message, attempts=0)
+                    database.execute(KEEP, (*key, now_ns, encode([]), encode(message)))
+                    count += 1
+            return count
+
+        return self.writer.call(revive).result()
 
     # Tending
 

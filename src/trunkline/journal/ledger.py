@@ -19,6 +19,7 @@ from trunkline.message import Message
 FATE = (
     "INSERT INTO fates (subscriber, pattern, fate, first, last, count, reason, at_ns) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
+KEEP = "INSERT OR REPLACE INTO retries VALUES (?, ?, ?, ?, ?)"
 MAX_KNOWN_TOPICS = 10_000
 
 encode = msgspec.msgpack.Encoder().encode
@@ -134,7 +135,7 @@ class JournalLedger:
         """A message waits for a subscriber, in a state that its topic does not show."""
         self.retries.add((subscriber, message.seq))
         self.deed(
-            "INSERT OR REPLACE INTO retries VALUES (?, ?, ?, ?, ?)",
+            KEEP,
             (subscriber, message.seq, due_ns, encode(list(story)), encode(message)),
         )
 

@@ -300,6 +300,50 @@ class Reader:
         )[0]
         return int(found)
 
+    def count(self, pattern: str, after: int) -> int:
+        """How many messages that match lie beyond a number."""
+        with self._snapshot() as database:
+            self._pattern = pattern
+            start = _start(database, after)
+            (hot,) = database.execute(
+                "SELECT coalesce(sum(last - max(first, ?) + 1), 0) FROM batches WHERE first >= ? AND wanted(topic)",
+                (after + 1, start),
+            ).fetchone()
+            parts = database.execute(
+                "SELECT path, first, count FROM file_topics WHERE last > ? AND wanted(topic)", (after,)
+            ).fetchall()
+            known = {file.path: file for file in _files(database, "messages")}
+        whole = sum(count for path, first, count in parts if first > after and path in known)
+        cut_through = {path for path, first, _ in parts if first <= after and path in known}
+        wanted = Range(pattern, first=after + 1)
+        rest = sum(batch.num_rows for path in cut_through for batch in self._file_batches(known[path], wanted, ["seq"]))
+        # Those of a file that is cut through, but of topics that are not, were counted twice.
+        twice = sum(count for path, first, count in parts if first > after and path in cut_through)
+        return int(hot + whole + rest - twice)
+
+    def tail(self, pattern: str, count: int) -> list[Message]:
+        """The last messages that match, oldest first."""
+        found: list[Message] = []
+        self._pattern = validate_pattern(pattern)
+        before = FOREVER
+        while len(found) < count:
+            rows = self.query(
+                f"SELECT {COLUMNS} FROM batches WHERE first < ? AND wanted(topic) ORDER BY first DESC LIMIT 10",
+                (before,),
+            )
+            if not rows:
+                break
+            for values in rows:
+                row = Row(*values)
+                found = [*self._open(row), *found]
+                before = row.first
+        for file in reversed(self.files()):
+            if len(found) >= count:
+                break
+            if file.first < before:
+                found = [*self._file_messages(file, Range(pattern)), *found]
+        return found[-count:] if count else []
+
     def some(self, seqs: list[int]) -> list[Message]:
         """The messages with these numbers, as far as they are there, in order."""
         found: list[Message] = []

@@ -111,8 +111,8 @@ class Writer:
     def _lengthen(self) -> None:
         assert self._database is not None
         try:
-            files.lengthen_log(self._database)
-        except sqlite3.Error as error:
+            files.lengthen_log(self._database, self._directory)
+        except (sqlite3.Error, OSError) as error:
             # It would only have been faster.
             log.info("%s: the log keeps its length: %s", self._directory, error)
             self._roll_back(self._database)
