@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -21,6 +22,7 @@ from trunkline import (
     World,
 )
 from trunkline.delivery.inbox import Inbox
+from trunkline.journal import Journal, JournalBroker
 from trunkline.message import NORMAL
 from trunkline.testing import CONTRACT, BrokenPromise, Promise, Simulation, check_broker, contract, simulate, world
 from trunkline.testing import features as feature_promises
@@ -43,6 +45,8 @@ class PlainBroker(MemoryBroker):
         await super().publish(batch)
 
     def subscribe(self, pattern: str, delivery: Delivery = Delivery()) -> Stream:
+        if delivery.durable:
+            self.require(Feature.DURABLE)
         if delivery.group is not None:
             self.require(Feature.GROUPS)
         if delivery.ack:
@@ -55,8 +59,22 @@ class PlainBroker(MemoryBroker):
         return Broker.link(self, pattern, topic)
 
 
+class Journaled(JournalBroker):
+    """With a journal in a directory that goes with it. No threads: time is virtual."""
+
+    def __init__(self, world: World) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        journal = Journal(self._folder.name, world=world, threaded=False)
+        super().__init__(journal, owns_journal=True)
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        self._folder.cleanup()
+
+
 BROKERS: dict[str, Callable[[World], Broker]] = {
     "memory": MemoryBroker,
+    "journal": Journaled,
     "recording": lambda world: RecordingBroker(MemoryBroker(world)),
     "plain": PlainBroker,
 }

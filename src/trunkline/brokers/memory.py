@@ -172,6 +172,8 @@ class MemoryBroker(Broker):
     def subscribe(self, pattern: str, delivery: Delivery = Delivery()) -> Stream:
         if self._closed:
             raise StreamClosed("the memory broker")
+        if delivery.durable:
+            self.require(Feature.DURABLE)
         validate_pattern(pattern)
         inbox, stream = self.roster.join(pattern, delivery, self._leave)
         entry: Entry = inbox

@@ -62,10 +62,10 @@ class Handling(Requesting):
         return stream
 
     def _require(self, delivery: Delivery) -> None:
-        if delivery.group is not None:
-            self.broker.require(Feature.GROUPS)
         if delivery.durable:
             self.broker.require(Feature.DURABLE)
+        if delivery.group is not None:
+            self.broker.require(Feature.GROUPS)
         if delivery.ack:
             self.broker.require(Feature.ACKNOWLEDGEMENT)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Final
 
 from trunkline.brokers.broker import Feature
@@ -241,6 +242,72 @@ async def links_lead_to_an_endpoint(trial: Trial) -> None:
         await trial.has_only(stream, "linked", "direct")
 
 
+@promise
+async def a_durable_subscription_remembers(trial: Trial) -> None:
+    """What was acknowledged stays so while nobody listens; the rest, and what came meanwhile, is there on return."""
+    if not await trial.offers(Feature.DURABLE):
+        return
+    durable = Delivery(name="d", durable=True)
+    stream = await trial.open("t.*", durable)
+    await trial.publish("t.a", "1", "2", "3")
+    await trial.publish("u", "of another topic")
+    for wanted in ("1", "2"):
+        message = await trial.take(stream)
+        expect(text(message) == wanted and stream.ack(message), f"{wanted} came as {message}, or its lease had ended")
+    await trial.take(stream)
+    await stream.aclose()
+    await trial.publish("t.b", "4", "5")
+    again = await trial.open("t.*", durable)
+    got = []
+    for _ in range(3):
+        message = await trial.take(again)
+        again.ack(message)
+        got.append(text(message))
+    expect(got == ["3", "4", "5"], f"after 1 and 2 were acknowledged it got {got}")
+    trial.is_empty(again)
+
+
+@promise
+async def a_durable_group_shares(trial: Trial) -> None:
+    """Members of a durable group get each message once among them; who comes late gets a share of what waits."""
+    if not await trial.offers(Feature.DURABLE):
+        return
+    durable = Delivery(group="g", durable=True, capacity=2)
+    first = await trial.open("t", durable)
+    wanted = [str(number) for number in range(12)]
+    await trial.publish("t", *wanted)
+    second = await trial.open("t", durable)
+    got: list[list[str]] = [[], []]
+    while sum(map(len, got)) < len(wanted):
+        await until(lambda: first.depth + second.depth > 0, lambda: f"after {got} nothing came")
+        for stream, mine in zip((first, second), got, strict=True):
+            if stream.depth:
+                message = await trial.take(stream)
+                mine.append(text(message))
+                stream.ack(message)
+    expect(sorted(got[0] + got[1], key=int) == wanted, f"the members got {got}")
+    expect(all(got), f"one member got nothing: {got}")
+
+
+@promise
+async def a_durable_subscription_starts_where_it_is_told(trial: Trial) -> None:
+    """A new one starts at the end, at the beginning, at a number, or at a point in time; an old one where it was."""
+    if not await trial.offers(Feature.DURABLE):
+        return
+    await trial.open("t", Delivery(name="witness", durable=True))
+    await trial.publish("t", "1", "2")
+    await asyncio.sleep(SOON_S)
+    moment = datetime.fromtimestamp(trial.broker.world.time_ns() / 1e9, UTC).isoformat()
+    await asyncio.sleep(SOON_S)
+    await trial.publish("t", "3")
+    third = trial.broker.sequence.last
+    for start, wanted in (("beginning", "123"), (third, "3"), (third - 1, "23"), (moment, "3"), ("end", "")):
+        delivery = Delivery(name=f"from {start}", durable=True, start=start)
+        stream = await trial.open("t", delivery)
+        await trial.takes(stream, *wanted)
+        trial.is_empty(stream)
+
+
 FEATURES: Final[tuple[Promise, ...]] = (
     a_group_shares,
     a_leaving_member_passes_on,
@@ -253,4 +320,7 @@ FEATURES: Final[tuple[Promise, ...]] = (
     overflow_policies_do_as_named,
     cancelled_publish_leaves_a_fate,
     links_lead_to_an_endpoint,
+    a_durable_subscription_remembers,
+    a_durable_group_shares,
+    a_durable_subscription_starts_where_it_is_told,
 )

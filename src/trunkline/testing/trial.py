@@ -220,6 +220,8 @@ class Trial:
                     await self.open("t", Delivery(ack=True))
                 case Feature.BACKPRESSURE:
                     await self.open("t", Delivery(capacity=1, overflow=Overflow.REJECT))
+                case Feature.DURABLE:
+                    await self.open("t", Delivery(name="d", durable=True))
                 case Feature.LINKS:
                     self.broker.link("t", endpoint("e"))
         named = refusal.error.feature
