@@ -10,11 +10,10 @@ from functools import partial
 
 from benchmarks.harness import Case, Sample
 from benchmarks.stored import stored
+from trunkline.journal import Reader
 
 
 async def read(count: int, *, sealed: bool) -> Sample:
-    from trunkline.journal import Reader
-
     async with stored(count, sealed=sealed) as folder:
         with Reader(folder) as reader:
             began = time.perf_counter()

@@ -13,7 +13,7 @@ from benchmarks.durable import payloads
 from benchmarks.harness import Case, Sample
 from benchmarks.peers import rate
 from benchmarks.servers import directory
-from benchmarks.stored import publish_batches, publish_each
+from benchmarks.stored import publish_batches, publish_piped
 from trunkline import connect
 
 STORED = 10_000_000
@@ -31,7 +31,7 @@ async def grown(count: int, *, divided_by: int = 1) -> Sample:
             # The disk is still busy with what was stored, for longer after more of it: that is not the question.
             os.sync()
             began = time.perf_counter()
-            await publish_each(bus, messages)
+            await publish_piped(bus, messages)
             return rate(len(messages), began)
 
 

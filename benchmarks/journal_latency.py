@@ -9,6 +9,7 @@ from benchmarks.durable import TOPIC, payloads
 from benchmarks.harness import Case, Sample
 from benchmarks.request import p50
 from benchmarks.servers import directory
+from benchmarks.stored import ready
 from trunkline import connect
 
 SYNC = "append 200 bytes, fdatasync"
@@ -18,6 +19,7 @@ async def ours(count: int) -> Sample:
     times: list[int] = []
     with directory() as folder:
         async with connect("memory:", journal=folder) as bus:
+            await ready(bus)
             for payload in payloads(count):
                 began = time.perf_counter_ns()
                 await bus.publish(TOPIC, payload)

@@ -8,7 +8,7 @@ from benchmarks.harness import Case, Sample
 from benchmarks.peers import rate
 from benchmarks.redis_stream import EVERYSEC, add_rate
 from benchmarks.servers import directory
-from benchmarks.stored import publish_batches
+from benchmarks.stored import publish_batches, ready
 from trunkline import connect
 
 REDIS = "Redis XADD by 1,000, everysec"
@@ -17,6 +17,7 @@ REDIS = "Redis XADD by 1,000, everysec"
 async def ours(count: int) -> Sample:
     with directory() as folder:
         async with connect("memory:", journal=folder) as bus:
+            await ready(bus)
             began = time.perf_counter()
             await publish_batches(bus, count)
             return rate(count, began)

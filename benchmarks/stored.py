@@ -10,6 +10,19 @@ from pathlib import Path
 from benchmarks.durable import DIFFERENT, IN_FLIGHT, TOPIC, payloads
 from benchmarks.servers import directory
 from trunkline import Bus, connect
+from trunkline.journal import Journal
+
+
+async def ready(bus: Bus) -> None:
+    """The journal is open when its first message is on disk. The peers' servers are up before their clock starts."""
+    await bus.publish("bench.ready")
+
+
+async def publish_piped(bus: Bus, messages: Sequence[bytes]) -> None:
+    """From one place, with a thousand under way, as JetStream's publish_async and a pipeline of Redis do it."""
+    async with bus.pipeline(IN_FLIGHT) as pipe:
+        for payload in messages:
+            await pipe.publish(TOPIC, payload)
 
 
 async def publish_each(bus: Bus, messages: Sequence[bytes]) -> None:
@@ -34,16 +47,10 @@ async def publish_batches(bus: Bus, count: int) -> None:
 @asynccontextmanager
 async def stored(count: int, *, sealed: bool) -> AsyncIterator[Path]:
     """A directory with so many messages in its journal, or, `sealed`, in its lake."""
-    from trunkline.journal import Journal
-
     with directory() as folder:
         async with connect("memory:", journal=folder) as bus:
             await publish_batches(bus, count)
         if sealed:
-            journal = Journal(folder)
-            journal.open()
-            try:
+            with Journal(folder) as journal:
                 journal.seal(everything=True)
-            finally:
-                journal.close()
         yield folder

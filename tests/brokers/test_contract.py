@@ -225,6 +225,9 @@ class PromisesNothing(MemoryBroker):
 
     features: frozenset[Feature] = frozenset()
 
+    def require(self, feature: Feature) -> None:
+        return
+
 
 OPTIONS = [
     "messages_arrive_unchanged",
