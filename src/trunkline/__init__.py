@@ -1,6 +1,7 @@
 """One message bus for Python agents, actors, notebooks and instruments."""
 
 from trunkline import hooks as hooks
+from trunkline import journal as journal
 from trunkline.brokers.broker import Broker as Broker
 from trunkline.brokers.broker import Feature as Feature
 from trunkline.brokers.memory import MemoryBroker as MemoryBroker
@@ -12,6 +13,8 @@ from trunkline.bus.bus import Unfinished as Unfinished
 from trunkline.bus.dispatcher import Handler as Handler
 from trunkline.bus.observe import Explanation as Explanation
 from trunkline.bus.observe import Stats as Stats
+from trunkline.bus.pipeline import Pipeline as Pipeline
+from trunkline.bus.replay import Replayed as Replayed
 from trunkline.bus.router import Rule as Rule
 from trunkline.bus.subscription import Subscription as Subscription
 from trunkline.bus.threads import ThreadDoor as ThreadDoor

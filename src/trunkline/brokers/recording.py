@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from collections.abc import Sequence as Batch
 
-from trunkline.brokers.broker import Broker
+from trunkline.brokers.broker import Broker, Lane
+from trunkline.delivery.fates import Outcome
 from trunkline.delivery.options import Delivery
+from trunkline.delivery.requests import Why
 from trunkline.delivery.route import Take
 from trunkline.delivery.stream import Stream
 from trunkline.message import Message
@@ -46,6 +48,24 @@ class RecordingBroker(Broker):
 
     def unlink(self, pattern: str, topic: str) -> bool:
         return self.inner.unlink(pattern, topic)
+
+    def lane(self, topic: str) -> Lane | None:
+        return self.inner.lane(topic)
+
+    def pause(self) -> None:
+        self.inner.pause()
+
+    def find(self, message_id: str) -> Message | None:
+        return self.inner.find(message_id)
+
+    def outcomes(self, message: Message) -> list[Outcome]:
+        return self.inner.outcomes(message)
+
+    async def recall_dead_letters(self, seen: Container[tuple[str, int]]) -> int:
+        return await self.inner.recall_dead_letters(seen)
+
+    def recall_orphans(self, max_age_s: float) -> list[tuple[Message, Why, float]]:
+        return self.inner.recall_orphans(max_age_s)
 
     def heard(self, topic: str) -> bool:
         return self.inner.heard(topic)

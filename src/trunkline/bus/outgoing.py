@@ -179,7 +179,9 @@ class Outgoing:
                 failures.extend(error.refused)
                 self.refuse_unheard([message for message, _ in error.refused], error)
             except asyncio.CancelledError as error:
-                self.refuse_unheard(run, error)
+                if not stored:
+                    # What is on its way to a store may get there all the same.
+                    self.refuse_unheard(run, error)
                 raise
             except NotStored as error:
                 self.total -= len(run)

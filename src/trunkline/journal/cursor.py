@@ -27,10 +27,17 @@ class Cursor:
         """Out of order: pending when this process began, or given back by a person."""
         self.changed = False
 
-    def offer(self, seq: int) -> None:
-        """It goes to a subscriber for the first time. Numbers rise."""
-        self._out.append(seq)
+    def offer(self, seq: int) -> bool:
+        """It is to go to a subscriber for the first time; False if it is out already. Numbers rise."""
         self.read = seq
+        if self._again and self._is_again(seq):
+            return False
+        self._out.append(seq)
+        return True
+
+    def _is_again(self, seq: int) -> bool:
+        at = bisect_left(self._again, seq)
+        return at < len(self._again) and self._again[at] == seq
 
     def skip_to(self, seq: int) -> None:
         """Nothing up to here matches, beyond what was offered."""
@@ -49,9 +56,8 @@ class Cursor:
 
     def settle(self, seq: int) -> bool:
         """It has its fate; False if it was not out."""
-        at = bisect_left(self._again, seq)
-        if at < len(self._again) and self._again[at] == seq:
-            del self._again[at]
+        if self._is_again(seq):
+            self._again.remove(seq)
         elif seq > self.read or seq in self._settled or not self._out or seq < self._out[0]:
             return False
         else:
@@ -63,8 +69,7 @@ class Cursor:
         return True
 
     def is_out(self, seq: int) -> bool:
-        at = bisect_left(self._again, seq)
-        if at < len(self._again) and self._again[at] == seq:
+        if self._is_again(seq):
             return True
         return bool(self._out) and self._out[0] <= seq <= self.read and seq not in self._settled
 

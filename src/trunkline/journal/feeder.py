@@ -96,9 +96,15 @@ class Feeder:
         self._measure()
         if self._ready is None:
             self._ready = asyncio.get_running_loop().create_task(self._prepare(), name=f"open {self.cursor.name}")
+            self._ready.add_done_callback(self._opened)
         elif self._ready.done():
             self.feed()
         return self._ready
+
+    def _opened(self, ready: asyncio.Task[None]) -> None:
+        # A handler does not wait for it: without this, nobody would hear.
+        if not ready.cancelled() and (error := ready.exception()) is not None:
+            log.error("the durable subscription %s could not be opened: %s", self.cursor.name, error)
 
     async def _prepare(self) -> None:
         """Find where to begin, and take up what was out when the journal was last closed."""
@@ -199,13 +205,8 @@ class Feeder:
             if inbox is None:
                 self._behind = True
                 return
-            cursor.offer(message.seq)
-            inbox.offer(message)
-
-    def passed(self, seq: int) -> None:
-        """Nothing that matches was committed up to here, beyond what was given."""
-        if not self._behind:
-            self.cursor.skip_to(seq)
+            if cursor.offer(message.seq):
+                inbox.offer(message)
 
     def feed(self) -> None:
         """Offer what waits, and read on if there is room."""
@@ -247,8 +248,8 @@ class Feeder:
                         return
                 while self._ahead and (inbox := self._free_member()) is not None:
                     message = self._ahead.popleft()
-                    cursor.offer(message.seq)
-                    inbox.offer(message)
+                    if cursor.offer(message.seq):
+                        inbox.offer(message)
                 if self._ahead:
                     return
                 cursor.skip_to(self._ahead_upto)

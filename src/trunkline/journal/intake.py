@@ -14,7 +14,7 @@ from msgspec.structs import astuple, force_setattr
 from trunkline.brokers.broker import Owner, Troubles
 from trunkline.clock import Sequence as Numbers
 from trunkline.clock import World
-from trunkline.errors import NotStored
+from trunkline.errors import JournalUnusable, NotStored
 from trunkline.journal.body import make_row
 from trunkline.journal.writer import Database, Job, Writer
 from trunkline.message import Message
@@ -124,6 +124,8 @@ class Intake:
         self._scheduled = False
         self._loop: asyncio.AbstractEventLoop
         """That of the last turn; there is none before the first."""
+        self.again: Callable[[], None] = lambda: None
+        """Called in the event loop when a commit failed: fates and cursors are to be written again."""
         self._at_ns = at_ns
         self.give: Give = lambda pending: None
         self.more: Callable[[], Sequence[Job]] = lambda: ()
@@ -201,7 +203,12 @@ class Intake:
             jobs.append(Rows(pendings, self._committed))
         jobs.extend(self.more())
         if jobs:
-            self._writer.put(jobs)
+            try:
+                self._writer.put(jobs)
+            except JournalUnusable as error:
+                # It was closed meanwhile: whoever waits must be told.
+                self._committed(pendings, error)
+                return
         # After the writer has it: should giving it on ask for the journal, the message is there.
         for pending in pendings:
             if not pending.waits and self.backlog <= self._max_backlog:
@@ -210,15 +217,18 @@ class Intake:
     def after(self, jobs: Sequence[Job], error: Exception | None) -> None:
         """Called by the writer's thread."""
         rows = [job for job in jobs if isinstance(job, Rows)]
-        if rows:
+        if rows or error is not None:
             try:
                 self._loop.call_soon_threadsafe(self._after, rows, error)
-            except RuntimeError:
-                log.warning("the event loop ended before it heard of a commit")
+            except (RuntimeError, AttributeError):
+                # There is no event loop, or it has ended: nobody in it waits any more.
+                log.debug("a commit that no event loop hears of")
 
     def _after(self, rows: list[Rows], error: Exception | None) -> None:
         for job in rows:
             job.committed(job.pendings, error)
+        if error is not None:
+            self.again()
 
     def _committed(self, pendings: list[Pending], error: Exception | None) -> None:
         for pending in pendings:

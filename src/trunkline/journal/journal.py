@@ -43,6 +43,9 @@ LAST = (
 LAST_AT = "SELECT max(n) FROM (SELECT max(at_ns) AS n FROM batches UNION ALL SELECT max(until_at_ns) FROM files)"
 
 
+AGAIN_S = 1.0
+
+
 class Journal:
     """A directory with a SQLite file and a lake. `open` takes it for this process; use it with `with`, or on a bus.
 
@@ -95,6 +98,7 @@ class Journal:
             self._ledger = JournalLedger(self.settings, self.world, self._flush_soon)
             self._ledger.retries = set(self._reader.query("SELECT subscriber, seq FROM retries"))
             self._intake.more = self._ledger.jobs
+            self._intake.again = self._flush_later
             self.tender.clear_away()
         except BaseException:
             self._shut()
@@ -216,6 +220,13 @@ class Journal:
         except RuntimeError:
             return
         self._timer = loop.call_later(self.settings.flush_s, self._flush)
+
+    def _flush_later(self) -> None:
+        """A commit failed: what it was to write of fates and cursors is kept, and tried again."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._closing:
+            self._timer = asyncio.get_running_loop().call_later(AGAIN_S, self._flush)
 
     def _flush(self) -> None:
         self._timer = None

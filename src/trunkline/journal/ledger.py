@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -31,17 +32,24 @@ decode_story = msgspec.msgpack.Decoder(list[Attempt]).decode
 class Entries:
     """What the ledger gathered, as part of a transaction: first what happened, then how far that brings the cursors."""
 
-    def __init__(self, fates: list[tuple[Any, ...]], deeds: list[tuple[str, tuple[Any, ...]]]) -> None:
-        self._fates = fates
-        self._deeds = deeds
+    def __init__(
+        self,
+        fates: list[tuple[Any, ...]],
+        deeds: list[tuple[str, tuple[Any, ...]]],
+        failed: Callable[[Entries], None],
+    ) -> None:
+        self.fates = fates
+        self.deeds = deeds
+        self._failed = failed
 
     def write(self, database: Database) -> None:
-        database.executemany(FATE, self._fates)
-        for sql, values in self._deeds:
+        database.executemany(FATE, self.fates)
+        for sql, values in self.deeds:
             database.execute(sql, values)
 
     def done(self, error: Exception | None) -> None:
-        """A failure is in the log. What was not written happens again: at least once, not at most."""
+        if error is not None:
+            self._failed(self)
 
 
 class Scribe(Protocol):
@@ -77,6 +85,8 @@ class JournalLedger:
         self.retries: set[tuple[str, int]] = set()
         """What the table of retries holds, so that it is asked only when there is something to take out."""
         self.scribes: set[Scribe] = set()
+        self._failed: deque[Entries] = deque()
+        """What could not be written, oldest first. Filled by the writer's thread."""
 
     # What is told
 
@@ -206,9 +216,13 @@ class JournalLedger:
         self._spans.clear()
         for scribe in self.scribes:
             scribe.write_down(self)
+        while self._failed:
+            earlier = self._failed.pop()
+            self._fates[:0] = earlier.fates
+            self._deeds[:0] = earlier.deeds
         if not self._fates and not self._deeds:
             return []
-        entries = Entries(self._fates, self._deeds)
+        entries = Entries(self._fates, self._deeds, self._failed.append)
         self._fates = []
         self._deeds = []
         return [entries]

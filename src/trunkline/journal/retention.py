@@ -119,14 +119,20 @@ def _beyond(rule: Retention, pieces: list[Piece], now_ns: int) -> list[tuple[Pie
 
 def take_away(database: Database, removes: list[Remove], now_ns: int) -> None:
     """Drop the batches, and write down what went, and for whom it was lost."""
+    removed: dict[tuple[str, str], list[int]] = {}
     for remove in removes:
         if remove.path is None:
             database.execute("DELETE FROM batches WHERE first = ? AND topic = ?", (remove.first, remove.topic))
-        database.execute(
-            "INSERT INTO removals (topic, first, last, count, why, at_ns) VALUES (?, ?, ?, ?, ?, ?)",
-            (remove.topic, remove.first, remove.last, remove.count, remove.why, now_ns),
-        )
+        # One row a topic and reason, however many pieces.
+        span = removed.setdefault((remove.topic, remove.why), [remove.first, remove.last, 0])
+        span[1] = remove.last
+        span[2] += remove.count
         for unread in remove.unread_by:
             reason = f"removed by retention before it was read: {remove.why}"
-            span = (unread.first, unread.last, unread.count)
-            database.execute(FATE, (unread.name, remove.topic, Fate.DROPPED.value, *span, reason, now_ns))
+            lost = (unread.first, unread.last, unread.count)
+            database.execute(FATE, (unread.name, remove.topic, Fate.DROPPED.value, *lost, reason, now_ns))
+    for (topic, why), (first, last, count) in removed.items():
+        database.execute(
+            "INSERT INTO removals (topic, first, last, count, why, at_ns) VALUES (?, ?, ?, ?, ?, ?)",
+            (topic, first, last, count, why, now_ns),
+        )

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from trunkline.errors import JournalError, JournalUnusable, MissingExtra, TrunklineError
+from trunkline.journal.database import FILE
 from trunkline.journal.reader import FATE_COLUMNS, STEP_MESSAGES, File, Range, Reader
 from trunkline.journal.retention import Remove, plan, take_away
 
@@ -85,6 +86,7 @@ class Tender:
             self.join()
         self.retain()
         self.forget_replaced()
+        self.trim_orphans()
 
     # Sealing
 
@@ -111,6 +113,8 @@ class Tender:
         from trunkline.journal.lake import day_of
 
         settings = self._journal.settings
+        if not everything and not self._may_be_due(reader):
+            return None
         stretch: Stretch | None = None
         for first, last, at_ns, size in reader.query(
             "SELECT first, last, at_ns, length(body) FROM batches ORDER BY first LIMIT ?", (settings.seal_rows,)
@@ -128,6 +132,22 @@ class Tender:
             stretch.messages += last - first + 1
             stretch.bytes += size
         return stretch if stretch is not None and self._is_due(stretch, everything) else None
+
+    def _may_be_due(self, reader: Reader) -> bool:
+        """A look that costs nothing: most of the time there is nothing to do."""
+        settings = self._journal.settings
+        found = reader.query(
+            "SELECT (SELECT min(first) FROM batches), (SELECT max(last) FROM batches),"
+            " (SELECT at_ns FROM batches ORDER BY first LIMIT 1)"
+        )[0]
+        first, last, at_ns = found
+        if first is None:
+            return False
+        size = (self._journal.directory / FILE).stat().st_size
+        age_s = (self._journal.world.time_ns() - at_ns) / 1e9
+        return bool(
+            last - first + 1 >= settings.seal_rows or size >= settings.seal_bytes or age_s >= settings.seal_age_s
+        )
 
     def _is_due(self, stretch: Stretch, everything: bool) -> bool:
         settings = self._journal.settings
@@ -270,6 +290,19 @@ class Tender:
                 lambda database: database.executemany("DELETE FROM files WHERE path = ?", [(path,) for path in old])
             ).result()
         return len(old)
+
+    def trim_orphans(self) -> int:
+        """Let go of the oldest orphans beyond `max_orphans`; returns how many."""
+        journal = self._journal
+        most = journal.settings.max_orphans
+        with self._reader() as reader:
+            (count,) = reader.query("SELECT count(*) FROM orphans")[0]
+        if count <= most:
+            return 0
+        log.warning("%d orphans nobody claimed are removed: more than max_orphans (%d)", count - most, most)
+        delete = "DELETE FROM orphans WHERE seq IN (SELECT seq FROM orphans ORDER BY seq LIMIT ?)"
+        journal.writer.call(lambda database: database.execute(delete, (count - most,))).result()
+        return int(count - most)
 
     def clear_away(self) -> None:
         """At the start: files that a crash left behind, and that count for nobody."""

@@ -86,6 +86,9 @@ class Writer:
             self._queue.put(None)
             self._thread.join()
             self._thread = None
+            while self._queue.qsize():
+                # They came after the end. Whoever waits for them must be told.
+                self._finish(self._queue.get() or (), JournalUnusable(str(self._directory), "it is closed"))
         if self._database is not None:
             try:
                 self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
