@@ -111,9 +111,9 @@ def _add(rest: dict[str, Any], name: str, column: list[Any]) -> None:
         rest[name] = value
 
 
-def checksum(first: int, topic: str, at_ns: int, body: bytes) -> int:
-    """Over the body and where it belongs: a body under a wrong number or topic is as bad as a broken one."""
-    return zlib.crc32(body, zlib.crc32(f"{first} {at_ns} {topic}".encode()))
+def checksum(first: int, topic: str, at_ns: int, since_ns: int, until_ns: int, body: bytes) -> int:
+    """Over the body and all that is stored beside it: a body under a wrong number is as bad as a broken one."""
+    return zlib.crc32(body, zlib.crc32(f"{first} {at_ns} {since_ns} {until_ns} {topic}".encode()))
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -136,7 +136,8 @@ class Row(msgspec.Struct, frozen=True):
 
     def open(self) -> Body:
         """Its columns; raises JournalDamaged if they are not what was written."""
-        if checksum(self.first, self.topic, self.at_ns, self.body) != self.checksum:
+        found = checksum(self.first, self.topic, self.at_ns, self.since_ns, self.until_ns, self.body)
+        if found != self.checksum:
             raise JournalDamaged(self.first, self.last, self.topic, "its checksum does not fit")
         try:
             body = _decode(self.body)
@@ -161,16 +162,9 @@ def make_row(messages: Sequence[Message], at_ns: int, plain: bool) -> Row:
     topic = messages[0].topic
     times = [message.timestamp_ns for message in messages]
     body = encode(messages, times, plain)
-    return Row(
-        first,
-        messages[-1].seq,
-        topic,
-        at_ns,
-        min(times),
-        max(times),
-        checksum(first, topic, at_ns, body),
-        body,
-    )
+    since_ns, until_ns = min(times), max(times)
+    check = checksum(first, topic, at_ns, since_ns, until_ns, body)
+    return Row(first, messages[-1].seq, topic, at_ns, since_ns, until_ns, check, body)
 
 
 def build(topic: str, body: Body, seqs: range) -> list[Message]:

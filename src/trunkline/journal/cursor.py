@@ -20,24 +20,19 @@ class Cursor:
         self.pattern = pattern
         self.high = high
         self.read = high
-        self._out: deque[int] = deque()
+        self._line: deque[int] = deque()
         """Offered, in order; what is settled leaves when it comes to the front."""
-        self._settled: set[int] = set()
+        self._out: set[int] = set()
+        """Of those in line, the ones without a fate."""
         self._again: list[int] = sorted(pending)
-        """Out of order: pending when this process began, or given back by a person."""
+        """Out as well, beside the line: pending when this process began, or given back by a person."""
         self.changed = False
 
-    def offer(self, seq: int) -> bool:
-        """It is to go to a subscriber for the first time; False if it is out already. Numbers rise."""
+    def offer(self, seq: int) -> None:
+        """It goes to a subscriber for the first time. Numbers rise."""
+        self._line.append(seq)
+        self._out.add(seq)
         self.read = seq
-        if self._again and self._is_again(seq):
-            return False
-        self._out.append(seq)
-        return True
-
-    def _is_again(self, seq: int) -> bool:
-        at = bisect_left(self._again, seq)
-        return at < len(self._again) and self._again[at] == seq
 
     def skip_to(self, seq: int) -> None:
         """Nothing up to here matches, beyond what was offered."""
@@ -48,54 +43,57 @@ class Cursor:
         self.high = self.read = seq
         self.changed = True
 
-    def give_again(self, seq: int) -> None:
-        """A settled message is to be handled once more."""
-        if not self.is_out(seq):
-            insort(self._again, seq)
-            self.changed = True
+    def give_again(self, seq: int) -> bool:
+        """A settled message is to be handled once more; False if it is out, or was not even offered yet."""
+        if seq > self.read or self.is_out(seq):
+            return False
+        insort(self._again, seq)
+        self.changed = True
+        return True
 
     def settle(self, seq: int) -> bool:
         """It has its fate; False if it was not out."""
-        if self._is_again(seq):
+        if seq in self._out:
+            self._out.discard(seq)
+            while self._line and self._line[0] not in self._out:
+                self._line.popleft()
+        elif self._is_again(seq):
             self._again.remove(seq)
-        elif seq > self.read or seq in self._settled or not self._out or seq < self._out[0]:
-            return False
         else:
-            self._settled.add(seq)
-            while self._out and self._out[0] in self._settled:
-                self._settled.discard(self._out.popleft())
+            return False
         self.high = max(self.high, seq)
         self.changed = True
         return True
 
     def is_out(self, seq: int) -> bool:
-        if self._is_again(seq):
-            return True
-        return bool(self._out) and self._out[0] <= seq <= self.read and seq not in self._settled
+        return seq in self._out or self._is_again(seq)
+
+    def _is_again(self, seq: int) -> bool:
+        at = bisect_left(self._again, seq)
+        return at < len(self._again) and self._again[at] == seq
 
     def pending(self) -> list[int]:
         """What is out below `high`, in order."""
-        out = [seq for seq in self._out if seq < self.high and seq not in self._settled]
-        return sorted([*self._again, *out])
+        return sorted([*self._again, *(seq for seq in self._out if seq < self.high)])
 
     @property
     def low(self) -> int:
         """Everything up to here that matches has its fate."""
         low = self.read
-        if self._out:
-            low = min(low, self._out[0] - 1)
+        if self._line:
+            low = min(low, self._line[0] - 1)
         if self._again:
             low = min(low, self._again[0] - 1)
         return low
 
     @property
     def out(self) -> int:
-        return len(self._out) - len(self._settled) + len(self._again)
+        return len(self._out) + len(self._again)
 
     def ranges(self, seqs: Iterable[int]) -> list[tuple[int, int, int]]:
         """Numbers with the same fate as (first, last, count), not across any that is still out."""
         ranges: list[tuple[int, int, int]] = []
-        out = sorted([*(seq for seq in self._out if seq not in self._settled), *self._again])
+        out = sorted([*self._out, *self._again])
         for seq in sorted(seqs):
             if ranges:
                 first, last, count = ranges[-1]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
+import tempfile
 from pathlib import Path
 
 from trunkline.errors import JournalUnusable
@@ -107,17 +109,47 @@ def open_for_reading(directory: Path) -> sqlite3.Connection:
     if not path.exists():
         raise JournalUnusable(str(directory), "there is no journal here")
     try:
-        database = sqlite3.connect(
-            f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False, timeout=10
-        )
-        try:
-            _check_version(database, directory)
-        except BaseException:
-            database.close()
-            raise
+        return _connect_to_read(directory, "mode=ro")
     except sqlite3.Error as error:
-        raise JournalUnusable(str(directory), why(error, directory)) from error
+        if os.access(directory, os.W_OK) and not _is_read_only(error):
+            raise JournalUnusable(str(directory), why(error, directory)) from error
+    try:
+        log = directory / f"{FILE}-wal"
+        if not log.exists() or not log.stat().st_size:
+            # Nobody can write here, and there is no log to read: the file is all there is.
+            return _connect_to_read(directory, "mode=ro&immutable=1")
+        return _connect_to_copy(directory)
+    except (sqlite3.Error, OSError) as error:
+        reason = why(error, directory) if isinstance(error, sqlite3.Error) else str(error)
+        raise JournalUnusable(str(directory), reason) from error
+
+
+def _is_read_only(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY"))
+
+
+def _connect_to_read(directory: Path, how: str) -> sqlite3.Connection:
+    uri = f"{(directory / FILE).resolve().as_uri()}?{how}"
+    database = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10)
+    try:
+        _check_version(database, directory)
+    except BaseException:
+        database.close()
+        raise
     return database
+
+
+def _connect_to_copy(directory: Path) -> sqlite3.Connection:
+    """A log in a place where nobody can write cannot be read there: SQLite needs a file of its own beside it."""
+    with tempfile.TemporaryDirectory(prefix="trunkline-") as copy:
+        for name in (FILE, f"{FILE}-wal"):
+            shutil.copyfile(directory / name, Path(copy) / name)
+        database = _connect_to_read(Path(copy), "mode=rw")
+        # The log into the file, and the file into memory: then the copy can go.
+        memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        database.backup(memory)
+        database.close()
+    return memory
 
 
 def _prepare(database: sqlite3.Connection, directory: Path) -> None:

@@ -70,6 +70,8 @@ class Feeder:
         self._ahead: deque[Message] = deque()
         """Read, and not offered yet."""
         self._ahead_upto = cursor.read
+        self._kept: dict[int, KeptMessage] = {}
+        """Failed before the last restart, and not read again yet."""
         self._delivered: list[int] = []
         self._delivered_ns = 0
         self._behind = True
@@ -122,8 +124,12 @@ class Feeder:
             self.cursor.settle(seq)
             self._settle(seq, Fate.DROPPED, "it is not in the journal any more")
         for each in kept:
-            self.cursor.give_again(each.message.seq)
-            self._take_up(each)
+            if each.message.seq > self.cursor.read:
+                # At its place in the order: were it settled before those that come first, they would be passed over.
+                self._kept[each.message.seq] = each
+            else:
+                self.cursor.give_again(each.message.seq)
+                self._take_up(each)
         if self.cursor.changed:
             await self._journal.flush()
         self.feed()
@@ -205,8 +211,15 @@ class Feeder:
             if inbox is None:
                 self._behind = True
                 return
-            if cursor.offer(message.seq):
-                inbox.offer(message)
+            self._offer(message, inbox)
+
+    def _offer(self, message: Message, inbox: Inbox) -> None:
+        """Something that this subscription was not offered before, in this process."""
+        self.cursor.offer(message.seq)
+        if self._kept and (kept := self._kept.pop(message.seq, None)) is not None:
+            self._take_up(kept)
+        else:
+            inbox.offer(message)
 
     def feed(self) -> None:
         """Offer what waits, and read on if there is room."""
@@ -248,8 +261,7 @@ class Feeder:
                         return
                 while self._ahead and (inbox := self._free_member()) is not None:
                     message = self._ahead.popleft()
-                    if cursor.offer(message.seq):
-                        inbox.offer(message)
+                    self._offer(message, inbox)
                 if self._ahead:
                     return
                 cursor.skip_to(self._ahead_upto)

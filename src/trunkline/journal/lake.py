@@ -8,6 +8,7 @@ cleared away at the next start.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import zlib
 from collections.abc import Iterable, Iterator
@@ -57,10 +58,10 @@ class Sealed:
 def write(directory: Path, kind: str, day: str, batches: Iterable[pa.RecordBatch]) -> Sealed | None:
     """Write batches, in order, to a new file under its final name, and have it on disk. None if there were no rows."""
     folder = directory / kind / f"date={day}"
-    folder.mkdir(parents=True, exist_ok=True)
     hidden = folder / f".{os.getpid()}.tmp"
     tally = _Tally(kind)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         with pq.ParquetWriter(
             hidden,
             SCHEMAS[kind],
@@ -82,9 +83,12 @@ def write(directory: Path, kind: str, day: str, batches: Iterable[pa.RecordBatch
         _sync(directory)
     except pa.ArrowInvalid as error:
         raise JournalUnusable(str(directory), f"a stretch cannot be written as Parquet: {error}") from error
+    except OSError as error:
+        full = "the disk is full: make room; nothing is lost, it stays in the journal until then"
+        raise JournalUnusable(str(directory), full if error.errno == errno.ENOSPC else str(error)) from error
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            hidden.unlink()
+        with contextlib.suppress(OSError):
+            hidden.unlink(missing_ok=True)
     return Sealed(tally.file(path.relative_to(directory).as_posix(), day, size, checksum), tally.topics)
 
 
@@ -201,62 +205,77 @@ def record(database: Any, sealed: Sealed) -> None:
     )
 
 
-def read(
-    directory: Path, file: File, wanted: Range | None = None, columns: list[str] | None = None
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, with the columns of today; raises JournalDamaged."""
-    schema = SCHEMAS[file.kind]
+@contextlib.contextmanager
+def _opened(directory: Path, file: File) -> Iterator[pq.ParquetFile]:
+    """A file of the lake; what goes wrong with it is a JournalDamaged."""
     try:
-        with pq.ParquetFile(directory / file.path, page_checksum_verification=True) as parquet:
+        with (directory / file.path).open("rb") as source, pq.ParquetFile(source) as parquet:
             layout = int((parquet.schema_arrow.metadata or {}).get(LAYOUT_KEY, b"0"))
             if layout > LAYOUT:
                 raise JournalUnusable(
                     str(directory), f"{file.path} has layout {layout}, this Trunkline knows up to {LAYOUT}"
                 )
-            there = set(parquet.schema_arrow.names)
-            needed = None if columns is None else [name for name in {*columns, *KEYS} if name in there]
-            out = schema if columns is None else pa.schema([schema.field(name) for name in columns], schema.metadata)
-            for batch in parquet.iter_batches(batch_size=FILE_BATCH, columns=needed):
-                if wanted is not None:
-                    batch = only(batch, wanted)
-                if batch.num_rows:
-                    yield fit(batch, out)
+            yield parquet
     except FileNotFoundError as error:
         raise JournalDamaged(file.first, file.last, file.path, "the file is gone") from error
     except (OSError, pa.ArrowException) as error:
         raise JournalDamaged(file.first, file.last, file.path, str(error)) from error
+
+
+def check(directory: Path, file: File) -> None:
+    """Raise JournalDamaged unless the file is bit for bit what was written."""
+    try:
+        found = checksum_of(directory / file.path)
+    except FileNotFoundError as error:
+        raise JournalDamaged(file.first, file.last, file.path, "the file is gone") from error
+    except OSError as error:
+        raise JournalDamaged(file.first, file.last, file.path, str(error)) from error
+    if found != file.checksum:
+        raise JournalDamaged(file.first, file.last, file.path, "its checksum does not fit")
+
+
+def read(
+    directory: Path, file: File, wanted: Range | None = None, columns: list[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, with the columns of today; raises JournalDamaged."""
+    schema = SCHEMAS[file.kind]
+    out = schema if columns is None else pa.schema([schema.field(name) for name in columns], schema.metadata)
+    with _opened(directory, file) as parquet:
+        there = set(parquet.schema_arrow.names)
+        needed = None if columns is None else [name for name in {*columns, *KEYS} if name in there]
+        for batch in parquet.iter_batches(batch_size=FILE_BATCH, columns=needed):
+            if wanted is not None:
+                batch = only(batch, wanted)
+            if batch.num_rows:
+                yield fit(batch, out)
 
 
 def group_after(directory: Path, file: File, after: int) -> pa.RecordBatch:
     """The first row group with something beyond the number `after`."""
-    try:
-        with pq.ParquetFile(directory / file.path, page_checksum_verification=True) as parquet:
-            column = parquet.schema_arrow.names.index("seq")
-            for group in range(parquet.num_row_groups):
-                if parquet.metadata.row_group(group).column(column).statistics.max > after:
-                    table = parquet.read_row_group(group).combine_chunks()
-                    return cut(fit(table.to_batches()[0], MESSAGES), Range(first=after + 1))
-    except FileNotFoundError as error:
-        raise JournalDamaged(file.first, file.last, file.path, "the file is gone") from error
-    except (OSError, pa.ArrowException) as error:
-        raise JournalDamaged(file.first, file.last, file.path, str(error)) from error
-    return MESSAGES.empty_table().to_batches()[0]
+    with _opened(directory, file) as parquet:
+        column = parquet.schema_arrow.names.index("seq")
+        for group in range(parquet.num_row_groups):
+            if parquet.metadata.row_group(group).column(column).statistics.max > after:
+                table = parquet.read_row_group(group).combine_chunks()
+                return cut(fit(table.to_batches()[0], MESSAGES), Range(first=after + 1))
+    return pa.RecordBatch.from_pylist([], schema=MESSAGES)
 
 
 def salvage(path: Path) -> Iterator[pa.RecordBatch]:
     """Every row group of a damaged file that can still be read."""
-    try:
-        parquet = pq.ParquetFile(path, page_checksum_verification=True)
-    except (OSError, pa.ArrowException):
-        return
-    with parquet:
+    with path.open("rb") as source:
+        try:
+            parquet = pq.ParquetFile(source, page_checksum_verification=True)
+            schema = MESSAGES if "seq" in parquet.schema_arrow.names else FATES
+        except (OSError, pa.ArrowException, UnicodeDecodeError):
+            return
         for group in range(parquet.num_row_groups):
             try:
                 table = parquet.read_row_group(group).combine_chunks()
-                schema = MESSAGES if "seq" in table.schema.names else FATES
-                yield from (fit(batch, schema) for batch in table.to_batches())
-            except (OSError, pa.ArrowException):
+                batches = [fit(batch, schema) for batch in table.to_batches()]
+            except (OSError, pa.ArrowException, UnicodeDecodeError, KeyError):
                 continue
+            yield from batches
 
 
 KEYS = ("seq", "topic", "timestamp_ns")

@@ -40,7 +40,7 @@ MESSAGES = pa.schema(
         ("request_id", pa.string()),
         ("correlation_id", pa.string()),
         ("reply_to", pa.string()),
-        ("attempts", pa.int32()),
+        ("attempts", pa.int64()),
         ("requires_ack", pa.bool_()),
         ("content_type", pa.string()),
         ("encoding", pa.string()),
@@ -179,12 +179,19 @@ def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if batch.schema.equals(schema):
         return batch
     arrays = [
-        batch.column(field.name).cast(field.type)
-        if field.name in batch.schema.names
-        else pa.nulls(batch.num_rows, field.type)
+        batch.column(field.name).cast(field.type) if field.name in batch.schema.names else _missing(batch, field)
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _missing(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    """A column that an older layout lacks: what messages had then is the default."""
+    value = DEFAULTS.get(field.name)
+    value = TYPE_NAMES[value] if field.name == "type" else value
+    if value is None:
+        return pa.nulls(batch.num_rows, field.type)
+    return pa.repeat(pa.scalar(value, field.type), batch.num_rows)
 
 
 def to_messages(batch: pa.RecordBatch) -> list[Message]:

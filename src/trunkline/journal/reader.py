@@ -89,24 +89,22 @@ def warn(damage: JournalDamaged) -> None:
 
 
 class Range(msgspec.Struct, frozen=True):
-    """Which messages: by topic, by number (both ends included), by their own time (the end not included)."""
+    """Which messages: by topic, by number (both ends included), by their own time."""
 
     pattern: str = EVERYTHING
     first: int = 1
     last: int = FOREVER
     since_ns: int = 0
     until_ns: int = FOREVER
+    """The last nanosecond that is included."""
 
     @property
     def timed(self) -> bool:
         return self.since_ns > 0 or self.until_ns < FOREVER
 
     def holds(self, message: Message) -> bool:
-        return (
-            self.first <= message.seq <= self.last
-            and self.since_ns <= message.timestamp_ns < self.until_ns
-            and matches(self.pattern, message.topic)
-        )
+        """Whether it is within the numbers and times. The topic is the caller's business."""
+        return self.first <= message.seq <= self.last and self.since_ns <= message.timestamp_ns <= self.until_ns
 
 
 def uuid7_ns(text: str) -> int | None:
@@ -143,6 +141,7 @@ class Reader:
         self.on_damage = on_damage
         self._database = files.open_for_reading(self.directory)
         self._pattern = EVERYTHING
+        self._checked: set[str] = set()
         self._database.create_function("wanted", 1, self._wanted, deterministic=True)
 
     def __enter__(self) -> Self:
@@ -168,18 +167,14 @@ class Reader:
         until: datetime | float | None = None,
     ) -> Iterator[Message]:
         """Messages in order: by topic pattern, by number (both ends included), by time (`until` not included)."""
-        wanted = self._range(pattern, first, last, since, until)
-        after = wanted.first - 1
-        while (step := self.step(wanted, after)) is not None:
-            after, found = step
+        for found, wanted in self._steps(self._range(pattern, first, last, since, until)):
             if isinstance(found, File):
                 yield from self._file_messages(found, wanted)
                 continue
             for row in found:
+                whole = wanted.first <= row.first and row.last <= wanted.last and not wanted.timed
                 for message in self._open(row):
-                    if wanted.first <= message.seq <= wanted.last and (
-                        not wanted.timed or wanted.since_ns <= message.timestamp_ns < wanted.until_ns
-                    ):
+                    if whole or wanted.holds(message):
                         yield message
 
     def arrow(
@@ -195,10 +190,7 @@ class Reader:
         """The same as Arrow record batches, for those who read in bulk. `columns` reads only some of them."""
         from trunkline.journal import layout
 
-        wanted = self._range(pattern, first, last, since, until)
-        after = wanted.first - 1
-        while (step := self.step(wanted, after)) is not None:
-            after, found = step
+        for found, wanted in self._steps(self._range(pattern, first, last, since, until)):
             if isinstance(found, File):
                 yield from self._file_batches(found, wanted, columns)
                 continue
@@ -206,13 +198,20 @@ class Reader:
             if batch.num_rows:
                 yield batch if columns is None else batch.select(columns)
 
+    def _steps(self, wanted: Range) -> Iterator[tuple[File | list[Row], Range]]:
+        """Stretch by stretch, each with what is wanted of it: not what was read before, wherever that was then."""
+        while (step := self.step(wanted, wanted.first - 1)) is not None:
+            upto, found = step
+            yield found, wanted
+            wanted = msgspec.structs.replace(wanted, first=upto + 1)
+
     def step(self, wanted: Range, after: int, limit: int = STEP_MESSAGES) -> tuple[int, File | list[Row]] | None:
         """The next stretch beyond `after`: a file, or some rows; and how far that goes. None at the end."""
         with self._snapshot() as database:
             file = database.execute(
                 f"SELECT {FILE_COLUMNS} FROM files"
                 " WHERE kind = 'messages' AND replaced_ns IS NULL AND last > ? AND first <= ?"
-                " AND since_ns < ? AND until_ns >= ? ORDER BY first LIMIT 1",
+                " AND since_ns <= ? AND until_ns >= ? ORDER BY first LIMIT 1",
                 (after, wanted.last, wanted.until_ns, wanted.since_ns),
             ).fetchone()
             start = _start(database, after)
@@ -236,7 +235,7 @@ class Reader:
         count = size = 0
         for values in database.execute(
             f"SELECT {COLUMNS} FROM batches WHERE first >= ? AND first <= ? AND {topic}"
-            " AND since_ns < ? AND until_ns >= ? ORDER BY first",
+            " AND since_ns <= ? AND until_ns >= ? ORDER BY first",
             (start, wanted.last, *given, wanted.until_ns, wanted.since_ns),
         ):
             row = Row(*values)
@@ -265,7 +264,7 @@ class Reader:
             first,
             FOREVER if last is None else last,
             nanos(since, 0),
-            nanos(until, FOREVER),
+            FOREVER if until is None else nanos(until, FOREVER) - 1,
         )
 
     # For subscribers that catch up
@@ -284,8 +283,11 @@ class Reader:
         from trunkline.journal import lake, layout
 
         try:
+            self._check(found)
             batch = lake.group_after(self.directory, found, after)
         except JournalDamaged as damage:
+            if found not in self.files():
+                return [], after
             self.on_damage(damage)
             return [], upto
         if batch.num_rows:
@@ -455,10 +457,35 @@ class Reader:
     def _file_batches(self, file: File, wanted: Range | None, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
         from trunkline.journal import lake
 
+        after = 0 if wanted is None else wanted.first - 1
         try:
-            yield from lake.read(self.directory, file, wanted, columns)
+            self._check(file)
+            for batch in lake.read(self.directory, file, wanted, columns):
+                yield batch
+                if wanted is not None and "seq" in batch.schema.names:
+                    after = batch.column("seq")[-1].as_py()
         except JournalDamaged as damage:
+            if wanted is not None and file not in self.files(file.kind):
+                # It was replaced, and is gone: what it held is elsewhere now.
+                rest = msgspec.structs.replace(
+                    wanted, first=max(after + 1, file.first), last=min(wanted.last, file.last)
+                )
+                yield from self._elsewhere(rest, columns)
+                return
             self.on_damage(damage)
+
+    def _elsewhere(self, wanted: Range, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+        for found, narrowed in self._steps(wanted):
+            if isinstance(found, File):
+                yield from self._file_batches(found, narrowed, columns)
+
+    def _check(self, file: File) -> None:
+        """Once a file and reader: whether it is what was written."""
+        from trunkline.journal import lake
+
+        if file.path not in self._checked:
+            lake.check(self.directory, file)
+            self._checked.add(file.path)
 
     @contextmanager
     def _snapshot(self) -> Iterator[sqlite3.Connection]:
@@ -505,5 +532,5 @@ def cut(batch: pa.RecordBatch, wanted: Range) -> pa.RecordBatch:
         batch = batch.filter(pc.and_(pc.greater_equal(seqs, wanted.first), pc.less_equal(seqs, wanted.last)))
     if wanted.timed:
         times = batch.column("timestamp_ns")
-        batch = batch.filter(pc.and_(pc.greater_equal(times, wanted.since_ns), pc.less(times, wanted.until_ns)))
+        batch = batch.filter(pc.and_(pc.greater_equal(times, wanted.since_ns), pc.less_equal(times, wanted.until_ns)))
     return batch
