@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from trunkline.delivery.deadletters import Cause, DeadLetter
 from trunkline.delivery.limits import Buckets, Rate
-from trunkline.errors import TrunklineError
+from trunkline.errors import Closed, TrunklineError, UsageError
 from trunkline.journal.reader import Reader
 from trunkline.message import Message
-from trunkline.topic import matches
+from trunkline.topic import matches, validate_pattern, validate_topic
 
 if TYPE_CHECKING:
     from trunkline.bus.bus import Bus
+
+T = TypeVar("T")
 
 REPLAYED_FROM = "replayed-from"
 """The header of a message that is published again: the number it had the first time."""
@@ -52,6 +54,10 @@ class Pace:
     """Waits as long as a rate asks for; without one, only lets others have their turn."""
 
     def __init__(self, per_s: float | None) -> None:
+        if per_s is not None and not per_s > 0:
+            raise UsageError(
+                f"a replay needs a pace above 0 messages a second, not {per_s!r}; leave it out for no limit"
+            )
         self._buckets = None if per_s is None else Buckets(Rate(per_s=per_s, burst=1))
 
     async def step(self) -> None:
@@ -77,6 +83,7 @@ async def replay_dead(
     failed: list[Failure] = []
     seen: set[tuple[str, int]] = set()
     pace = Pace(per_s)
+    validate_pattern(topic)
     while True:
         found = [
             letter
@@ -121,6 +128,8 @@ async def replay(
     ids: list[str] = []
     failed: list[Failure] = []
     pace = Pace(per_s)
+    if to is not None:
+        validate_topic(to)
     with Reader(source) as reader:
         # What is published while this reads is not replayed, or it would never end.
         end = reader.last() if last is None else min(last, reader.last())
@@ -132,6 +141,9 @@ async def replay(
             await pace.step()
             try:
                 await bus.post(_again(message, to))
+            except Closed:
+                # Nothing after it would fare better.
+                raise
             except TrunklineError as error:
                 failed.append(Failure(message.id, str(error)))
     return Replayed(tuple(ids), tuple(failed), dry_run)
@@ -156,6 +168,16 @@ async def _in_thread(messages: Iterable[Message]) -> AsyncIterator[Message]:
     def chunk() -> list[Message]:
         return [message for _, message in zip(range(CHUNK), source, strict=False)]
 
-    while found := await asyncio.to_thread(chunk):
+    while found := await _to_its_end(asyncio.to_thread(chunk)):
         for message in found:
             yield message
+
+
+async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Wait for a thread, also when cancelled: whoever closes what it reads from must not do so under its hands."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

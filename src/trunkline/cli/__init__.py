@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 
@@ -11,6 +12,13 @@ def main() -> None:
     except ImportError:
         print("the command line needs an optional part: pip install 'trunkline[cli]'", file=sys.stderr)
         sys.exit(2)
-    from trunkline.cli.main import run
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that lacks a character gets its number, not the end of the program.
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        from trunkline.cli.main import run
 
-    sys.exit(run())
+        sys.exit(run())
+    except KeyboardInterrupt:
+        sys.exit(130)

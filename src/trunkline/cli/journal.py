@@ -3,38 +3,65 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from trunkline.cli import show
 from trunkline.connect import connect
-from trunkline.delivery.deadletters import Cause
-from trunkline.errors import UsageError
-from trunkline.journal.export import Format, export_to
+from trunkline.delivery.deadletters import Cause, DeadLetter
+from trunkline.errors import JournalDamaged, JournalLocked, JournalUnusable, UsageError
+from trunkline.journal.database import FILE
 from trunkline.journal.journal import Journal
 from trunkline.journal.ledger import decode_letter
 from trunkline.journal.reader import Reader
+from trunkline.journal.stats import JournalStats
 from trunkline.journal.stats import stats as stats_of
+from trunkline.journal.verify import Finding, Repaired, Verified
 from trunkline.journal.verify import repair as repair_it
 from trunkline.journal.verify import verify as verify_it
-from trunkline.topic import EVERYTHING, matches
+from trunkline.message import Message
+from trunkline.topic import EVERYTHING, matches, validate_pattern
 
 app = typer.Typer(help="Look into a journal, replay from it, keep it in order.", no_args_is_help=True)
 
 POLL_S = 0.2
 
-Directory = Annotated[Path, typer.Argument(help="The directory of the journal.", show_default=False)]
-Pattern = Annotated[str, typer.Argument(help="Only topics that match: * is one token, > the rest.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON value a line, for scripts.")]
-First = Annotated[int, typer.Option(help="From this sequence number.", min=1)]
-Last = Annotated[int | None, typer.Option(help="Up to this sequence number, included.")]
-Since = Annotated[str | None, typer.Option(help="From this time, such as 2026-11-16T10:00:00Z; without a zone: UTC.")]
-Until = Annotated[str | None, typer.Option(help="Up to this time, not included.")]
+
+def _there(directory: Path) -> Path:
+    if (directory / FILE).exists():
+        return directory
+    if any(directory.glob("messages/date=*/*.parquet")):
+        raise JournalUnusable(
+            str(directory),
+            f"{FILE} is gone, but not its lake: `trunkline journal verify --repair {directory}` makes a new one of it",
+        )
+    what = "is no directory" if not directory.is_dir() else f"holds no {FILE}"
+    raise UsageError(
+        f"there is no journal in {directory}, which {what}: "
+        "give the directory that a program names in connect(..., journal=DIRECTORY)"
+    )
+
+
+Directory = Annotated[
+    Path, typer.Argument(help="The directory of the journal.", show_default=False, callback=_there, metavar="DIRECTORY")
+]
+Pattern = Annotated[
+    str, typer.Argument(help="Only topics that match: * is one token, > the rest, as in 'orders.>'.", metavar="PATTERN")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON for scripts, one value a line.")]
+First = Annotated[int, typer.Option(help="From this message on, by its number.", min=1)]
+Last = Annotated[int | None, typer.Option(help="Up to this message, by its number; it is included.", min=1)]
+Since = Annotated[
+    str | None, typer.Option(help="From this time, such as 2026-11-16T10:00:00Z; without a zone it is UTC.")
+]
+Until = Annotated[str | None, typer.Option(help="Up to this time, which is not included.")]
 
 
 def moment(text: str | None, option: str) -> datetime | None:
@@ -47,6 +74,43 @@ def moment(text: str | None, option: str) -> datetime | None:
     return when if when.tzinfo is not None else when.replace(tzinfo=UTC)
 
 
+def stretch(first: int, last: int | None, since: str | None, until: str | None) -> dict[str, Any]:
+    """Numbers and times as the reader takes them; raises UsageError if nothing can lie between them."""
+    begin, end = moment(since, "--since"), moment(until, "--until")
+    if last is not None and last < first:
+        raise UsageError(f"--first {first} is beyond --last {last}: nothing lies between them")
+    if begin is not None and end is not None and end <= begin:
+        raise UsageError(f"--since {since} is not before --until {until}: nothing lies between them")
+    return {"first": first, "last": last, "since": begin, "until": end}
+
+
+@contextmanager
+def reading(directory: Path) -> Iterator[Reader]:
+    """A reader. What is damaged is left out, named, and makes the command end with 1."""
+    known: set[str] = set()
+
+    def name(damage: JournalDamaged) -> None:
+        if str(damage) not in known:
+            known.add(str(damage))
+            show.tell(f"left out: {damage}")
+
+    with Reader(directory, on_damage=name) as reader:
+        yield reader
+    if known:
+        show.tell(f"next step: trunkline journal verify {directory}")
+        raise typer.Exit(1)
+
+
+@contextmanager
+def owning(instead: str) -> Iterator[None]:
+    """For what needs the journal for itself; `instead` is what to do while a program has it."""
+    try:
+        yield
+    except JournalLocked as error:
+        error.add_note(f"next step: {instead}")
+        raise
+
+
 @app.command()
 def stats(directory: Directory, json: AsJson = False) -> None:
     """What the journal holds: messages by topic, durable subscriptions and how far they are, what failed."""
@@ -54,55 +118,81 @@ def stats(directory: Directory, json: AsJson = False) -> None:
     if json:
         show.json(found)
         return
-    owner = f"written to by process {found.owner}" if found.owner else "nobody writes to it now"
-    show.out.print(f"[bold]{directory}[/]: {owner}, last number {found.last:,}")
-    show.out.print(
-        f"  journal  {found.messages:,} messages in {found.batches:,} batches, {show.size(found.bytes)}\n"
-        f"  lake     {found.sealed_messages:,} messages in {found.files:,} files, {show.size(found.sealed_bytes)}\n"
-        f"  fates    {found.fates + found.sealed_fates:,} rows, {found.sealed_fates:,} of them sealed\n"
-        f"  waiting  {found.retries:,} for their next attempt, {found.orphans:,} orphans"
+    _print_numbers(directory, found)
+    show.table(
+        "Topics",
+        ["topic", "messages", "bytes", "last number"],
+        [[each.topic, each.messages, show.size(each.bytes), each.last] for each in found.topics],
+        numbers=3,
     )
-    if found.quarantined:
-        show.out.print(f"  [red]{found.quarantined:,} damaged batches in quarantine[/]: trunkline journal verify")
-    if found.removed:
-        show.out.print(f"  removed  {found.removed:,} messages by retention")
-    show.out.print()
-    columns = ["topic", "messages", "bytes", "last"]
-    show.table("Topics", columns, [[t.topic, t.messages, show.size(t.bytes), t.last] for t in found.topics], numbers=3)
     show.table(
         "Durable subscriptions",
-        ["name", "pattern", "updated", "at", "behind"],
-        [[c.name, c.pattern, show.time_of(c.updated_ns), c.high, c.behind] for c in found.cursors],
+        ["name", "pattern", "updated", "at number", "behind"],
+        [[each.name, each.pattern, show.time_of(each.updated_ns), each.high, each.behind] for each in found.cursors],
         numbers=2,
     )
-    show.table("Dead letters", ["cause", "count"], [[*pair] for pair in found.dead_letters.items()], numbers=1)
+    show.table("Dead letters", ["cause", "letters"], [[*pair] for pair in found.dead_letters.items()], numbers=1)
+    if found.dead_letters:
+        show.say(f"which they are: trunkline journal replay {directory} --dead --dry-run")
+
+
+def _print_numbers(directory: Path, found: JournalStats) -> None:
+    owner = "nobody writes to it now"
+    if found.owner is not None:
+        owner = f"process {found.owner} writes to it" if found.owner else "some process writes to it"
+    fates = f"{show.count(found.fates + found.sealed_fates, 'row')}, {found.sealed_fates:,} of them sealed"
+    show.say((show.plain(str(directory)), "bold"), f": {owner}, last number {found.last:,}")
+    for name, text in (
+        ("journal", f"{_messages(found.messages, found.batches, 'batch', 'batches')}, {show.size(found.bytes)}"),
+        ("lake", f"{_messages(found.sealed_messages, found.files, 'file')}, {show.size(found.sealed_bytes)}"),
+        ("fates", fates),
+        ("waiting", f"{found.retries:,} for their next attempt, {show.count(found.orphans, 'orphan')}"),
+    ):
+        show.say(f"  {name:8} {text}")
+    if found.quarantined:
+        damaged = show.count(found.quarantined, "damaged batch", "damaged batches")
+        show.say("  ", (f"{damaged} in quarantine", "red"), f": trunkline journal verify {directory}")
+    if found.removed:
+        show.say(f"  {'removed':8} {show.count(found.removed, 'message')} by retention")
+    show.say()
+
+
+def _messages(messages: int, parts: int, part: str, many: str | None = None) -> str:
+    return f"{show.count(messages, 'message')} in {show.count(parts, part, many)}"
 
 
 @app.command()
 def tail(
     directory: Directory,
     pattern: Pattern = EVERYTHING,
-    count: Annotated[int, typer.Option("-n", "--count", help="So many of the last.", min=0)] = 10,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Stay, and show what comes.")] = False,
+    count: Annotated[int, typer.Option("-n", "--count", help="How many of the last messages.", min=0)] = 10,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Stay, and show what comes, until Ctrl-C.")] = False,
     json: AsJson = False,
 ) -> None:
-    """The last messages, and with --follow those that come."""
-    with Reader(directory) as reader:
-        after = reader.last()
-        for message in reader.tail(pattern, count):
+    """The last messages, and with --follow those that come: time, number, topic, sender, payload."""
+    with reading(directory) as reader:
+        upto = reader.last()
+        last = reader.tail(pattern, count)
+        for message in last:
             _print(message, json)
+        # What came between the two looks was among the last.
+        upto = max([upto, *(message.seq for message in last)])
+        if not last and count and not follow:
+            show.tell(f"nothing matches {pattern!r}: `trunkline journal stats {directory}` lists the topics")
+        pause = threading.Event()
         while follow:
-            for message in reader.messages(pattern, first=after + 1):
-                after = message.seq
-                _print(message, json)
-            time.sleep(POLL_S)
+            before, upto = upto, max(upto, reader.last())
+            if upto > before:
+                for message in reader.messages(pattern, first=before + 1, last=upto):
+                    _print(message, json)
+            pause.wait(POLL_S)
 
 
-def _print(message: Any, json: bool) -> None:
+def _print(message: Message, json: bool) -> None:
     if json:
         show.json(show.record(message))
     else:
-        show.out.print(show.line(message), markup=False)
+        show.say(show.line(message))
 
 
 @app.command()
@@ -113,9 +203,13 @@ def replay(
         bool, typer.Option("--dead", help="Dead letters: their subscribers get them when they next start.")
     ] = False,
     into: Annotated[
-        Path | None, typer.Option(help="Publish messages again into the journal in this directory.")
+        Path | None,
+        typer.Option(help="Publish messages again, into the journal in this directory.", metavar="DIRECTORY"),
     ] = None,
-    to: Annotated[str | None, typer.Option(help="With --into: below this topic, instead of where they were.")] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(help="With --into: below this topic, so that orders.eu becomes TOPIC.orders.eu.", metavar="TOPIC"),
+    ] = None,
     subscriber: Annotated[str | None, typer.Option(help="With --dead: only those of this subscriber.")] = None,
     cause: Annotated[Cause | None, typer.Option(help="With --dead: only those with this cause.")] = None,
     message_id: Annotated[str | None, typer.Option("--id", help="With --dead: only this message.")] = None,
@@ -127,78 +221,118 @@ def replay(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be replayed.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Give dead letters back to those who failed, or publish a range of messages again.
+    """Give dead letters back to those who failed (--dead), or publish a range of messages again (--into).
 
     A program that uses the journal replays with bus.replay_dead() and bus.replay(); this is for when none does.
     """
     if dead == (into is not None):
         raise UsageError("say what to replay: --dead for dead letters, or --into DIRECTORY for a range of messages")
-    if dead:
-        _replay_dead(directory, pattern, subscriber, cause, message_id, dry_run, json)
-        return
-    assert into is not None
-    times = {"since": moment(since, "--since"), "until": moment(until, "--until")}
+    for_dead = {"--subscriber": subscriber, "--cause": cause, "--id": message_id}
+    for_range = {"--to": to, "--rate": rate, "--first": None if first == 1 else first}
+    for_range |= {"--last": last, "--since": since, "--until": until}
+    for name, value in (for_range if dead else for_dead).items():
+        if value is not None:
+            raise UsageError(f"{name} goes with {'--into' if dead else '--dead'}: leave it out, or use that")
+    validate_pattern(pattern)
+    if into is None:
+        chosen = Choice(pattern, subscriber, cause, message_id)
+        _show_letters(_replay_dead(directory, chosen, dry_run), dry_run, json)
+    else:
+        _replay_range(directory, pattern, into, to, rate, dry_run, json, stretch(first, last, since, until))
+
+
+def _replay_range(
+    directory: Path,
+    pattern: str,
+    into: Path,
+    to: str | None,
+    rate: float | None,
+    dry_run: bool,
+    json: bool,
+    span: dict[str, Any],
+) -> None:
+    if into.resolve() == directory.resolve() and to is None:
+        raise UsageError("into the same journal needs --to TOPIC: otherwise each message would follow itself")
 
     async def work() -> Any:
-        if into.resolve() == directory.resolve() and to is None:
-            raise UsageError("into the same journal needs --to: otherwise each message would follow itself")
-        async with connect("memory:", journal=into, name="replay") as bus:
-            return await bus.replay(
-                directory, pattern, first=first, last=last, to=to, per_s=rate, dry_run=dry_run, **times
-            )
+        # A dry run needs no turn, and makes no journal.
+        async with connect("memory:", journal=None if dry_run else into, name="replay") as bus:
+            return await bus.replay(directory, pattern, to=to, per_s=rate, dry_run=dry_run, **span)
 
-    done = asyncio.run(work())
+    with owning(f"stop it, or have it do this: await bus.replay({str(directory)!r}, {pattern!r}, …)"):
+        done = asyncio.run(work())
     if json:
         show.json(done)
     else:
-        show.out.print(str(done))
+        show.say(show.plain(str(done)))
     if done.failed:
         raise typer.Exit(1)
 
 
-def _replay_dead(
-    directory: Path,
-    pattern: str,
-    subscriber: str | None,
-    cause: Cause | None,
-    message_id: str | None,
-    dry_run: bool,
-    json: bool,
-) -> None:
-    with Reader(directory) as reader:
-        letters = [decode_letter(data) for (data,) in reader.query("SELECT letter FROM dead_letters ORDER BY at_ns")]
-    chosen = [
-        letter
-        for letter in letters
-        if matches(pattern, letter.message.topic)
-        and subscriber in (None, letter.subscriber)
-        and cause in (None, letter.cause)
-        and message_id in (None, letter.message.id)
-    ]
-    if not dry_run and chosen:
-        with Journal(directory) as journal:
-            journal.replay_dead([(letter.subscriber, letter.message.seq) for letter in chosen])
-    if json:
-        show.json(
-            {
-                "dry_run": dry_run,
-                "letters": [
-                    {"id": letter.message.id, "subscriber": letter.subscriber, "cause": letter.cause.value}
-                    for letter in chosen
-                ],
-            }
+class Choice(msgspec.Struct, frozen=True):
+    """Which dead letters."""
+
+    pattern: str
+    subscriber: str | None
+    cause: Cause | None
+    message_id: str | None
+
+    def holds(self, letter: DeadLetter) -> bool:
+        return (
+            matches(self.pattern, letter.message.topic)
+            and self.subscriber in (None, letter.subscriber)
+            and self.cause in (None, letter.cause)
+            and self.message_id in (None, letter.message.id)
         )
+
+    def find(self, reader: Reader) -> list[DeadLetter]:
+        letters = (decode_letter(data) for (data,) in reader.query("SELECT letter FROM dead_letters ORDER BY at_ns"))
+        return [letter for letter in letters if self.holds(letter)]
+
+
+def _replay_dead(directory: Path, choice: Choice, dry_run: bool) -> list[DeadLetter]:
+    if dry_run:
+        with reading(directory) as reader:
+            return choice.find(reader)
+    with (
+        owning("stop it, or have it do this: await bus.replay_dead(); --dry-run needs no turn"),
+        Journal(directory, threaded=False) as journal,
+    ):
+        chosen = choice.find(journal.reader)
+        journal.replay_dead([(letter.subscriber, letter.message.seq) for letter in chosen])
+        return chosen
+
+
+def _show_letters(letters: list[DeadLetter], dry_run: bool, json: bool) -> None:
+    if json:
+        fields: dict[str, Callable[[DeadLetter], object]] = {
+            "id": lambda letter: letter.message.id,
+            "seq": lambda letter: letter.message.seq,
+            "topic": lambda letter: letter.message.topic,
+            "subscriber": lambda letter: letter.subscriber,
+            "cause": lambda letter: letter.cause.value,
+            "reason": lambda letter: letter.reason,
+            "died": lambda letter: show.time_of(letter.at_ns),
+        }
+        told = [{name: field(letter) for name, field in fields.items()} for letter in letters]
+        show.json({"dry_run": dry_run, "letters": told})
         return
     show.table(
         "Dead letters",
-        ["died", "subscriber", "topic", "id", "reason"],
+        ["died", "subscriber", "cause", "topic", "id", "reason"],
         [
-            [show.time_of(each.at_ns), each.subscriber, each.message.topic, each.message.id, each.reason[:80]]
-            for each in chosen
+            [show.time_of(each.at_ns), each.subscriber, each.cause, each.message.topic, each.message.id, each.reason]
+            for each in letters
         ],
     )
-    what = "would go back" if dry_run else "go back when their subscribers next start"
-    show.out.print(f"{len(chosen):,} dead letters {what}")
+    if not letters:
+        show.say("no dead letters are chosen by that")
+    elif dry_run:
+        show.say(f"{show.count(len(letters), 'dead letter')} would go back")
+    else:
+        names = ", ".join(sorted({letter.subscriber for letter in letters}))
+        many = show.count(len(letters), "dead letter goes back", "dead letters go back")
+        show.say(f"{many} when who failed next starts: {show.plain(names)}")
 
 
 @app.command()
@@ -207,62 +341,99 @@ def seal(
     everything: Annotated[bool, typer.Option("--all", help="Everything, not only what is due.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Move what is due from the journal to the lake, and join small files."""
-    with Journal(directory, threaded=False) as journal:
+    """Move what is due from the journal to the lake, and join small files.
+
+    A program that uses the journal does so by itself; this is for when none does.
+    """
+    with owning("nothing to do: it seals by itself"), Journal(directory, threaded=False) as journal:
         sealed = journal.seal(everything=everything)
         joined = journal.tender.join()
         gone = journal.tender.forget_replaced()
     if json:
         show.json({"sealed": sealed, "joined": joined, "deleted": gone})
-    else:
-        show.out.print(f"{sealed:,} messages sealed, {joined:,} small files joined, {gone:,} replaced files deleted")
+        return
+    show.say(
+        f"{show.count(sealed, 'message')} sealed, {show.count(joined, 'small file')} joined,"
+        f" {show.count(gone, 'replaced file')} deleted"
+    )
+    if not sealed and not everything:
+        show.say("nothing was due: --all seals what is younger, too")
+
+
+def _there_or_lost(directory: Path) -> Path:
+    """For what can make a journal of its lake."""
+    try:
+        return _there(directory)
+    except JournalUnusable:
+        return directory
 
 
 @app.command()
 def verify(
-    directory: Directory,
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            help="The directory of the journal.", show_default=False, callback=_there_or_lost, metavar="DIRECTORY"
+        ),
+    ],
     repair: Annotated[
         bool, typer.Option("--repair", help="Put aside what is damaged, and keep what can be read of it.")
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Check every batch and every file against its checksum. Ends with 1 if something is damaged."""
+    """Check every batch and every file against its checksum. Ends with 1 if something is damaged.
+
+    --repair deletes nothing: what it replaces is in the folder `damaged`, or in the quarantine of the journal. It says
+    which messages are lost, by their numbers.
+    """
+    repaired = None
     if repair:
-        repaired = repair_it(directory)
-        if json:
-            show.json(repaired)
-        else:
-            for loss in repaired.lost:
-                show.out.print(f"[red]lost[/] {loss.where}: {loss.why}{_numbers(loss.first, loss.last)}")
-            for path in repaired.aside:
-                show.out.print(f"put aside: {path}")
+        with owning("stop it, and then repair; to verify, and to read, needs no turn"):
+            repaired = repair_it(directory)
     with show.progress("verifying") as progress:
         found = verify_it(directory, progress)
     if json:
-        show.json(found)
+        show.json({"good": found.good, **msgspec.to_builtins(found), "repaired": msgspec.to_builtins(repaired)})
     else:
-        show.out.print(
-            f"{found.batches:,} batches with {found.messages:,} messages,"
-            f" {found.files:,} files with {found.rows:,} rows"
-        )
-        for finding in found.findings:
-            numbers = _numbers(finding.first, finding.last)
-            show.out.print(f"[red]damaged[/] {finding.where}: {finding.why}{numbers}")
-        if found.quarantined:
-            show.out.print(f"{found.quarantined:,} batches are in quarantine")
-        show.out.print("[green]all good[/]" if found.good else "next step: trunkline journal verify --repair")
+        _print_verified(directory, found, repaired)
     if not found.good:
         raise typer.Exit(1)
 
 
-def _numbers(first: int, last: int) -> str:
-    return f" (messages {first:,} to {last:,})" if last else ""
+def _print_verified(directory: Path, found: Verified, repaired: Repaired | None) -> None:
+    for loss in repaired.lost if repaired else ():
+        show.say(("lost", "red"), f" {_described(loss)}")
+    for path in repaired.aside if repaired else ():
+        show.say(f"put aside: {directory / path}")
+    show.say(
+        f"{_messages(found.messages, found.batches, 'batch', 'batches')},"
+        f" {_messages(found.sealed_messages, found.files, 'file')}, {show.count(found.sealed_fates, 'sealed fate')}"
+    )
+    for finding in found.findings:
+        show.say(("damaged", "red"), f" {_described(finding)}")
+    if found.quarantined:
+        show.say(f"{show.count(found.quarantined, 'damaged batch', 'damaged batches')} in quarantine, met by nobody")
+    if found.good:
+        show.say(("all good", "green"))
+    else:
+        show.say(f"next step: trunkline journal verify {directory} --repair, when no program uses the journal")
+
+
+def _described(finding: Finding) -> str:
+    numbers = ""
+    if finding.last:
+        one = finding.first == finding.last
+        numbers = f" (message {finding.first})" if one else f" (messages {finding.first} to {finding.last})"
+    return show.plain(f"{finding.where}: {finding.why}{numbers}")
 
 
 @app.command()
 def export(
     directory: Directory,
-    file: Annotated[Path, typer.Argument(help="Where to: .parquet, .arrow or .jsonl; - for lines of JSON here.")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="Where to: .parquet, .arrow or .jsonl; - for lines of JSON here.", metavar="FILE"),
+    ],
     pattern: Pattern = EVERYTHING,
     first: First = 1,
     last: Last = None,
@@ -270,24 +441,28 @@ def export(
     until: Until = None,
     json: AsJson = False,
 ) -> None:
-    """Copy messages into a file of their own."""
-    begin, end = moment(since, "--since"), moment(until, "--until")
-    with Reader(directory) as reader:
+    """Copy messages into a file of their own. What comes while it copies is left out."""
+    span = stretch(first, last, since, until)
+    with reading(directory) as reader:
+        end = reader.last()
+        span["last"] = end if last is None else min(last, end)
         if str(file) == "-":
-            for message in reader.messages(pattern, first=first, last=last, since=begin, until=end):
-                show.json(show.record(message))
+            for message in reader.messages(pattern, **span):
+                show.json(show.record(message), flush=False)
             return
-        of = reader.count(pattern, first - 1)
+        from trunkline.journal.export import Format, export_to
+
+        kind = Format.of(file)
+        of = reader.count(pattern, first - 1) if show.shows_progress() else 0
         with show.progress("exporting") as progress:
-            batches = reader.arrow(pattern, first=first, last=last, since=begin, until=end)
-            rows = export_to(file, Format.of(file), _counted(batches, progress, of), show.record)
-    if json:
-        show.json({"file": str(file), "messages": rows})
-    else:
-        show.out.print(f"{rows:,} messages in {file}, {show.size(file.stat().st_size)}")
+            rows = export_to(file, kind, _counted(reader.arrow(pattern, **span), progress, of), show.json_line)
+        if json:
+            show.json({"file": str(file), "messages": rows})
+        else:
+            show.say(f"{show.count(rows, 'message')} in {file}, {show.size(file.stat().st_size)}")
 
 
-def _counted(batches: Iterator[Any], progress: Any, of: int) -> Iterator[Any]:
+def _counted(batches: Iterator[Any], progress: Callable[[int, int], None], of: int) -> Iterator[Any]:
     done = 0
     for batch in batches:
         done += batch.num_rows
@@ -298,22 +473,31 @@ def _counted(batches: Iterator[Any], progress: Any, of: int) -> Iterator[Any]:
 @app.command()
 def explain(
     directory: Directory,
-    message_id: Annotated[str, typer.Argument(help="The id of a message.")],
+    message: Annotated[str, typer.Argument(help="The id of a message, or its number.", metavar="MESSAGE")],
     json: AsJson = False,
 ) -> None:
     """What became of a message, for each subscriber."""
-    with Reader(directory) as reader:
-        message = reader.find(message_id, everywhere=True)
-        outcomes = [] if message is None else reader.outcomes(message)
-    if json:
-        show.json({"message": None if message is None else show.record(message), "outcomes": outcomes})
-    elif message is None:
-        show.out.print(f"{message_id} is not in this journal")
-    else:
-        show.out.print(show.line(message), markup=False)
-        rows: list[list[object]] = [
-            [o.subscriber, o.fate.value, show.time_of(o.at_ns) if o.at_ns else "", o.reason] for o in outcomes
-        ]
-        show.table("", ["subscriber", "fate", "time", "reason"], rows or [["nobody", "", "", ""]])
-    if message is None:
+    with reading(directory) as reader:
+        found = _find(reader, message)
+        outcomes = [] if found is None else reader.outcomes(found)
+        if json:
+            show.json({"message": None if found is None else show.record(found), "outcomes": outcomes})
+        elif found is not None:
+            show.say(show.line(found))
+            rows: list[list[object]] = [
+                [each.subscriber, each.fate.value, show.time_of(each.at_ns) if each.at_ns else "", each.reason]
+                for each in outcomes
+            ]
+            show.table("", ["subscriber", "fate", "time", "reason"], rows)
+            if not rows:
+                show.say("nobody subscribed to its topic at the time")
+    if found is None:
+        if not json:
+            show.tell(f"{message} is not in this journal: `trunkline journal tail {directory}` shows messages")
         raise typer.Exit(1)
+
+
+def _find(reader: Reader, message: str) -> Message | None:
+    if message.isdecimal() and (numbered := reader.some([int(message)])):
+        return numbered[0]
+    return reader.find(message, everywhere=True)

@@ -3,24 +3,52 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version as version_of
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from trunkline.cli import journal
-from trunkline.errors import TrunklineError, UsageError
+from trunkline.errors import MissingExtra, TrunklineError, UsageError
+
+HELP = {"help_option_names": ["-h", "--help"]}
+CODES = "Commands end with 0 if all went well, 1 if not, 2 if they were called wrongly, 130 after Ctrl-C."
+
+
+class Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            # Whoever pressed it knows: no word about it.
+            raise typer.Exit(130) from None
+
 
 app = typer.Typer(
     name="trunkline",
-    help="One message bus for Python agents, actors, notebooks and instruments.",
+    cls=Commands,
+    epilog=CODES,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings=HELP,
 )
-app.add_typer(journal.app, name="journal")
+app.add_typer(journal.app, name="journal", context_settings=HELP)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print("trunkline", version_of("trunkline"))
+        raise typer.Exit
 
 
 @app.callback()
-def root() -> None:
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Say which version this is.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
     """One message bus for Python agents, actors, notebooks and instruments."""
 
 
@@ -31,6 +59,19 @@ def run(arguments: list[str] | None = None) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except TrunklineError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
+        return _complain(error)
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "pyarrow":
+            raise
+        return _complain(MissingExtra("journal", "the lake (Parquet files, Arrow batches)"))
+    except OSError as error:
+        print(f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
+        return 1
     return 0
+
+
+def _complain(error: TrunklineError) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    for hint in getattr(error, "__notes__", ()):
+        print(hint, file=sys.stderr)
+    return 2 if isinstance(error, UsageError) else 1

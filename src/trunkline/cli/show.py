@@ -1,44 +1,81 @@
-"""How things are shown: tables for people, JSON for scripts."""
+"""How things are shown: lines and tables for people, JSON for scripts.
+
+Nothing of a message reaches a terminal as it is: what is not printable is escaped, and brackets are not styles.
+"""
 
 from __future__ import annotations
 
+import base64
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.text import Text
 
 from trunkline.errors import PayloadError
 from trunkline.message import Message
 
 out = Console(highlight=False, soft_wrap=True)
-note = Console(stderr=True, highlight=False)
+note = Console(stderr=True, highlight=False, soft_wrap=True)
 
 MAX_PAYLOAD_CHARS = 120
+BETWEEN = "  "
+
+_encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
-def json(value: object) -> None:
-    """One value as one line."""
-    sys.stdout.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
-    sys.stdout.flush()
+# For people
+
+
+def say(*parts: str | tuple[str, str]) -> None:
+    """A line; a part may come with a style."""
+    out.print(Text.assemble(*parts))
+
+
+def tell(text: str) -> None:
+    """A line beside the results: what went wrong, and what to do about it."""
+    note.print(Text(text))
 
 
 def table(title: str, columns: list[str], rows: list[list[object]], *, numbers: int = 0) -> None:
-    """A table; its last `numbers` columns are to the right."""
+    """A line a row, never cut: what is shown can be copied. The last `numbers` columns are to the right."""
     if not rows:
         return
-    shown = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for index, name in enumerate(columns):
-        shown.add_column(name, justify="right" if index >= len(columns) - numbers else "left", style=None)
-    for row in rows:
-        shown.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row))
-    out.print(shown)
-    out.print()
+    cells = [[f"{value:,}" if isinstance(value, int) else plain(str(value)) for value in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(columns, *cells, strict=True)]
+
+    def line(row: list[str]) -> str:
+        padded = []
+        for at, (text, width) in enumerate(zip(row, widths, strict=True)):
+            gap = " " * (width - cell_len(text))
+            padded.append(gap + text if at >= len(columns) - numbers else text + gap)
+        return BETWEEN.join(padded).rstrip()
+
+    if title:
+        say((title, "bold"))
+    say((line(columns), "dim"))
+    for row in cells:
+        say(line(row))
+    say()
+
+
+def plain(text: str) -> str:
+    """Text on one line, without what a terminal would obey."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else "⏎" if each == "\n" else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+def count(number: int, what: str, many: str | None = None) -> str:
+    return f"{number:,} {what if number == 1 else many or what + 's'}"
 
 
 def size(count: int) -> str:
@@ -51,11 +88,79 @@ def size(count: int) -> str:
 
 
 def time_of(ns: int) -> str:
-    return datetime.fromtimestamp(ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    """A point in time, as --since and --until take it."""
+    seconds, rest = divmod(ns, 1_000_000_000)
+    try:
+        when = datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        # Times are the sender's: any number is possible.
+        return f"{seconds}s"
+    return f"{when:%Y-%m-%dT%H:%M:%S}.{rest // 1_000_000:03d}Z"
+
+
+def line(message: Message) -> str:
+    """A message on one line: when, which, where, who, what."""
+    text = plain(_short(payload(message)))
+    return f"{time_of(message.timestamp_ns)}  {message.seq:>10}  {message.topic}  {plain(message.sender)}  {text}"
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else repr(value) if isinstance(value, bytes) else str(value)
+    return text if len(text) <= MAX_PAYLOAD_CHARS else text[:MAX_PAYLOAD_CHARS] + "…"
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal, nothing elsewhere; gives a function (done, of)."""
+    if not shows_progress():
+        yield lambda done, of: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=note, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+def shows_progress() -> bool:
+    return sys.stderr.isatty() and note.is_terminal
+
+
+# For scripts
+
+
+def json(value: object, *, flush: bool = True) -> None:
+    """One value as one line, in UTF-8 wherever it goes."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(to_json(value) + b"\n")
+    if flush:
+        sys.stdout.buffer.flush()
+
+
+def to_json(value: object) -> bytes:
+    """A value as JSON, on one line. What JSON has no word for is text."""
+    try:
+        return _encode(value)
+    except (TypeError, ValueError):
+        return _encode(_with_text_keys(value))
+
+
+def _with_text_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else str(key): _with_text_keys(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_text_keys(each) for each in value]
+    return value
+
+
+def json_line(message: Message) -> bytes:
+    return to_json(record(message))
 
 
 def record(message: Message) -> dict[str, Any]:
-    """A message as plain values: only what is set, the payload decoded if its format is known."""
+    """A message as plain values: only what is set. The payload is decoded if its format is known.
+
+    Bytes that are no text are `payload_base64` instead of `payload`.
+    """
     fields = {
         name: value
         for name in message.__struct_fields__
@@ -63,11 +168,16 @@ def record(message: Message) -> dict[str, Any]:
     }
     fields["type"] = message.type.name.lower()
     fields["time"] = time_of(message.timestamp_ns)
-    fields["payload"] = payload(message)
+    value = payload(message)
+    if isinstance(value, bytes):
+        fields["payload_base64"] = base64.b64encode(value).decode()
+    else:
+        fields["payload"] = value
     return fields
 
 
 def payload(message: Message) -> Any:
+    """The payload as a value; bytes if they are no text, and of no format that is known."""
     try:
         value = message.decode()
     except PayloadError:
@@ -76,32 +186,5 @@ def payload(message: Message) -> Any:
         try:
             return value.decode()
         except UnicodeDecodeError:
-            return value.hex()
+            return value
     return value
-
-
-def line(message: Message) -> str:
-    text = str(payload(message)).replace("\n", "⏎")
-    if len(text) > MAX_PAYLOAD_CHARS:
-        text = text[:MAX_PAYLOAD_CHARS] + "…"
-    return f"{time_of(message.timestamp_ns)}  {message.seq:>10}  {message.topic}  {message.sender}  {text}"
-
-
-@contextmanager
-def progress(what: str) -> Iterator[Any]:
-    """A bar on a terminal, nothing elsewhere; gives a function (done, of)."""
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=note,
-        transient=True,
-        disable=not note.is_terminal,
-    ) as bar:
-        task = bar.add_task(what, total=None)
-
-        def show(done: int, of: int) -> None:
-            bar.update(task, completed=done, total=of)
-
-        yield show

@@ -345,6 +345,11 @@ class Inbox:
         """A message that was handed out goes first again."""
         self._put(message, front=True)
 
+    def take_up(self, message: Message) -> None:
+        """A message that was let in before, here or at another member, comes again: it is not asked for twice."""
+        self.accepted += 1
+        self._put(message)
+
     def pass_on(self, message: Message) -> bool:
         """Give a message to another member of the group, or back to where it came from; False if there is neither.
 

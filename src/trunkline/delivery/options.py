@@ -25,6 +25,8 @@ class Delivery(Group, frozen=True, kw_only=True):
     time ("2026-11-16T10:00:00Z"). Durable means `ack`.
     """
 
+    may_be_zero = frozenset({"start"})
+
     name: str | None = None
     group: str | None = None
     capacity: int | None = None

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from trunkline.brokers.broker import UNNUMBERED, Feature, Owner, Troubles, Turn
 from trunkline.brokers.memory import MemoryBroker, room_for
+from trunkline.delivery.deadletters import DeadLetters
 from trunkline.delivery.fates import Outcome
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery
@@ -23,12 +24,14 @@ from trunkline.journal.cursor import Cursor, unpack
 from trunkline.journal.feeder import MAX_PAUSE_S, Feeder, KeptMessage, kept_for
 from trunkline.journal.intake import Pending
 from trunkline.journal.journal import Journal
-from trunkline.journal.ledger import decode_letter, decode_message
+from trunkline.journal.ledger import decode_letter, decode_message, readable
 from trunkline.journal.settings import Kept
 from trunkline.message import Message
 from trunkline.settings import Settings
 from trunkline.topic import DEAD_PREFIX, REPLIES, REPLY_PREFIX, TopicTree, covers, overlaps, validate_pattern
 
+SEARCHED = 1_000_000
+"""In a journal of more messages an id is only looked for near the time it names: the event loop waits meanwhile."""
 OWN_TOPICS = (REPLIES, f"{REPLY_PREFIX}>", f"{DEAD_PREFIX}>")
 """Never waited for, even where everything else is durable."""
 
@@ -83,6 +86,7 @@ class JournalBroker(MemoryBroker):
         self.intake = journal.intake
         self.sequence = self.intake.numbers
         self.intake.give = self._give
+        self.intake.stored = self._stored
         self.lanes: dict[str, Lane] = {}
         self._feeders: dict[str, Feeder] = {}
         self._feeder_tree: TopicTree[Feeder] = TopicTree()
@@ -149,7 +153,7 @@ class JournalBroker(MemoryBroker):
         self.lanes.clear()
 
     def _give(self, pending: Pending) -> Troubles | None:
-        """Hand committed messages to all who listen."""
+        """Hand messages to those who listen now."""
         if self._closed:
             return None
         messages = pending.messages
@@ -164,11 +168,14 @@ class JournalBroker(MemoryBroker):
                 if (unsettled := offer(message, route.sinks)) is not None:
                     troubles = troubles or []
                     troubles.append((message, unsettled))
-        lane = self.lane(topic)
+        return troubles
+
+    def _stored(self, pending: Pending) -> None:
+        """Hand committed messages to durable subscriptions: what they get, they must find again."""
+        lane = self.lane(pending.topic) if not self._closed else None
         if lane is not None:
             for feeder in lane.feeders:
-                feeder.live(messages)
-        return troubles
+                feeder.live(pending.messages)
 
     def heard(self, topic: str) -> bool:
         return bool(self._feeder_tree.match(topic)) or super().heard(topic)
@@ -217,6 +224,9 @@ class JournalBroker(MemoryBroker):
         name = delivery.group or delivery.name
         assert name is not None
         feeder = self._feeders.get(name)
+        if feeder is not None:
+            feeder.part_from_abandoned()
+        new = feeder is None
         if feeder is None:
             feeder = self._make_feeder(name, validate_pattern(pattern), delivery.start)
         elif feeder.cursor.pattern != pattern:
@@ -229,6 +239,8 @@ class JournalBroker(MemoryBroker):
         capacity = delivery.capacity or min(self.journal.settings.prefetch, self.settings.backpressure.max_pending)
         delivery = replace(delivery, capacity=capacity)
         inbox, stream = self.roster.join(pattern, delivery, self._leave_durable, DurableStream)
+        if new:
+            self._register(feeder)
         stream.keep_exact()
         assert isinstance(stream, DurableStream)
         stream.opening = feeder.join(inbox)
@@ -256,12 +268,15 @@ class JournalBroker(MemoryBroker):
             high, since = _place(start, self.sequence.last)
             cursor = Cursor(name, pattern, high)
             cursor.changed = True
-        feeder = Feeder(cursor, self.journal, self.world, since)
+        return Feeder(cursor, self.journal, self.world, since)
+
+    def _register(self, feeder: Feeder) -> None:
+        feeder.register()
+        name = feeder.cursor.name
         self._feeders[name] = feeder
-        self._feeder_tree.add(pattern, feeder)
+        self._feeder_tree.add(feeder.cursor.pattern, feeder)
         self.lanes.clear()
         self.roster.receivers[name] = feeder.give_again
-        return feeder
 
     def feeders_of(self, topic: str) -> list[Feeder]:
         return self._feeder_tree.match(topic)
@@ -308,7 +323,7 @@ class JournalBroker(MemoryBroker):
             "SELECT letter FROM (SELECT at_ns, letter FROM dead_letters ORDER BY at_ns DESC LIMIT ?) ORDER BY at_ns",
             (self.settings.max_dead_letters,),
         ):
-            letters.restore(decode_letter(data))
+            restore(letters, data)
 
     async def recall_dead_letters(self, seen: Container[tuple[str, int]]) -> int:
         await self.journal.flush()
@@ -323,7 +338,7 @@ class JournalBroker(MemoryBroker):
             for (data,) in self.journal.reader.query(
                 "SELECT letter FROM dead_letters WHERE subscriber = ? AND seq = ?", key
             ):
-                letters.restore(decode_letter(data))
+                restore(letters, data)
         return len(missing[: max(0, room)])
 
     def recall_orphans(self, max_age_s: float) -> list[tuple[Message, Why, float]]:
@@ -332,10 +347,15 @@ class JournalBroker(MemoryBroker):
         found = self.journal.reader.query(
             "SELECT message, why, at_ns FROM orphans WHERE at_ns >= ? ORDER BY seq", (since_ns,)
         )
-        return [(decode_message(data), Why(why), (now_ns - at_ns) / 1e9) for data, why, at_ns in found]
+        recalled = []
+        for data, why, at_ns in found:
+            if (message := readable(decode_message, data, "an orphan")) is not None:
+                recalled.append((message, Why(why), (now_ns - at_ns) / 1e9))
+        return recalled
 
     def find(self, message_id: str) -> Message | None:
-        return self.journal.reader.find(message_id)
+        # Ids name their time, unless a clock was set back or somebody made them by hand.
+        return self.journal.reader.find(message_id, everywhere=self.intake.committed <= SEARCHED)
 
     def outcomes(self, message: Message) -> list[Outcome]:
         return self.journal.reader.outcomes(message)
@@ -360,6 +380,11 @@ class JournalBroker(MemoryBroker):
         for feeder in list(self._feeders.values()):
             feeder.let_go()
         self.lanes.clear()
+
+
+def restore(letters: DeadLetters, data: bytes) -> None:
+    if (letter := readable(decode_letter, data, "a dead letter")) is not None:
+        letters.restore(letter)
 
 
 def _place(start: int | str, last: int) -> tuple[int, int | None]:

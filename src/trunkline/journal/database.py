@@ -13,6 +13,7 @@ from trunkline.journal.settings import Sync
 
 FILE = "journal.db"
 VERSION = 1
+REPAIR = "`trunkline journal verify --repair` saves what can be read"
 WAL_PAGES = 4000
 PAGE_BYTES = 4096
 
@@ -83,8 +84,8 @@ CREATE TABLE removals (
 """
 
 
-def open_for_writing(directory: Path, sync: Sync) -> sqlite3.Connection:
-    """The one connection that writes. Makes the tables if the file is new."""
+def open_for_writing(directory: Path, sync: Sync, *, anew: bool = False) -> sqlite3.Connection:
+    """The one connection that writes. Makes the tables if the file is new: with a lake beside it only if told so."""
     path = directory / FILE
     try:
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
@@ -95,11 +96,11 @@ def open_for_writing(directory: Path, sync: Sync) -> sqlite3.Connection:
             database.execute(f"PRAGMA synchronous = {'FULL' if sync is Sync.DISK else 'NORMAL'}")
             database.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
             database.execute("PRAGMA cache_size = -16384")
-            _prepare(database, directory)
+            _prepare(database, directory, anew)
         except BaseException:
             database.close()
             raise
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise JournalUnusable(str(directory), why(error, directory)) from error
     return database
 
@@ -110,6 +111,8 @@ def open_for_reading(directory: Path) -> sqlite3.Connection:
         raise JournalUnusable(str(directory), "there is no journal here")
     try:
         return _connect_to_read(directory, "mode=ro")
+    except UnicodeDecodeError as error:
+        raise JournalUnusable(str(directory), why(error, directory)) from error
     except sqlite3.Error as error:
         if os.access(directory, os.W_OK) and not _is_read_only(error):
             raise JournalUnusable(str(directory), why(error, directory)) from error
@@ -152,8 +155,11 @@ def _connect_to_copy(directory: Path) -> sqlite3.Connection:
     return memory
 
 
-def _prepare(database: sqlite3.Connection, directory: Path) -> None:
+def _prepare(database: sqlite3.Connection, directory: Path, anew: bool) -> None:
     if database.execute("PRAGMA user_version").fetchone()[0] == 0:
+        if next(directory.glob("messages/date=*/*.parquet"), None) is not None and not anew:
+            # As a new one it would count from 1 again, and take the files for what a crash has left.
+            raise JournalUnusable(str(directory), f"{FILE} is gone, and sealed files are there: {REPAIR}")
         database.execute("BEGIN IMMEDIATE")
         for statement in TABLES.split(";\n"):
             if statement.strip():
@@ -198,7 +204,7 @@ def _sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def why(error: sqlite3.Error, directory: Path) -> str:
+def why(error: Exception, directory: Path) -> str:
     """What an error of SQLite means, and what to do about it."""
     match getattr(error, "sqlite_errorname", ""):
         case "SQLITE_FULL":
@@ -206,7 +212,11 @@ def why(error: sqlite3.Error, directory: Path) -> str:
         case "SQLITE_READONLY" | "SQLITE_CANTOPEN" | "SQLITE_READONLY_DIRECTORY" | "SQLITE_PERM":
             return f"no permission to write in {directory}"
         case "SQLITE_CORRUPT" | "SQLITE_NOTADB" | "SQLITE_CORRUPT_INDEX":
-            return f"{FILE} is damaged ({error}): `trunkline journal verify --repair` saves what can be read"
+            return f"{FILE} is damaged ({error}): {REPAIR}"
+        case "SQLITE_ERROR" if "malformed" in str(error):
+            return f"{FILE} is damaged ({error}): {REPAIR}"
+        case "" if isinstance(error, UnicodeDecodeError):
+            return f"{FILE} is damaged ({error}): {REPAIR}"
         case name if name.startswith("SQLITE_IOERR"):
             return f"the disk failed ({error}, {name})"
         case _:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -31,40 +31,45 @@ class Format(enum.StrEnum):
             raise UsageError(f"cannot tell the format of {path.name!r} by its ending: use one of {known}") from None
 
 
-def export_to(
-    path: Path, kind: Format, batches: Iterable[pa.RecordBatch], record: Callable[[Message], dict[str, Any]]
-) -> int:
-    """Write batches of messages to a file; how many messages that were. What is half done is removed again."""
+def export_to(path: Path, kind: Format, batches: Iterable[pa.RecordBatch], line: Callable[[Message], bytes]) -> int:
+    """Write batches of messages to a file; how many messages that were. `line` makes a line of JSON of one.
+
+    The file is there when all of it is on disk, and until then what was there before. What is half done is removed.
+    """
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a directory, give the name of a file in it")
+    if not path.parent.is_dir():
+        raise UsageError(f"cannot write {path}: there is no directory {path.parent}, make it first")
     hidden = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        rows = _write(hidden, kind, batches, record)
+        with hidden.open("wb") as file:
+            rows = _write(file, kind, batches, line)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(hidden, path)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        hidden.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            hidden.unlink(missing_ok=True)
     return rows
 
 
-def _write(
-    path: Path, kind: Format, batches: Iterable[pa.RecordBatch], record: Callable[[Message], dict[str, Any]]
-) -> int:
+def _write(file: BinaryIO, kind: Format, batches: Iterable[pa.RecordBatch], line: Callable[[Message], bytes]) -> int:
     rows = 0
     match kind:
         case Format.PARQUET:
-            with pq.ParquetWriter(path, MESSAGES, compression="zstd") as parquet:
+            with pq.ParquetWriter(file, MESSAGES, compression="zstd") as parquet:
                 for batch in batches:
                     parquet.write_batch(batch)
                     rows += batch.num_rows
         case Format.ARROW:
-            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, MESSAGES) as arrow:
+            with pa.ipc.new_file(file, MESSAGES) as arrow:
                 for batch in batches:
                     arrow.write_batch(batch)
                     rows += batch.num_rows
         case Format.JSONL:
-            encode = msgspec.json.Encoder(enc_hook=str).encode
-            with path.open("wb") as lines:
-                for batch in batches:
-                    lines.writelines(encode(record(message)) + b"\n" for message in to_messages(batch))
-                    rows += batch.num_rows
+            for batch in batches:
+                file.writelines(line(message) + b"\n" for message in to_messages(batch))
+                rows += batch.num_rows
     return rows

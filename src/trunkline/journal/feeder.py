@@ -22,7 +22,7 @@ from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.requests import Orphan
 from trunkline.delivery.route import Group
 from trunkline.journal.cursor import Cursor, pack
-from trunkline.journal.ledger import JournalLedger, decode_message, decode_story
+from trunkline.journal.ledger import JournalLedger, decode_message, decode_story, readable
 from trunkline.journal.reader import Reader
 from trunkline.message import Message
 
@@ -51,7 +51,12 @@ class KeptMessage(msgspec.Struct, frozen=True):
 
 def kept_for(reader: Reader, subscriber: str) -> list[KeptMessage]:
     rows = reader.query("SELECT message, story, due_ns FROM retries WHERE subscriber = ? ORDER BY seq", (subscriber,))
-    return [KeptMessage(decode_message(message), decode_story(story), due_ns) for message, story, due_ns in rows]
+    found = []
+    for data, past, due_ns in rows:
+        message = readable(decode_message, data, "a message that waits for its next attempt")
+        if message is not None:
+            found.append(KeptMessage(message, readable(decode_story, past, "the story of a message") or [], due_ns))
+    return found
 
 
 class Feeder:
@@ -83,8 +88,11 @@ class Feeder:
         """Settled since the last look for room."""
         self._enough = 1
         self._looking = False
+
+    def register(self) -> None:
+        """From now on the journal asks it what to write, and keeps what it has not read."""
         self._ledger.scribes.add(self)
-        journal.cursors[cursor.name] = cursor
+        self._journal.cursors[self.cursor.name] = self.cursor
 
     # Who works on it
 
@@ -137,6 +145,12 @@ class Feeder:
     def part(self, inbox: Inbox) -> None:
         self.members.remove(inbox)
         self._measure()
+
+    def part_from_abandoned(self) -> None:
+        """Streams that nobody holds any more: what they had goes to the others."""
+        for member in [member for member in self.members if member.abandoned]:
+            if member.leave is not None:
+                member.leave(member)
 
     def _measure(self) -> None:
         self._enough = max(1, sum(member.capacity for member in self.members) // 2)
@@ -203,6 +217,7 @@ class Feeder:
         if self._behind or self._paused:
             self._behind = True
             return
+        self.part_from_abandoned()
         cursor = self.cursor
         for message in messages:
             if message.seq <= cursor.read:
@@ -227,11 +242,12 @@ class Feeder:
         self._gone = 0
         if self._paused or self._ready is None:
             return
+        self.part_from_abandoned()
         while self._waiting and (inbox := self._free_member()) is not None:
             message, story = self._waiting.popleft()
             if story and inbox.custody is not None:
                 inbox.custody.inherit(message.seq, story)
-            inbox.offer(message)
+            inbox.take_up(message)
         if self._behind and self._reading is None and self.room > 0:
             self._reading = asyncio.get_running_loop().create_task(self._catch_up(), name=f"feed {self.cursor.name}")
 
@@ -254,9 +270,13 @@ class Feeder:
             while not self._paused and self.room > 0:
                 if not self._ahead:
                     wanted = max(self.room, READ_AHEAD)
+                    committed = self._journal.intake.committed
                     read = partial(Reader.some_after, pattern=cursor.pattern, after=cursor.read, limit=wanted)
                     found, self._ahead_upto = await self._journal.in_thread(read)
                     self._ahead.extend(found)
+                    if self._ahead_upto <= cursor.read:
+                        # There is nothing beyond, so this far everything was seen: numbers may be missing at the end.
+                        self._ahead_upto = committed
                     if self._paused:
                         return
                 while self._ahead and (inbox := self._free_member()) is not None:
@@ -284,23 +304,23 @@ class Feeder:
             self._delivered.append(message.seq)
             self._delivered_ns = at_ns
             self._ledger.done_with(self.cursor.name, message.seq)
-        self._room_again()
+        self._room_again(inbox)
 
     def settled(self, inbox: Inbox, message: Message, fate: Fate, reason: str, at_ns: int) -> None:
         if self.cursor.settle(message.seq):
             self._ledger.done_with(self.cursor.name, message.seq)
             self._settle(message.seq, fate, reason)
-        self._room_again()
+        self._room_again(inbox)
 
     def _settle(self, seq: int, fate: Fate, reason: str) -> None:
         self._ledger.fate(self.cursor.name, self.cursor.pattern, fate, seq, seq, 1, reason, self._world.time_ns())
 
-    def _room_again(self) -> None:
+    def _room_again(self, inbox: Inbox) -> None:
         self._ledger.schedule()
         if self._behind or self._waiting:
-            # Worth a look when a good part of what was in is out again, or all of it.
+            # Worth a look when a good part of what was in is out again, or there is nothing left to take.
             self._gone += 1
-            if (self._gone >= self._enough or not self.cursor.out or self._waiting) and not self._looking:
+            if (self._gone >= self._enough or not inbox.depth or self._waiting) and not self._looking:
                 self._looking = True
                 asyncio.get_running_loop().call_soon(self.feed)
 

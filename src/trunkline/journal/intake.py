@@ -128,6 +128,8 @@ class Intake:
         """Called in the event loop when a commit failed: fates and cursors are to be written again."""
         self._at_ns = at_ns
         self.give: Give = lambda pending: None
+        self.stored: Callable[[Pending], None] = lambda pending: None
+        """Called with what was committed, in order."""
         self.more: Callable[[], Sequence[Job]] = lambda: ()
         """Asked at each flush for what is to travel in the same transaction: fates and cursors."""
         self.backlog = 0
@@ -235,10 +237,11 @@ class Intake:
             self.backlog -= pending.size
             if error is not None:
                 self._fail(pending, error)
-            elif not pending.given:
+                continue
+            self.committed = pending.messages[-1].seq
+            self.stored(pending)
+            if not pending.given:
                 self._give(pending)
-            if error is None:
-                self.committed = pending.messages[-1].seq
 
     def _give(self, pending: Pending) -> None:
         pending.given = True

@@ -34,13 +34,17 @@ T = TypeVar("T")
 log = logging.getLogger("trunkline.journal")
 
 LAST = (
-    "SELECT max(n) FROM (SELECT max(last) AS n FROM batches UNION ALL SELECT max(last) FROM quarantine"
+    "SELECT max(n) FROM (SELECT (SELECT last FROM batches ORDER BY first DESC LIMIT 1) AS n"
+    " UNION ALL SELECT max(last) FROM quarantine"
     " UNION ALL SELECT max(last) FROM files WHERE kind = 'messages' UNION ALL SELECT max(last) FROM fates"
     " UNION ALL SELECT max(high) FROM cursors UNION ALL SELECT max(seq) FROM dead_letters"
     " UNION ALL SELECT max(seq) FROM retries UNION ALL SELECT max(seq) FROM orphans"
     " UNION ALL SELECT value FROM meta WHERE key = 'last')"
 )
-LAST_AT = "SELECT max(n) FROM (SELECT max(at_ns) AS n FROM batches UNION ALL SELECT max(until_at_ns) FROM files)"
+LAST_AT = (
+    "SELECT max(n) FROM (SELECT (SELECT at_ns FROM batches ORDER BY first DESC LIMIT 1) AS n"
+    " UNION ALL SELECT max(until_at_ns) FROM files)"
+)
 
 
 AGAIN_S = 1.0
@@ -270,6 +274,9 @@ class Journal:
             database.execute("DELETE FROM retries WHERE subscriber = ?", (name,))
             return database.execute("DELETE FROM cursors WHERE name = ?", (name,)).rowcount > 0
 
+        # What is on its way would come back after it.
+        await self.flush()
+        self.ledger.retries = {key for key in self.ledger.retries if key[0] != name}
         return await asyncio.wrap_future(self.writer.call(remove))
 
     def replay_dead(self, keys: Sequence[tuple[str, int]]) -> int:

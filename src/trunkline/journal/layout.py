@@ -187,8 +187,7 @@ def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _missing(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     """A column that an older layout lacks: what messages had then is the default."""
-    value = DEFAULTS.get(field.name)
-    value = TYPE_NAMES[value] if field.name == "type" else value
+    value = TYPE_NAMES[MessageType.PUBLISH] if field.name == "type" else DEFAULTS.get(field.name)
     if value is None:
         return pa.nulls(batch.num_rows, field.type)
     return pa.repeat(pa.scalar(value, field.type), batch.num_rows)

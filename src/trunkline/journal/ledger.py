@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -13,9 +14,14 @@ from trunkline.delivery.deadletters import Attempt, DeadLetter
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.requests import Orphan
+from trunkline.errors import TrunklineError
 from trunkline.journal.settings import JournalSettings, Kept
 from trunkline.journal.writer import Database, Job
 from trunkline.message import Message
+
+log = logging.getLogger("trunkline.journal")
+
+T = TypeVar("T")
 
 FATE = (
     "INSERT INTO fates (subscriber, pattern, fate, first, last, count, reason, at_ns) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -27,6 +33,15 @@ encode = msgspec.msgpack.Encoder().encode
 decode_message = msgspec.msgpack.Decoder(Message).decode
 decode_letter = msgspec.msgpack.Decoder(DeadLetter).decode
 decode_story = msgspec.msgpack.Decoder(list[Attempt]).decode
+
+
+def readable(decode: Callable[[bytes], T], data: bytes, what: str) -> T | None:
+    """What the journal holds of one thing; None, and a line in the log, if it is damaged: the others are not."""
+    try:
+        return decode(data)
+    except (msgspec.DecodeError, TrunklineError, UnicodeDecodeError) as error:
+        log.error("%s in the journal cannot be read, and is left out: %s", what, error)
+        return None
 
 
 class Entries:

@@ -230,21 +230,40 @@ class Reader:
         topic, given = ("1", ()) if wanted.pattern == EVERYTHING else ("wanted(topic)", ())
         if not is_wild(wanted.pattern):
             topic, given = "topic = ?", (wanted.pattern,)  # type: ignore[assignment]  # its length differs
-        upto = database.execute("SELECT max(last) FROM batches WHERE first <= ?", (wanted.last,)).fetchone()[0]
+        # The last row is where the end is: no index is needed, and numbers rise.
+        found = database.execute(
+            "SELECT first, last FROM batches WHERE first <= ? ORDER BY first DESC LIMIT 1", (wanted.last,)
+        ).fetchone()
+        upto = found[1] if isinstance(found[1], int) else found[0]
+        times, moments = ("", ())
+        if wanted.timed:
+            times, moments = " AND since_ns <= ? AND until_ns >= ?", (wanted.until_ns, wanted.since_ns)  # type: ignore[assignment]  # its length differs
         rows: list[Row] = []
         count = size = 0
         for values in database.execute(
-            f"SELECT {COLUMNS} FROM batches WHERE first >= ? AND first <= ? AND {topic}"
-            " AND since_ns <= ? AND until_ns >= ? ORDER BY first",
-            (start, wanted.last, *given, wanted.until_ns, wanted.since_ns),
+            f"SELECT {COLUMNS} FROM batches WHERE first >= ? AND first <= ? AND {topic}{times} ORDER BY first",
+            (start, wanted.last, *given, *moments),
         ):
-            row = Row(*values)
+            row = self._row(values)
+            if row is None:
+                continue
             rows.append(row)
             count += row.count
             size += len(row.body)
             if count >= limit or size >= STEP_BYTES:
                 return row.last, rows
         return upto, rows
+
+    def _row(self, values: tuple[Any, ...]) -> Row | None:
+        """A row whose parts are what they should be; otherwise it is told, and left out."""
+        first, last, topic, *numbers, body = values
+        good = all(isinstance(each, int) for each in (first, last, *numbers))
+        if good and isinstance(topic, str) and isinstance(body, bytes) and 0 < first <= last:
+            return Row(*values)
+        self.on_damage(
+            JournalDamaged(first, last if isinstance(last, int) else first, f"{topic}", "its head is damaged")
+        )
+        return None
 
     def _open(self, row: Row) -> list[Message]:
         try:
@@ -297,7 +316,7 @@ class Reader:
     def last(self) -> int:
         """The highest number there is."""
         (found,) = self.query(
-            "SELECT max(coalesce((SELECT max(last) FROM batches), 0),"
+            "SELECT max(coalesce((SELECT last FROM batches ORDER BY first DESC LIMIT 1), 0),"
             " coalesce((SELECT max(last) FROM files WHERE kind = 'messages' AND replaced_ns IS NULL), 0))"
         )[0]
         return int(found)
@@ -336,9 +355,9 @@ class Reader:
             if not rows:
                 break
             for values in rows:
-                row = Row(*values)
-                found = [*self._open(row), *found]
-                before = row.first
+                before = values[0]
+                if (row := self._row(values)) is not None:
+                    found = [*self._open(row), *found]
         for file in reversed(self.files()):
             if len(found) >= count:
                 break
@@ -381,8 +400,8 @@ class Reader:
 
     # For those who ask what became of a message
 
-    def find(self, message_id: str, *, everywhere: bool = False) -> Message | None:
-        """The message with this id: near the time that the id names, or `everywhere`, which may take long."""
+    def find(self, message_id: str, *, everywhere: bool = True) -> Message | None:
+        """The message with this id: near the time that the id names, and then `everywhere`, which may take long."""
         near = uuid7_ns(message_id)
         spans = [] if near is None else [(near - FIND_NS, near + FIND_NS)]
         if everywhere or near is None:
@@ -496,13 +515,13 @@ class Reader:
                 yield self._database
             finally:
                 self._database.execute("COMMIT")
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise JournalUnusable(str(self.directory), files.why(error, self.directory)) from error
 
     def query(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         try:
             return self._database.execute(sql, values).fetchall()
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise JournalUnusable(str(self.directory), files.why(error, self.directory)) from error
 
 

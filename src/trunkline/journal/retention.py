@@ -43,10 +43,6 @@ class Remove(msgspec.Struct, frozen=True):
     why: str
     unread_by: tuple[Unread, ...]
 
-    def __str__(self) -> str:
-        unread = f", unread by {', '.join(each.name for each in self.unread_by)}" if self.unread_by else ""
-        return f"removed {self.count} messages on {self.topic} ({self.first} to {self.last}): {self.why}{unread}"
-
 
 class Progress(msgspec.Struct, frozen=True):
     """How far a durable subscription is: everything up to `low` has its fate, up to `read` it was handed out."""
@@ -115,6 +111,23 @@ def _beyond(rule: Retention, pieces: list[Piece], now_ns: int) -> list[tuple[Pie
             beyond.append((piece, why))
     beyond.reverse()
     return beyond
+
+
+def told(removes: list[Remove]) -> list[tuple[str, bool]]:
+    """What is removed, a line for each topic and reason; and whether somebody had not read it."""
+    lines: dict[tuple[str, str], tuple[int, set[str]]] = {}
+    for remove in removes:
+        count, unread = lines.setdefault((remove.topic, remove.why), (0, set()))
+        unread.update(each.name for each in remove.unread_by)
+        lines[remove.topic, remove.why] = (count + remove.count, unread)
+    return [
+        (f"removed {count} messages on {topic}: {why}{_unread_by(unread)}", bool(unread))
+        for (topic, why), (count, unread) in lines.items()
+    ]
+
+
+def _unread_by(names: set[str]) -> str:
+    return f", unread by {', '.join(sorted(names))}" if names else ""
 
 
 def take_away(database: Database, removes: list[Remove], now_ns: int) -> None:

@@ -10,12 +10,13 @@ import logging
 import re
 import threading
 from collections.abc import Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from trunkline.errors import JournalError, JournalUnusable, MissingExtra, TrunklineError
+from trunkline.errors import JournalDamaged, JournalError, JournalUnusable, MissingExtra, TrunklineError
 from trunkline.journal.database import FILE
 from trunkline.journal.reader import FATE_COLUMNS, STEP_MESSAGES, File, Range, Reader
-from trunkline.journal.retention import Remove, plan, take_away
+from trunkline.journal.retention import Remove, plan, take_away, told
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,6 +51,7 @@ class Tender:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._turn = threading.Lock()
+        self._damaged: set[str] = set()
 
     def start(self) -> None:
         if not self._journal.settings.seal and not self._journal.settings.retention:
@@ -229,11 +231,26 @@ class Tender:
             joined = 0
             for kind in ("messages", "fates"):
                 for run in _small_runs(reader.files(kind), self._journal.settings.seal_rows):
-                    if self._stopping:
-                        break
-                    self._rewrite(run, lambda batch: batch)
-                    joined += len(run)
+                    # What is damaged stays as it is: joined, the damage would get a fresh checksum.
+                    for sound, part in groupby(run, self._is_sound):
+                        files = list(part)
+                        if sound and len(files) > 1 and not self._stopping:
+                            self._rewrite(files, lambda batch: batch)
+                            joined += len(files)
             return joined
+
+    def _is_sound(self, file: File) -> bool:
+        from trunkline.journal import lake
+
+        if file.path in self._damaged:
+            return False
+        try:
+            lake.check(self._journal.directory, file)
+        except JournalDamaged as damage:
+            log.error("%s: %s", self._journal.directory, damage)
+            self._damaged.add(file.path)
+            return False
+        return True
 
     def _rewrite(self, run: list[File], keep: Any) -> None:
         """One new file instead of these, with what `keep` leaves of each batch."""
@@ -263,16 +280,14 @@ class Tender:
             return []
         with self._turn, self._reader() as reader:
             removes = plan(reader, journal.settings, journal.world.time_ns(), journal.progress(reader))
-            for remove in removes:
-                log.log(logging.WARNING if remove.unread_by else logging.INFO, "%s", remove)
-            by_file: dict[str, list[Remove]] = {}
-            for remove in removes:
-                if remove.path is not None:
-                    by_file.setdefault(remove.path, []).append(remove)
             for file in reader.files():
-                if file.path in by_file:
-                    gone = {remove.topic for remove in by_file[file.path]}
+                gone = {remove.topic for remove in removes if remove.path == file.path}
+                if gone and self._is_sound(file):
                     self._rewrite([file], lambda batch, gone=gone: _without(batch, gone))
+                elif gone:
+                    removes = [remove for remove in removes if remove.path != file.path]
+            for text, unread in told(removes):
+                log.log(logging.WARNING if unread else logging.INFO, "%s", text)
             if removes:
                 journal.writer.call(lambda database: take_away(database, removes, journal.world.time_ns())).result()
             return removes
