@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,13 +12,12 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from trunkline.cli import show
+from trunkline.cli import letters, show
+from trunkline.cli.access import owning, reading, there, there_or_lost
 from trunkline.connect import connect
-from trunkline.delivery.deadletters import Cause, DeadLetter
-from trunkline.errors import JournalDamaged, JournalLocked, JournalUnusable, UsageError
-from trunkline.journal.database import FILE
+from trunkline.delivery.deadletters import Cause
+from trunkline.errors import UsageError
 from trunkline.journal.journal import Journal
-from trunkline.journal.ledger import decode_letter
 from trunkline.journal.reader import Reader
 from trunkline.journal.stats import JournalStats
 from trunkline.journal.stats import stats as stats_of
@@ -27,30 +25,15 @@ from trunkline.journal.verify import Finding, Repaired, Verified
 from trunkline.journal.verify import repair as repair_it
 from trunkline.journal.verify import verify as verify_it
 from trunkline.message import Message
-from trunkline.topic import EVERYTHING, matches, validate_pattern
+from trunkline.topic import EVERYTHING, validate_pattern, validate_topic
 
 app = typer.Typer(help="Look into a journal, replay from it, keep it in order.", no_args_is_help=True)
 
 POLL_S = 0.2
 
 
-def _there(directory: Path) -> Path:
-    if (directory / FILE).exists():
-        return directory
-    if any(directory.glob("messages/date=*/*.parquet")):
-        raise JournalUnusable(
-            str(directory),
-            f"{FILE} is gone, but not its lake: `trunkline journal verify --repair {directory}` makes a new one of it",
-        )
-    what = "is no directory" if not directory.is_dir() else f"holds no {FILE}"
-    raise UsageError(
-        f"there is no journal in {directory}, which {what}: "
-        "give the directory that a program names in connect(..., journal=DIRECTORY)"
-    )
-
-
 Directory = Annotated[
-    Path, typer.Argument(help="The directory of the journal.", show_default=False, callback=_there, metavar="DIRECTORY")
+    Path, typer.Argument(help="The directory of the journal.", show_default=False, callback=there, metavar="DIRECTORY")
 ]
 Pattern = Annotated[
     str, typer.Argument(help="Only topics that match: * is one token, > the rest, as in 'orders.>'.", metavar="PATTERN")
@@ -82,33 +65,6 @@ def stretch(first: int, last: int | None, since: str | None, until: str | None) 
     if begin is not None and end is not None and end <= begin:
         raise UsageError(f"--since {since} is not before --until {until}: nothing lies between them")
     return {"first": first, "last": last, "since": begin, "until": end}
-
-
-@contextmanager
-def reading(directory: Path) -> Iterator[Reader]:
-    """A reader. What is damaged is left out, named, and makes the command end with 1."""
-    known: set[str] = set()
-
-    def name(damage: JournalDamaged) -> None:
-        if str(damage) not in known:
-            known.add(str(damage))
-            show.tell(f"left out: {damage}")
-
-    with Reader(directory, on_damage=name) as reader:
-        yield reader
-    if known:
-        show.tell(f"next step: trunkline journal verify {directory}")
-        raise typer.Exit(1)
-
-
-@contextmanager
-def owning(instead: str) -> Iterator[None]:
-    """For what needs the journal for itself; `instead` is what to do while a program has it."""
-    try:
-        yield
-    except JournalLocked as error:
-        error.add_note(f"next step: {instead}")
-        raise
 
 
 @app.command()
@@ -234,9 +190,12 @@ def replay(
         if value is not None:
             raise UsageError(f"{name} goes with {'--into' if dead else '--dead'}: leave it out, or use that")
     validate_pattern(pattern)
+    if to is not None:
+        validate_topic(to)
+    if rate is not None and not rate > 0:
+        raise UsageError(f"--rate {rate:g} must be above 0; leave it out to go as fast as possible")
     if into is None:
-        chosen = Choice(pattern, subscriber, cause, message_id)
-        _show_letters(_replay_dead(directory, chosen, dry_run), dry_run, json)
+        letters.give_back(directory, letters.Choice(pattern, subscriber, cause, message_id), dry_run, json)
     else:
         _replay_range(directory, pattern, into, to, rate, dry_run, json, stretch(first, last, since, until))
 
@@ -269,72 +228,6 @@ def _replay_range(
         raise typer.Exit(1)
 
 
-class Choice(msgspec.Struct, frozen=True):
-    """Which dead letters."""
-
-    pattern: str
-    subscriber: str | None
-    cause: Cause | None
-    message_id: str | None
-
-    def holds(self, letter: DeadLetter) -> bool:
-        return (
-            matches(self.pattern, letter.message.topic)
-            and self.subscriber in (None, letter.subscriber)
-            and self.cause in (None, letter.cause)
-            and self.message_id in (None, letter.message.id)
-        )
-
-    def find(self, reader: Reader) -> list[DeadLetter]:
-        letters = (decode_letter(data) for (data,) in reader.query("SELECT letter FROM dead_letters ORDER BY at_ns"))
-        return [letter for letter in letters if self.holds(letter)]
-
-
-def _replay_dead(directory: Path, choice: Choice, dry_run: bool) -> list[DeadLetter]:
-    if dry_run:
-        with reading(directory) as reader:
-            return choice.find(reader)
-    with (
-        owning("stop it, or have it do this: await bus.replay_dead(); --dry-run needs no turn"),
-        Journal(directory, threaded=False) as journal,
-    ):
-        chosen = choice.find(journal.reader)
-        journal.replay_dead([(letter.subscriber, letter.message.seq) for letter in chosen])
-        return chosen
-
-
-def _show_letters(letters: list[DeadLetter], dry_run: bool, json: bool) -> None:
-    if json:
-        fields: dict[str, Callable[[DeadLetter], object]] = {
-            "id": lambda letter: letter.message.id,
-            "seq": lambda letter: letter.message.seq,
-            "topic": lambda letter: letter.message.topic,
-            "subscriber": lambda letter: letter.subscriber,
-            "cause": lambda letter: letter.cause.value,
-            "reason": lambda letter: letter.reason,
-            "died": lambda letter: show.time_of(letter.at_ns),
-        }
-        told = [{name: field(letter) for name, field in fields.items()} for letter in letters]
-        show.json({"dry_run": dry_run, "letters": told})
-        return
-    show.table(
-        "Dead letters",
-        ["died", "subscriber", "cause", "topic", "id", "reason"],
-        [
-            [show.time_of(each.at_ns), each.subscriber, each.cause, each.message.topic, each.message.id, each.reason]
-            for each in letters
-        ],
-    )
-    if not letters:
-        show.say("no dead letters are chosen by that")
-    elif dry_run:
-        show.say(f"{show.count(len(letters), 'dead letter')} would go back")
-    else:
-        names = ", ".join(sorted({letter.subscriber for letter in letters}))
-        many = show.count(len(letters), "dead letter goes back", "dead letters go back")
-        show.say(f"{many} when who failed next starts: {show.plain(names)}")
-
-
 @app.command()
 def seal(
     directory: Directory,
@@ -360,20 +253,12 @@ def seal(
         show.say("nothing was due: --all seals what is younger, too")
 
 
-def _there_or_lost(directory: Path) -> Path:
-    """For what can make a journal of its lake."""
-    try:
-        return _there(directory)
-    except JournalUnusable:
-        return directory
-
-
 @app.command()
 def verify(
     directory: Annotated[
         Path,
         typer.Argument(
-            help="The directory of the journal.", show_default=False, callback=_there_or_lost, metavar="DIRECTORY"
+            help="The directory of the journal.", show_default=False, callback=there_or_lost, metavar="DIRECTORY"
         ),
     ],
     repair: Annotated[
@@ -383,8 +268,7 @@ def verify(
 ) -> None:
     """Check every batch and every file against its checksum. Ends with 1 if something is damaged.
 
-    --repair deletes nothing: what it replaces is in the folder `damaged`, or in the quarantine of the journal. It says
-    which messages are lost, by their numbers.
+    --repair deletes nothing. It puts what it replaces into the folder `damaged`, and says which messages are lost.
     """
     repaired = None
     if repair:

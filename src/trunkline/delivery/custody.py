@@ -161,7 +161,7 @@ class Custody:
         self._watch()
 
     def outcome_of(self, message: Message) -> Outcome | None:
-        name = self._inbox.name
+        name = self._inbox.role
         if message.seq in self.leases:
             attempt = len(self.history_of(message.seq)) + 1
             return Outcome(name, Fate.IN_FLIGHT, f"being handled, attempt {attempt}")

@@ -413,12 +413,12 @@ class Inbox:
             return outcome
         for waiting in self.messages():
             if waiting.seq == message.seq:
-                return Outcome(self.name, Fate.IN_FLIGHT, "waits in the inbox")
+                return Outcome(self.role, Fate.IN_FLIGHT, "waits in the inbox")
         if not self.record.exact and not matches(self.pattern, message.topic):
             return None
         if (known := self.record.fate_of(message.seq)) is not None:
             fate, reason, at_ns = known
-            return Outcome(self.name, fate, reason, at_ns)
+            return Outcome(self.role, fate, reason, at_ns)
         return None
 
     def messages(self) -> list[Message]:

@@ -302,7 +302,10 @@ class JournalBroker(MemoryBroker):
             if feeder.members:
                 raise DuplicateName("subscriber", name)
             self._drop(feeder)
-            await feeder.aclose()
+            await feeder.stop()
+            # What it delivered stays on record.
+            await self.journal.flush()
+            feeder.let_go()
         return await self.journal.forget(name)
 
     def _drop(self, feeder: Feeder) -> None:

@@ -20,6 +20,8 @@ class Cursor:
         self.pattern = pattern
         self.high = high
         self.read = high
+        self.ahead = high
+        """How far it was read into memory: what lies there is handed out, whatever becomes of the journal."""
         self._line: deque[int] = deque()
         """Offered, in order; what is settled leaves when it comes to the front."""
         self._out: set[int] = set()

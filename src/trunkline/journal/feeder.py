@@ -123,7 +123,10 @@ class Feeder:
             self.cursor.start_at(await self._journal.in_thread(lambda reader: reader.last_before(since_ns)))
         name = self.cursor.name
         kept = await self._journal.in_thread(lambda reader: kept_for(reader, name))
-        known = {each.message.seq for each in kept}
+        # What a person gave back while this was on its way is here already.
+        here = {message.seq for message, _ in self._waiting}
+        kept = [each for each in kept if each.message.seq not in here]
+        known = here | {each.message.seq for each in kept}
         lost = [seq for seq in self.cursor.pending() if seq not in known]
         found = await self._journal.in_thread(lambda reader: reader.some(lost)) if lost else []
         self._waiting.extend((message, []) for message in found)
@@ -186,10 +189,6 @@ class Feeder:
         self._ledger.scribes.discard(self)
         self._journal.cursors.pop(self.cursor.name, None)
 
-    async def aclose(self) -> None:
-        await self.stop()
-        self.let_go()
-
     # What it gets
 
     def _take_up(self, kept: KeptMessage) -> None:
@@ -233,6 +232,7 @@ class Feeder:
         self.cursor.offer(message.seq)
         if self._kept and (kept := self._kept.pop(message.seq, None)) is not None:
             self._take_up(kept)
+            self._offer_waiting()
         else:
             inbox.offer(message)
 
@@ -243,13 +243,16 @@ class Feeder:
         if self._paused or self._ready is None:
             return
         self.part_from_abandoned()
+        self._offer_waiting()
+        if self._behind and self._reading is None and self.room > 0:
+            self._reading = asyncio.get_running_loop().create_task(self._catch_up(), name=f"feed {self.cursor.name}")
+
+    def _offer_waiting(self) -> None:
         while self._waiting and (inbox := self._free_member()) is not None:
             message, story = self._waiting.popleft()
             if story and inbox.custody is not None:
                 inbox.custody.inherit(message.seq, story)
             inbox.take_up(message)
-        if self._behind and self._reading is None and self.room > 0:
-            self._reading = asyncio.get_running_loop().create_task(self._catch_up(), name=f"feed {self.cursor.name}")
 
     @property
     def room(self) -> int:
@@ -274,6 +277,7 @@ class Feeder:
                     read = partial(Reader.some_after, pattern=cursor.pattern, after=cursor.read, limit=wanted)
                     found, self._ahead_upto = await self._journal.in_thread(read)
                     self._ahead.extend(found)
+                    cursor.ahead = max(cursor.read, *(message.seq for message in found)) if found else cursor.read
                     if self._ahead_upto <= cursor.read:
                         # There is nothing beyond, so this far everything was seen: numbers may be missing at the end.
                         self._ahead_upto = committed

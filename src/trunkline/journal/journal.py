@@ -35,7 +35,7 @@ log = logging.getLogger("trunkline.journal")
 
 LAST = (
     "SELECT max(n) FROM (SELECT (SELECT last FROM batches ORDER BY first DESC LIMIT 1) AS n"
-    " UNION ALL SELECT max(last) FROM quarantine"
+    " UNION ALL SELECT max(last) FROM quarantine UNION ALL SELECT max(last) FROM removals"
     " UNION ALL SELECT max(last) FROM files WHERE kind = 'messages' UNION ALL SELECT max(last) FROM fates"
     " UNION ALL SELECT max(high) FROM cursors UNION ALL SELECT max(seq) FROM dead_letters"
     " UNION ALL SELECT max(seq) FROM retries UNION ALL SELECT max(seq) FROM orphans"
@@ -264,7 +264,7 @@ class Journal:
         for name, pattern, high, pending in reader.query("SELECT name, pattern, high, pending FROM cursors"):
             running = self.cursors.get(name)
             low = min([high, *(seq - 1 for seq in unpack(pending))])
-            found.append(Progress(name, pattern, low, high if running is None else running.read))
+            found.append(Progress(name, pattern, low, high if running is None else max(running.read, running.ahead)))
         return found
 
     async def forget(self, name: str) -> bool:

@@ -1,0 +1,91 @@
+"""Dead letters on the command line: which there are, and giving them back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from trunkline.cli import show
+from trunkline.cli.access import owning, reading
+from trunkline.delivery.deadletters import Cause, DeadLetter
+from trunkline.journal.journal import Journal
+from trunkline.journal.ledger import decode_letter, readable
+from trunkline.journal.reader import Reader
+from trunkline.topic import matches
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """Which dead letters."""
+
+    pattern: str
+    subscriber: str | None
+    cause: Cause | None
+    message_id: str | None
+
+    def holds(self, letter: DeadLetter) -> bool:
+        return (
+            matches(self.pattern, letter.message.topic)
+            and self.subscriber in (None, letter.subscriber)
+            and self.cause in (None, letter.cause)
+            and self.message_id in (None, letter.message.id)
+        )
+
+    def find(self, reader: Reader) -> list[DeadLetter]:
+        rows = reader.query("SELECT letter FROM dead_letters ORDER BY at_ns")
+        letters = (readable(decode_letter, data, "a dead letter") for (data,) in rows)
+        return [letter for letter in letters if letter is not None and self.holds(letter)]
+
+
+def give_back(directory: Path, choice: Choice, dry_run: bool, json: bool) -> None:
+    """Let the subscribers have these dead letters when they next start, and say which those are."""
+    letters = _give_back(directory, choice, dry_run)
+    if json:
+        show.json({"dry_run": dry_run, "letters": [_told(letter) for letter in letters]})
+    else:
+        _print(letters, dry_run)
+
+
+def _give_back(directory: Path, choice: Choice, dry_run: bool) -> list[DeadLetter]:
+    if dry_run:
+        with reading(directory) as reader:
+            return choice.find(reader)
+    with (
+        owning("stop it, or have it do this: await bus.replay_dead(); --dry-run needs no turn"),
+        Journal(directory, threaded=False) as journal,
+    ):
+        chosen = choice.find(journal.reader)
+        journal.replay_dead([(letter.subscriber, letter.message.seq) for letter in chosen])
+        return chosen
+
+
+def _told(letter: DeadLetter) -> dict[str, object]:
+    message = letter.message
+    return {
+        "id": message.id,
+        "seq": message.seq,
+        "topic": message.topic,
+        "subscriber": letter.subscriber,
+        "cause": letter.cause.value,
+        "reason": letter.reason,
+        "died": show.time_of(letter.at_ns),
+    }
+
+
+def _print(letters: list[DeadLetter], dry_run: bool) -> None:
+    show.table(
+        "Dead letters",
+        ["died", "subscriber", "cause", "topic", "id", "reason"],
+        [
+            [show.time_of(each.at_ns), each.subscriber, each.cause, each.message.topic, each.message.id, each.reason]
+            for each in letters
+        ],
+    )
+    if not letters:
+        show.say("there are no such dead letters")
+    elif dry_run:
+        show.say(f"{show.count(len(letters), 'dead letter')} would go back")
+    else:
+        names = ", ".join(sorted({letter.subscriber for letter in letters}))
+        many = show.count(len(letters), "dead letter goes back", "dead letters go back")
+        show.say(f"{many} when who failed next starts: {show.plain(names)}")
