@@ -6,6 +6,7 @@ import ast
 import asyncio
 import inspect
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
@@ -16,6 +17,9 @@ import pytest
 
 import trunkline as tl
 from trunkline import errors, expression_code
+from trunkline.cli.journal import app as journal_app
+from trunkline.cli.main import run as run_command
+from trunkline.journal import JournalSettings, Retention, database, layout
 from trunkline.settings import Group
 
 ROOT = Path(__file__).parent.parent
@@ -23,6 +27,7 @@ DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 WITH_CODE = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 CONTINUES = "<!-- continues -->"
 
+CONSOLE = re.compile(r"^```console\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(rf"^(?P<mark>{CONTINUES}\n+)?```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 SOURCE = re.compile(r"`((?:[\w-]+/)*[\w-]+\.py)`")
@@ -56,6 +61,10 @@ PROGRAMS = [pytest.param(blocks, id=f"{name_of(path)}:{line}") for path in WITH_
 @pytest.mark.parametrize("blocks", PROGRAMS)
 def test_code_runs(blocks: list[CodeType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    execute(blocks)
+
+
+def execute(blocks: list[CodeType]) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}
 
     async def run() -> None:
@@ -69,6 +78,52 @@ def test_code_runs(blocks: list[CodeType], tmp_path: Path, monkeypatch: pytest.M
     else:
         for block in blocks:
             exec(block, names)
+
+
+# Sessions on the command line: a console block is run after the program before it, in the same directory
+
+
+def sessions(path: Path) -> Iterator[tuple[int, list[CodeType], str]]:
+    """The line a session begins at, the program before it, and the session."""
+    text = path.read_text()
+    for console in CONSOLE.finditer(text):
+        line = text.count("\n", 0, console.start()) + 1
+        *_, program = (blocks for begun, blocks in programs(path) if begun < line)
+        yield line, program, console["text"]
+
+
+SESSIONS = [
+    pytest.param(program, session, id=f"{name_of(path)}:{line}")
+    for path in WITH_CODE
+    for line, program, session in sessions(path)
+]
+
+
+@pytest.mark.parametrize(("program", "session"), SESSIONS)
+def test_sessions_show_what_is_to_be_seen(
+    program: list[CodeType],
+    session: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    execute(program)
+    for shown in session.split("$ ")[1:]:
+        command, _, wanted = shown.partition("\n")
+        words = shlex.split(command)
+        assert words.pop(0) == "trunkline"
+        capsys.readouterr()
+        run_command(words)
+        assert plain(capsys.readouterr().out) == plain(wanted), command
+
+
+def plain(output: str) -> list[str]:
+    """Lines without what differs from run to run: times, days, sizes, and the widths that depend on them."""
+    output = re.sub(r"\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d\.\d{3}Z)?", "TIME", output)
+    output = re.sub(r"[\d.,]+ (bytes|KiB|MiB)", "SIZE", output)
+    return [" ".join(line.split()) for line in output.splitlines() if line.strip()]
 
 
 def test_there_is_code_in_the_documents() -> None:
@@ -135,6 +190,38 @@ def test_settings_table() -> None:
         assert tl.Settings.load(environ={variable: default.lower()}) == tl.Settings()
 
 
+def test_journal_settings_tables() -> None:
+    for header, group in (
+        ("| setting | default | what it does |", JournalSettings()),
+        ("| rule | default | what it does |", Retention()),
+    ):
+        rows = table("docs/journal.md", header)
+        assert [(name, default) for name, default, _ in rows] == [(name, str(value)) for name, value in flat(group)]
+
+
+def test_journal_layout_tables() -> None:
+    assert f"layout version {layout.LAYOUT}" in (ROOT / "docs/journal.md").read_text()
+    for kind, schema in (("messages", layout.MESSAGES), ("fates", layout.FATES)):
+        rows = table("docs/journal.md", f"| column of {kind} | type | may be null | what it holds |")
+        assert [(name, kind) for name, kind, _, _ in rows] == [(field.name, str(field.type)) for field in schema]
+    # Null are those fields of a message that may be None.
+    nullable = {field.name for field in msgspec.structs.fields(tl.Message) if field.default is None}
+    rows = table("docs/journal.md", "| column of messages | type | may be null | what it holds |")
+    assert {name for name, _, null, _ in rows if null == "yes"} == nullable
+
+
+def test_journal_tables_table() -> None:
+    rows = table("docs/journal.md", "| table | a row is |")
+    assert [row[0] for row in rows] == re.findall(r"CREATE TABLE (\w+)", database.TABLES)
+    assert f"`user_version` is {database.VERSION}" in (ROOT / "docs/journal.md").read_text()
+
+
+def test_journal_commands_table() -> None:
+    rows = table("docs/journal.md", "| command | does |")
+    commands = [command.callback.__name__ for command in journal_app.registered_commands if command.callback]
+    assert [row[0] for row in rows] == commands
+
+
 def test_error_table() -> None:
     rows = table("docs/specification.md", "| error | kind of | retryable | what it says |")
     known = {
@@ -185,6 +272,8 @@ def test_layers_table() -> None:
 def test_options_tables() -> None:
     delivery = table("docs/guide.md", "| option | default | what it does |")
     assert {row[0] for row in delivery} == {*tl.Delivery.__struct_fields__, "concurrency", "timeout_s"}
+    durable = table("docs/journal.md", "| option | for a durable subscription |")
+    assert {row[0] for row in durable} - {"priority, ttl"} <= set(tl.Delivery.__struct_fields__)
     rules = table("docs/guide.md", "| filter of a rule | fits |")
     assert {row[0] for row in rules} == set(tl.Rule.__struct_fields__) - {"id", "handler", "priority", "enabled"}
 

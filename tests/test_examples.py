@@ -88,6 +88,18 @@ SHOWS = {
         "blocking: it rains",
         "blocking: balanced True, left unfinished []",
     ],
+    "durable": [
+        "  a1: packed a tea",
+        "  a2: packed a cup",
+        "  a3: begun, and then the power goes",
+        "  on disk: a1 delivered, a2 delivered, a3 in flight, a4 in flight, a5 in flight",
+        "  a3: packed a tea",
+        "  a5: packed a cup",
+        "  on disk: a1 delivered, a2 delivered, a3 delivered, a4 dead, a5 delivered",
+        "  a4: packed a hat",
+        "  1 dead letter replayed",
+        "  on disk: a1 delivered, a2 delivered, a3 delivered, a4 delivered, a5 delivered",
+    ],
     "demo": [
         "  orders placed, each priced by request  60",
         "  billed at the second attempt           6",

@@ -7,15 +7,16 @@ import sys
 from types import ModuleType
 
 import trunkline as tl
-from trunkline import hooks
+from trunkline import hooks, journal
 
 PUBLIC = """
     Account Attempt Backpressure BackpressureTimeout BlockingBus BlockingStream Broker Bus BusClosed Cause
     CircuitOpen Closed Congested DeadLetter Delivery DuplicateName EncodeError Explanation Fate Feature Fields
     Handler HandlerTimeout History HookFailed InboxFull InvalidExpression InvalidMessage InvalidPayload
-    InvalidPriority InvalidSettings InvalidTopic InvalidTtl MemoryBroker Message MessageExpired MessageTooLarge
-    MessageType MissingCorrelationId MissingExtra Nacked NotAcknowledged NotHandled Orphan Orphans Outcome Overflow
-    PartlyRefused PayloadError Priority RateLimited RecordingBroker Refused Reject RequestError RequestFailed
+    InvalidPriority InvalidSettings InvalidTopic InvalidTtl JournalDamaged JournalError JournalLocked
+    JournalUnusable MemoryBroker Message MessageExpired MessageTooLarge MessageType MissingCorrelationId
+    MissingExtra Nacked NotAcknowledged NotHandled NotStored Orphan Orphans Outcome Overflow PartlyRefused
+    PayloadError Pipeline Priority RateLimited RecordingBroker Refused Reject Replayed RequestError RequestFailed
     RequestTimeout Retry Rule Settings Stats Stream StreamClosed StreamEmpty Subscription ThreadDoor TrunklineError
     Unfinished UnknownHandler UnknownScheme Unsupported UsageError World connect connect_blocking endpoint
 """
@@ -23,6 +24,8 @@ PUBLIC = """
 HOOKS = """
     Batch Breaker CircuitBreaker Compress Forward Hook Log Metrics Persist Rate RateLimit Stage Store TRACE Trace each
 """
+
+JOURNAL = "Journal JournalBroker JournalSettings Reader Retention Sync"
 
 HEAVY = "zmq pyarrow opentelemetry prometheus_client uvloop numpy pyspark jupyter_client pytest"
 
@@ -48,6 +51,11 @@ def test_public_names() -> None:
 def test_public_hooks() -> None:
     assert tl.hooks is hooks
     assert names(hooks) == set(HOOKS.split())
+
+
+def test_public_names_of_the_journal() -> None:
+    assert tl.journal is journal
+    assert names(journal) == set(JOURNAL.split())
 
 
 def test_every_name_says_where_it_is_from() -> None:

@@ -39,6 +39,7 @@ SAMPLES: list[TrunklineError] = [
     errors.InboxFull("billing", 100),
     errors.CircuitOpen("pricing", 12.5),
     errors.RateLimited("topic 'a'", 0.25),
+    errors.NotStored("the disk is full"),
     errors.HookFailed("Compress", ValueError("bad level")),
     errors.PartlyRefused([(MESSAGE, errors.InboxFull("billing", 100))], 3),
     errors.RequestError("something", "r1"),
@@ -49,6 +50,10 @@ SAMPLES: list[TrunklineError] = [
     errors.NotAcknowledged(30.0),
     errors.Nacked("not now"),
     errors.Reject("never"),
+    errors.JournalError("something"),
+    errors.JournalLocked("shop", 4711),
+    errors.JournalUnusable("shop", "there is no journal here"),
+    errors.JournalDamaged(11, 20, "orders.placed", "its checksum does not fit"),
     errors.StreamEmpty("orders.>#1"),
     errors.Closed("something"),
     errors.BusClosed("bus"),
@@ -134,6 +139,11 @@ def test_a_message_begins_with_the_words_people_look_for(error: TrunklineError, 
         (errors.InboxFull("billing", 100), ["billing", "100", "reject"]),
         (errors.CircuitOpen("pricing", 12.5), ["pricing", "12.5 s"]),
         (errors.RateLimited("topic 'a'", 0.25), ["topic 'a'", "0.25 s"]),
+        (errors.NotStored("the disk is full"), ["nobody has seen it", "the disk is full"]),
+        (errors.JournalLocked("shop", 4711), ["shop", "the process 4711", "reading needs no turn"]),
+        (errors.JournalLocked("shop", None), ["shop", "another process"]),
+        (errors.JournalUnusable("shop", "there is no journal here"), ["shop", "there is no journal here"]),
+        (errors.JournalDamaged(11, 20, "orders.placed", "broken"), ["11 to 20", "orders.placed", "broken"]),
         (errors.HookFailed("Compress", ValueError("bad level")), ["Compress", "ValueError: bad level"]),
         (errors.PartlyRefused([(MESSAGE, errors.InboxFull("b", 1))], 3), ["1 of 3", "the inbox of b is full"]),
         (errors.RequestFailed("r1", "KeyError", "'a1'"), ["KeyError: 'a1'"]),
@@ -175,6 +185,13 @@ def test_errors_carry_their_data_in_fields() -> None:
     full = errors.InboxFull("billing", 100)
     partly = errors.PartlyRefused([(MESSAGE, full)], 3)
     assert partly.refused == ((MESSAGE, full),)
+    assert errors.NotStored("the disk is full").why == "the disk is full"
+    locked = errors.JournalLocked("shop", 4711)
+    assert (locked.path, locked.pid) == ("shop", 4711)
+    unusable = errors.JournalUnusable("shop", "no permission")
+    assert (unusable.path, unusable.why) == ("shop", "no permission")
+    damaged = errors.JournalDamaged(11, 20, "orders.placed", "broken")
+    assert (damaged.first, damaged.last, damaged.where, damaged.why) == (11, 20, "orders.placed", "broken")
 
 
 def test_what_may_succeed_later_says_so() -> None:
@@ -188,6 +205,8 @@ def test_what_may_succeed_later_says_so() -> None:
         "RateLimited",
         "RequestTimeout",
         "HandlerTimeout",
+        "NotStored",
+        "JournalLocked",
     }
 
 

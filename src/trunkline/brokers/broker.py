@@ -142,6 +142,10 @@ class Broker(abc.ABC):
         """How a topic is published that is stored before it is handed out; None if it is not stored."""
         return None
 
+    async def forget(self, name: str) -> bool:
+        """Remove a durable subscription for good; False if there is none. Its subscribers must have left."""
+        raise Unsupported(self.name, Feature.DURABLE.value)
+
     def pause(self) -> None:
         """Hand out nothing more of what is stored: the bus is about to close."""
         return

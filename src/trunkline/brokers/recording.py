@@ -52,6 +52,9 @@ class RecordingBroker(Broker):
     def lane(self, topic: str) -> Lane | None:
         return self.inner.lane(topic)
 
+    async def forget(self, name: str) -> bool:
+        return await self.inner.forget(name)
+
     def pause(self) -> None:
         self.inner.pause()
 

@@ -138,6 +138,13 @@ class Bus(Handling):
         waiting = (message for inbox in self.broker.roster for message in inbox.messages())
         return next((message for message in waiting if message.id == message_id), None)
 
+    async def forget_durable(self, name: str) -> bool:
+        """Remove the durable subscription of this name or group for good; False if there is none.
+
+        Its subscribers must have left. Retention keeps nothing for it any more.
+        """
+        return await self.broker.forget(name)
+
     # Replay
 
     async def replay_dead(

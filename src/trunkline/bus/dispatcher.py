@@ -100,7 +100,7 @@ class Handler:
 
     @property
     def busy(self) -> bool:
-        return bool(self._stream.account().in_flight)
+        return self._stream.busy
 
     async def aclose(self) -> None:
         """Stop at once. What is being handled is interrupted and, like what waits, gets its fate."""

@@ -62,7 +62,7 @@ class Pipeline:
         content_type = RAW
         if payload.__class__ is not bytes:
             body, content_type = encode(payload, bus.settings.content_type)
-        if len(body) > bus.small:
+        if len(body) > bus.settings.max_message_bytes:
             await self._until(0)
             return await bus.publish(topic, payload)
         now_ns = bus.time_ns()

@@ -95,7 +95,8 @@ class Publishing:
     def count_stored(self, messages: Sequence[Message]) -> None:
         """A pipeline's messages are stored and handed out."""
         self._out.total += len(messages)
-        self._out.history.add_many(messages)
+        for message in messages:
+            self._out.history.remember(message)
         lane = self.broker.lane(messages[0].topic)
         if lane is not None and not lane.heard:
             self._out.unrouted += len(messages)

@@ -15,7 +15,7 @@ from trunkline.delivery.limits import Buckets, Rate
 from trunkline.errors import Closed, TrunklineError, UsageError
 from trunkline.journal.reader import Reader
 from trunkline.message import Message
-from trunkline.topic import matches, validate_pattern, validate_topic
+from trunkline.topic import DEAD_PREFIX, REPLIES, matches, validate_pattern, validate_topic
 
 if TYPE_CHECKING:
     from trunkline.bus.bus import Bus
@@ -25,6 +25,7 @@ T = TypeVar("T")
 REPLAYED_FROM = "replayed-from"
 """The header of a message that is published again: the number it had the first time."""
 CHUNK = 1000
+OWN = (REPLIES, DEAD_PREFIX)
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -135,6 +136,9 @@ async def replay(
         end = reader.last() if last is None else min(last, reader.last())
         messages = reader.messages(pattern, first=first, last=end, since=since, until=until)
         async for message in _in_thread(messages):
+            if not pattern.startswith("_") and message.topic.startswith(OWN):
+                # Answers and notices of then are for nobody now.
+                continue
             ids.append(message.id)
             if dry_run:
                 continue

@@ -215,6 +215,11 @@ class Stream:
                 inbox.idle = asyncio.Event()
             await inbox.idle.wait()
 
+    @property
+    def busy(self) -> bool:
+        """Whether something is in flight here, or on its way."""
+        return bool(self._inbox.in_flight)
+
     async def drained(self) -> None:
         """After `stop`: return when everything was taken and worked on, or at once if nobody takes from it."""
         inbox = self._inbox

@@ -67,6 +67,17 @@ class DurableStream(Stream):
     """A stream whose cursor is in the journal. What is not acknowledged comes again, also after a restart."""
 
     opening: asyncio.Future[None] | None = None
+    feeder: Feeder
+
+    @property
+    def busy(self) -> bool:
+        return super().busy or not self.feeder.idle
+
+    async def quiet(self) -> None:
+        """Return when nothing is in flight here, and nothing in the journal waits for this subscription."""
+        while self.busy:
+            await super().quiet()
+            await self.feeder.quiet()
 
     async def opened(self) -> None:
         if self.opening is not None:
@@ -243,6 +254,7 @@ class JournalBroker(MemoryBroker):
             self._register(feeder)
         stream.keep_exact()
         assert isinstance(stream, DurableStream)
+        stream.feeder = feeder
         stream.opening = feeder.join(inbox)
         self._member_of[inbox.name] = feeder
         return stream

@@ -22,6 +22,8 @@ class Cursor:
         self.read = high
         self.ahead = high
         """How far it was read into memory: what lies there is handed out, whatever becomes of the journal."""
+        self.reading = False
+        """Whether somebody is about to take more of it into memory."""
         self._line: deque[int] = deque()
         """Offered, in order; what is settled leaves when it comes to the front."""
         self._out: set[int] = set()

@@ -75,6 +75,8 @@ class Feeder:
         self._ahead: deque[Message] = deque()
         """Read, and not offered yet."""
         self._ahead_upto = cursor.read
+        self._given: set[int] = set()
+        """Given back by a person before it was ready."""
         self._kept: dict[int, KeptMessage] = {}
         """Failed before the last restart, and not read again yet."""
         self._delivered: list[int] = []
@@ -88,6 +90,7 @@ class Feeder:
         """Settled since the last look for room."""
         self._enough = 1
         self._looking = False
+        self._quiet: list[asyncio.Future[None]] = []
 
     def register(self) -> None:
         """From now on the journal asks it what to write, and keeps what it has not read."""
@@ -112,6 +115,7 @@ class Feeder:
         return self._ready
 
     def _opened(self, ready: asyncio.Task[None]) -> None:
+        self._note_idle()
         # A handler does not wait for it: without this, nobody would hear.
         if not ready.cancelled() and (error := ready.exception()) is not None:
             log.error("the durable subscription %s could not be opened: %s", self.cursor.name, error)
@@ -124,9 +128,8 @@ class Feeder:
         name = self.cursor.name
         kept = await self._journal.in_thread(lambda reader: kept_for(reader, name))
         # What a person gave back while this was on its way is here already.
-        here = {message.seq for message, _ in self._waiting}
-        kept = [each for each in kept if each.message.seq not in here]
-        known = here | {each.message.seq for each in kept}
+        kept = [each for each in kept if each.message.seq not in self._given]
+        known = self._given | {each.message.seq for each in kept}
         lost = [seq for seq in self.cursor.pending() if seq not in known]
         found = await self._journal.in_thread(lambda reader: reader.some(lost)) if lost else []
         self._waiting.extend((message, []) for message in found)
@@ -147,6 +150,7 @@ class Feeder:
 
     def part(self, inbox: Inbox) -> None:
         self.members.remove(inbox)
+        self._note_idle()
         self._measure()
 
     def part_from_abandoned(self) -> None:
@@ -172,6 +176,7 @@ class Feeder:
     def pause(self) -> None:
         """Offer nothing more: what is not taken stays in the journal."""
         self._paused = True
+        self._note_idle()
 
     async def stop(self) -> None:
         """Hand out nothing more, and wait for nothing more."""
@@ -208,6 +213,8 @@ class Feeder:
     def give_again(self, message: Message) -> None:
         """A dead letter is to be handled once more."""
         self.cursor.give_again(message.seq)
+        if self._ready is None or not self._ready.done():
+            self._given.add(message.seq)
         self._waiting.appendleft((message, []))
         self.feed()
 
@@ -275,9 +282,11 @@ class Feeder:
                     wanted = max(self.room, READ_AHEAD)
                     committed = self._journal.intake.committed
                     read = partial(Reader.some_after, pattern=cursor.pattern, after=cursor.read, limit=wanted)
+                    cursor.reading = True
                     found, self._ahead_upto = await self._journal.in_thread(read)
                     self._ahead.extend(found)
-                    cursor.ahead = max(cursor.read, *(message.seq for message in found)) if found else cursor.read
+                    cursor.ahead = found[-1].seq if found else cursor.read
+                    cursor.reading = False
                     if self._ahead_upto <= cursor.read:
                         # There is nothing beyond, so this far everything was seen: numbers may be missing at the end.
                         self._ahead_upto = committed
@@ -296,7 +305,9 @@ class Feeder:
             log.error("%s cannot read on in the journal, and tries again in %g s: %s", self.cursor.name, AGAIN_S, error)
             asyncio.get_running_loop().call_later(AGAIN_S, self.feed)
         finally:
+            cursor.reading = False
             self._reading = None
+            self._note_idle()
 
     # What becomes of it: the ledger of its members
 
@@ -319,7 +330,29 @@ class Feeder:
     def _settle(self, seq: int, fate: Fate, reason: str) -> None:
         self._ledger.fate(self.cursor.name, self.cursor.pattern, fate, seq, seq, 1, reason, self._world.time_ns())
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits for it in the journal, or nothing more will be taken from there."""
+        ready = self._ready is not None and self._ready.done()
+        return self._paused or not self.members or (ready and not (self._behind or self._waiting or self.cursor.out))
+
+    async def quiet(self) -> None:
+        """Return when it is idle."""
+        while not self.idle:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._quiet.append(waiter)
+            await waiter
+
+    def _note_idle(self) -> None:
+        if self._quiet and self.idle:
+            waiters, self._quiet = self._quiet, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
     def _room_again(self, inbox: Inbox) -> None:
+        if self._quiet:
+            self._note_idle()
         self._ledger.schedule()
         if self._behind or self._waiting:
             # Worth a look when a good part of what was in is out again, or there is nothing left to take.

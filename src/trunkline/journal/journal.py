@@ -264,7 +264,8 @@ class Journal:
         for name, pattern, high, pending in reader.query("SELECT name, pattern, high, pending FROM cursors"):
             running = self.cursors.get(name)
             low = min([high, *(seq - 1 for seq in unpack(pending))])
-            found.append(Progress(name, pattern, low, high if running is None else max(running.read, running.ahead)))
+            read = high if running is None else max(running.read, running.ahead)
+            found.append(Progress(name, pattern, low, read, running is not None and running.reading))
         return found
 
     async def forget(self, name: str) -> bool:

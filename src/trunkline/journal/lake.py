@@ -16,12 +16,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from msgspec.structs import astuple
 
-from trunkline.errors import JournalDamaged, JournalUnusable
+from trunkline.errors import JournalDamaged, JournalUnusable, MissingExtra
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+except ImportError as error:  # pragma: no cover  # depends on what is installed
+    raise MissingExtra("journal", "the lake (Parquet files, Arrow batches)") from error
+
 from trunkline.journal.layout import FATES, LAYOUT, LAYOUT_KEY, MESSAGES, fit
 from trunkline.journal.reader import FILE_BATCH, FILE_COLUMNS, File, Range, cut
 from trunkline.topic import EVERYTHING, is_wild, matches
@@ -29,7 +34,6 @@ from trunkline.topic import EVERYTHING, is_wild, matches
 SCHEMAS = {"messages": MESSAGES, "fates": FATES}
 GROUP_ROWS = 20_000
 """Small enough to be read one by one by a subscriber that catches up, large enough to compress well."""
-DAY_NS = 86_400_000_000_000
 
 
 def day_of(at_ns: int) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 
 from trunkline.errors import JournalLocked, JournalUnusable
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover  # not on Windows
+    fcntl = None  # type: ignore[assignment]  # asked for before it is used
 
 FILE = "journal.lock"
 
@@ -19,6 +23,8 @@ class Lock:
     def take(self) -> None:
         """Own the journal; raises JournalLocked with the owner's pid."""
         path = self._directory / FILE
+        if fcntl is None:
+            raise JournalUnusable(str(self._directory), "a journal needs the file locks of a POSIX system")
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:

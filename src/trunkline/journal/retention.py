@@ -51,6 +51,8 @@ class Progress(msgspec.Struct, frozen=True):
     pattern: str
     low: int
     read: int
+    reading: bool = False
+    """Nobody can tell how far, at this moment."""
 
 
 def plan(reader: Reader, settings: JournalSettings, now_ns: int, progress: list[Progress]) -> list[Remove]:
@@ -66,6 +68,9 @@ def plan(reader: Reader, settings: JournalSettings, now_ns: int, progress: list[
                 # Those after it are as unread.
                 break
             behind = [each for each in readers if each.read < piece.last]
+            if any(each.reading for each in behind):
+                # What is lost to whom is not known yet: another time.
+                break
             unread = tuple(_unread(reader, piece, each) for each in behind)
             removes.append(Remove(topic, piece.path, piece.first, piece.last, piece.count, why, unread))
     return removes

@@ -39,7 +39,7 @@ ASIDE = "damaged"
 COPY = "old.db"
 LAKE = ("messages", "fates")
 MAX_COMPLAINTS = 10
-PROBES = 4096
+PROBES = 256
 """So often an unreadable stretch is halved: what can be read in between is found if it is no smaller than that."""
 BEYOND = 1_000_000
 """How far beyond the last number that is known a table is searched."""
@@ -562,9 +562,10 @@ class _Repair:
         self._work.mkdir()
         fresh = files.open_for_writing(self._work, Sync.DISK)
         try:
-            with contextlib.closing(self._source(fresh)) as source:
-                for table in _shapes():
-                    self._save(source, fresh, table)
+            if (self._folder / files.FILE).exists():
+                with contextlib.closing(self._source(fresh)) as source:
+                    for table in _shapes():
+                        self._save(source, fresh, table)
         finally:
             fresh.close()
         # The old log first: it must never meet the new database.
@@ -579,7 +580,6 @@ class _Repair:
             part = self._folder / f"{files.FILE}{suffix}"
             if part.exists():
                 shutil.copyfile(part, f"{copy}{suffix}")
-        copy.touch()
         if not _can_be_asked(copy):
             fresh.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             _put_right(copy, (self._work / files.FILE).read_bytes()[: files.PAGE_BYTES])

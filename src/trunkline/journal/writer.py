@@ -43,6 +43,9 @@ class Call(Generic[T]):
         self._result = self._function(database)
 
     def done(self, error: Exception | None) -> None:
+        if not self.future.set_running_or_notify_cancel():
+            # Whoever waited has gone.
+            return
         if error is None:
             self.future.set_result(self._result)
         else:
@@ -159,5 +162,9 @@ class Writer:
 
     def _finish(self, jobs: Sequence[Job], error: Exception | None) -> None:
         for job in jobs:
-            job.done(error)
+            try:
+                job.done(error)
+            except Exception:
+                # Others wait for this thread.
+                log.exception("%s: somebody could not be told of a commit", self._directory)
         self._after(jobs, error)
