@@ -161,16 +161,20 @@ def test_closing_tells_everybody_whose_message_was_under_way(tmp_path: Path) -> 
     """A pipeline that nobody waits for any more must not keep another publisher from hearing of its message."""
 
     async def main() -> None:
-        async with tl.connect("memory:", journal=tmp_path) as bus:
-            for topic in ("work", "other"):
-                await bus.publish(topic, b"first")
-            pipe = bus.pipeline()
-            await pipe.publish("work", b"second")
-            waiting = asyncio.create_task(bus.publish("other", b"second"))
-            await asyncio.sleep(0)
-        async with asyncio.timeout(5):
-            await waiting
-        assert pipe.in_flight == 0
+        with Journal(tmp_path) as journal:
+            async with tl.connect("memory:", journal=journal) as bus:
+                for topic in ("work", "other"):
+                    await bus.publish(topic, b"first")
+                slow = threading.Event()
+                journal.writer.call(lambda database: slow.wait(10))
+                pipe = bus.pipeline()
+                await pipe.publish("work", b"second")
+                waiting = asyncio.create_task(bus.publish("other", b"second"))
+                # The disk is done with them when the bus has closed its doors, and waits for the disk.
+                asyncio.get_running_loop().call_later(0.2, slow.set)
+            async with asyncio.timeout(5):
+                await waiting
+            assert pipe.in_flight == 0
 
     asyncio.run(main())
 
@@ -180,18 +184,19 @@ def test_who_gives_up_waiting_does_not_stop_the_writer(tmp_path: Path) -> None:
 
     async def main() -> None:
         with Journal(tmp_path) as journal:
-            async with tl.connect("memory:", journal=journal) as bus:
-                slow = threading.Event()
-                journal.writer.call(lambda database: slow.wait(10))
-                flush = asyncio.create_task(bus.flush())
-                forget = asyncio.create_task(journal.forget("nobody"))
-                await asyncio.sleep(0)
-                for task in (flush, forget):
-                    task.cancel()
-                await asyncio.gather(flush, forget, return_exceptions=True)
-                slow.set()
-                async with asyncio.timeout(5):
-                    await bus.publish("work", b"next")
+            bus = tl.connect("memory:", journal=journal)
+            slow = threading.Event()
+            journal.writer.call(lambda database: slow.wait(10))
+            waiting = [asyncio.create_task(bus.flush()), asyncio.create_task(journal.forget("nobody"))]
+            await asyncio.sleep(0)
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            slow.set()
+            async with asyncio.timeout(5):
+                await bus.publish("work", b"next")
+            # Only now: without its writer, a bus would close for ever.
+            await bus.aclose()
 
     asyncio.run(main())
 

@@ -1,4 +1,4 @@
-"""The cursor of a durable subscription beside a model of sets: nothing out is forgotten, nothing settled comes again."""
+"""The cursor of a durable subscription beside a model of sets: nothing out is forgotten, nothing done comes again."""
 
 from __future__ import annotations
 

@@ -42,28 +42,33 @@ async def publish(bus: tl.Bus, topic: str, *payloads: object) -> None:
 
 @slowly
 async def test_what_is_published_comes_once_and_in_order(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
-    async with Place(simulation, tmp_path, slow=slow).bus() as bus:
-        async with bus.subscribe("a.*", durable=True, name="x") as stream:
-            await publish(bus, "a.b", *range(20))
-            await publish(bus, "b.b", "not for it")
-            await bus.publish_many("a.c", [b"20", b"21"])
-            got = await take(stream, 22)
-            assert texts(got) == [str(number) for number in range(22)]
-            assert seqs(got) == sorted(seqs(got))
-            await nothing_more(stream)
+    async with (
+        Place(simulation, tmp_path, slow=slow).bus() as bus,
+        bus.subscribe("a.*", durable=True, name="x") as stream,
+    ):
+        await publish(bus, "a.b", *range(20))
+        await publish(bus, "b.b", "not for it")
+        await bus.publish_many("a.c", [b"20", b"21"])
+        got = await take(stream, 22)
+        assert texts(got) == [str(number) for number in range(22)]
+        assert seqs(got) == sorted(seqs(got))
+        await nothing_more(stream)
 
 
 async def test_it_is_on_disk_before_anybody_sees_it(simulation: Simulation, tmp_path: Path) -> None:
     place = Place(simulation, tmp_path, slow=True)
-    async with place.bus() as bus:
-        async with bus.subscribe("a") as plain, bus.subscribe("a", durable=True, name="x") as durable:
-            publishing = asyncio.create_task(publish(bus, "a", *range(5)))
-            for stream in (plain, durable):
-                got = await stream.recv()
-                assert got is not None
-                with place.reader() as reader:
-                    assert got in list(reader.messages())
-            await publishing
+    async with (
+        place.bus() as bus,
+        bus.subscribe("a") as plain,
+        bus.subscribe("a", durable=True, name="x") as durable,
+    ):
+        publishing = asyncio.create_task(publish(bus, "a", *range(5)))
+        for stream in (plain, durable):
+            got = await stream.recv()
+            assert got is not None
+            with place.reader() as reader:
+                assert got in list(reader.messages())
+        await publishing
 
 
 @slowly
@@ -211,18 +216,20 @@ async def test_nothing_is_missed_between_the_past_and_the_present(simulation: Si
 async def test_a_slow_subscriber_keeps_nobody_waiting(
     simulation: Simulation, tmp_path: Path, sealed: bool, slow: bool
 ) -> None:
-    async with Place(simulation, tmp_path, slow=slow, seal_rows=8).bus() as bus:
-        async with bus.subscribe("a", durable=True, name="x", capacity=3) as stream:
-            before = simulation.now()
-            await publish(bus, "a", *range(60))
-            assert simulation.now() - before < 5
-            assert stream.account().accepted <= 3
-            if sealed:
-                tend(bus, everything=True)
-                assert journal_of(bus).reader.query("SELECT count(*) FROM batches") == [(0,)]
-            await publish(bus, "a", *range(60, 80))
-            assert texts(await take(stream, 80)) == [str(number) for number in range(80)]
-            await nothing_more(stream)
+    async with (
+        Place(simulation, tmp_path, slow=slow, seal_rows=8).bus() as bus,
+        bus.subscribe("a", durable=True, name="x", capacity=3) as stream,
+    ):
+        before = simulation.now()
+        await publish(bus, "a", *range(60))
+        assert simulation.now() - before < 5
+        assert stream.account().accepted <= 3
+        if sealed:
+            tend(bus, everything=True)
+            assert journal_of(bus).reader.query("SELECT count(*) FROM batches") == [(0,)]
+        await publish(bus, "a", *range(60, 80))
+        assert texts(await take(stream, 80)) == [str(number) for number in range(80)]
+        await nothing_more(stream)
 
 
 async def test_it_catches_up_while_everything_moves(simulation: Simulation, tmp_path: Path) -> None:
@@ -252,12 +259,14 @@ async def test_it_catches_up_while_everything_moves(simulation: Simulation, tmp_
 
 async def test_a_place_that_is_free_is_filled(simulation: Simulation, tmp_path: Path) -> None:
     """A worker does not stand idle beside messages that wait, because others take long."""
-    async with Place(simulation, tmp_path).bus() as bus:
-        async with bus.subscribe("a", durable=True, name="x", capacity=8, lease_s=1000) as stream:
-            await publish(bus, "a", *range(20))
-            held = await take(stream, 8, ack=False)
-            stream.ack(held[0])
-            assert texts(await take(stream, 1, timeout_s=10)) == ["8"]
+    async with (
+        Place(simulation, tmp_path).bus() as bus,
+        bus.subscribe("a", durable=True, name="x", capacity=8, lease_s=1000) as stream,
+    ):
+        await publish(bus, "a", *range(20))
+        held = await take(stream, 8, ack=False)
+        stream.ack(held[0])
+        assert texts(await take(stream, 1, timeout_s=10)) == ["8"]
 
 
 async def test_more_members_than_room_for_each_are_fed(simulation: Simulation, tmp_path: Path) -> None:
@@ -322,30 +331,34 @@ async def test_recorded_and_durable_topics_in_one_subscription(
     simulation: Simulation, tmp_path: Path, slow: bool
 ) -> None:
     """What is recorded is given on before it is written, and must not make the rest look old."""
-    async with Place(simulation, tmp_path, slow=slow, durable=("a.>",), recorded=(">",)).bus() as bus:
-        async with bus.subscribe(">", durable=True, name="x") as stream:
-            await asyncio.sleep(1)
-            async with asyncio.TaskGroup() as group:
-                for number in range(20):
-                    group.create_task(bus.publish("a.1", f"a{number}".encode()))
-                    group.create_task(bus.publish("b.1", f"b{number}".encode()))
-                    await asyncio.sleep(simulation.random.choice([0, 0.001, 0.01]))
-            got = await take(stream, 40)
-            assert sorted(texts(got)) == sorted(f"{kind}{number}" for kind in "ab" for number in range(20))
-            await nothing_more(stream)
+    async with (
+        Place(simulation, tmp_path, slow=slow, durable=("a.>",), recorded=(">",)).bus() as bus,
+        bus.subscribe(">", durable=True, name="x") as stream,
+    ):
+        await asyncio.sleep(1)
+        async with asyncio.TaskGroup() as group:
+            for number in range(20):
+                group.create_task(bus.publish("a.1", f"a{number}".encode()))
+                group.create_task(bus.publish("b.1", f"b{number}".encode()))
+                await asyncio.sleep(simulation.random.choice([0, 0.001, 0.01]))
+        got = await take(stream, 40)
+        assert sorted(texts(got)) == sorted(f"{kind}{number}" for kind in "ab" for number in range(20))
+        await nothing_more(stream)
 
 
 async def test_a_recorded_topic_is_never_left_behind(simulation: Simulation, tmp_path: Path) -> None:
     """Given on while the subscription was reading, written after it had read: it must be found all the same."""
-    async with Place(simulation, tmp_path, slow=True, durable=(), recorded=(">",)).bus() as bus:
-        async with bus.subscribe("a", durable=True, name="x", capacity=3) as stream:
-            got = []
-            publishing = asyncio.create_task(publish(bus, "a", *range(100)))
-            for _ in range(100):
-                got += await take(stream, 1)
-                await asyncio.sleep(simulation.random.choice([0, 0, 0.001, 0.01]))
-            await publishing
-            assert texts(got) == [str(number) for number in range(100)]
+    async with (
+        Place(simulation, tmp_path, slow=True, durable=(), recorded=(">",)).bus() as bus,
+        bus.subscribe("a", durable=True, name="x", capacity=3) as stream,
+    ):
+        got = []
+        publishing = asyncio.create_task(publish(bus, "a", *range(100)))
+        for _ in range(100):
+            got += await take(stream, 1)
+            await asyncio.sleep(simulation.random.choice([0, 0, 0.001, 0.01]))
+        await publishing
+        assert texts(got) == [str(number) for number in range(100)]
 
 
 async def test_everything_in_one_subscription(simulation: Simulation, tmp_path: Path) -> None:
@@ -436,7 +449,10 @@ async def test_members_come_and_go(simulation: Simulation, tmp_path: Path, slow:
 async def test_who_lets_its_lease_end_loses_it_to_another(simulation: Simulation, tmp_path: Path) -> None:
     async with Place(simulation, tmp_path).bus() as bus:
         options: Any = {"durable": True, "group": "g", "lease_s": 5, "retry": tl.Retry(delay_s=1, jitter=0)}
-        async with bus.subscribe("a", name="dead", **options) as dead, bus.subscribe("a", name="well", **options) as well:
+        async with (
+            bus.subscribe("a", name="dead", **options) as dead,
+            bus.subscribe("a", name="well", **options) as well,
+        ):
             await publish(bus, "a", 1, 2, 3, 4)
             lost = await take(dead, 2, ack=False)
             await take(well, 2)
@@ -459,62 +475,70 @@ async def test_what_a_leaver_had_keeps_its_order(simulation: Simulation, tmp_pat
 
 
 async def test_a_filter_on_a_durable_subscription(simulation: Simulation, tmp_path: Path) -> None:
-    async with Place(simulation, tmp_path).bus() as bus:
-        async with bus.subscribe("a", durable=True, name="x", where="payload.n > 2", capacity=2) as stream:
-            for number in range(6):
-                await bus.publish("a", {"n": number})
-            got = await take(stream, 3)
-            assert [each.decode()["n"] for each in got] == [3, 4, 5]
-            await journal_of(bus).flush()
-            fates = [
-                outcome.fate
-                for each in journal_of(bus).reader.messages("a")
-                for outcome in journal_of(bus).reader.outcomes(each)
-            ]
-            assert fates == [tl.Fate.FILTERED] * 3 + [tl.Fate.DELIVERED] * 3
-            assert journal_of(bus).progress(journal_of(bus).reader)[0].low == 6
+    async with (
+        Place(simulation, tmp_path).bus() as bus,
+        bus.subscribe("a", durable=True, name="x", where="payload.n > 2", capacity=2) as stream,
+    ):
+        for number in range(6):
+            await bus.publish("a", {"n": number})
+        got = await take(stream, 3)
+        assert [each.decode()["n"] for each in got] == [3, 4, 5]
+        await journal_of(bus).flush()
+        fates = [
+            outcome.fate
+            for each in journal_of(bus).reader.messages("a")
+            for outcome in journal_of(bus).reader.outcomes(each)
+        ]
+        assert fates == [tl.Fate.FILTERED] * 3 + [tl.Fate.DELIVERED] * 3
+        assert journal_of(bus).progress(journal_of(bus).reader)[0].low == 6
 
 
 async def test_an_id_comes_once(simulation: Simulation, tmp_path: Path) -> None:
-    async with Place(simulation, tmp_path).bus() as bus:
-        async with bus.subscribe("a", durable=True, name="x", dedupe_s=60) as stream:
-            for _ in range(3):
-                await bus.publish("a", b"1", id="the same")
-            await bus.publish("a", b"2", id="another")
-            assert texts(await take(stream, 2)) == ["1", "2"]
-            await nothing_more(stream, 1)
+    async with (
+        Place(simulation, tmp_path).bus() as bus,
+        bus.subscribe("a", durable=True, name="x", dedupe_s=60) as stream,
+    ):
+        for _ in range(3):
+            await bus.publish("a", b"1", id="the same")
+        await bus.publish("a", b"2", id="another")
+        assert texts(await take(stream, 2)) == ["1", "2"]
+        await nothing_more(stream, 1)
 
 
 async def test_what_is_replayed_is_no_duplicate(simulation: Simulation, tmp_path: Path) -> None:
-    async with Place(simulation, tmp_path).bus() as bus:
-        async with bus.subscribe("a", durable=True, name="x", dedupe_s=600) as stream:
-            await publish(bus, "a", 1)
-            (message,) = await take(stream, 1, ack=False)
-            stream.reject(message, "not now")
-            (letter,) = bus.dead_letters
-            bus.dead_letters.replay(letter)
-            assert texts(await take(stream, 1, timeout_s=5)) == ["1"]
+    async with (
+        Place(simulation, tmp_path).bus() as bus,
+        bus.subscribe("a", durable=True, name="x", dedupe_s=600) as stream,
+    ):
+        await publish(bus, "a", 1)
+        (message,) = await take(stream, 1, ack=False)
+        stream.reject(message, "not now")
+        (letter,) = bus.dead_letters
+        bus.dead_letters.replay(letter)
+        assert texts(await take(stream, 1, timeout_s=5)) == ["1"]
 
 
 async def test_priority_and_ttl(simulation: Simulation, tmp_path: Path) -> None:
-    async with Place(simulation, tmp_path).bus() as bus:
-        async with bus.subscribe("a", durable=True, name="x") as stream:
-            await bus.publish("a", b"usual")
-            await bus.publish("a", b"late", ttl_s=5)
-            await bus.publish("a", b"urgent", priority=90)
-            await asyncio.sleep(10)
-            assert texts(await take(stream, 2)) == ["urgent", "usual"]
-            await nothing_more(stream, 1)
-            await journal_of(bus).flush()
-            fates = {
-                each.payload: [outcome.fate for outcome in journal_of(bus).reader.outcomes(each)]
-                for each in journal_of(bus).reader.messages("a")
-            }
-            assert fates == {
-                b"usual": [tl.Fate.DELIVERED],
-                b"late": [tl.Fate.EXPIRED],
-                b"urgent": [tl.Fate.DELIVERED],
-            }
+    async with (
+        Place(simulation, tmp_path).bus() as bus,
+        bus.subscribe("a", durable=True, name="x") as stream,
+    ):
+        await bus.publish("a", b"usual")
+        await bus.publish("a", b"late", ttl_s=5)
+        await bus.publish("a", b"urgent", priority=90)
+        await asyncio.sleep(10)
+        assert texts(await take(stream, 2)) == ["urgent", "usual"]
+        await nothing_more(stream, 1)
+        await journal_of(bus).flush()
+        fates = {
+            each.payload: [outcome.fate for outcome in journal_of(bus).reader.outcomes(each)]
+            for each in journal_of(bus).reader.messages("a")
+        }
+        assert fates == {
+            b"usual": [tl.Fate.DELIVERED],
+            b"late": [tl.Fate.EXPIRED],
+            b"urgent": [tl.Fate.DELIVERED],
+        }
 
 
 # Names
@@ -563,11 +587,9 @@ async def test_a_subscription_that_was_refused_leaves_nothing(simulation: Simula
     async with Place(simulation, tmp_path).bus() as bus:
         await publish(bus, "a", 1)
         async with bus.subscribe("b", name="x"):
+            options: Any = {"name": "y", "where": "no filter ("} if why == "filter" else {"name": "x"}
             with pytest.raises(tl.TrunklineError):
-                if why == "filter":
-                    await bus.subscribe("b", durable=True, name="y", where="no filter (").open()
-                else:
-                    await bus.subscribe("b", durable=True, name="x").open()
+                await bus.subscribe("b", durable=True, **options).open()
         await journal_of(bus).flush()
         assert journal_of(bus).reader.query("SELECT name FROM cursors") == []
         name = "y" if why == "filter" else "x"

@@ -327,7 +327,7 @@ def test_a_journal_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     with journal_in(tmp_path) as journal:
         journal.writer._database.execute("PRAGMA user_version = 99")  # type: ignore[union-attr]  # it is open
     for open_it in (lambda: journal_in(tmp_path), lambda: Reader(tmp_path)):
-        with pytest.raises(JournalUnusable, match="version 99.*use a newer one"):
+        with pytest.raises(JournalUnusable, match=r"version 99.*use a newer one"):
             open_it()
 
 

@@ -82,45 +82,49 @@ async def test_what_is_held_is_not_delivered(simulation: Simulation, tmp_path: P
 
 
 async def test_a_lower_priority_may_wait_long(simulation: Simulation, tmp_path: Path) -> None:
-    async with Place(simulation, tmp_path, durable=("a",)).bus() as bus:
-        async with bus.subscribe("a", name="x") as stream:
-            (first,) = await publish(bus, "a", 1)
-            low = await bus.publish("a", b"low", priority=10)
-            (last,) = await publish(bus, "a", 2)
-            await take(stream, 2, ack=False)
-            assert await fates(bus, first) == await fates(bus, last) == {"x": DELIVERED}
-            assert await fates(bus, low) == {}
-            await take(stream, 1, ack=False)
-            assert await fates(bus, low) == {"x": DELIVERED}
+    async with (
+        Place(simulation, tmp_path, durable=("a",)).bus() as bus,
+        bus.subscribe("a", name="x") as stream,
+    ):
+        (first,) = await publish(bus, "a", 1)
+        low = await bus.publish("a", b"low", priority=10)
+        (last,) = await publish(bus, "a", 2)
+        await take(stream, 2, ack=False)
+        assert await fates(bus, first) == await fates(bus, last) == {"x": DELIVERED}
+        assert await fates(bus, low) == {}
+        await take(stream, 1, ack=False)
+        assert await fates(bus, low) == {"x": DELIVERED}
 
 
 async def test_others_of_the_group_did_not_get_it(simulation: Simulation, tmp_path: Path) -> None:
-    async with Place(simulation, tmp_path, durable=("a",)).bus() as bus:
-        async with (
-            bus.subscribe("a", name="one", group="g") as one,
-            bus.subscribe("a", name="two", group="g") as two,
-        ):
-            ids = await publish(bus, "a", *range(10))
-            got: dict[str, str] = {}
-            for stream in (one, two):
-                got |= {message.id: stream.name for message in await take(stream, 5, ack=False)}
-            for message_id in ids:
-                assert await fates(bus, message_id) == {got[message_id]: DELIVERED}
+    async with (
+        Place(simulation, tmp_path, durable=("a",)).bus() as bus,
+        bus.subscribe("a", name="one", group="g") as one,
+        bus.subscribe("a", name="two", group="g") as two,
+    ):
+        ids = await publish(bus, "a", *range(10))
+        got: dict[str, str] = {}
+        for stream in (one, two):
+            got |= {message.id: stream.name for message in await take(stream, 5, ack=False)}
+        for message_id in ids:
+            assert await fates(bus, message_id) == {got[message_id]: DELIVERED}
 
 
 async def test_an_endpoint_gets_what_is_for_everyone(simulation: Simulation, tmp_path: Path) -> None:
     """On another topic than its own, between messages on its own."""
-    async with Place(simulation, tmp_path).bus() as bus:
-        async with bus.subscribe(tl.endpoint("ann"), name="ann") as stream:
-            bus.link("news.*", "ann")
-            ids = [
-                await bus.send("ann", b"1"),
-                await bus.broadcast(b"2"),
-                await bus.publish("news.today", b"3"),
-                await bus.send("ann", b"4"),
-            ]
-            await take(stream, 4, ack=False)
-            assert [await fates(bus, message_id) for message_id in ids] == [{"ann": DELIVERED}] * 4
+    async with (
+        Place(simulation, tmp_path).bus() as bus,
+        bus.subscribe(tl.endpoint("ann"), name="ann") as stream,
+    ):
+        bus.link("news.*", "ann")
+        ids = [
+            await bus.send("ann", b"1"),
+            await bus.broadcast(b"2"),
+            await bus.publish("news.today", b"3"),
+            await bus.send("ann", b"4"),
+        ]
+        await take(stream, 4, ack=False)
+        assert [await fates(bus, message_id) for message_id in ids] == [{"ann": DELIVERED}] * 4
 
 
 async def test_a_name_that_was_somebody_elses(simulation: Simulation, tmp_path: Path) -> None:
@@ -145,7 +149,12 @@ async def test_a_handler_behind_a_rule(simulation: Simulation, tmp_path: Path) -
         bus.router.add_rule(tl.Rule(id="large", handler="chosen", where="payload.n > 1"))
         ids = [await bus.publish("a", {"n": number}) for number in range(4)]
         await bus.quiet()
-        assert [await fates(bus, message_id) for message_id in ids] == [{}, {}, {"chosen": DELIVERED}, {"chosen": DELIVERED}]
+        assert [await fates(bus, message_id) for message_id in ids] == [
+            {},
+            {},
+            {"chosen": DELIVERED},
+            {"chosen": DELIVERED},
+        ]
 
 
 # After a replay
@@ -226,32 +235,34 @@ async def test_a_full_disk_loses_no_fate(simulation: Simulation, tmp_path: Path,
     """It is written when there is room again, and until then in time for the end of the process."""
     place = Place(simulation, tmp_path)
     retry = tl.Retry(attempts=5, delay_s=50, jitter=0)
-    async with place.bus() as bus:
-        async with bus.subscribe("a", durable=True, name="x", retry=retry, where="payload != 9") as stream:
-            await bus.publish("a", 9 if kind == "filtered" else 1)
-            await bus.publish("a", 2)
-            if kind == "filtered":
-                message = next(journal_of(bus).reader.messages("a"))
-            else:
-                (message,) = await take(stream, 1, ack=False)
-            if kind == "replayed":
+    async with (
+        place.bus() as bus,
+        bus.subscribe("a", durable=True, name="x", retry=retry, where="payload != 9") as stream,
+    ):
+        await bus.publish("a", 9 if kind == "filtered" else 1)
+        await bus.publish("a", 2)
+        if kind == "filtered":
+            message = next(journal_of(bus).reader.messages("a"))
+        else:
+            (message,) = await take(stream, 1, ack=False)
+        if kind == "replayed":
+            stream.reject(message, "no")
+            await journal_of(bus).flush()
+        disk = BadDisk(journal_of(bus))
+        disk.full = True
+        match kind:
+            case "delivered":
+                stream.ack(message)
+            case "dead":
                 stream.reject(message, "no")
-                await journal_of(bus).flush()
-            disk = BadDisk(journal_of(bus))
-            disk.full = True
-            match kind:
-                case "delivered":
-                    stream.ack(message)
-                case "dead":
-                    stream.reject(message, "no")
-                case "retry":
-                    stream.nack(message, "no")
-                case "replayed":
-                    bus.dead_letters.replay(next(iter(bus.dead_letters)))
-            await asyncio.sleep(5)
-            assert disk.failed > 0 or kind == "filtered"
-            disk.full = False
-            await take(stream, 1)
+            case "retry":
+                stream.nack(message, "no")
+            case "replayed":
+                bus.dead_letters.replay(next(iter(bus.dead_letters)))
+        await asyncio.sleep(5)
+        assert disk.failed > 0 or kind == "filtered"
+        disk.full = False
+        await take(stream, 1)
     async with place.bus() as bus, bus.subscribe("a", durable=True, name="x", retry=retry) as stream:
         outcomes = {each.subscriber: each.fate for each in journal_of(bus).reader.outcomes(message)}
         match kind:

@@ -37,36 +37,40 @@ async def persisted(place: Place, hooks: Iterable[Hook] = (), **options: Any) ->
 @slowly
 async def test_numbers_agree(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
     place = Place(simulation, tmp_path, slow=slow)
-    async with persisted(place) as (bus, journal):
-        async with bus.subscribe(">", name="x") as stream:
+    async with (
+        persisted(place) as (bus, journal),
+        bus.subscribe(">", name="x") as stream,
+    ):
 
-            async def send(topic: str) -> None:
-                for number in range(10):
-                    await bus.publish(topic, str(number).encode())
-                    await bus.publish_many(topic, [b"a", b"b"])
+        async def send(topic: str) -> None:
+            for number in range(10):
+                await bus.publish(topic, str(number).encode())
+                await bus.publish_many(topic, [b"a", b"b"])
 
-            async with asyncio.TaskGroup() as group:
-                for topic in ("orders.eu", "orders.us", "else"):
-                    group.create_task(send(topic))
-            got = await take(stream, 90, ack=False)
-            assert len(set(seqs(got))) == 90, "one number each"
-            kept = {message.id: message for message in journal.reader.messages()}
-            assert kept == {message.id: message for message in got if message.topic.startswith("orders")}
-            assert {message.seq for message in bus.history()} == set(seqs(got))
+        async with asyncio.TaskGroup() as group:
             for topic in ("orders.eu", "orders.us", "else"):
-                mine = [message for message in got if message.topic == topic]
-                assert seqs(mine) == sorted(seqs(mine)), "order is kept"
+                group.create_task(send(topic))
+        got = await take(stream, 90, ack=False)
+        assert len(set(seqs(got))) == 90, "one number each"
+        kept = {message.id: message for message in journal.reader.messages()}
+        assert kept == {message.id: message for message in got if message.topic.startswith("orders")}
+        assert {message.seq for message in bus.history()} == set(seqs(got))
+        for topic in ("orders.eu", "orders.us", "else"):
+            mine = [message for message in got if message.topic == topic]
+            assert seqs(mine) == sorted(seqs(mine)), "order is kept"
 
 
 async def test_numbers_go_on_after_a_restart(simulation: Simulation, tmp_path: Path) -> None:
     place = Place(simulation, tmp_path)
     seen: list[int] = []
     for _ in range(3):
-        async with persisted(place) as (bus, _):
-            async with bus.subscribe(">") as stream:
-                await bus.publish("orders.a", b"1")
-                await bus.publish("else", b"2")
-                seen += seqs(await take(stream, 2, ack=False))
+        async with (
+            persisted(place) as (bus, _),
+            bus.subscribe(">") as stream,
+        ):
+            await bus.publish("orders.a", b"1")
+            await bus.publish("else", b"2")
+            seen += seqs(await take(stream, 2, ack=False))
     assert seen == sorted(set(seen))
 
 
@@ -106,34 +110,38 @@ async def test_fates_are_recorded(simulation: Simulation, tmp_path: Path, slow: 
 
 async def test_it_is_on_disk_before_anybody_sees_it(simulation: Simulation, tmp_path: Path) -> None:
     place = Place(simulation, tmp_path, slow=True)
-    async with persisted(place) as (bus, _):
-        async with bus.subscribe("orders.a") as stream:
-            publishing = asyncio.create_task(bus.publish("orders.a", b"1"))
-            (message,) = await take(stream, 1, ack=False)
-            with place.reader() as reader:
-                assert list(reader.messages()) == [message]
-            await publishing
+    async with (
+        persisted(place) as (bus, _),
+        bus.subscribe("orders.a") as stream,
+    ):
+        publishing = asyncio.create_task(bus.publish("orders.a", b"1"))
+        (message,) = await take(stream, 1, ack=False)
+        with place.reader() as reader:
+            assert list(reader.messages()) == [message]
+        await publishing
 
 
 @slowly
 async def test_what_cannot_be_written_is_not_published(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
     place = Place(simulation, tmp_path, slow=slow)
-    async with persisted(place) as (bus, journal):
-        async with bus.subscribe(">") as stream:
-            await bus.publish("orders.a", b"1")
-            disk = BadDisk(journal)
-            disk.full = True
-            with pytest.raises(NotStored):
-                await bus.publish("orders.a", b"2")
-            with pytest.raises((NotStored, PartlyRefused)):
-                await bus.publish_many("orders.a", [b"3", b"4"])
-            await bus.publish("else", b"5")
-            disk.full = False
-            await bus.publish("orders.a", b"6")
-            got = await take(stream, 3, ack=False)
-            assert texts(got) == ["1", "5", "6"]
-            assert seqs(got) == sorted(set(seqs(got)))
-            assert bus.stats().total_refused == 3
+    async with (
+        persisted(place) as (bus, journal),
+        bus.subscribe(">") as stream,
+    ):
+        await bus.publish("orders.a", b"1")
+        disk = BadDisk(journal)
+        disk.full = True
+        with pytest.raises(NotStored):
+            await bus.publish("orders.a", b"2")
+        with pytest.raises((NotStored, PartlyRefused)):
+            await bus.publish_many("orders.a", [b"3", b"4"])
+        await bus.publish("else", b"5")
+        disk.full = False
+        await bus.publish("orders.a", b"6")
+        got = await take(stream, 3, ack=False)
+        assert texts(got) == ["1", "5", "6"]
+        assert seqs(got) == sorted(set(seqs(got)))
+        assert bus.stats().total_refused == 3
     with place.reader() as reader:
         assert texts(reader.messages()) == ["1", "6"]
 
@@ -166,20 +174,22 @@ async def test_what_a_later_hook_refused_is_recorded_as_refused(
 ) -> None:
     """It is in the journal, and nobody got it: that must be told of it, also after a restart."""
     place = Place(simulation, tmp_path)
-    async with persisted(place, [limit()], name="shop") as (bus, _):
-        async with bus.subscribe("orders.a", name="x") as stream:
-            if many:
-                with pytest.raises(PartlyRefused) as partly:
-                    await bus.publish_many("orders.a", [b"0", b"1", b"2", b"3"])
-                assert texts(message for message, _ in partly.value.refused) == ["2", "3"]
-            else:
-                for number in range(4):
-                    if number < 2:
+    async with (
+        persisted(place, [limit()], name="shop") as (bus, _),
+        bus.subscribe("orders.a", name="x") as stream,
+    ):
+        if many:
+            with pytest.raises(PartlyRefused) as partly:
+                await bus.publish_many("orders.a", [b"0", b"1", b"2", b"3"])
+            assert texts(message for message, _ in partly.value.refused) == ["2", "3"]
+        else:
+            for number in range(4):
+                if number < 2:
+                    await bus.publish("orders.a", str(number).encode())
+                else:
+                    with pytest.raises(RateLimited):
                         await bus.publish("orders.a", str(number).encode())
-                    else:
-                        with pytest.raises(RateLimited):
-                            await bus.publish("orders.a", str(number).encode())
-            assert texts(await take(stream, 2, ack=False)) == ["0", "1"]
+        assert texts(await take(stream, 2, ack=False)) == ["0", "1"]
     with place.reader() as reader:
         told = {
             bytes(message.payload): {outcome.subscriber: outcome.fate for outcome in reader.outcomes(message)}
@@ -225,12 +235,14 @@ async def test_a_message_that_expired_on_its_way(simulation: Simulation, tmp_pat
 
     dawdle.stage = Stage.LIMIT  # type: ignore[attr-defined]  # functions have attributes
     place = Place(simulation, tmp_path)
-    async with persisted(place, [dawdle], name="shop") as (bus, _):
-        async with bus.subscribe("orders.a", name="x") as stream:
-            with pytest.raises(tl.MessageExpired):
-                await bus.publish("orders.a", b"1", ttl_s=5)
-            await bus.publish("orders.a", b"2", ttl_s=500)
-            assert texts(await take(stream, 1, ack=False)) == ["2"]
+    async with (
+        persisted(place, [dawdle], name="shop") as (bus, _),
+        bus.subscribe("orders.a", name="x") as stream,
+    ):
+        with pytest.raises(tl.MessageExpired):
+            await bus.publish("orders.a", b"1", ttl_s=5)
+        await bus.publish("orders.a", b"2", ttl_s=500)
+        assert texts(await take(stream, 1, ack=False)) == ["2"]
     with place.reader() as reader:
         late, well = reader.messages()
         assert [(each.subscriber, each.fate) for each in reader.outcomes(late)] == [("shop", tl.Fate.REFUSED)]
@@ -239,11 +251,13 @@ async def test_a_message_that_expired_on_its_way(simulation: Simulation, tmp_pat
 
 async def test_fates_of_other_topics_are_not_the_journals(simulation: Simulation, tmp_path: Path) -> None:
     place = Place(simulation, tmp_path)
-    async with persisted(place) as (bus, _):
-        async with bus.subscribe("else", name="x") as stream:
-            for _ in range(3):
-                await bus.publish("else", b"1")
-            await take(stream, 2, ack=False)
+    async with (
+        persisted(place) as (bus, _),
+        bus.subscribe("else", name="x") as stream,
+    ):
+        for _ in range(3):
+            await bus.publish("else", b"1")
+        await take(stream, 2, ack=False)
     with place.reader() as reader:
         assert reader.query("SELECT subscriber, fate, first, last FROM fates") == []
 

@@ -25,21 +25,34 @@ async def warm(bus: tl.Bus, *topics: str) -> None:
         await bus.publish(topic, b"warm")
 
 
+async def send(bus: tl.Bus, *payloads: str, then: Exception | None = None) -> None:
+    """Publish in one go, and fail then, if so wanted."""
+    async with bus.pipeline() as pipe:
+        for payload in payloads:
+            await pipe.publish("a", payload.encode())
+        if then is not None:
+            await asyncio.sleep(1)
+            raise then
+
+
 @slowly
 async def test_everything_is_published_when_the_block_ends(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
-    async with Place(simulation, tmp_path, slow=slow).bus() as bus:
-        async with bus.subscribe("a", name="x") as plain, bus.subscribe("a", durable=True, name="y") as durable:
-            async with bus.pipeline() as pipe:
-                ids = [await pipe.publish("a", text.encode()) for text in numbers(50)]
-            assert pipe.in_flight == 0
-            kept = list(journal_of(bus).reader.messages("a"))
-            assert texts(kept) == numbers(50)
-            assert [message.id for message in kept] == ids
-            assert seqs(kept) == sorted(set(seqs(kept)))
-            assert await take(plain, 50, ack=False) == await take(durable, 50) == kept
-            stats = bus.stats()
-            assert (stats.total_messages, stats.total_refused, stats.unrouted) == (50, 0, 0)
-            assert texts(bus.history()) == numbers(50)
+    async with (
+        Place(simulation, tmp_path, slow=slow).bus() as bus,
+        bus.subscribe("a", name="x") as plain,
+        bus.subscribe("a", durable=True, name="y") as durable,
+    ):
+        async with bus.pipeline() as pipe:
+            ids = [await pipe.publish("a", text.encode()) for text in numbers(50)]
+        assert pipe.in_flight == 0
+        kept = list(journal_of(bus).reader.messages("a"))
+        assert texts(kept) == numbers(50)
+        assert [message.id for message in kept] == ids
+        assert seqs(kept) == sorted(set(seqs(kept)))
+        assert await take(plain, 50, ack=False) == await take(durable, 50) == kept
+        stats = bus.stats()
+        assert (stats.total_messages, stats.total_refused, stats.unrouted) == (50, 0, 0)
+        assert texts(bus.history()) == numbers(50)
 
 
 async def test_no_more_are_under_way_than_allowed(simulation: Simulation, tmp_path: Path) -> None:
@@ -67,33 +80,35 @@ async def test_it_does_not_wait_for_each(simulation: Simulation, tmp_path: Path)
 @slowly
 async def test_order_among_all_kinds(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
     """Plain, large, with fields, on several topics, while others publish too: each topic keeps the order."""
-    async with Place(simulation, tmp_path, slow=slow, durable=("a", "b"), recorded=("c",)).bus() as bus:
-        async with bus.subscribe("*", name="x") as stream:
+    async with (
+        Place(simulation, tmp_path, slow=slow, durable=("a", "b"), recorded=("c",)).bus() as bus,
+        bus.subscribe("*", name="x") as stream,
+    ):
 
-            async def others() -> None:
-                for number in range(20):
-                    await bus.publish("b", f"other {number}".encode())
-                    await bus.publish_many("a", [f"other {number}".encode()])
+        async def others() -> None:
+            for number in range(20):
+                await bus.publish("b", f"other {number}".encode())
+                await bus.publish_many("a", [f"other {number}".encode()])
 
-            going = asyncio.create_task(others())
-            sent: dict[str, list[str]] = {"a": [], "b": [], "c": [], "n": []}
-            async with bus.pipeline(in_flight=10) as pipe:
-                for number in range(80):
-                    topic = simulation.random.choice("abcn")
-                    text = str(number)
-                    sent[topic].append(text)
-                    match simulation.random.randrange(4):
-                        case 0:
-                            await pipe.publish(topic, text.encode(), headers={"k": "v"})
-                        case 1:
-                            await pipe.publish(topic, f"{text} {'x' * 5000}".encode())
-                        case _:
-                            await pipe.publish(topic, text.encode())
-            await going
-            got = await take(stream, 120, ack=False)
-            for topic, wanted in sent.items():
-                mine = [text.split()[0] for text in texts(each for each in got if each.topic == topic)]
-                assert [text for text in mine if text != "other"] == wanted, topic
+        going = asyncio.create_task(others())
+        sent: dict[str, list[str]] = {"a": [], "b": [], "c": [], "n": []}
+        async with bus.pipeline(in_flight=10) as pipe:
+            for number in range(80):
+                topic = simulation.random.choice("abcn")
+                text = str(number)
+                sent[topic].append(text)
+                match simulation.random.randrange(4):
+                    case 0:
+                        await pipe.publish(topic, text.encode(), headers={"k": "v"})
+                    case 1:
+                        await pipe.publish(topic, f"{text} {'x' * 5000}".encode())
+                    case _:
+                        await pipe.publish(topic, text.encode())
+        await going
+        got = await take(stream, 120, ack=False)
+        for topic, wanted in sent.items():
+            mine = [text.split()[0] for text in texts(each for each in got if each.topic == topic)]
+            assert [text for text in mine if text != "other"] == wanted, topic
 
 
 async def test_values_are_encoded(simulation: Simulation, tmp_path: Path) -> None:
@@ -115,7 +130,8 @@ async def test_what_could_not_be_written_is_told_exactly(simulation: Simulation,
             await warm(bus, "a", "b")
             disk = BadDisk(journal_of(bus))
             published: list[str] = []
-            with pytest.raises(PartlyRefused) as caught:
+
+            async def send() -> None:
                 async with bus.pipeline(in_flight=4) as pipe:
                     for text in numbers(60):
                         disk.full = simulation.random.random() < 0.3
@@ -125,7 +141,9 @@ async def test_what_could_not_be_written_is_told_exactly(simulation: Simulation,
                             continue
                         published.append(text)
                     disk.full = False
-            disk.full = False
+
+            with pytest.raises(PartlyRefused) as caught:
+                await send()
             refused = texts(message for message, _ in caught.value.refused)
             assert len(refused) == len(set(refused)) > 0
             assert {type(error) for _, error in caught.value.refused} == {NotStored}
@@ -167,17 +185,16 @@ async def test_it_is_told_once(simulation: Simulation, tmp_path: Path) -> None:
 
 @slowly
 async def test_a_subscriber_that_rejects(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
-    async with Place(simulation, tmp_path, slow=slow).bus() as bus:
-        async with bus.subscribe("a", name="x", capacity=4, overflow="reject") as stream:
-            with pytest.raises(PartlyRefused) as caught:
-                async with bus.pipeline() as pipe:
-                    await pipe.publish("a", b"0")
-                    for text in numbers(9, 1):
-                        await pipe.publish("a", text.encode())
-            assert texts(message for message, _ in caught.value.refused) == numbers(6, 4)
-            assert {type(error) for _, error in caught.value.refused} == {InboxFull}
-            assert texts(await take(stream, 4, ack=False)) == numbers(4)
-            assert texts(journal_of(bus).reader.messages("a")) == numbers(10)
+    async with (
+        Place(simulation, tmp_path, slow=slow).bus() as bus,
+        bus.subscribe("a", name="x", capacity=4, overflow="reject") as stream,
+    ):
+        with pytest.raises(PartlyRefused) as caught:
+            await send(bus, *numbers(10))
+        assert texts(message for message, _ in caught.value.refused) == numbers(6, 4)
+        assert {type(error) for _, error in caught.value.refused} == {InboxFull}
+        assert texts(await take(stream, 4, ack=False)) == numbers(4)
+        assert texts(journal_of(bus).reader.messages("a")) == numbers(10)
 
 
 # Slow subscribers
@@ -187,41 +204,39 @@ async def test_a_subscriber_that_rejects(simulation: Simulation, tmp_path: Path,
 async def test_a_slow_subscriber_slows_it_down(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
     """As it slows `bus.publish` down: what the policy `block` promises is not a refusal."""
     limits = tl.Backpressure(max_pending=10, timeout_s=30)
-    async with Place(simulation, tmp_path, slow=slow).bus(backpressure=limits) as bus:
-        async with bus.subscribe("a", name="x", capacity=5) as stream:
-            await warm(bus, "a")
+    async with (
+        Place(simulation, tmp_path, slow=slow).bus(backpressure=limits) as bus,
+        bus.subscribe("a", name="x", capacity=5) as stream,
+    ):
+        await warm(bus, "a")
 
-            async def consume() -> list[tl.Message]:
-                got: list[tl.Message] = []
-                while len(got) < 101:
-                    got += await take(stream, 1, ack=False)
-                    await asyncio.sleep(0.05)
-                return got
+        async def consume() -> list[tl.Message]:
+            got: list[tl.Message] = []
+            while len(got) < 101:
+                got += await take(stream, 1, ack=False)
+                await asyncio.sleep(0.05)
+            return got
 
-            consuming = asyncio.create_task(consume())
-            most = 0
-            async with bus.pipeline(in_flight=8) as pipe:
-                for text in numbers(100):
-                    await pipe.publish("a", text.encode())
-                    most = max(most, len(stream.inbox.parked))
-            assert texts(await consuming)[1:] == numbers(100)
-            assert most <= 8, "more wait for room than may be under way"
+        consuming = asyncio.create_task(consume())
+        most = 0
+        async with bus.pipeline(in_flight=8) as pipe:
+            for text in numbers(100):
+                await pipe.publish("a", text.encode())
+                most = max(most, len(stream.inbox.parked))
+        assert texts(await consuming)[1:] == numbers(100)
+        assert most <= 8, "more wait for room than may be under way"
 
 
 async def test_it_ends_when_there_is_room_for_all(simulation: Simulation, tmp_path: Path) -> None:
-    async with Place(simulation, tmp_path).bus() as bus:
-        async with bus.subscribe("a", name="x", capacity=3) as stream:
-
-            async def send() -> None:
-                async with bus.pipeline() as pipe:
-                    for text in numbers(6):
-                        await pipe.publish("a", text.encode())
-
-            sending = asyncio.create_task(send())
-            await asyncio.sleep(1)
-            assert not sending.done(), "three wait for room"
-            assert texts(await take(stream, 6, ack=False)) == numbers(6)
-            await sending
+    async with (
+        Place(simulation, tmp_path).bus() as bus,
+        bus.subscribe("a", name="x", capacity=3) as stream,
+    ):
+        sending = asyncio.create_task(send(bus, *numbers(6)))
+        await asyncio.sleep(1)
+        assert not sending.done(), "three wait for room"
+        assert texts(await take(stream, 6, ack=False)) == numbers(6)
+        await sending
 
 
 async def test_two_tasks_share_one(simulation: Simulation, tmp_path: Path) -> None:
@@ -246,46 +261,39 @@ async def test_if_the_block_fails_its_error_counts(simulation: Simulation, tmp_p
     async with Place(simulation, tmp_path, slow=True).bus() as bus:
         await warm(bus, "a")
         with pytest.raises(ZeroDivisionError):
-            async with bus.pipeline() as pipe:
-                for text in numbers(5):
-                    await pipe.publish("a", text.encode())
-                raise ZeroDivisionError
+            await send(bus, *numbers(5), then=ZeroDivisionError())
         assert texts(journal_of(bus).reader.messages())[1:] == numbers(5), "what was begun is done"
 
 
 async def test_if_the_block_fails_nothing_goes_on_behind(simulation: Simulation, tmp_path: Path) -> None:
     """Publishes that wait for room are let go, or waited for: nobody does it in the background."""
-    async with Place(simulation, tmp_path).bus() as bus:
-        async with bus.subscribe("a", name="x", capacity=1):
-            await warm(bus, "a")
-            before = asyncio.all_tasks()
-            with pytest.raises((ZeroDivisionError, PartlyRefused)):
-                async with bus.pipeline() as pipe:
-                    await pipe.publish("a", b"1")
-                    await asyncio.sleep(1)
-                    raise ZeroDivisionError
-            assert asyncio.all_tasks() == before
+    async with (
+        Place(simulation, tmp_path).bus() as bus,
+        bus.subscribe("a", name="x", capacity=1),
+    ):
+        await warm(bus, "a")
+        before = asyncio.all_tasks()
+        with pytest.raises((ZeroDivisionError, PartlyRefused)):
+            await send(bus, "1", then=ZeroDivisionError())
+        assert asyncio.all_tasks() == before
 
 
 async def test_cancelled_it_ends(simulation: Simulation, tmp_path: Path) -> None:
-    async with Place(simulation, tmp_path).bus() as bus:
-        async with bus.subscribe("a", name="x", capacity=1) as stream:
-            await warm(bus, "a")
-            before = asyncio.all_tasks()
+    async with (
+        Place(simulation, tmp_path).bus() as bus,
+        bus.subscribe("a", name="x", capacity=1) as stream,
+    ):
+        await warm(bus, "a")
+        before = asyncio.all_tasks()
 
-            async def send() -> None:
-                async with bus.pipeline() as pipe:
-                    for text in numbers(5):
-                        await pipe.publish("a", text.encode())
-
-            sending = asyncio.create_task(send())
-            await asyncio.sleep(1)
-            sending.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await sending
-            assert asyncio.all_tasks() == before
-            assert texts(await take(stream, 1, ack=False)) == ["warm"]
-            assert not stream.inbox.parked
+        sending = asyncio.create_task(send(bus, *numbers(5)))
+        await asyncio.sleep(1)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        assert asyncio.all_tasks() == before
+        assert texts(await take(stream, 1, ack=False)) == ["warm"]
+        assert not stream.inbox.parked
 
 
 async def test_on_a_closed_bus(simulation: Simulation, tmp_path: Path) -> None:

@@ -31,44 +31,51 @@ def stored(bus: tl.Bus, pattern: str = ">") -> list[str]:
 
 @slowly
 async def test_block_makes_the_publisher_wait(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
-    async with Place(simulation, tmp_path, slow=slow).bus() as bus:
-        async with bus.subscribe("a", name="x", capacity=2, overflow="block") as stream:
-            await publish(bus, "a", 1, 2)
-            third = asyncio.create_task(publish(bus, "a", 3))
-            await asyncio.sleep(1)
-            assert not third.done()
-            assert stored(bus) == ["1", "2", "3"], "it is on disk, all the same"
-            assert texts(await take(stream, 3, ack=False)) == ["1", "2", "3"]
-            await third
+    async with (
+        Place(simulation, tmp_path, slow=slow).bus() as bus,
+        bus.subscribe("a", name="x", capacity=2, overflow="block") as stream,
+    ):
+        await publish(bus, "a", 1, 2)
+        third = asyncio.create_task(publish(bus, "a", 3))
+        await asyncio.sleep(1)
+        assert not third.done()
+        assert stored(bus) == ["1", "2", "3"], "it is on disk, all the same"
+        assert texts(await take(stream, 3, ack=False)) == ["1", "2", "3"]
+        await third
 
 
 @slowly
 async def test_block_has_an_end(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
-    async with Place(simulation, tmp_path, slow=slow).bus(backpressure=tl.Backpressure(timeout_s=5)) as bus:
-        async with bus.subscribe("a", name="x", capacity=1) as full, bus.subscribe("a", name="y") as other:
-            await publish(bus, "a", 1)
-            with pytest.raises(BackpressureTimeout):
-                await publish(bus, "a", 2)
-            assert texts(await take(other, 2, ack=False)) == ["1", "2"]
-            assert texts(await take(full, 1, ack=False)) == ["1"]
-            await nothing_more(full)
-            assert full.account().dropped == 1
+    async with (
+        Place(simulation, tmp_path, slow=slow).bus(backpressure=tl.Backpressure(timeout_s=5)) as bus,
+        bus.subscribe("a", name="x", capacity=1) as full,
+        bus.subscribe("a", name="y") as other,
+    ):
+        await publish(bus, "a", 1)
+        with pytest.raises(BackpressureTimeout):
+            await publish(bus, "a", 2)
+        assert texts(await take(other, 2, ack=False)) == ["1", "2"]
+        assert texts(await take(full, 1, ack=False)) == ["1"]
+        await nothing_more(full)
+        assert full.account().dropped == 1
 
 
 @slowly
 async def test_reject_tells_the_publisher(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
-    async with Place(simulation, tmp_path, slow=slow).bus() as bus:
-        async with bus.subscribe("a", name="x", capacity=2, overflow="reject") as stream:
-            await publish(bus, "a", 1, 2)
-            with pytest.raises(InboxFull):
-                await publish(bus, "a", 3)
-            with pytest.raises(PartlyRefused) as caught:
-                await bus.publish_many("a", [b"4", b"5"])
-            assert texts(message for message, _ in caught.value.refused) == ["4", "5"]
-            assert stored(bus) == list("12345"), "the subscriber refused it, not the journal"
-            assert texts(await take(stream, 2, ack=False)) == ["1", "2"]
-            account = stream.account()
-            assert (account.accepted, account.delivered, account.dropped) == (5, 2, 3)
+    async with (
+        Place(simulation, tmp_path, slow=slow).bus() as bus,
+        bus.subscribe("a", name="x", capacity=2, overflow="reject") as stream,
+    ):
+        await publish(bus, "a", 1, 2)
+        with pytest.raises(InboxFull):
+            await publish(bus, "a", 3)
+        with pytest.raises(PartlyRefused) as caught:
+            await bus.publish_many("a", [b"4", b"5"])
+        assert texts(message for message, _ in caught.value.refused) == ["4", "5"]
+        assert stored(bus) == list("12345"), "the subscriber refused it, not the journal"
+        assert texts(await take(stream, 2, ack=False)) == ["1", "2"]
+        account = stream.account()
+        assert (account.accepted, account.delivered, account.dropped) == (5, 2, 3)
 
 
 @pytest.mark.parametrize(("overflow", "left"), [("drop_oldest", "45"), ("drop_newest", "12")])
@@ -76,20 +83,24 @@ async def test_reject_tells_the_publisher(simulation: Simulation, tmp_path: Path
 async def test_drop_keeps_nobody_waiting(
     simulation: Simulation, tmp_path: Path, overflow: str, left: str, slow: bool
 ) -> None:
-    async with Place(simulation, tmp_path, slow=slow).bus() as bus:
-        async with bus.subscribe("a", name="x", capacity=2, overflow=overflow) as stream:
-            await publish(bus, "a", *range(1, 6))
-            assert texts(await take(stream, 2, ack=False)) == list(left)
-            assert stream.account().dropped == 3
+    async with (
+        Place(simulation, tmp_path, slow=slow).bus() as bus,
+        bus.subscribe("a", name="x", capacity=2, overflow=overflow) as stream,
+    ):
+        await publish(bus, "a", *range(1, 6))
+        assert texts(await take(stream, 2, ack=False)) == list(left)
+        assert stream.account().dropped == 3
 
 
 async def test_only_some_of_a_batch_find_room(simulation: Simulation, tmp_path: Path) -> None:
-    async with Place(simulation, tmp_path).bus() as bus:
-        async with bus.subscribe("a", name="x", capacity=3, overflow="reject") as stream:
-            with pytest.raises(PartlyRefused) as caught:
-                await bus.publish_many("a", [b"%d" % number for number in range(5)])
-            assert texts(message for message, _ in caught.value.refused) == ["3", "4"]
-            assert texts(await take(stream, 3, ack=False)) == ["0", "1", "2"]
+    async with (
+        Place(simulation, tmp_path).bus() as bus,
+        bus.subscribe("a", name="x", capacity=3, overflow="reject") as stream,
+    ):
+        with pytest.raises(PartlyRefused) as caught:
+            await bus.publish_many("a", [b"%d" % number for number in range(5)])
+        assert texts(message for message, _ in caught.value.refused) == ["3", "4"]
+        assert texts(await take(stream, 3, ack=False)) == ["0", "1", "2"]
 
 
 async def test_each_publisher_hears_of_its_own(simulation: Simulation, tmp_path: Path) -> None:
@@ -110,36 +121,40 @@ async def test_each_publisher_hears_of_its_own(simulation: Simulation, tmp_path:
 
 @slowly
 async def test_order_is_kept_per_publisher(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
-    async with Place(simulation, tmp_path, slow=slow).bus() as bus:
-        async with bus.subscribe("a", name="x", capacity=3) as stream:
+    async with (
+        Place(simulation, tmp_path, slow=slow).bus() as bus,
+        bus.subscribe("a", name="x", capacity=3) as stream,
+    ):
 
-            async def send(name: str) -> None:
-                for number in range(0, 30, 3):
-                    await bus.publish("a", f"{name} {number}".encode())
-                    await bus.publish_many("a", [f"{name} {number + 1}".encode()])
-                    await bus.publish("a", f"{name} {number + 2}".encode(), headers={"k": "v"})
+        async def send(name: str) -> None:
+            for number in range(0, 30, 3):
+                await bus.publish("a", f"{name} {number}".encode())
+                await bus.publish_many("a", [f"{name} {number + 1}".encode()])
+                await bus.publish("a", f"{name} {number + 2}".encode(), headers={"k": "v"})
 
-            async with asyncio.TaskGroup() as group:
-                for name in "xyz":
-                    group.create_task(send(name))
-                got = texts(await take(stream, 90, ack=False))
+        async with asyncio.TaskGroup() as group:
             for name in "xyz":
-                assert [text for text in got if text.startswith(name)] == [f"{name} {number}" for number in range(30)]
+                group.create_task(send(name))
+            got = texts(await take(stream, 90, ack=False))
+        for name in "xyz":
+            assert [text for text in got if text.startswith(name)] == [f"{name} {number}" for number in range(30)]
 
 
 @slowly
 async def test_what_is_in_the_journal_is_in_the_order_of_numbers(
     simulation: Simulation, tmp_path: Path, slow: bool
 ) -> None:
-    async with Place(simulation, tmp_path, slow=slow).bus() as bus:
-        async with bus.subscribe("a", name="x") as stream:
-            async with asyncio.TaskGroup() as group:
-                for number in range(20):
-                    group.create_task(publish(bus, "a", number))
-                    group.create_task(publish(bus, "b", number))
-                    await asyncio.sleep(simulation.random.choice([0, 0, 0.01]))
-            got = await take(stream, 20, ack=False)
-            assert got == list(journal_of(bus).reader.messages("a"))
+    async with (
+        Place(simulation, tmp_path, slow=slow).bus() as bus,
+        bus.subscribe("a", name="x") as stream,
+    ):
+        async with asyncio.TaskGroup() as group:
+            for number in range(20):
+                group.create_task(publish(bus, "a", number))
+                group.create_task(publish(bus, "b", number))
+                await asyncio.sleep(simulation.random.choice([0, 0, 0.01]))
+        got = await take(stream, 20, ack=False)
+        assert got == list(journal_of(bus).reader.messages("a"))
 
 
 # Cancellation
@@ -149,21 +164,23 @@ async def test_what_is_in_the_journal_is_in_the_order_of_numbers(
 async def test_a_publisher_that_gives_up_while_it_waits_for_room(
     simulation: Simulation, tmp_path: Path, slow: bool
 ) -> None:
-    async with Place(simulation, tmp_path, slow=slow).bus() as bus:
-        async with bus.subscribe("a", name="x", capacity=1) as stream:
-            await publish(bus, "a", 1)
-            waiting = asyncio.create_task(publish(bus, "a", 2))
-            await until(lambda: stream.inbox.parked)
-            waiting.cancel()
-            with suppress(asyncio.CancelledError):
-                await waiting
-            await publish_soon(bus, stream)
-            await journal_of(bus).flush()
-            outcomes = {
-                each.payload: [(outcome.fate, outcome.reason) for outcome in journal_of(bus).reader.outcomes(each)]
-                for each in journal_of(bus).reader.messages("a")
-            }
-            assert outcomes[b"2"] == [(tl.Fate.DROPPED, "its publisher was cancelled while waiting for room")]
+    async with (
+        Place(simulation, tmp_path, slow=slow).bus() as bus,
+        bus.subscribe("a", name="x", capacity=1) as stream,
+    ):
+        await publish(bus, "a", 1)
+        waiting = asyncio.create_task(publish(bus, "a", 2))
+        await until(lambda: stream.inbox.parked)
+        waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting
+        await publish_soon(bus, stream)
+        await journal_of(bus).flush()
+        outcomes = {
+            each.payload: [(outcome.fate, outcome.reason) for outcome in journal_of(bus).reader.outcomes(each)]
+            for each in journal_of(bus).reader.messages("a")
+        }
+        assert outcomes[b"2"] == [(tl.Fate.DROPPED, "its publisher was cancelled while waiting for room")]
 
 
 async def publish_soon(bus: tl.Bus, stream: tl.Stream) -> None:
@@ -179,26 +196,28 @@ async def test_a_publisher_that_gives_up_before_it_is_stored(
 ) -> None:
     """It may or may not be published; if it is, nobody says that it was refused, and nobody is held up by it."""
     place = Place(simulation, tmp_path, slow=True)
-    async with place.bus() as bus:
-        async with bus.subscribe("a", name="x", capacity=capacity) as stream:
-            await publish(bus, "a", "first")
-            if capacity > 1:
-                await take(stream, 1, ack=False)
-            publishing = asyncio.create_task(bus.publish("a", b"given up", **fields))
-            await asyncio.sleep(simulation.random.choice([0, 0.0001, 0.001]))
-            publishing.cancel()
-            await asyncio.gather(publishing, return_exceptions=True)
-            await asyncio.sleep(1)
-            last = asyncio.create_task(publish(bus, "a", "last"))
-            seen = ["first"] if capacity > 1 else []
-            while "last" not in seen:
-                seen += texts(await take(stream, 1, ack=False))
-            await last
-            await journal_of(bus).flush()
-            for message in journal_of(bus).reader.messages("a"):
-                told = {outcome.subscriber: outcome.fate for outcome in bus.explain(message.id).outcomes}
-                got_it = bytes(message.payload).decode() in seen
-                assert told == {"x": tl.Fate.DELIVERED if got_it else tl.Fate.DROPPED}
+    async with (
+        place.bus() as bus,
+        bus.subscribe("a", name="x", capacity=capacity) as stream,
+    ):
+        await publish(bus, "a", "first")
+        if capacity > 1:
+            await take(stream, 1, ack=False)
+        publishing = asyncio.create_task(bus.publish("a", b"given up", **fields))
+        await asyncio.sleep(simulation.random.choice([0, 0.0001, 0.001]))
+        publishing.cancel()
+        await asyncio.gather(publishing, return_exceptions=True)
+        await asyncio.sleep(1)
+        last = asyncio.create_task(publish(bus, "a", "last"))
+        seen = ["first"] if capacity > 1 else []
+        while "last" not in seen:
+            seen += texts(await take(stream, 1, ack=False))
+        await last
+        await journal_of(bus).flush()
+        for message in journal_of(bus).reader.messages("a"):
+            told = {outcome.subscriber: outcome.fate for outcome in bus.explain(message.id).outcomes}
+            got_it = bytes(message.payload).decode() in seen
+            assert told == {"x": tl.Fate.DELIVERED if got_it else tl.Fate.DROPPED}
 
 
 # Recorded topics
@@ -206,12 +225,14 @@ async def test_a_publisher_that_gives_up_before_it_is_stored(
 
 async def test_recorded_topics_do_not_wait_for_the_disk(simulation: Simulation, tmp_path: Path) -> None:
     place = Place(simulation, tmp_path, slow=True, durable=("d",), recorded=("r",))
-    async with place.bus() as bus:
-        async with bus.subscribe("r", name="x") as stream:
-            before = simulation.now()
-            await publish(bus, "r", *range(20))
-            assert simulation.now() == before
-            assert texts(await take(stream, 20, ack=False)) == [str(number) for number in range(20)]
+    async with (
+        place.bus() as bus,
+        bus.subscribe("r", name="x") as stream,
+    ):
+        before = simulation.now()
+        await publish(bus, "r", *range(20))
+        assert simulation.now() == before
+        assert texts(await take(stream, 20, ack=False)) == [str(number) for number in range(20)]
     with place.reader() as reader:
         assert texts(reader.messages()) == [str(number) for number in range(20)]
 

@@ -33,33 +33,37 @@ async def test_the_publisher_is_told_and_nobody_has_seen_it(
     simulation: Simulation, tmp_path: Path, way: str, slow: bool
 ) -> None:
     place = Place(simulation, tmp_path, slow=slow)
-    async with place.bus() as bus:
-        async with bus.subscribe("a", name="x") as plain, bus.subscribe("a", durable=True, name="y") as durable:
-            await bus.publish("a", b"before")
-            disk = BadDisk(journal_of(bus))
-            disk.full = True
-            with pytest.raises((NotStored, PartlyRefused)) as caught:
-                await WAYS[way](bus)
-            if isinstance(caught.value, PartlyRefused):
-                assert {getattr(error, "why", "") for _, error in caught.value.refused} == {FULL}
-                assert len(caught.value.refused) == 2
-            else:
-                assert caught.value.retryable
-                assert caught.value.why == FULL
-            disk.full = False
-            await bus.publish("a", b"after")
-            got = await take(plain, 2, ack=False)
-            assert texts(got) == ["before", "after"]
-            assert await take(durable, 2) == got
-            await nothing_more(plain)
-            await nothing_more(durable)
-            assert seqs(got) == sorted(set(seqs(got)))
-            refused = 2 if isinstance(caught.value, PartlyRefused) else 1
-            stats = bus.stats()
-            assert (stats.total_messages, stats.total_refused, stats.total_failed) == (2, refused, refused)
-            assert texts(bus.history()) == ["before", "after"]
-            for account in bus.accounts().values():
-                assert account.accepted == 2
+    async with (
+        place.bus() as bus,
+        bus.subscribe("a", name="x") as plain,
+        bus.subscribe("a", durable=True, name="y") as durable,
+    ):
+        await bus.publish("a", b"before")
+        disk = BadDisk(journal_of(bus))
+        disk.full = True
+        with pytest.raises((NotStored, PartlyRefused)) as caught:
+            await WAYS[way](bus)
+        if isinstance(caught.value, PartlyRefused):
+            assert {getattr(error, "why", "") for _, error in caught.value.refused} == {FULL}
+            assert len(caught.value.refused) == 2
+        else:
+            assert isinstance(caught.value, NotStored)
+            assert caught.value.retryable
+            assert caught.value.why == FULL
+        disk.full = False
+        await bus.publish("a", b"after")
+        got = await take(plain, 2, ack=False)
+        assert texts(got) == ["before", "after"]
+        assert await take(durable, 2) == got
+        await nothing_more(plain)
+        await nothing_more(durable)
+        assert seqs(got) == sorted(set(seqs(got)))
+        refused = 2 if isinstance(caught.value, PartlyRefused) else 1
+        stats = bus.stats()
+        assert (stats.total_messages, stats.total_refused, stats.total_failed) == (2, refused, refused)
+        assert texts(bus.history()) == ["before", "after"]
+        for account in bus.accounts().values():
+            assert account.accepted == 2
     with place.reader() as reader:
         assert texts(reader.messages()) == ["before", "after"]
         assert [reader.outcomes(message)[0].fate for message in reader.messages()] == [tl.Fate.DELIVERED] * 2
@@ -69,39 +73,42 @@ async def test_the_publisher_is_told_and_nobody_has_seen_it(
 async def test_some_fail_and_some_do_not(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
     """Whoever got no error is in the journal, at a number of its own; whoever got one is not."""
     place = Place(simulation, tmp_path, slow=slow)
-    async with place.bus() as bus:
-        async with bus.subscribe(">", name="x") as plain, bus.subscribe("a", durable=True, name="y") as durable:
-            await bus.publish("a", b"warm")
-            await bus.publish("b", b"warm")
-            disk = BadDisk(journal_of(bus))
-            well: list[str] = []
-            badly: list[str] = []
+    async with (
+        place.bus() as bus,
+        bus.subscribe(">", name="x") as plain,
+        bus.subscribe("a", durable=True, name="y") as durable,
+    ):
+        await bus.publish("a", b"warm")
+        await bus.publish("b", b"warm")
+        disk = BadDisk(journal_of(bus))
+        well: list[str] = []
+        badly: list[str] = []
 
-            async def send(name: str) -> None:
-                for number in range(20):
-                    disk.full = simulation.random.random() < 0.4
-                    text = f"{name}{number}"
-                    fields: Any = simulation.random.choice([{}, {"headers": {"k": "v"}}])
-                    try:
-                        await bus.publish(simulation.random.choice("ab"), text.encode(), **fields)
-                    except NotStored:
-                        badly.append(text)
-                    else:
-                        well.append(text)
+        async def send(name: str) -> None:
+            for number in range(20):
+                disk.full = simulation.random.random() < 0.4
+                text = f"{name}{number}"
+                fields: Any = simulation.random.choice([{}, {"headers": {"k": "v"}}])
+                try:
+                    await bus.publish(simulation.random.choice("ab"), text.encode(), **fields)
+                except NotStored:
+                    badly.append(text)
+                else:
+                    well.append(text)
 
-            async with asyncio.TaskGroup() as group:
-                for name in "xyz":
-                    group.create_task(send(name))
-            disk.full = False
-            assert badly
-            kept = [message for message in journal_of(bus).reader.messages() if message.payload != b"warm"]
-            assert sorted(texts(kept)) == sorted(well)
-            assert seqs(kept) == sorted(set(seqs(kept)))
-            got = [message for message in await take(plain, len(well) + 2, ack=False) if message.payload != b"warm"]
-            assert got == kept
-            of_a = [message for message in kept if message.topic == "a"]
-            assert (await take(durable, len(of_a) + 1))[1:] == of_a
-            assert bus.stats().total_refused == len(badly)
+        async with asyncio.TaskGroup() as group:
+            for name in "xyz":
+                group.create_task(send(name))
+        disk.full = False
+        assert badly
+        kept = [message for message in journal_of(bus).reader.messages() if message.payload != b"warm"]
+        assert sorted(texts(kept)) == sorted(well)
+        assert seqs(kept) == sorted(set(seqs(kept)))
+        got = [message for message in await take(plain, len(well) + 2, ack=False) if message.payload != b"warm"]
+        assert got == kept
+        of_a = [message for message in kept if message.topic == "a"]
+        assert (await take(durable, len(of_a) + 1))[1:] == of_a
+        assert bus.stats().total_refused == len(badly)
     with place.reader() as reader:
         for message in reader.messages():
             told = {outcome.subscriber: outcome.fate for outcome in reader.outcomes(message)}
@@ -141,24 +148,26 @@ async def test_numbers_do_not_clash_after_a_restart(simulation: Simulation, tmp_
 @slowly
 async def test_a_hole_that_a_failure_left_is_not_waited_at(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
     """A durable subscription that is behind reads over it."""
-    async with Place(simulation, tmp_path, slow=slow).bus() as bus:
-        async with bus.subscribe("a", durable=True, name="x", capacity=1) as stream:
-            disk = BadDisk(journal_of(bus))
-            for number in range(10):
-                disk.full = number % 3 == 1
-                if disk.full:
-                    with pytest.raises(NotStored):
-                        await bus.publish("a", str(number).encode())
-                else:
+    async with (
+        Place(simulation, tmp_path, slow=slow).bus() as bus,
+        bus.subscribe("a", durable=True, name="x", capacity=1) as stream,
+    ):
+        disk = BadDisk(journal_of(bus))
+        for number in range(10):
+            disk.full = number % 3 == 1
+            if disk.full:
+                with pytest.raises(NotStored):
                     await bus.publish("a", str(number).encode())
-            disk.full = True
-            with pytest.raises(NotStored):
-                await bus.publish("a", b"10")
-            disk.full = False
-            assert texts(await take(stream, 7)) == ["0", "2", "3", "5", "6", "8", "9"]
-            await nothing_more(stream)
-            await bus.publish("a", b"11")
-            assert texts(await take(stream, 1)) == ["11"]
+            else:
+                await bus.publish("a", str(number).encode())
+        disk.full = True
+        with pytest.raises(NotStored):
+            await bus.publish("a", b"10")
+        disk.full = False
+        assert texts(await take(stream, 7)) == ["0", "2", "3", "5", "6", "8", "9"]
+        await nothing_more(stream)
+        await bus.publish("a", b"11")
+        assert texts(await take(stream, 1)) == ["11"]
 
 
 async def test_a_recorded_message_was_seen_and_is_counted_as_lost(

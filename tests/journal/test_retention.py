@@ -5,14 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import trunkline as tl
-from tests.journal.journals import BadDisk, Clock, Place, broker_of, fill, journal_in, journal_of, seqs, take, tend, texts, until
+from tests.journal.journals import (
+    BadDisk,
+    Clock,
+    Place,
+    broker_of,
+    fill,
+    journal_in,
+    journal_of,
+    seqs,
+    take,
+    tend,
+    texts,
+    until,
+)
 from trunkline.errors import InvalidSettings, InvalidTopic, JournalUnusable
 from trunkline.journal import Journal, JournalSettings, Retention
 from trunkline.journal.cursor import pack
@@ -315,14 +327,12 @@ def count_reads(journal: Journal) -> list[object]:
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path / "after the crash"
+def elsewhere(tmp_path: Path) -> Path:
+    return tmp_path / "after the crash"
 
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["replaced", "forgotten"])
-def test_no_number_is_given_twice(
-    tmp_path: Path, clock: Clock, where: str, elsewhere: Path, forgotten: bool
-) -> None:
+def test_no_number_is_given_twice(tmp_path: Path, clock: Clock, where: str, elsewhere: Path, forgotten: bool) -> None:
     """Even if the process dies when everything it wrote was removed."""
     place = tmp_path / "journal"
     with journal_in(place, clock, retention=(Retention(max_age_s=1),), replaced_s=0) as journal:

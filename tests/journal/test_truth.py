@@ -1,7 +1,7 @@
 """Random schedules: at the end, the journal's fates are what really happened, for each message and each subscriber.
 
-Publishers, plain subscribers, durable ones, cancellations, sealing and restarts are drawn from a seed, as is the order
-of their steps. `play(seed)` replays one.
+Publishers, plain subscribers, durable ones, cancellations, full disks, sealing and restarts are drawn from a seed, as
+is the order of their steps. Now and then it is checked what a crash would leave. `play(seed)` replays one.
 """
 
 from __future__ import annotations
@@ -16,23 +16,28 @@ from typing import Any
 import pytest
 
 import trunkline as tl
-from tests.journal.journals import Place, journal_of, take, tend
+from tests.journal.journals import BadDisk, Place, journal_of, take, tend
+from trunkline.journal import Reader
 from trunkline.journal.settings import Kept
 from trunkline.testing import Simulation, simulate
-from trunkline.topic import matches
+from trunkline.topic import covers, matches
 
 TOPICS = ("d.a", "d.b", "r.a", "n.a")
-"""Durable, recorded, and not kept."""
+"""Durable, recorded, and not kept, unless everything is."""
 PLAIN = ("d.a", "d.*", "r.*", "*.a", ">")
-DURABLE = ("d.a", "d.*", "r.a")
-KEPT: dict[str, Any] = {"durable": ("d.>",), "recorded": ("r.>",)}
+DURABLE = ("d.a", "d.*", "r.a", "*.a", ">")
+RECORDED = ("r.>", ">")
+"""With the second of them everything is kept, and a durable subscription may be on all of it."""
 
 
 class Play:
     def __init__(self, simulation: Simulation, directory: Path, *, slow: bool) -> None:
         self.simulation = simulation
         self.random = simulation.random
-        self.place = Place(simulation, directory, slow=slow, seal_rows=60, flush_s=0.02, **KEPT)
+        recorded = self.random.choice(RECORDED)
+        self.place = Place(simulation, directory, slow=slow, seal_rows=60, durable=("d.>",), recorded=(recorded,))
+        self.full_at_times = self.random.random() < 0.3
+        self.durable = [pattern for pattern in DURABLE if covers(recorded, pattern) or covers("d.>", pattern)]
         self.numbers = itertools.count()
         self.messages: dict[str, tl.Message] = {}
         """All that anybody has seen, or that is in the journal, by id."""
@@ -42,6 +47,8 @@ class Play:
         """By subscriber: what its own books say of a message."""
         self.dead: defaultdict[str, set[str]] = defaultdict(set)
         self.cursors: dict[str, str] = {}
+        self.published: set[str] = set()
+        """On durable topics, and the publisher was told so."""
 
     async def run(self) -> None:
         for life in range(3):
@@ -64,6 +71,9 @@ class Play:
             for _ in range(3):
                 cast.create_task(self.publish(bus))
             cast.create_task(self.tend(bus))
+            cast.create_task(self.crash())
+            if self.full_at_times:
+                cast.create_task(self.fill_the_disk(bus))
         await self.note(bus)
 
     # Who does something
@@ -81,18 +91,20 @@ class Play:
     async def publish_some(self, bus: tl.Bus) -> None:
         topic = self.random.choice(TOPICS)
         payloads = [b"%d" % next(self.numbers) for _ in range(self.random.randint(1, 4))]
+        ids: list[str] = []
         match self.random.randrange(4):
             case 0:
-                await bus.publish(topic, payloads[0])
+                ids = [await bus.publish(topic, payloads[0])]
             case 1:
                 fields: Any = self.random.choice([{"priority": 80}, {"headers": {"k": "v"}}, {"requires_ack": True}])
-                await bus.publish(topic, payloads[0], **fields)
+                ids = [await bus.publish(topic, payloads[0], **fields)]
             case 2:
-                await bus.publish_many(topic, payloads)
+                ids = await bus.publish_many(topic, payloads)
             case 3:
                 async with bus.pipeline(in_flight=3) as pipe:
-                    for payload in payloads:
-                        await pipe.publish(topic, payload)
+                    ids = [await pipe.publish(topic, payload) for payload in payloads]
+        if topic.startswith("d."):
+            self.published.update(ids)
 
     async def subscribe(self, bus: tl.Bus, name: str) -> None:
         await asyncio.sleep(self.pause_s())
@@ -109,18 +121,16 @@ class Play:
         }
         async with bus.subscribe(self.random.choice(PLAIN), **options) as stream:
             for _ in range(self.random.randint(0, 15)):
-                message = await self.next_of(stream)
+                message = await self.next_of(stream, None if ack else name)
                 if message is None:
                     break
                 if ack or message.requires_ack:
                     await self.acknowledge(stream, message, name)
-                else:
-                    self.seen[name].add(message.id)
 
     async def subscribe_durably(self, bus: tl.Bus, name: str, member: str) -> None:
         await asyncio.sleep(self.pause_s())
         group = name == "group"
-        pattern = self.cursors.setdefault(name, self.random.choice(DURABLE))
+        pattern = self.cursors.setdefault(name, self.random.choice(self.durable))
         options: Any = {
             "name": member if group else name,
             "group": "group" if group else None,
@@ -137,13 +147,15 @@ class Play:
                     break
                 await self.acknowledge(stream, message, name)
 
-    async def next_of(self, stream: tl.Stream) -> tl.Message | None:
+    async def next_of(self, stream: tl.Stream, taker: str | None = None) -> tl.Message | None:
         message = None
         with suppress(TimeoutError):
             async with asyncio.timeout(0.5):
                 message = await stream.recv()
         if message is not None:
             self.messages[message.id] = message
+            if taker is not None and not message.requires_ack:
+                self.seen[taker].add(message.id)
             await asyncio.sleep(self.pause_s())
         return message
 
@@ -162,9 +174,42 @@ class Play:
     async def tend(self, bus: tl.Bus) -> None:
         for _ in range(2):
             await asyncio.sleep(self.random.uniform(0, 0.5))
-            tend(bus, everything=self.random.random() < 0.5)
+            with suppress(tl.NotStored):
+                tend(bus, everything=self.random.random() < 0.5)
+
+    async def fill_the_disk(self, bus: tl.Bus) -> None:
+        disk = BadDisk(journal_of(bus))
+        for _ in range(3):
+            await asyncio.sleep(self.random.uniform(0, 0.4))
+            disk.full = True
+            await asyncio.sleep(self.random.uniform(0, 0.1))
+            disk.full = False
+
+    async def crash(self) -> None:
+        """Now and then, look at what would be left if the process died at this moment."""
+        for _ in range(2):
+            await asyncio.sleep(self.random.uniform(0, 0.5))
+            with self.place.crash().reader() as reader:
+                self.judge_crash(reader)
 
     # What is true
+
+    def judge_crash(self, reader: Reader) -> None:
+        """What was published is there, what is written is true, and nothing is lost to a durable subscription."""
+        kept = list(reader.messages())
+        assert self.published <= {message.id for message in kept}
+        letters = set(reader.query("SELECT subscriber, seq FROM dead_letters"))
+        known = {name for (name,) in reader.query("SELECT name FROM cursors")}
+        for message in kept:
+            told = {outcome.subscriber: outcome.fate for outcome in reader.outcomes(message)}
+            for name, fate in told.items():
+                if fate is tl.Fate.DELIVERED:
+                    assert message.id in self.seen[name], f"{name} has not got {message}"
+            for name in known:
+                if matches(self.cursors[name], message.topic):
+                    assert name in told, f"{message} is lost to {name}"
+                    if told[name] is tl.Fate.DEAD:
+                        assert (name, message.seq) in letters, f"{message} is dead, and its letter is lost"
 
     async def note(self, bus: tl.Bus) -> None:
         """All plain subscribers have left: what their own books say now is what the journal must say for ever."""
@@ -203,7 +248,8 @@ class Play:
             }
         by_id = {message.id: message for message in kept}
         for message in self.messages.values():
-            if self.place.settings.keeps(message.topic) is not Kept.NOT:
+            must = (Kept.DURABLE,) if self.full_at_times else (Kept.DURABLE, Kept.RECORDED)
+            if self.place.settings.keeps(message.topic) in must:
                 assert message.id in by_id, f"{message} was seen, and is not in the journal"
         for message_id, message in by_id.items():
             truth: dict[str, tl.Fate] = {}

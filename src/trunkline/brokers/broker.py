@@ -14,7 +14,7 @@ from trunkline.delivery.fates import Outcome
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.requests import Why
 from trunkline.delivery.roster import Roster
-from trunkline.delivery.route import Route, Take, Unsettled
+from trunkline.delivery.route import Route, Take
 from trunkline.delivery.stream import Stream
 from trunkline.errors import NotStored, Unsupported
 from trunkline.message import Message
@@ -24,8 +24,8 @@ from trunkline.topic import matches
 UNNUMBERED = -1
 """The number of a message that gets its own when it is stored. Not 0, which would have it checked again."""
 
-Troubles = list[tuple[Message, Unsettled]]
-"""Messages that are stored, and wait for room at a subscriber, or were refused by one."""
+Failures = list[tuple[Message, Exception]]
+"""Messages that are stored, and were refused by a subscriber all the same."""
 
 
 class Feature(enum.StrEnum):
@@ -42,7 +42,12 @@ class Feature(enum.StrEnum):
 class Owner(Protocol):
     """Who published many messages, and is told of them together."""
 
-    def settled(self, messages: Batch[Message], troubles: Troubles | None) -> None: ...
+    gone: bool
+    """Whether it has given up: nobody waits for room on its behalf any more."""
+
+    def when_gone(self, callback: Callable[[], object]) -> None: ...
+
+    def settled(self, messages: Batch[Message], failures: Failures) -> None: ...
 
     def failed(self, messages: Batch[Message], error: NotStored) -> None: ...
 
@@ -62,16 +67,13 @@ class Lane(Protocol):
     turn: Mapping[str, Turn]
     """What was put in since the last flush, by topic."""
 
-    def put(self, message: Message) -> Awaitable[Troubles | None]:
+    def put(self, message: Message) -> Awaitable[Failures]:
         """Take one plain message. Awaited, it is stored and handed out; raises NotStored."""
 
-    def put_many(self, messages: Batch[Message], *, plain: bool) -> Awaitable[Troubles | None]: ...
+    def put_many(self, messages: Batch[Message], *, plain: bool) -> Awaitable[Failures]: ...
 
     def post(self, message: Message, owner: Owner) -> None:
         """As `put`, and tell the owner instead of being awaited."""
-
-    async def settle(self, troubles: Troubles, of: int) -> None:
-        """Wait where a full inbox has the policy `block`; raise Refused, or PartlyRefused if they were several."""
 
 
 class Broker(abc.ABC):

@@ -134,7 +134,7 @@ class Outgoing:
             accepted = {message.id for message in passage.accepted}
             for message, why in error.refused:
                 if message.id not in accepted:
-                    self.refuse(message, why)
+                    self.refuse(passage.latest(message), why)
             raise
         except Exception as error:
             self._refuse_rest(batch, passage, error)
@@ -148,7 +148,7 @@ class Outgoing:
         accepted = {message.id for message in passage.accepted}
         rest = [message for message in batch if message.id not in accepted]
         for message in rest:
-            self.refuse(message, error)
+            self.refuse(passage.latest(message), error)
         return len(rest)
 
     def refuse_unheard(self, messages: Iterable[Message], error: BaseException) -> None:

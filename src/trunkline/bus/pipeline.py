@@ -7,13 +7,13 @@ messages between it and the disk, and says at its end what became of them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from trunkline import codec
-from trunkline.brokers.broker import UNNUMBERED, Troubles
-from trunkline.errors import NotStored, PartlyRefused, Refused, UsageError
+from trunkline.brokers.broker import UNNUMBERED, Failures
+from trunkline.errors import NotStored, PartlyRefused, UsageError
 from trunkline.message import Fields, Message
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class Pipeline:
         self._ended = 0
         self._told = 0
         self._refused: list[tuple[Message, Exception]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._room: asyncio.Future[None] | None = None
-        self._wanted = 0
+        self.gone = False
+        self._when_gone: list[Callable[[], object]] = []
+        self._rooms: list[tuple[int, asyncio.Future[None]]] = []
 
     @property
     def in_flight(self) -> int:
@@ -83,40 +83,28 @@ class Pipeline:
     async def flush(self) -> None:
         """Return when everything so far is published; raise PartlyRefused if something was not."""
         await self._until(0)
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
         count, self._told = self._begun - self._told, self._begun
         refused, self._refused = self._refused, []
         if refused:
             raise PartlyRefused(refused, count)
 
     async def _until(self, waiting: int) -> None:
+        """Return when no more than so many are under way. Several tasks may wait."""
         while self._begun - self._ended > waiting:
-            self._wanted = waiting
-            self._room = asyncio.get_running_loop().create_future()
-            await self._room
+            room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._rooms.append((waiting, room))
+            await room
 
     # What the store tells
 
-    def settled(self, messages: Sequence[Message], troubles: Troubles | None) -> None:
-        """These are stored and handed out; some may wait for room at a subscriber."""
-        self._bus.count_stored(messages)
-        if troubles:
-            task = asyncio.get_running_loop().create_task(self._settle(troubles, len(messages)))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        self._done(len(messages))
+    def when_gone(self, callback: Callable[[], object]) -> None:
+        self._when_gone.append(callback)
 
-    async def _settle(self, troubles: Troubles, count: int) -> None:
-        topic = troubles[0][0].topic
-        lane = self._bus.broker.lane(topic)
-        assert lane is not None
-        try:
-            await lane.settle(troubles, count)
-        except PartlyRefused as error:
-            self._refused.extend(error.refused)
-        except Refused as error:
-            self._refused.append((troubles[0][0], error))
+    def settled(self, messages: Sequence[Message], failures: Failures) -> None:
+        """These are stored and handed out; some may have been refused by a subscriber."""
+        self._bus.count_stored(messages)
+        self._refused.extend(failures)
+        self._done(len(messages))
 
     def failed(self, messages: Sequence[Message], error: NotStored) -> None:
         """These could not be stored, and nobody has seen them."""
@@ -127,8 +115,15 @@ class Pipeline:
 
     def _done(self, count: int) -> None:
         self._ended += count
-        if self._room is not None and self._begun - self._ended <= self._wanted and not self._room.done():
-            self._room.set_result(None)
+        self._when_gone.clear()
+        if self._rooms:
+            left = self._begun - self._ended
+            waiters, self._rooms = self._rooms, []
+            for waiting, room in waiters:
+                if left > waiting:
+                    self._rooms.append((waiting, room))
+                elif not room.done():
+                    room.set_result(None)
 
     async def __aenter__(self) -> Self:
         return self
@@ -136,8 +131,20 @@ class Pipeline:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            await self.flush()
-        else:
-            # The block failed: that is what its caller must hear of. What is under way is on record.
-            await self._until(0)
+        try:
+            if kind is None:
+                await self.flush()
+                return
+        except asyncio.CancelledError:
+            await self._give_up()
+            raise
+        # The block failed: that is what its caller must hear of.
+        await self._give_up()
+
+    async def _give_up(self) -> None:
+        """Wait for no room any more. What is under way is stored, and its fates are on record."""
+        self.gone = True
+        for callback in self._when_gone:
+            callback()
+        self._when_gone.clear()
+        await self._until(0)

@@ -97,7 +97,7 @@ class Publishing:
         self._out.total += len(messages)
         for message in messages:
             self._out.history.remember(message)
-        lane = self.broker.lane(messages[0].topic)
+        lane = self.lanes.get(messages[0].topic)
         if lane is not None and not lane.heard:
             self._out.unrouted += len(messages)
 
@@ -114,7 +114,7 @@ class Publishing:
         now_ns = self.time_ns()
         message = Message(self.ids.next(now_ns), topic, body, now_ns, UNNUMBERED, self.name, content_type)
         try:
-            troubles = await lane.put(message)
+            failures = await lane.put(message)
         except NotStored as error:
             out.refuse(message, error)
             raise
@@ -122,8 +122,8 @@ class Publishing:
         self._remember(message)
         if not lane.heard:
             out.unrouted += 1
-        if troubles:
-            await lane.settle(troubles, 1)
+        if failures:
+            raise failures[0][1]
         return message.id
 
     async def publish_many(self, topic: str, payloads: Iterable[object], **fields: Unpack[Fields]) -> list[str]:
@@ -182,7 +182,7 @@ class Publishing:
     async def _store_many(self, lane: Lane, batch: list[Message]) -> None:
         out = self._out
         try:
-            troubles = await lane.put_many(batch, plain=True)
+            failures = await lane.put_many(batch, plain=True)
         except NotStored as error:
             for message in batch:
                 out.refuse(message, error)
@@ -193,8 +193,8 @@ class Publishing:
         out.history.add_many(batch)
         if not lane.heard:
             out.unrouted += len(batch)
-        if troubles:
-            await lane.settle(troubles, len(batch))
+        if failures:
+            raise failures[0][1] if len(batch) == 1 else PartlyRefused(failures, len(batch))
 
     async def _publish_batch(self, topic: str, values: Iterable[object], fields: Fields) -> list[str]:
         batch = [self.message(topic, value, **fields) for value in values]

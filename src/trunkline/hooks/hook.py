@@ -42,19 +42,26 @@ def name_of(hook: object) -> str:
 class Passage:
     """One batch on its way through the hooks. `accepted` is what came out at the end."""
 
-    __slots__ = ("_accept", "_hooks", "accepted")
+    __slots__ = ("_accept", "_hooks", "_latest", "accepted")
 
     def __init__(self, hooks: tuple[Hook, ...], accept: Forward) -> None:
         self._hooks = hooks
         self._accept = accept
         self.accepted: list[Message] = []
+        self._latest: dict[str, Message] = {}
 
     async def run(self, batch: Batch) -> None:
         await self._step(0, batch)
 
+    def latest(self, message: Message) -> Message:
+        """A message as it was after the last hook that passed it on: it may have a number by then."""
+        return self._latest.get(message.id, message)
+
     async def _step(self, index: int, batch: Batch) -> None:
         if not batch:
             return
+        if batch[0].seq > 0:
+            self._latest.update((message.id, message) for message in batch)
         if index == len(self._hooks):
             self.accepted.extend(batch)
             await self._accept(batch)

@@ -25,7 +25,7 @@ class Persist:
 
     def attach(self, bus: object) -> None:
         if self.numbers:
-            self._store.attach(bus)  # type: ignore[attr-defined]  # it has it, as was just seen
+            self._store.attach(bus, self._pattern)  # type: ignore[attr-defined]  # it has it, as was just seen
 
     async def __call__(self, batch: Batch, forward: Forward) -> None:
         # A batch has one topic.

@@ -10,25 +10,26 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
-from trunkline.brokers.broker import UNNUMBERED, Feature, Owner, Troubles, Turn
+from trunkline.brokers.broker import UNNUMBERED, Failures, Feature, Owner, Turn
 from trunkline.brokers.memory import MemoryBroker, room_for
 from trunkline.delivery.deadletters import DeadLetters
 from trunkline.delivery.fates import Outcome
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.requests import Why
-from trunkline.delivery.route import Route, offer
+from trunkline.delivery.route import Route
 from trunkline.delivery.stream import Stream
-from trunkline.errors import DuplicateName, InvalidSettings, PartlyRefused, Refused, StreamClosed
+from trunkline.errors import DuplicateName, InvalidSettings, PartlyRefused, StreamClosed
 from trunkline.journal.cursor import Cursor, unpack
 from trunkline.journal.feeder import MAX_PAUSE_S, Feeder, KeptMessage, kept_for
+from trunkline.journal.handout import HandOut
 from trunkline.journal.intake import Pending
 from trunkline.journal.journal import Journal
 from trunkline.journal.ledger import decode_letter, decode_message, readable
 from trunkline.journal.settings import Kept
 from trunkline.message import Message
 from trunkline.settings import Settings
-from trunkline.topic import DEAD_PREFIX, REPLIES, REPLY_PREFIX, TopicTree, covers, overlaps, validate_pattern
+from trunkline.topic import DEAD_PREFIX, REPLIES, REPLY_PREFIX, TopicTree, covers, is_wild, overlaps, validate_pattern
 
 SEARCHED = 1_000_000
 """In a journal of more messages an id is only looked for near the time it names: the event loop waits meanwhile."""
@@ -50,17 +51,14 @@ class Lane:
         self.turn: Mapping[str, Turn] = broker.intake.turn
         self._put = broker.intake.put
 
-    def put(self, message: Message) -> asyncio.Future[Troubles | None]:
+    def put(self, message: Message) -> asyncio.Future[Failures]:
         return self._put(self.topic, message, self.waits)
 
     def post(self, message: Message, owner: Owner) -> None:
         self._broker.intake.post(self.topic, message, self.waits, owner)
 
-    def put_many(self, messages: Batch[Message], *, plain: bool) -> asyncio.Future[Troubles | None]:
+    def put_many(self, messages: Batch[Message], *, plain: bool) -> asyncio.Future[Failures]:
         return self._broker.intake.put_many(self.topic, messages, self.waits, plain=plain)
-
-    async def settle(self, troubles: Troubles, of: int) -> None:
-        await self._broker.settle(troubles, of)
 
 
 class DurableStream(Stream):
@@ -96,6 +94,7 @@ class JournalBroker(MemoryBroker):
         self._resolved = {}
         self.intake = journal.intake
         self.sequence = self.intake.numbers
+        self._hand_out = HandOut(self.resolve, self.settings.backpressure, self.intake.through)
         self.intake.give = self._give
         self.intake.stored = self._stored
         self.lanes: dict[str, Lane] = {}
@@ -116,26 +115,8 @@ class JournalBroker(MemoryBroker):
             return
         # Numbers are set in place: only the bus may say that nobody else holds them.
         own = batch if batch[0].seq == UNNUMBERED else [replace(message, seq=UNNUMBERED) for message in batch]
-        troubles = await lane.put_many(own, plain=False)
-        if troubles:
-            await self.settle(troubles, len(batch))
-
-    async def settle(self, troubles: Troubles, of: int) -> None:
-        """Stored messages that found no room somewhere: wait as the policies say; raise what is refused."""
-        failures: list[tuple[Message, Exception]] = []
-        try:
-            while troubles:
-                message, unsettled = troubles.pop(0)
-                try:
-                    await unsettled.settle(self.settings.backpressure)
-                except Refused as error:
-                    failures.append((message, error))
-        finally:
-            for _, unsettled in troubles:
-                for parked in unsettled.waiting:
-                    parked.inbox.unpark(parked, "its publisher was cancelled while waiting for room")
-        if failures:
-            raise failures[0][1] if of == 1 else PartlyRefused(failures, of)
+        if failures := await lane.put_many(own, plain=False):
+            raise failures[0][1] if len(batch) == 1 else PartlyRefused(failures, len(batch))
 
     def lane(self, topic: str) -> Lane | None:
         """How a topic that is kept is published; None if it is not kept."""
@@ -163,23 +144,19 @@ class JournalBroker(MemoryBroker):
         self.routes.clear()
         self.lanes.clear()
 
-    def _give(self, pending: Pending) -> Troubles | None:
+    def _give(self, pending: Pending) -> None:
         """Hand messages to those who listen now."""
         if self._closed:
-            return None
+            self.intake.through(pending)
+            return
         messages = pending.messages
-        topic = pending.topic
-        route = self.resolve(topic)
-        troubles: Troubles | None = None
+        route = self.resolve(pending.topic)
         if pending.plain and not route.special and room_for(route, len(messages)) == len(messages):
+            # Nobody waits in line where all have room: those in line would be the first to get it.
             self._extend(route, messages)
+            self.intake.through(pending)
         else:
-            route.published += len(messages)
-            for message in messages:
-                if (unsettled := offer(message, route.sinks)) is not None:
-                    troubles = troubles or []
-                    troubles.append((message, unsettled))
-        return troubles
+            self._hand_out.give(pending)
 
     def _stored(self, pending: Pending) -> None:
         """Hand committed messages to durable subscriptions: what they get, they must find again."""
@@ -201,8 +178,9 @@ class JournalBroker(MemoryBroker):
             return self._subscribe_durably(pattern, delivery)
         stream = super().subscribe(pattern, delivery)
         inbox = stream.inbox
-        if not self._is_uniform(pattern):
-            # Some of it is given on at once, some when it is committed: numbers do not rise, ranges would lie.
+        if is_wild(pattern) or not self._is_uniform(pattern):
+            # Of several topics one may wait in line, and some are handed out before they are committed: the numbers of
+            # what comes here need not rise, and ranges would lie.
             stream.keep_exact()
         self._recall_retries(inbox)
         return stream
@@ -388,6 +366,7 @@ class JournalBroker(MemoryBroker):
         for feeder in list(self._feeders.values()):
             await feeder.stop()
         await super().aclose()
+        await self._hand_out.aclose()
         if self._owns_journal:
             await self.journal.aclose()
         else:

@@ -61,7 +61,7 @@ class Cursor:
             self._out.discard(seq)
             while self._line and self._line[0] not in self._out:
                 self._line.popleft()
-        elif self._is_again(seq):
+        elif self.is_again(seq):
             self._again.remove(seq)
         else:
             return False
@@ -70,9 +70,10 @@ class Cursor:
         return True
 
     def is_out(self, seq: int) -> bool:
-        return seq in self._out or self._is_again(seq)
+        return seq in self._out or self.is_again(seq)
 
-    def _is_again(self, seq: int) -> bool:
+    def is_again(self, seq: int) -> bool:
+        """Whether it is out beside the line."""
         at = bisect_left(self._again, seq)
         return at < len(self._again) and self._again[at] == seq
 

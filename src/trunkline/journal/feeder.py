@@ -315,9 +315,14 @@ class Feeder:
         raise AssertionError("a durable subscription acknowledges one by one")
 
     def delivered_one(self, inbox: Inbox, message: Message, at_ns: int) -> None:
+        again = self.cursor.is_again(message.seq)
         if self.cursor.settle(message.seq):
-            self._delivered.append(message.seq)
-            self._delivered_ns = at_ns
+            if again:
+                # It may have another fate from before: a row of its own says which counts.
+                self._settle(message.seq, Fate.DELIVERED, "")
+            else:
+                self._delivered.append(message.seq)
+                self._delivered_ns = at_ns
             self._ledger.done_with(self.cursor.name, message.seq)
         self._room_again(inbox)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import astuple, force_setattr
 
-from trunkline.brokers.broker import Owner, Troubles
+from trunkline.brokers.broker import Failures, Owner
 from trunkline.clock import Sequence as Numbers
 from trunkline.clock import World
 from trunkline.errors import JournalUnusable, NotStored
@@ -31,16 +31,27 @@ class Waiter:
 
     __slots__ = ("future", "owner", "start")
 
-    def __init__(self, future: asyncio.Future[Troubles | None] | None, owner: Owner | None, start: int) -> None:
+    def __init__(self, future: asyncio.Future[Failures] | None, owner: Owner | None, start: int) -> None:
         self.future = future
         self.owner = owner
         self.start = start
 
-    def settled(self, messages: Sequence[Message], troubles: Troubles | None) -> None:
+    @property
+    def gone(self) -> bool:
+        """Whether nobody waits any more: the publisher was cancelled."""
+        return self.owner.gone if self.owner is not None else self.future is None or self.future.cancelled()
+
+    def when_gone(self, callback: Callable[[], object]) -> None:
         if self.owner is not None:
-            self.owner.settled(messages, troubles)
+            self.owner.when_gone(callback)
+        elif self.future is not None:
+            self.future.add_done_callback(lambda future: callback() if future.cancelled() else None)
+
+    def settled(self, messages: Sequence[Message], failures: Failures) -> None:
+        if self.owner is not None:
+            self.owner.settled(messages, failures)
         elif self.future is not None and not self.future.done():
-            self.future.set_result(troubles)
+            self.future.set_result(failures)
 
     def failed(self, messages: Sequence[Message], why: str) -> None:
         # An error for each: raised in several places at once, one would grow a traceback of all of them.
@@ -53,7 +64,7 @@ class Waiter:
 class Pending:
     """What one turn published on one topic."""
 
-    __slots__ = ("at_ns", "given", "messages", "owner", "plain", "size", "topic", "waiters", "waits")
+    __slots__ = ("at_ns", "failures", "given", "messages", "owner", "plain", "size", "topic", "waiters", "waits")
 
     def __init__(self, topic: str, waits: bool) -> None:
         self.topic = topic
@@ -68,6 +79,11 @@ class Pending:
         self.size = 0
         self.at_ns = 0
         self.given = False
+        self.failures: Failures = []
+
+    def waiter_of(self, index: int) -> Waiter:
+        """Who published the message at this place."""
+        return next(waiter for waiter in reversed(self.waiters) if waiter.start <= index)
 
     def shares(self) -> Iterator[tuple[Waiter, list[Message]]]:
         """Each waiter with its messages."""
@@ -76,7 +92,8 @@ class Pending:
             yield waiter, self.messages[waiter.start : end]
 
 
-Give = Callable[[Pending], Troubles | None]
+Give = Callable[[Pending], None]
+"""Hands messages out, and calls `Intake.through` when that is done."""
 
 
 class Rows:
@@ -127,7 +144,7 @@ class Intake:
         self.again: Callable[[], None] = lambda: None
         """Called in the event loop when a commit failed: fates and cursors are to be written again."""
         self._at_ns = at_ns
-        self.give: Give = lambda pending: None
+        self.give: Give = self.through
         self.stored: Callable[[Pending], None] = lambda pending: None
         """Called with what was committed, in order."""
         self.more: Callable[[], Sequence[Job]] = lambda: ()
@@ -139,12 +156,12 @@ class Intake:
         self.lost = 0
         """Recorded messages that could not be written: others have seen them, the journal has not."""
 
-    def put(self, topic: str, message: Message, waits: bool) -> asyncio.Future[Troubles | None]:
+    def put(self, topic: str, message: Message, waits: bool) -> asyncio.Future[Failures]:
         """Take one plain message that nobody else holds."""
         pending = self.turn.get(topic)
         if pending is None:
             pending = self._begin(topic, waits)
-        future: asyncio.Future[Troubles | None] = self._loop.create_future()
+        future: asyncio.Future[Failures] = self._loop.create_future()
         messages = pending.messages
         pending.waiters.append(Waiter(future, None, len(messages)))
         pending.owner = None
@@ -163,12 +180,12 @@ class Intake:
 
     def put_many(
         self, topic: str, messages: Sequence[Message], waits: bool, *, plain: bool
-    ) -> asyncio.Future[Troubles | None]:
+    ) -> asyncio.Future[Failures]:
         """Take messages of one topic that nobody else holds."""
         pending = self.turn.get(topic)
         if pending is None:
             pending = self._begin(topic, waits)
-        future: asyncio.Future[Troubles | None] = self._loop.create_future()
+        future: asyncio.Future[Failures] = self._loop.create_future()
         pending.waiters.append(Waiter(future, None, len(pending.messages)))
         pending.owner = None
         pending.messages.extend(messages)
@@ -245,14 +262,17 @@ class Intake:
 
     def _give(self, pending: Pending) -> None:
         pending.given = True
-        troubles = self.give(pending)
-        if troubles is None:
+        self.give(pending)
+
+    def through(self, pending: Pending) -> None:
+        """It is with everybody who listens: tell those who published it."""
+        if not pending.failures:
             for waiter, messages in pending.shares():
-                waiter.settled(messages, None)
+                waiter.settled(messages, [])
             return
-        by_seq = {message.seq: (message, unsettled) for message, unsettled in troubles}
+        failed = {message.seq: (message, error) for message, error in pending.failures}
         for waiter, messages in pending.shares():
-            waiter.settled(messages, [by_seq[message.seq] for message in messages if message.seq in by_seq])
+            waiter.settled(messages, [failed[message.seq] for message in messages if message.seq in failed])
 
     def _fail(self, pending: Pending, error: Exception) -> None:
         if pending.given:

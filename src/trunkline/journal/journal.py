@@ -28,6 +28,7 @@ from trunkline.journal.settings import JournalSettings
 from trunkline.journal.tender import Tender
 from trunkline.journal.writer import Database, Writer
 from trunkline.message import Message
+from trunkline.topic import EVERYTHING
 
 T = TypeVar("T")
 
@@ -198,14 +199,15 @@ class Journal:
 
     # As the store of the persistence hook
 
-    def attach(self, bus: Any) -> None:
-        """Called by the persistence hook: numbers come from one place, and the fates of the bus are written here."""
+    def attach(self, bus: Any, pattern: str = EVERYTHING) -> None:
+        """Called by the persistence hook: numbers come from one place, and fates are written here, too."""
         self.open()
         sequence = bus.broker.sequence
         sequence.last = max(sequence.last, self.intake.numbers.last)
         self.intake.numbers = sequence
         # Written first, published later: the numbers of what comes to an inbox need not rise.
         bus.broker.roster.exact = True
+        self.ledger.keep_only(pattern)
         bus.record_in(self.ledger)
 
     async def append(self, batch: Sequence[Message]) -> list[Message]:

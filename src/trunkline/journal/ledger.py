@@ -18,6 +18,7 @@ from trunkline.errors import TrunklineError
 from trunkline.journal.settings import JournalSettings, Kept
 from trunkline.journal.writer import Database, Job
 from trunkline.message import Message
+from trunkline.topic import matches, overlaps
 
 log = logging.getLogger("trunkline.journal")
 
@@ -94,6 +95,7 @@ class JournalLedger:
         self._world = world
         self.schedule = schedule
         self._keeps: dict[str, bool] = {}
+        self._only: tuple[str, ...] = ()
         self._spans: dict[str, Span] = {}
         self._fates: list[tuple[Any, ...]] = []
         self._deeds: list[tuple[str, tuple[Any, ...]]] = []
@@ -106,14 +108,18 @@ class JournalLedger:
     # What is told
 
     def delivered(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
-        span = self._spans.get(inbox.name)
-        if span is None:
-            self._begin(inbox, first, last, count, at_ns)
+        if not self._keeps_of(inbox.pattern):
             return
-        span.first = min(span.first, first)
-        span.last = max(span.last, last)
-        span.count += count
-        span.at_ns = at_ns
+        span = self._spans.get(inbox.name)
+        # What lies between may be held, or on its way still: only what follows at once joins the range.
+        if span is not None and first == span.last + 1 and span.pattern == inbox.pattern:
+            span.last = last
+            span.count += count
+            span.at_ns = at_ns
+            return
+        if span is not None:
+            self._end(inbox.name, span)
+        self._begin(inbox, first, last, count, at_ns)
 
     def delivered_one(self, inbox: Inbox, message: Message, at_ns: int) -> None:
         seq = message.seq
@@ -121,15 +127,19 @@ class JournalLedger:
         if not self.keeps(message.topic):
             return
         span = self._spans.get(inbox.name)
-        # What lies between may be on its way still: only the very next number joins the range.
-        if span is not None and seq == span.last + 1:
+        # An endpoint gets more than its pattern says: such a message has a row of its own.
+        own = matches(inbox.pattern, message.topic)
+        if span is not None and own and seq == span.last + 1 and span.pattern == inbox.pattern:
             span.last = seq
             span.count += 1
             span.at_ns = at_ns
             return
         if span is not None:
-            self._end(inbox.name, span)
-        self._begin(inbox, seq, seq, 1, at_ns)
+            self._end(inbox.name, self._spans.pop(inbox.name))
+        if own:
+            self._begin(inbox, seq, seq, 1, at_ns)
+        else:
+            self.fate(inbox.name, inbox.pattern, Fate.DELIVERED, seq, seq, 1, "", at_ns)
 
     def _begin(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
         self._spans[inbox.name] = Span(inbox.pattern, first, last, count, at_ns)
@@ -219,7 +229,23 @@ class JournalLedger:
         if known is None:
             if len(self._keeps) >= MAX_KNOWN_TOPICS:
                 self._keeps.clear()
-            known = self._keeps[topic] = self._settings.keeps(topic) is not Kept.NOT
+            known = self._settings.keeps(topic) is not Kept.NOT
+            if self._only:
+                known = any(matches(pattern, topic) for pattern in self._only)
+            self._keeps[topic] = known
+        return known
+
+    def keep_only(self, pattern: str) -> None:
+        """The journal gets what matches, from a hook, and nothing else."""
+        self._only = (*self._only, pattern)
+        self._keeps.clear()
+
+    def _keeps_of(self, pattern: str) -> bool:
+        """Whether anything that matches is kept."""
+        known = self._keeps.get(pattern)
+        if known is None:
+            kept = self._only or (*self._settings.durable, *self._settings.recorded)
+            known = self._keeps[pattern] = any(overlaps(pattern, each) for each in kept)
         return known
 
     # What is written

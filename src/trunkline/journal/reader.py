@@ -73,8 +73,9 @@ class Fates(msgspec.Struct, frozen=True):
     at_ns: int
 
     @property
-    def wide(self) -> bool:
-        return self.first != self.last
+    def exact(self) -> bool:
+        """Whether it speaks of every number in its range; otherwise of those of its pattern that have no own row."""
+        return self.last - self.first + 1 == self.count
 
 
 FATE_COLUMNS = ", ".join(Fates.__struct_fields__)
@@ -444,14 +445,14 @@ class Reader:
             for batch in self._file_batches(file, None, None):
                 hit = pc.and_(pc.less_equal(batch.column("first"), seq), pc.greater_equal(batch.column("last"), seq))
                 sealed.extend(_fates_from(batch.filter(hit)))
-        return [each for each in (*sealed, *found) if matches(each.pattern, message.topic) or each.first == each.last]
+        return [each for each in (*sealed, *found) if each.first == each.last or matches(each.pattern, message.topic)]
 
     def outcomes(self, message: Message) -> list[Outcome]:
         """What became of a message, one outcome a subscriber. A row of its own counts for more than a range."""
         latest: dict[str, Fates] = {}
         for fates in self.fates_of(message):
             before = latest.get(fates.subscriber)
-            if before is None or before.wide or not fates.wide:
+            if before is None or fates.exact or not before.exact:
                 latest[fates.subscriber] = fates
         found = [Outcome(each.subscriber, Fate(each.fate), each.reason, each.at_ns) for each in latest.values()]
         for name, pattern, high, pending in self.query("SELECT name, pattern, high, pending FROM cursors"):

@@ -23,6 +23,7 @@ from trunkline.errors import JournalDamaged, JournalUnusable
 from trunkline.journal import database as files
 from trunkline.journal.body import Row
 from trunkline.journal.cursor import pack, unpack
+from trunkline.journal.intake import MAX_ROW_MESSAGES
 from trunkline.journal.journal import LAST
 from trunkline.journal.ledger import decode_letter, decode_message, decode_story
 from trunkline.journal.lock import Lock
@@ -86,7 +87,7 @@ def verify(directory: str | Path, progress: Progress = lambda done, of: None) ->
     try:
         database = files.open_for_reading(folder)
     except JournalUnusable as error:
-        if not _is_damage(error) and not any(_lake(folder)):
+        if _is_newer(folder) or not (_is_damage(error) or any(_lake(folder))):
             raise
         return Verified(findings=(Finding(files.FILE, error.why),))
     with contextlib.closing(database):
@@ -98,7 +99,7 @@ def verify(directory: str | Path, progress: Progress = lambda done, of: None) ->
         findings += faulty
         batches, messages = _verify_batches(database, sealed, findings, progress)
         for table in _shapes():
-            if table not in ("batches", "files"):
+            if table not in ("batches", "files", "quarantine"):
                 findings += [finding for _, finding in _faults(database, table)]
         quarantined = _number(database, "SELECT count(*) FROM quarantine")
         shares = _shares(database)
@@ -121,6 +122,14 @@ def verify(directory: str | Path, progress: Progress = lambda done, of: None) ->
 def _is_damage(error: JournalUnusable) -> bool:
     code = getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _is_newer(folder: Path) -> bool:
+    """Whether it was written by a Trunkline that knows more: then it is not for this one to judge."""
+    with contextlib.suppress(OSError), (folder / files.FILE).open("rb") as file:
+        head = file.read(100)
+        return head.startswith(b"SQLite format 3\0") and int.from_bytes(head[60:64], "big") > files.VERSION
+    return False
 
 
 def _text(data: bytes) -> str:
@@ -175,20 +184,15 @@ def _look_at(values: tuple[Any, ...]) -> Finding | None:
     """What is wrong with a batch, if anything is."""
     why = _misfit("batches", values)
     if why is None:
-        row = Row(*values)
         try:
-            times = [message.timestamp_ns for message in row.messages()]
+            Row(*values).messages()
         except JournalDamaged as damage:
             why = damage.why
         else:
-            if (row.since_ns, row.until_ns) == (min(times), max(times)):
-                return None
-            return Finding(_place(values), WRONG_TIMES)
-    numbers = [value if isinstance(value, int) and value > 0 else 0 for value in values[:2]]
-    return Finding(_place(values), why, min(numbers), max(numbers)) if all(numbers) else Finding(_place(values), why)
-
-
-WRONG_TIMES = "the times written beside it are not those of its messages"
+            return None
+    first, last = (value if isinstance(value, int) else 0 for value in values[:2])
+    concerned = (first, last) if 0 < first <= last else (0, 0)
+    return Finding(_place(values), why, *concerned)
 
 
 def _look_into(folder: Path, file: File, shares: dict[str, int], before: int = 0) -> Finding | None:
@@ -389,7 +393,7 @@ def _unread(table: str, scan: Scan, covered: list[Span]) -> list[Finding]:
         while low < high:
             at = bisect_right(firsts, low)
             first = there[at - 1][1] + 1 if at else 1
-            low = there[at][0] if at < len(there) else max(first, scan.known) + 1
+            low = there[at][0] if at < len(there) else scan.known + 1
             if first < low:
                 found.add((first, low - 1))
             if at == len(there):
@@ -425,6 +429,7 @@ CONTENT: dict[str, Callable[[dict[str, Any]], object]] = {
     "dead_letters": _check_letter,
     "orphans": lambda row: (Why(row["why"]), decode_message(row["message"])),
     "fates": lambda row: Fate(row["fate"]),
+    "files": lambda row: LAKE.index(row["kind"]),
 }
 NAMES = {"cursors": "durable subscription", "retries": "retry", "dead_letters": "dead letter", "orphans": "orphan"}
 
@@ -461,12 +466,10 @@ def _files(database: sqlite3.Connection) -> tuple[list[File], list[Finding]]:
     scan = Scan(database, "files", 0)
     good, faulty = [], []
     for values in scan:
-        why = _fault("files", values)
-        file = None if why else File(*values[: len(File.__struct_fields__)])
-        if file is None or file.kind not in LAKE:
-            faulty.append(Finding(_named("files", values), why or f"no file is a {values[1]!r}"))
+        if (why := _fault("files", values)) is not None:
+            faulty.append(Finding(_named("files", values), why))
         elif values[-1] is None:
-            good.append(file)
+            good.append(File(*values[:-1]))
     good.sort(key=lambda file: (LAKE.index(file.kind), file.first))
     return good, faulty + _unread("files", scan, [])
 
@@ -491,6 +494,8 @@ def repair(directory: str | Path, world: World | None = None) -> Repaired:
     folder = Path(directory)
     if not (folder / files.FILE).exists() and not any(_lake(folder)):
         raise JournalUnusable(str(folder), "there is no journal here")
+    if _is_newer(folder):
+        files.open_for_reading(folder).close()
     lock = Lock(folder)
     lock.take()
     try:
@@ -506,6 +511,8 @@ class _Repair:
         self._lost: list[Finding] = []
         self._aside: list[str] = []
         self._work = folder / ASIDE / f".{now_ns}"
+        self._gone: list[Finding] = []
+        """Files that are not where they should be. They may be found elsewhere."""
         self._unread: Scan | None = None
         """The scan of the batches, if it met something unreadable: named when it is known what there is."""
 
@@ -540,9 +547,7 @@ class _Repair:
         try:
             with contextlib.closing(files.open_for_reading(self._folder)) as database:
                 return not _complaints(database)
-        except JournalUnusable as error:
-            if error.__cause__ is None and (self._folder / files.FILE).exists() and "version" in error.why:
-                raise
+        except JournalUnusable:
             return False
 
     # The database
@@ -621,21 +626,17 @@ class _Repair:
         self._lost += _unread("batches", scan, [*database.execute(batches), *sealed])
 
     def _mend_batches(self, database: sqlite3.Connection) -> None:
-        broken: list[tuple[int, Finding]] = []
+        broken: list[tuple[tuple[Any, ...], Finding]] = []
         for values in database.execute(f"SELECT {COLUMNS} FROM batches ORDER BY first"):
             if (finding := _look_at(values)) is not None:
-                broken.append((values[0], finding))
-        for first, finding in broken:
-            if finding.why == WRONG_TIMES:
-                row = Row(*database.execute(f"SELECT {COLUMNS} FROM batches WHERE first = ?", (first,)).fetchone())
-                times = [message.timestamp_ns for message in row.messages()]
-                update = "UPDATE batches SET since_ns = ?, until_ns = ? WHERE first = ?"
-                database.execute(update, (min(times), max(times), first))
-                continue
+                broken.append((values, finding))
+        for values, finding in broken:
             self._lost.append(finding)
-            copy = "INSERT OR IGNORE INTO quarantine SELECT *, ?, ? FROM batches WHERE first = ?"
-            database.execute(copy, (finding.why, self._now_ns, first))
-            database.execute("DELETE FROM batches WHERE first = ?", (first,))
+            # Put aside as it was found; only text that is none would not be read again.
+            topic = str(values[2]).encode(errors="backslashreplace").decode()
+            row = (*values[:2], topic, *values[3:], finding.why, self._now_ns)
+            database.execute(f"INSERT OR IGNORE INTO quarantine VALUES ({', '.join('?' * len(row))})", row)
+            database.execute("DELETE FROM batches WHERE first = ?", values[:1])
 
     def _mend_table(self, database: sqlite3.Connection, table: str) -> None:
         shape = _shapes()[table]
@@ -657,6 +658,9 @@ class _Repair:
     def _keep_numbers(self, database: sqlite3.Connection) -> None:
         """What was lost keeps its numbers: none is given twice."""
         last = max([database.execute(LAST).fetchone()[0] or 0, *(finding.last for finding in self._lost)])
+        if self._unread is not None and any(high > self._unread.known for _, high in self._unread.gaps):
+            # Of a batch that came last, perhaps only the beginning is known.
+            last += MAX_ROW_MESSAGES
         fate = database.execute(
             "SELECT max(coalesce((SELECT max(number) FROM fates), 0),"
             " coalesce((SELECT max(last) FROM files WHERE kind = 'fates'), 0))"
@@ -678,7 +682,7 @@ class _Repair:
                 if path.exists():
                     self._take_in(database, path, file.kind, finding)
                 else:
-                    self._lost.append(finding)
+                    self._gone.append(finding)
 
     def _take_in_strangers(self, database: sqlite3.Connection) -> None:
         """Files that lie in the lake, and that the journal has forgotten. The next start would remove them.
@@ -693,6 +697,8 @@ class _Repair:
                 self._take_in(database, path, kind, None)
             else:
                 self._put_aside(path)
+        there = {(file.first, file.last) for file in _files(database)[0]}
+        self._lost += [finding for finding in self._gone if (finding.first, finding.last) not in there]
 
     def _is_wanted(self, database: sqlite3.Connection, path: Path, kind: str) -> bool:
         try:
@@ -737,7 +743,8 @@ class _Repair:
         if rows == expected:
             # The damage was somewhere between its rows.
             return
-        why = f"{finding.why if finding else 'it is damaged'}; {rows:,} of {expected or 'its'} rows saved"
+        of = "its" if expected is None else f"{expected:,}"
+        why = f"{finding.why if finding else 'it is damaged'}; {rows:,} of {of} rows saved"
         name = self._name(path)
         if kind != "messages":
             self._lost.append(Finding(name, why))
