@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -108,10 +107,6 @@ class Books:
             letters = {seq for (seq,) in reader.query("SELECT seq FROM dead_letters WHERE subscriber = ?", (name,))}
         fitting = [each.seq for each in found if matches(pattern, each.topic)]
         by_fate = fates_by_number(rows, fitting)
-        counted = Counter[str]()
-        for row in rows:
-            counted[row.fate] += row.count
-        assert counted == Counter(by_fate.values())
         assert letters == {seq for seq, fate in by_fate.items() if fate == DEAD}
         for high, pending in cursors:
             out = set(unpack(pending))
@@ -156,17 +151,12 @@ def fates(reader: Reader) -> list[Fates]:
 
 
 def fates_by_number(rows: list[Fates], fitting: list[int]) -> dict[int, str]:
-    """The fate of each message: a row of its own counts for more than a range that covers it."""
+    """The fate of each message that fits: a row speaks of all of them from its first to its last, and no two do."""
     by_fate: dict[int, str] = {}
     for row in rows:
-        if row.wide:
-            assert row.fate == DELIVERED
-            covered = fitting[bisect_left(fitting, row.first) : bisect_right(fitting, row.last)]
-            by_fate.update(dict.fromkeys(covered, row.fate))
-    own: set[int] = set()
-    for row in rows:
-        if not row.wide:
-            assert row.first not in own, f"{row.first} has two fates"
-            own.add(row.first)
-            by_fate[row.first] = row.fate
+        covered = fitting[bisect_left(fitting, row.first) : bisect_right(fitting, row.last)]
+        assert len(covered) == row.count, f"{row} is about {len(covered)} messages"
+        twice = [seq for seq in covered if seq in by_fate]
+        assert not twice, f"{twice[0]} has two fates"
+        by_fate.update(dict.fromkeys(covered, row.fate))
     return by_fate

@@ -221,11 +221,11 @@ def broker_of(bus: tl.Bus) -> JournalBroker:
     return bus.broker
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = 60.0, every_s: float = 0.001) -> None:
     """Let (virtual) time pass until the condition holds."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110  # time is virtual: waiting costs nothing
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(every_s)
 
 
 async def take(stream: tl.Stream, count: int, *, ack: bool = True, timeout_s: float = 60.0) -> list[tl.Message]:

@@ -157,12 +157,51 @@ async def test_what_is_in_the_journal_is_in_the_order_of_numbers(
         assert got == list(journal_of(bus).reader.messages("a"))
 
 
+async def test_nobody_passes_those_in_line(simulation: Simulation, tmp_path: Path) -> None:
+    """One waits for room and others behind it; all at once there is room, and at that moment one more comes."""
+    async with (
+        Place(simulation, tmp_path).bus() as bus,
+        bus.subscribe("a", name="x", capacity=1) as stream,
+    ):
+        await publish(bus, "a", 0)
+        async with bus.pipeline() as pipe:
+            for number in (1, 2, 3):
+                await pipe.publish("a", str(number).encode())
+                await asyncio.sleep(1)
+            await pipe.publish("a", b"4")
+            got = [stream.try_recv(), stream.try_recv()]
+            got += await take(stream, 3, ack=False)
+        assert texts(got) == list("01234")
+
+
+async def test_what_waits_in_line_comes_in_the_order_of_its_numbers(simulation: Simulation, tmp_path: Path) -> None:
+    async with (
+        Place(simulation, tmp_path, slow=True).bus() as bus,
+        bus.subscribe("a", name="x", capacity=4) as stream,
+    ):
+        got: list[tl.Message] = []
+
+        async def consume() -> None:
+            while len(got) < 120:
+                await asyncio.sleep(simulation.random.choice([0, 0.001, 0.02]))
+                while stream.depth:
+                    got.append(stream.try_recv())
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(consume())
+            for number in range(120):
+                group.create_task(publish(bus, "a", number))
+                await asyncio.sleep(0.001)
+        assert got == list(journal_of(bus).reader.messages("a"))
+
+
 # Cancellation
 
 
 @slowly
+@pytest.mark.parametrize("later_s", [0, 1], ids=["taken at once", "taken later"])
 async def test_a_publisher_that_gives_up_while_it_waits_for_room(
-    simulation: Simulation, tmp_path: Path, slow: bool
+    simulation: Simulation, tmp_path: Path, slow: bool, later_s: float
 ) -> None:
     async with (
         Place(simulation, tmp_path, slow=slow).bus() as bus,
@@ -174,6 +213,7 @@ async def test_a_publisher_that_gives_up_while_it_waits_for_room(
         waiting.cancel()
         with suppress(asyncio.CancelledError):
             await waiting
+        await asyncio.sleep(later_s)
         await publish_soon(bus, stream)
         await journal_of(bus).flush()
         outcomes = {

@@ -5,13 +5,25 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import trunkline as tl
-from tests.journal.journals import Place, broker_of, journal_of, nothing_more, seqs, take, tend, texts, until
+from tests.journal.journals import (
+    Place,
+    SlowJournal,
+    broker_of,
+    journal_of,
+    nothing_more,
+    seqs,
+    take,
+    tend,
+    texts,
+    until,
+)
 from trunkline.errors import InvalidSettings, UnknownHandler
 from trunkline.testing import Simulation
 
@@ -218,6 +230,24 @@ async def test_those_before_a_retry_are_not_forgotten(simulation: Simulation, tm
     assert sorted(done) == ["1", "2", "3"]
 
 
+@slowly
+async def test_a_retry_outlives_its_message(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
+    """The journal does not hold it any more, but what waits for its next attempt is kept for itself."""
+    place = Place(simulation, tmp_path, slow=slow)
+    options = durable(retry=tl.Retry(delay_s=10, jitter=0))
+    async with place.bus() as bus, bus.subscribe("a", **options) as stream:
+        await publish(bus, "a", 1)
+        (message,) = await take(stream, 1, ack=False)
+        stream.nack(message)
+    with place.journal() as journal, journal.hurry() if isinstance(journal, SlowJournal) else nullcontext():
+        journal.writer.call(lambda database: database.execute("DELETE FROM batches"))
+    async with place.bus() as bus, bus.subscribe("a", **options) as stream:
+        (again,) = await take(stream, 1, timeout_s=20)
+        assert (again.id, again.attempts) == (message.id, 1)
+        await publish(bus, "a", 2)
+        assert texts(await take(stream, 1)) == ["2"]
+
+
 async def test_a_plain_handler_takes_up_what_failed(simulation: Simulation, tmp_path: Path) -> None:
     """Without a cursor, under the same name: a process that died left a retry behind."""
     place = Place(simulation, tmp_path)
@@ -239,7 +269,7 @@ async def test_a_plain_handler_takes_up_what_failed(simulation: Simulation, tmp_
 
     async with crashed.bus() as bus:
         bus.handle("a", work, name="plain", retry=retry)
-        await until(lambda: got, 100)
+        await until(lambda: got, 100, 0.05)
         assert got[0].attempts == 1
         assert simulation.now() - failed_at == pytest.approx(50, abs=0.1)
         await asyncio.sleep(500)

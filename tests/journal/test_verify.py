@@ -71,9 +71,9 @@ def stocks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-@pytest.fixture(params=["hot", "half sealed"])
-def directory(request: pytest.FixtureRequest, stocks: dict[str, Path], tmp_path: Path) -> Path:
-    shutil.copytree(stocks[request.param], tmp_path / "journal")
+@pytest.fixture
+def directory(stocks: dict[str, Path], tmp_path: Path) -> Path:
+    shutil.copytree(stocks["half sealed"], tmp_path / "journal")
     return tmp_path / "journal"
 
 
@@ -234,9 +234,12 @@ def cut_short(pages: Pages) -> None:
         cut_short,
     ],
 )
+@pytest.mark.parametrize("which", ["hot", "half sealed"])
 def test_of_a_database_with_damaged_pages_all_is_saved_that_was_not_on_them(
-    directory: Path, damage: Callable[[Pages], None]
+    stocks: dict[str, Path], tmp_path: Path, which: str, damage: Callable[[Pages], None]
 ) -> None:
+    directory = tmp_path / "journal"
+    shutil.copytree(stocks[which], directory)
     before = contents(directory)
     pages = Pages(directory)
     damage(pages)
@@ -326,9 +329,7 @@ def test_no_number_is_given_twice_though_what_came_last_is_lost(directory: Path,
     goes_on(copy, before, after)
 
 
-def test_a_lost_database_is_made_again_of_the_lake(stocks: dict[str, Path], tmp_path: Path) -> None:
-    directory = tmp_path / "journal"
-    shutil.copytree(stocks["half sealed"], directory)
+def test_a_lost_database_is_made_again_of_the_lake(directory: Path) -> None:
     before = contents(directory)
     sealed = verify(directory).sealed_messages
     for path in directory.glob("journal.db*"):
@@ -343,9 +344,7 @@ def test_a_lost_database_is_made_again_of_the_lake(stocks: dict[str, Path], tmp_
     goes_on(directory, after, after)
 
 
-def test_opening_a_journal_without_its_database_does_not_cost_the_lake(stocks: dict[str, Path], tmp_path: Path) -> None:
-    directory = tmp_path / "journal"
-    shutil.copytree(stocks["half sealed"], directory)
+def test_opening_a_journal_without_its_database_does_not_cost_the_lake(directory: Path) -> None:
     for path in directory.glob("journal.db*"):
         path.unlink()
     lake = sorted(directory.glob("*/date=*/*.parquet"))
@@ -513,9 +512,7 @@ def test_a_file_that_cannot_be_opened_is_lost_and_nothing_else(
     assert lost == set(range(1, LAKE + 1))
 
 
-def test_a_damaged_file_of_fates_costs_no_message(stocks: dict[str, Path], tmp_path: Path) -> None:
-    directory = tmp_path / "journal"
-    shutil.copytree(stocks["half sealed"], directory)
+def test_a_damaged_file_of_fates_costs_no_message(directory: Path) -> None:
     before = contents(directory)
     path = the_file(directory, "fates")
     data = bytearray(path.read_bytes())

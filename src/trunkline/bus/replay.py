@@ -86,14 +86,17 @@ async def replay_dead(
     pace = Pace(per_s)
     validate_pattern(topic)
     while True:
-        found = [
-            letter
-            for letter in bus.dead_letters.find(message_id=message_id, subscriber=subscriber, cause=cause)
-            if matches(topic, letter.message.topic) and (letter.subscriber, letter.message.seq) not in seen
-        ]
+        # One that fails again meanwhile is not for this replay: it would never end.
+        found = [letter for letter in bus.dead_letters if _key(letter) not in seen]
+        seen.update(map(_key, found))
         for letter in found:
-            # One that fails again meanwhile is not for this replay: it would never end.
-            seen.add((letter.subscriber, letter.message.seq))
+            if (
+                message_id not in (None, letter.message.id)
+                or subscriber not in (None, letter.subscriber)
+                or cause not in (None, letter.cause)
+                or not matches(topic, letter.message.topic)
+            ):
+                continue
             ids.append(letter.message.id)
             if dry_run:
                 continue
@@ -101,8 +104,13 @@ async def replay_dead(
             if (why := _replay(bus, letter)) is not None:
                 failed.append(Failure(letter.message.id, why))
         # Older ones than fit into memory are in the journal.
-        if not await bus.broker.recall_dead_letters(seen):
+        await bus.broker.recall_dead_letters(seen)
+        if all(_key(letter) in seen for letter in bus.dead_letters):
             return Replayed(tuple(ids), tuple(failed), dry_run)
+
+
+def _key(letter: DeadLetter) -> tuple[str, int]:
+    return letter.subscriber, letter.message.seq
 
 
 def _replay(bus: Bus, letter: DeadLetter) -> str | None:

@@ -30,12 +30,17 @@ class Cursor:
         """Of those in line, the ones without a fate."""
         self._again: list[int] = sorted(pending)
         """Out as well, beside the line: pending when this process began, or given back by a person."""
+        self._offered = 0
+        self._places: dict[int, int] = {}
+        """The how manyth each was, until its fate is written."""
         self.changed = False
 
     def offer(self, seq: int) -> None:
         """It goes to a subscriber for the first time. Numbers rise."""
         self._line.append(seq)
         self._out.add(seq)
+        self._offered += 1
+        self._places[seq] = self._offered
         self.read = seq
 
     def skip_to(self, seq: int) -> None:
@@ -96,17 +101,22 @@ class Cursor:
         return len(self._out) + len(self._again)
 
     def ranges(self, seqs: Iterable[int]) -> list[tuple[int, int, int]]:
-        """Numbers with the same fate as (first, last, count), not across any that is still out."""
+        """Numbers with one fate, each once, as (first, last, count): only what was offered in a row is together."""
         ranges: list[tuple[int, int, int]] = []
-        out = sorted([*self._out, *self._again])
+        before = -1
         for seq in sorted(seqs):
-            if ranges:
-                first, last, count = ranges[-1]
-                if seq == last + 1 or bisect_left(out, last) == bisect_left(out, seq):
-                    ranges[-1] = (first, seq, count + 1)
-                    continue
-            ranges.append((seq, seq, 1))
+            place = self._places.pop(seq, -2)
+            if ranges and place == before + 1:
+                first, _, count = ranges[-1]
+                ranges[-1] = (first, seq, count + 1)
+            else:
+                ranges.append((seq, seq, 1))
+            before = place
         return ranges
+
+    def forget_place(self, seq: int) -> None:
+        """It is not for `ranges`: it has a row of its own."""
+        self._places.pop(seq, None)
 
     def catch_up(self) -> None:
         """Nothing is out, so everything read has its fate: remember that, not only the last that matched."""

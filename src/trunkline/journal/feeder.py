@@ -328,6 +328,7 @@ class Feeder:
 
     def settled(self, inbox: Inbox, message: Message, fate: Fate, reason: str, at_ns: int) -> None:
         if self.cursor.settle(message.seq):
+            self.cursor.forget_place(message.seq)
             self._ledger.done_with(self.cursor.name, message.seq)
             self._settle(message.seq, fate, reason)
         self._room_again(inbox)

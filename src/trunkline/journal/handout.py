@@ -14,6 +14,8 @@ from trunkline.errors import BackpressureTimeout, Congested, Refused, StreamClos
 from trunkline.journal.intake import Pending
 from trunkline.settings import Backpressure
 
+GIVEN_UP = "its publisher was cancelled while waiting for room"
+
 
 class HandOut:
     def __init__(
@@ -84,20 +86,15 @@ class HandOut:
         message = pending.messages[index]
         waiter = pending.waiter_of(index)
         if hopeless or waiter.gone:
-            why = "one before it waited in vain" if hopeless else "its publisher was cancelled while waiting for room"
-            for parked in unsettled.waiting:
-                parked.inbox.unpark(parked, why)
+            _drop(unsettled, "one before it waited in vain" if hopeless else GIVEN_UP)
             if hopeless:
                 pending.failures.append((message, pending.failures[-1][1]))
             return hopeless
-        waiting = asyncio.get_running_loop().create_task(unsettled.settle(self._limits))
-        waiter.when_gone(waiting.cancel)
+        waiter.when_gone(lambda: _drop(unsettled, GIVEN_UP))
         try:
-            await waiting
+            await unsettled.settle(self._limits)
         except asyncio.CancelledError:
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                waiting.cancel()
-                await asyncio.gather(waiting, return_exceptions=True)
+            if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
             # Its publisher has gone: it was dropped where it still waited.
         except (BackpressureTimeout, Congested) as error:
@@ -112,3 +109,9 @@ class HandOut:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _drop(unsettled: Unsettled, why: str) -> None:
+    """Let go of the places where a message waits for room."""
+    for parked in unsettled.waiting:
+        parked.inbox.unpark(parked, why)
