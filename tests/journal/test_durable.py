@@ -657,3 +657,115 @@ async def test_what_was_delivered_stays_on_record(simulation: Simulation, tmp_pa
         await asyncio.sleep(1)
         (outcome,) = journal_of(bus).reader.outcomes(message)
         assert (outcome.subscriber, outcome.fate) == ("x", tl.Fate.DELIVERED)
+
+
+# Being quiet, and closing
+
+
+@slowly
+async def test_quiet_means_the_backlog_too(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
+    done: list[bytes] = []
+
+    async def work(message: tl.Message) -> None:
+        await asyncio.sleep(0.01)
+        done.append(message.payload)
+
+    async with Place(simulation, tmp_path, slow=slow).bus() as bus:
+        await publish(bus, "a", *range(50))
+        bus.handle("a", work, durable=True, name="x", start="beginning", capacity=2)
+        await bus.quiet()
+        assert len(done) == 50
+        await publish(bus, "a", *range(50))
+        await bus.quiet()
+        assert len(done) == 100
+
+
+@slowly
+@pytest.mark.parametrize("own", [False, True], ids=["shared broker", "own broker"])
+async def test_closing_does_not_wait_for_the_backlog(
+    simulation: Simulation, tmp_path: Path, slow: bool, own: bool
+) -> None:
+    """It can wait in the journal. What was begun is finished, the rest comes again."""
+    done: list[str] = []
+
+    async def work(message: tl.Message) -> None:
+        await asyncio.sleep(1)
+        done.extend(texts([message]))
+
+    place = Place(simulation, tmp_path, slow=slow)
+    journal = place.journal()
+    broker = tl.journal.JournalBroker(journal, owns_journal=own)
+    bus = tl.Bus(broker, owns_broker=own)
+    bus.handle("a", work, durable=True, name="x", capacity=3)
+    await publish(bus, "a", *range(100))
+    await asyncio.sleep(2.5)
+    before = simulation.now()
+    unfinished = await bus.aclose(drain_s=1000)
+    took_s = simulation.now() - before
+    await broker.aclose()
+    await journal.aclose()
+    assert took_s < 10
+    assert unfinished == []
+    assert done == [str(number) for number in range(len(done))]
+    async with place.bus() as bus, bus.subscribe("a", durable=True, name="x") as stream:
+        rest = texts(await take(stream, 100 - len(done)))
+        assert done + rest == [str(number) for number in range(100)]
+
+
+async def test_closing_in_a_hurry(simulation: Simulation, tmp_path: Path) -> None:
+    """What is being handled is interrupted; it stays in the journal, and that is told."""
+
+    async def work(message: tl.Message) -> None:
+        await asyncio.sleep(1000)
+
+    place = Place(simulation, tmp_path)
+    async with place.bus() as bus:
+        bus.handle("a", work, durable=True, name="x", capacity=2)
+        await publish(bus, "a", *range(5))
+        await asyncio.sleep(1)
+        unfinished = await bus.aclose(drain_s=2)
+        assert {each.outcome.fate for each in unfinished} == {tl.Fate.IN_FLIGHT}
+        assert {each.outcome.reason for each in unfinished} == {"stays in the journal, and comes again"}
+    async with place.bus() as bus, bus.subscribe("a", durable=True, name="x") as stream:
+        got = await take(stream, 5)
+        assert texts(got) == list("01234")
+        assert {each.attempts for each in got} == {0}, "being stopped is no failure"
+
+
+# Coming back within one life
+
+
+async def test_a_pause_is_kept_when_another_takes_over(simulation: Simulation, tmp_path: Path) -> None:
+    """As after a restart: who comes next does not get at once what has just failed."""
+    async with Place(simulation, tmp_path).bus() as bus:
+        options: Any = {"durable": True, "name": "x", "retry": tl.Retry(delay_s=50, jitter=0)}
+        async with bus.subscribe("a", **options) as stream:
+            await publish(bus, "a", "bad", "good")
+            bad, good = await take(stream, 2, ack=False)
+            stream.nack(bad)
+            stream.ack(good)
+            failed_at = simulation.now()
+        async with bus.subscribe("a", **options) as stream:
+            (again,) = await take(stream, 1, timeout_s=100)
+            assert (again.payload, again.attempts) == (b"bad", 1)
+            assert simulation.now() - failed_at == pytest.approx(50, abs=0.1)
+
+
+# Many topics
+
+
+@slowly
+async def test_more_topics_than_a_broker_remembers(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
+    place = Place(simulation, tmp_path, slow=slow)
+    async with (
+        place.bus(max_topics=3) as bus,
+        bus.subscribe(">", durable=True, name="x") as durable,
+        bus.subscribe("t.*", name="y") as plain,
+    ):
+        async with bus.pipeline() as pipe:
+            for number in range(30):
+                await publish(bus, f"t.{number % 7}", number)
+                await pipe.publish(f"t.{number % 5}", f"{number} too".encode())
+        wanted = sorted([*map(str, range(30)), *(f"{number} too" for number in range(30))])
+        assert sorted(texts(await take(durable, 60))) == wanted
+        assert sorted(texts(await take(plain, 60, ack=False))) == wanted

@@ -142,6 +142,39 @@ def test_a_flipped_bit_in_the_head_of_a_row_keeps_nobody_from_the_rest(tmp_path:
             assert told or found == everything or at < topic - 11, f"bit {bit} at {at - topic}"
 
 
+@pytest.mark.parametrize("bit", [64, 2048, 65536])
+def test_a_row_that_claims_too_much_hides_nothing(tmp_path: Path, bit: int) -> None:
+    """One bit of the number a row ends with: what comes behind the row, now and later, is not taken for seen."""
+    rows(tmp_path)
+    database = sqlite3.connect(tmp_path / "journal.db")
+    database.execute("UPDATE batches SET last = last | ? WHERE first = 31", (bit,))
+    database.commit()
+    database.close()
+    others = numbers(*(n for n in range(BATCHES) if n != 3))
+    found, told = read(tmp_path)
+    assert [damage.first for damage in told] == [31]
+    assert found == others
+
+    async def take_all(journal: Journal, bus: tl.Bus) -> None:
+        async with (
+            bus.subscribe("topic.>", name="worker", durable=True, start="beginning") as stream,
+            asyncio.timeout(10),
+        ):
+            taken: list[int] = []
+            while len(taken) < (BATCHES - 1) * OF:
+                message = await stream.recv()
+                assert message is not None
+                stream.ack(message)
+                taken.append(message.seq)
+            await bus.publish("topic.0", b"next")
+            message = await stream.recv()
+            assert message is not None
+            assert message.payload == b"next"
+        assert taken == others
+
+    with_bus(tmp_path, take_all)
+
+
 def test_the_owner_puts_a_damaged_batch_aside_and_does_not_meet_it_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -120,6 +120,18 @@ def test_where_there_is_no_journal_nobody_reads(tmp_path: Path) -> None:
         Reader(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize(("count", "size"), [(25_000, 1), (30, 1_000_000)], ids=["many", "large"])
+def test_a_large_batch_becomes_several_rows(journal: Journal, count: int, size: int) -> None:
+    written = fill(journal, 1, count, payload=b"x" * size)
+    rows = journal.reader.query("SELECT first, last, length(body) FROM batches ORDER BY first")
+    assert len(rows) >= 3
+    assert max(last - first + 1 for first, last, _ in rows) <= 10_000
+    assert max(bytes for _, _, bytes in rows) < 10_000_000
+    assert seqs(written) == list(range(1, count + 1))
+    assert list(journal.reader.messages()) == written
+    assert sum(batch.num_rows for batch in journal.reader.arrow(columns=["seq"])) == count
+
+
 # While things move
 
 

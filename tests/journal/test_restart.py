@@ -14,6 +14,7 @@ import pytest
 import trunkline as tl
 from tests.journal.journals import (
     Place,
+    QuickJournal,
     SlowJournal,
     broker_of,
     journal_of,
@@ -276,6 +277,37 @@ async def test_a_plain_handler_takes_up_what_failed(simulation: Simulation, tmp_
         assert len(got) == 1
 
 
+@pytest.mark.parametrize(("seconds", "at_most_s"), [(-36_000, 3601), (36_000, 0.1), (-10, 61)])
+async def test_a_clock_that_was_set_does_not_keep_a_retry(
+    simulation: Simulation, tmp_path: Path, seconds: float, at_most_s: float
+) -> None:
+    place = Place(simulation, tmp_path)
+    options = durable(retry=tl.Retry(delay_s=50, jitter=0))
+    async with place.bus() as bus, bus.subscribe("a", **options) as stream:
+        await publish(bus, "a", 1)
+        (message,) = await take(stream, 1, ack=False)
+        stream.nack(message)
+    simulation.jump_wall(seconds)
+    async with place.bus() as bus, bus.subscribe("a", **options) as stream:
+        assert texts(await take(stream, 1, timeout_s=at_most_s)) == ["1"]
+        await publish(bus, "a", 2)
+        assert texts(await take(stream, 1)) == ["2"]
+
+
+@pytest.mark.parametrize("start", [1000, 2**63 - 1])
+async def test_a_start_beyond_the_end_harms_nobody_else(simulation: Simulation, tmp_path: Path, start: int) -> None:
+    place = Place(simulation, tmp_path)
+    async with place.bus() as bus:
+        await publish(bus, "a", 1)
+        async with bus.subscribe("a", **durable(start=start)):
+            await publish(bus, "a", 2)
+    async with place.bus() as bus, bus.subscribe("a", name="y") as plain:
+        await publish(bus, "a", 3)
+        assert texts(await take(plain, 1, ack=False)) == ["3"]
+        async with bus.subscribe("a", **durable("z", start="beginning")) as stream:
+            assert texts(await take(stream, 3)) == ["1", "2", "3"]
+
+
 # Dead letters
 
 
@@ -366,6 +398,20 @@ async def test_a_letter_for_nobody_stays(simulation: Simulation, tmp_path: Path)
         assert bus.dead_letters.remove(letter)
     async with place.bus() as bus:
         assert list(bus.dead_letters) == []
+
+
+async def test_a_letter_is_replayed_while_no_bus_is_there(simulation: Simulation, tmp_path: Path) -> None:
+    place = Place(simulation, tmp_path)
+    async with place.bus() as bus, bus.subscribe("a", **durable()) as stream:
+        dead = await die(bus, stream)
+        await die(bus, stream, "stays")
+    journal = QuickJournal(place.directory, place.settings, simulation).open()
+    assert journal.replay_dead([("x", dead.seq), ("nobody", 1), ("x", 99)]) == 1
+    journal.close()
+    async with place.bus() as bus, bus.subscribe("a", **durable()) as stream:
+        assert texts(await take(stream, 1)) == ["bad"]
+        await nothing_more(stream, 10)
+        assert texts(letter.message for letter in bus.dead_letters) == ["stays"]
 
 
 async def test_letters_of_a_group_go_to_any_member(simulation: Simulation, tmp_path: Path) -> None:
@@ -516,6 +562,16 @@ async def test_explain_after_a_restart(simulation: Simulation, tmp_path: Path, s
         assert bus.explain(unheard).outcomes == ()
         assert bus.explain(unheard).note
         assert bus.explain("nonsense").message is None
+
+
+async def test_what_was_replayed_and_waits_is_not_dead(simulation: Simulation, tmp_path: Path) -> None:
+    place = Place(simulation, tmp_path)
+    async with place.bus() as bus:
+        async with bus.subscribe("a", **durable()) as stream:
+            dead = await die(bus, stream)
+        bus.dead_letters.replay(next(iter(bus.dead_letters)))
+    async with place.bus() as bus:
+        assert [outcome.fate for outcome in bus.explain(dead.id).outcomes] == [tl.Fate.IN_FLIGHT]
 
 
 async def test_explain_names_a_subscription_once(simulation: Simulation, tmp_path: Path) -> None:

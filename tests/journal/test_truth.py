@@ -71,6 +71,7 @@ class Play:
             for _ in range(3):
                 cast.create_task(self.publish(bus))
             cast.create_task(self.tend(bus))
+            cast.create_task(self.replay(bus))
             cast.create_task(self.crash())
             if self.full_at_times:
                 cast.create_task(self.fill_the_disk(bus))
@@ -177,6 +178,13 @@ class Play:
             with suppress(tl.NotStored):
                 tend(bus, everything=self.random.random() < 0.5)
 
+    async def replay(self, bus: tl.Bus) -> None:
+        for _ in range(3):
+            await asyncio.sleep(self.random.uniform(0, 0.6))
+            mine = [letter for letter in bus.dead_letters if letter.subscriber in bus.broker.roster.receivers]
+            if mine:
+                bus.dead_letters.replay(self.random.choice(mine))
+
     async def fill_the_disk(self, bus: tl.Bus) -> None:
         disk = BadDisk(journal_of(bus))
         for _ in range(3):
@@ -198,7 +206,8 @@ class Play:
         """What was published is there, what is written is true, and nothing is lost to a durable subscription."""
         kept = list(reader.messages())
         assert self.published <= {message.id for message in kept}
-        letters = set(reader.query("SELECT subscriber, seq FROM dead_letters"))
+        letters = {*reader.query("SELECT subscriber, seq FROM dead_letters")}
+        waiting = {*reader.query("SELECT subscriber, seq FROM retries")}
         known = {name for (name,) in reader.query("SELECT name FROM cursors")}
         for message in kept:
             told = {outcome.subscriber: outcome.fate for outcome in reader.outcomes(message)}
@@ -209,7 +218,7 @@ class Play:
                 if matches(self.cursors[name], message.topic):
                     assert name in told, f"{message} is lost to {name}"
                     if told[name] is tl.Fate.DEAD:
-                        assert (name, message.seq) in letters, f"{message} is dead, and its letter is lost"
+                        assert (name, message.seq) in letters | waiting, f"{message} is dead, and its letter is lost"
 
     async def note(self, bus: tl.Bus) -> None:
         """All plain subscribers have left: what their own books say now is what the journal must say for ever."""
@@ -219,6 +228,7 @@ class Play:
             if leaver.name.startswith("plain"):
                 books = ((message, leaver.outcome_of(message)) for message in there)
                 self.fates[leaver.name] |= {message.id: outcome.fate for message, outcome in books if outcome}
+        self.dead.clear()
         for letter in bus.dead_letters:
             self.dead[letter.subscriber].add(letter.message.id)
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import ClassVar, Protocol
 
 from trunkline.clock import Sequence, World
+from trunkline.delivery.deadletters import DeadLetter
 from trunkline.delivery.fates import Outcome
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.requests import Why
@@ -162,9 +163,9 @@ class Broker(abc.ABC):
         """What it has stored of a message's fates."""
         return []
 
-    async def recall_dead_letters(self, seen: Container[tuple[str, int]]) -> int:
-        """Take older dead letters from where they are stored, as far as there is room; say how many are new."""
-        return 0
+    async def recall_dead_letters(self, seen: Container[tuple[str, int]]) -> list[DeadLetter]:
+        """Some dead letters that are stored, beyond those seen, by subscriber and number. None: there are no more."""
+        return []
 
     def recall_orphans(self, max_age_s: float) -> list[tuple[Message, Why, float]]:
         """Orphans it has stored, with their age in seconds."""

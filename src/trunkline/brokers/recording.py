@@ -6,6 +6,7 @@ from collections.abc import Callable, Container
 from collections.abc import Sequence as Batch
 
 from trunkline.brokers.broker import Broker, Lane
+from trunkline.delivery.deadletters import DeadLetter
 from trunkline.delivery.fates import Outcome
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.requests import Why
@@ -64,7 +65,7 @@ class RecordingBroker(Broker):
     def outcomes(self, message: Message) -> list[Outcome]:
         return self.inner.outcomes(message)
 
-    async def recall_dead_letters(self, seen: Container[tuple[str, int]]) -> int:
+    async def recall_dead_letters(self, seen: Container[tuple[str, int]]) -> list[DeadLetter]:
         return await self.inner.recall_dead_letters(seen)
 
     def recall_orphans(self, max_age_s: float) -> list[tuple[Message, Why, float]]:

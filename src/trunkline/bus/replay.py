@@ -85,9 +85,9 @@ async def replay_dead(
     seen: set[tuple[str, int]] = set()
     pace = Pace(per_s)
     validate_pattern(topic)
-    while True:
+    found = list(bus.dead_letters) or await bus.broker.recall_dead_letters(seen)
+    while found:
         # One that fails again meanwhile is not for this replay: it would never end.
-        found = [letter for letter in bus.dead_letters if _key(letter) not in seen]
         seen.update(map(_key, found))
         for letter in found:
             if (
@@ -104,9 +104,8 @@ async def replay_dead(
             if (why := _replay(bus, letter)) is not None:
                 failed.append(Failure(letter.message.id, why))
         # Older ones than fit into memory are in the journal.
-        await bus.broker.recall_dead_letters(seen)
-        if all(_key(letter) in seen for letter in bus.dead_letters):
-            return Replayed(tuple(ids), tuple(failed), dry_run)
+        found = await bus.broker.recall_dead_letters(seen)
+    return Replayed(tuple(ids), tuple(failed), dry_run)
 
 
 def _key(letter: DeadLetter) -> tuple[str, int]:
@@ -115,7 +114,7 @@ def _key(letter: DeadLetter) -> tuple[str, int]:
 
 def _replay(bus: Bus, letter: DeadLetter) -> str | None:
     try:
-        bus.dead_letters.replay(letter)
+        bus.dead_letters.replay_stored(letter)
     except TrunklineError as error:
         return str(error)
     return None

@@ -131,6 +131,18 @@ class DeadLetters:
             self.ledger.revived(letter, message)
         return message
 
+    def replay_stored(self, letter: DeadLetter) -> Message:
+        """As `replay`, also for one that is not here, but where all of them are stored."""
+        here = (letter.subscriber, letter.message.seq) in self._letters
+        if not here:
+            self.restore(letter)
+        try:
+            return self.replay(letter)
+        except BaseException:
+            if not here:
+                self._take((letter.subscriber, letter.message.seq))
+            raise
+
     def remove(self, letter: DeadLetter) -> bool:
         removed = self._take((letter.subscriber, letter.message.seq)) is not None
         if removed and self.ledger is not None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from trunkline.brokers.broker import UNNUMBERED, Failures, Feature, Owner, Turn
 from trunkline.brokers.memory import MemoryBroker, room_for
-from trunkline.delivery.deadletters import DeadLetters
+from trunkline.delivery.deadletters import DeadLetter, DeadLetters
 from trunkline.delivery.fates import Outcome
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery
@@ -26,6 +26,7 @@ from trunkline.journal.handout import HandOut
 from trunkline.journal.intake import Pending
 from trunkline.journal.journal import Journal
 from trunkline.journal.ledger import decode_letter, decode_message, readable
+from trunkline.journal.reader import Reader
 from trunkline.journal.settings import Kept
 from trunkline.message import Message
 from trunkline.settings import Settings
@@ -33,6 +34,7 @@ from trunkline.topic import DEAD_PREFIX, REPLIES, REPLY_PREFIX, TopicTree, cover
 
 SEARCHED = 1_000_000
 """In a journal of more messages an id is only looked for near the time it names: the event loop waits meanwhile."""
+RECALLED = 1000
 OWN_TOPICS = (REPLIES, f"{REPLY_PREFIX}>", f"{DEAD_PREFIX}>")
 """Never waited for, even where everything else is durable."""
 
@@ -318,21 +320,19 @@ class JournalBroker(MemoryBroker):
         ):
             restore(letters, data)
 
-    async def recall_dead_letters(self, seen: Container[tuple[str, int]]) -> int:
+    async def recall_dead_letters(self, seen: Container[tuple[str, int]]) -> list[DeadLetter]:
         await self.journal.flush()
-        letters = self.roster.dead_letters
-        known = {(letter.subscriber, letter.message.seq) for letter in letters}
-        keys = await self.journal.in_thread(
-            lambda reader: reader.query("SELECT subscriber, seq FROM dead_letters ORDER BY at_ns DESC")
-        )
-        missing = [key for key in keys if key not in known and key not in seen]
-        room = self.settings.max_dead_letters - len(letters)
-        for key in reversed(missing[: max(0, room)]):
-            for (data,) in self.journal.reader.query(
-                "SELECT letter FROM dead_letters WHERE subscriber = ? AND seq = ?", key
-            ):
-                restore(letters, data)
-        return len(missing[: max(0, room)])
+
+        def some(reader: Reader) -> list[DeadLetter]:
+            keys = reader.query("SELECT subscriber, seq FROM dead_letters ORDER BY at_ns")
+            found: list[DeadLetter] = []
+            for key in [key for key in keys if key not in seen][:RECALLED]:
+                query = "SELECT letter FROM dead_letters WHERE subscriber = ? AND seq = ?"
+                letters = [readable(decode_letter, data, "a dead letter") for (data,) in reader.query(query, key)]
+                found.extend(letter for letter in letters if letter is not None)
+            return found
+
+        return await self.journal.in_thread(some)
 
     def recall_orphans(self, max_age_s: float) -> list[tuple[Message, Why, float]]:
         now_ns = self.world.time_ns()
@@ -342,7 +342,8 @@ class JournalBroker(MemoryBroker):
         )
         recalled = []
         for data, why, at_ns in found:
-            if (message := readable(decode_message, data, "an orphan")) is not None:
+            message = readable(decode_message, data, "an orphan")
+            if message is not None and message.seq not in self.journal.ledger.claimed_lately:
                 recalled.append((message, Why(why), (now_ns - at_ns) / 1e9))
         return recalled
 

@@ -95,6 +95,8 @@ class JournalLedger:
         self._world = world
         self.schedule = schedule
         self._keeps: dict[str, bool] = {}
+        self.claimed_lately: deque[int] = deque(maxlen=1000)
+        """Orphans that may still be in the table, though they are nobody's any more."""
         self._only: tuple[str, ...] = ()
         self._spans: dict[str, Span] = {}
         self._fates: list[tuple[Any, ...]] = []
@@ -218,6 +220,7 @@ class JournalLedger:
         )
 
     def claimed(self, orphan: Orphan) -> None:
+        self.claimed_lately.append(orphan.message.seq)
         self.deed("DELETE FROM orphans WHERE seq = ?", (orphan.message.seq,))
 
     def deed(self, sql: str, values: tuple[Any, ...]) -> None:

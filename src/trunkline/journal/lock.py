@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 from trunkline.errors import JournalLocked, JournalUnusable
@@ -13,6 +14,8 @@ except ImportError:  # pragma: no cover  # not on Windows
     fcntl = None  # type: ignore[assignment]  # asked for before it is used
 
 FILE = "journal.lock"
+TRIES = 5
+PAUSE_S = 0.02
 
 
 class Lock:
@@ -29,9 +32,12 @@ class Lock:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise JournalUnusable(str(self._directory), f"{error.strerror}: {path}") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        # Whoever only asks for the owner has it for a moment: that is no reason to give up.
+        for _ in range(TRIES):
+            if _is_free(descriptor):
+                break
+            threading.Event().wait(PAUSE_S)
+        else:
             owner = os.read(descriptor, 32).decode(errors="replace").strip()
             os.close(descriptor)
             raise JournalLocked(str(self._directory), int(owner) if owner.isdigit() else None) from None
@@ -51,6 +57,14 @@ class Lock:
             finally:
                 os.close(self._descriptor)
                 self._descriptor = None
+
+
+def _is_free(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def owner(directory: Path) -> int | None:

@@ -454,10 +454,18 @@ class Reader:
             before = latest.get(fates.subscriber)
             if before is None or fates.exact or not before.exact:
                 latest[fates.subscriber] = fates
-        found = [Outcome(each.subscriber, Fate(each.fate), each.reason, each.at_ns) for each in latest.values()]
+        waiting = {
+            subscriber for (subscriber,) in self.query("SELECT subscriber FROM retries WHERE seq = ?", (message.seq,))
+        }
+        found = [Outcome(each, Fate.IN_FLIGHT, "waits for its next attempt") for each in sorted(waiting)]
+        found += [
+            Outcome(each.subscriber, Fate(each.fate), each.reason, each.at_ns)
+            for each in latest.values()
+            if each.subscriber not in waiting
+        ]
         for name, pattern, high, pending in self.query("SELECT name, pattern, high, pending FROM cursors"):
             waits = message.seq > high or message.seq in unpack(pending)
-            if name not in latest and waits and matches(pattern, message.topic):
+            if name not in latest and name not in waiting and waits and matches(pattern, message.topic):
                 found.append(Outcome(name, Fate.IN_FLIGHT, "waits in the journal"))
         return found
 
