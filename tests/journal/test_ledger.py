@@ -157,6 +157,27 @@ async def test_a_handler_behind_a_rule(simulation: Simulation, tmp_path: Path) -
         ]
 
 
+@pytest.mark.parametrize("how", ["lease ends", "leaves"])
+async def test_what_failed_at_one_and_went_to_another(simulation: Simulation, tmp_path: Path, how: str) -> None:
+    """Within a group that is not durable: it does not wait at the one that failed any more."""
+    place = Place(simulation, tmp_path)
+    options: Any = {"group": "g", "ack": True, "lease_s": 1, "retry": tl.Retry(attempts=5, delay_s=5)}
+    async with place.bus() as bus, bus.subscribe("a", name="two", **options) as two:
+        async with bus.subscribe("a", name="one", **options) as one:
+            ids = await publish(bus, "a", 1, 2)
+            (mine,) = await take(two, 1)
+            (other,) = await take(one, 1, ack=False)
+            if how == "leaves":
+                one.nack(other)
+            else:
+                await take(two, 1)
+        if how == "leaves":
+            await take(two, 1)
+        assert [await fates(bus, message_id) for message_id in ids] == [{"two": DELIVERED}] * 2
+        assert journal_of(bus).reader.query("SELECT subscriber, seq FROM retries") == []
+        assert mine.id != other.id
+
+
 # After a replay
 
 

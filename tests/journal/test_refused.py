@@ -223,3 +223,50 @@ async def test_requests_fail_at_once(simulation: Simulation, tmp_path: Path) -> 
         assert bus.stats().open_requests == 0
         disk.full = False
         assert await bus.request("ask") == "yes"
+
+
+@slowly
+async def test_a_subscription_that_could_not_be_opened_can_be_later(
+    simulation: Simulation, tmp_path: Path, slow: bool
+) -> None:
+    async with Place(simulation, tmp_path, slow=slow).bus() as bus:
+        await bus.publish("a", b"1")
+        disk = BadDisk(journal_of(bus))
+        disk.full = True
+        stream = bus.broker.subscribe("a", tl.Delivery(durable=True, name="x", start="beginning"))
+        with pytest.raises(NotStored):
+            await stream.opened()
+        await stream.aclose()
+        disk.full = False
+        async with bus.subscribe("a", durable=True, name="x", start="beginning") as stream:
+            assert texts(await take(stream, 1)) == ["1"]
+
+
+async def test_a_subscription_that_could_not_be_opened_is_not_there(simulation: Simulation, tmp_path: Path) -> None:
+    """Who got an error instead of a stream has nothing to close."""
+    async with Place(simulation, tmp_path).bus() as bus:
+        disk = BadDisk(journal_of(bus))
+        disk.full = True
+        with pytest.raises(NotStored):
+            await bus.subscribe("a", durable=True, name="x").open()
+        disk.full = False
+        assert bus.subscribers("a") == []
+
+
+@slowly
+async def test_a_handler_begins_when_there_is_room(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
+    """Nobody waits for a handler to be opened, so nobody would try again."""
+    got: list[bytes] = []
+
+    async def work(message: tl.Message) -> None:
+        got.append(message.payload)
+
+    async with Place(simulation, tmp_path, slow=slow).bus() as bus:
+        disk = BadDisk(journal_of(bus))
+        disk.full = True
+        bus.handle("a", work, durable=True, name="x")
+        await asyncio.sleep(10)
+        disk.full = False
+        await bus.publish("a", b"1")
+        await asyncio.sleep(10)
+        assert got == [b"1"]

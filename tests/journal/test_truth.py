@@ -141,12 +141,16 @@ class Play:
             "lease_s": 0.2,
             "retry": tl.Retry(attempts=3, delay_s=0.05),
         }
-        async with bus.subscribe(pattern, **options) as stream:
+        stream = bus.broker.subscribe(pattern, tl.Delivery(**options))
+        # The disk may be full just now: then it is for the next one to try.
+        with suppress(tl.NotStored):
+            await stream.opened()
             for _ in range(self.random.randint(0, 15)):
                 message = await self.next_of(stream)
                 if message is None:
                     break
                 await self.acknowledge(stream, message, name)
+        await stream.aclose()
 
     async def next_of(self, stream: tl.Stream, taker: str | None = None) -> tl.Message | None:
         message = None

@@ -170,6 +170,11 @@ class Custody:
             return Outcome(name, Fate.IN_FLIGHT, f"failed {len(failures)} times ({failures[-1].error}), waits to retry")
         return None
 
+    def pauses(self) -> dict[int, float]:
+        """How many seconds each message that waits for its next attempt has to wait still."""
+        now = asyncio.get_running_loop().time() if self._delayed else 0.0
+        return {seq: max(0.0, timer.when() - now) for seq, (_, timer) in self._delayed.items()}
+
     def messages(self) -> list[Message]:
         """Everything held or waiting for its next attempt."""
         return [*self.leases.messages(), *(message for message, _ in self._delayed.values())]

@@ -71,7 +71,8 @@ class DurableStream(Stream):
 
     @property
     def busy(self) -> bool:
-        return super().busy or not self.feeder.idle
+        # Stopped, it gets no more: what is in the journal waits for somebody else.
+        return super().busy or not (self.inbox.closed or self.feeder.idle)
 
     async def quiet(self) -> None:
         """Return when nothing is in flight here, and nothing in the journal waits for this subscription."""
@@ -277,6 +278,8 @@ class JournalBroker(MemoryBroker):
         if inbox.gone:
             return
         feeder = self._member_of.pop(inbox.name)
+        if inbox.custody is not None:
+            feeder.pauses = inbox.custody.pauses()
         feeder.part(inbox)
         self.roster.part(inbox)
         feeder.feed()

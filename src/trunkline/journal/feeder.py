@@ -75,6 +75,8 @@ class Feeder:
         self._ahead: deque[Message] = deque()
         """Read, and not offered yet."""
         self._ahead_upto = cursor.read
+        self.pauses: dict[int, float] = {}
+        """Of what a leaving member hands back: how long it is to wait."""
         self._given: set[int] = set()
         """Given back by a person before it was ready."""
         self._kept: dict[int, KeptMessage] = {}
@@ -170,8 +172,11 @@ class Feeder:
         return choose
 
     def _take_back(self, message: Message, story: list[Attempt]) -> None:
-        # Those that come last were first in line.
-        self._waiting.appendleft((message, story))
+        if (pause_s := self.pauses.pop(message.seq, 0.0)) > 0:
+            self._take_up(KeptMessage(message, story, self._world.time_ns() + int(pause_s * 1e9)))
+        else:
+            # Those that come last were first in line.
+            self._waiting.appendleft((message, story))
 
     def pause(self) -> None:
         """Offer nothing more: what is not taken stays in the journal."""
@@ -287,6 +292,8 @@ class Feeder:
                     self._ahead.extend(found)
                     cursor.ahead = found[-1].seq if found else cursor.read
                     cursor.reading = False
+                    # Never beyond what was committed: a damaged row may claim any end.
+                    self._ahead_upto = min(self._ahead_upto, max(committed, found[-1].seq if found else 0))
                     if self._ahead_upto <= cursor.read:
                         # There is nothing beyond, so this far everything was seen: numbers may be missing at the end.
                         self._ahead_upto = committed

@@ -252,7 +252,9 @@ class Reader:
             count += row.count
             size += len(row.body)
             if count >= limit or size >= STEP_BYTES:
-                return row.last, rows
+                # Not further than where the next one begins: its own word for its end is not checked yet.
+                following = database.execute("SELECT min(first) FROM batches WHERE first > ?", (row.first,)).fetchone()
+                return (row.last if following[0] is None else min(row.last, following[0] - 1)), rows
         return upto, rows
 
     def _row(self, values: tuple[Any, ...]) -> Row | None:
