@@ -78,7 +78,8 @@ class DurableStream(Stream):
         """Return when nothing is in flight here, and nothing in the journal waits for this subscription."""
         while self.busy:
             await super().quiet()
-            await self.feeder.quiet()
+            if not self.inbox.closed:
+                await self.feeder.quiet()
 
     async def opened(self) -> None:
         if self.opening is not None:

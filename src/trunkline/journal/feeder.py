@@ -259,6 +259,14 @@ class Feeder:
         if self._behind and self._reading is None and self.room > 0:
             self._reading = asyncio.get_running_loop().create_task(self._catch_up(), name=f"feed {self.cursor.name}")
 
+    def _take_up_passed(self) -> None:
+        """Messages that failed before, and are in the journal only as such: retention took them from their topic."""
+        for seq in [seq for seq in self._kept if seq <= self.cursor.read]:
+            kept = self._kept.pop(seq)
+            self.cursor.give_again(seq)
+            self._take_up(kept)
+        self._offer_waiting()
+
     def _offer_waiting(self) -> None:
         while self._waiting and (inbox := self._free_member()) is not None:
             message, story = self._waiting.popleft()
@@ -305,6 +313,7 @@ class Feeder:
                 if self._ahead:
                     return
                 cursor.skip_to(self._ahead_upto)
+                self._take_up_passed()
                 if cursor.read >= self._journal.intake.committed:
                     self._behind = False
                     return
