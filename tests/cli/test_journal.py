@@ -34,6 +34,8 @@ from tests.cli.commands import (
     well,
     writer,
 )
+from tests.journal.journals import fill as fill_rows
+from tests.journal.journals import journal_in
 from trunkline.cli.main import app, run
 from trunkline.journal import Journal, JournalSettings, Reader, lock
 from trunkline.journal.export import Format, export_to
@@ -474,6 +476,27 @@ def test_tail_follows_across_sealing_without_a_gap_or_a_duplicate(tmp_path: Path
             assert interrupt(process) == (130, "", "")
     assert seen == list(range(seen[0], published + 1))
     assert well("stats", directory, "--json").value()["sealed_messages"] > 3000
+
+
+def test_the_last_messages_are_told_once_though_they_are_sealed_while_they_are_read(tmp_path: Path) -> None:
+    journal = journal_in(tmp_path)
+    fill_rows(journal, 30, 10)
+
+    class Sealing(Reader):
+        """Between two of its questions, the journal is sealed."""
+
+        asked = 0
+
+        def query(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+            self.asked += 1
+            if self.asked == 2:
+                journal.seal(everything=True)
+            return super().query(sql, values)
+
+    with Sealing(tmp_path) as reader:
+        found = [message.seq for message in reader.tail(">", 150)]
+    journal.close()
+    assert found == list(range(151, 301))
 
 
 LOOK = """

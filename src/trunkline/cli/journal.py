@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +31,8 @@ from trunkline.topic import EVERYTHING, validate_pattern, validate_topic
 app = typer.Typer(help="Look into a journal, replay from it, keep it in order.", no_args_is_help=True)
 
 POLL_S = 0.2
+NEAR = 1000
+"""How far back is looked at first; then four times as far, and so on."""
 
 
 Directory = Annotated[
@@ -128,11 +131,9 @@ def tail(
     """The last messages, and with --follow those that come: time, number, topic, sender, payload."""
     with reading(directory) as reader:
         upto = reader.last()
-        last = reader.tail(pattern, count)
+        last = _last(reader, pattern, count, upto)
         for message in last:
             _print(message, json)
-        # What came between the two looks was among the last.
-        upto = max([upto, *(message.seq for message in last)])
         if not last and count and not follow:
             show.tell(f"nothing matches {pattern!r}: `trunkline journal stats {directory}` lists the topics")
         pause = threading.Event()
@@ -142,6 +143,18 @@ def tail(
                 for message in reader.messages(pattern, first=before + 1, last=upto):
                     _print(message, json)
             pause.wait(POLL_S)
+
+
+def _last(reader: Reader, pattern: str, count: int, upto: int) -> list[Message]:
+    """The last messages up to a number. By numbers, because what is sealed meanwhile keeps them."""
+    found: list[Message] = []
+    stretch = max(count, NEAR)
+    while len(found) < count and upto > 0:
+        older = reader.messages(pattern, first=max(1, upto - stretch + 1), last=upto)
+        found = [*deque(older, count - len(found)), *found]
+        upto -= stretch
+        stretch *= 4
+    return found
 
 
 def _print(message: Message, json: bool) -> None:

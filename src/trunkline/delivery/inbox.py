@@ -361,7 +361,10 @@ class Inbox:
         if heir is not None and heir.custody is not None:
             self.accepted -= 1
             heir.accepted += 1
-            heir.custody.inherit(message.seq, self.custody.surrender(message.seq))
+            story = self.custody.surrender(message.seq)
+            heir.custody.inherit(message.seq, story)
+            if self.ledger is not None:
+                self.ledger.passed_on(self, heir, message, story)
             heir.return_to_front(message)
         elif self.back is not None and self.gone:
             self.accepted -= 1

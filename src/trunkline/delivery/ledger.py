@@ -27,6 +27,9 @@ class Ledger(Protocol):
     def retrying(self, inbox: Inbox, message: Message, story: Sequence[Attempt], pause_s: float) -> None:
         """It failed, and is tried again after a pause."""
 
+    def passed_on(self, inbox: Inbox, heir: Inbox, message: Message, story: Sequence[Attempt]) -> None:
+        """Another member of the group has it now."""
+
     def died(self, letter: DeadLetter, inbox: Inbox) -> None: ...
 
     def revived(self, letter: DeadLetter, message: Message) -> None:

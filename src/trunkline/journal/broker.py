@@ -155,8 +155,8 @@ class JournalBroker(MemoryBroker):
             return
         messages = pending.messages
         route = self.resolve(pending.topic)
-        if pending.plain and not route.special and room_for(route, len(messages)) == len(messages):
-            # Nobody waits in line where all have room: those in line would be the first to get it.
+        easy = pending.plain and not route.special and not self._hand_out.waits(pending.topic)
+        if easy and room_for(route, len(messages)) == len(messages):
             self._extend(route, messages)
             self.intake.through(pending)
         else:

@@ -386,6 +386,9 @@ class Feeder:
     def retrying(self, inbox: Inbox, message: Message, story: Sequence[Attempt], pause_s: float) -> None:
         self._ledger.retrying(inbox, message, story, pause_s)
 
+    def passed_on(self, inbox: Inbox, heir: Inbox, message: Message, story: Sequence[Attempt]) -> None:
+        """Nothing to write: it is the same subscription's."""
+
     def died(self, letter: DeadLetter, inbox: Inbox) -> None:
         self._ledger.died(letter, inbox)
 

@@ -28,6 +28,10 @@ class HandOut:
         self._lines: dict[str, deque[Pending]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def waits(self, topic: str) -> bool:
+        """Whether some of a topic wait in line: nobody may pass them."""
+        return topic in self._lines
+
     def give(self, pending: Pending) -> None:
         """Offer messages to all who listen, in order; those behind one that must wait, wait in line."""
         line = self._lines.get(pending.topic)
