@@ -204,7 +204,7 @@ def test_what_moves_is_read_once(
 MOMENTS = ["write", "write", "seal", "seal all", "join", "open", "read", "read", "read"]
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(moments=st.lists(st.tuples(st.sampled_from(MOMENTS), st.integers(1, 4)), min_size=5, max_size=25))
 def test_what_moves_at_any_time_is_read_once(
     moments: list[tuple[str, int]], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch

@@ -18,7 +18,11 @@ class Subscription:
     async def open(self) -> Stream:
         """Subscribe without a block; `await stream.aclose()` ends it."""
         stream = self._open_stream()
-        await stream.opened()
+        try:
+            await stream.opened()
+        except BaseException:
+            await stream.aclose()
+            raise
         return stream
 
     async def __aenter__(self) -> Stream:

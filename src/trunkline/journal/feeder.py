@@ -92,6 +92,8 @@ class Feeder:
         """Settled since the last look for room."""
         self._enough = 1
         self._looking = False
+        self._recalled = False
+        self._kept_safe = True
         self._quiet: list[asyncio.Future[None]] = []
 
     def register(self) -> None:
@@ -109,21 +111,47 @@ class Feeder:
         inbox.heir_of = self._heir_of(inbox)
         self.members.append(inbox)
         self._measure()
-        if self._ready is None:
-            self._ready = asyncio.get_running_loop().create_task(self._prepare(), name=f"open {self.cursor.name}")
-            self._ready.add_done_callback(self._opened)
+        if self._ready is None or self._has_failed:
+            self._open()
         elif self._ready.done():
             self.feed()
+        assert self._ready is not None
         return self._ready
+
+    def _open(self) -> None:
+        self._ready = asyncio.get_running_loop().create_task(self._prepare(), name=f"open {self.cursor.name}")
+        self._ready.add_done_callback(self._opened)
+
+    @property
+    def _has_failed(self) -> bool:
+        ready = self._ready
+        return ready is not None and ready.done() and (ready.cancelled() or ready.exception() is not None)
 
     def _opened(self, ready: asyncio.Task[None]) -> None:
         self._note_idle()
-        # A handler does not wait for it: without this, nobody would hear.
-        if not ready.cancelled() and (error := ready.exception()) is not None:
-            log.error("the durable subscription %s could not be opened: %s", self.cursor.name, error)
+        # A handler does not wait for it: without this, nobody would hear, and nobody would try again.
+        if not ready.cancelled() and (error := ready.exception()) is not None and self.members:
+            name = self.cursor.name
+            log.error("the durable subscription %s is not open yet, next try in %g s: %s", name, AGAIN_S, error)
+            self._timers.add(asyncio.get_running_loop().call_later(AGAIN_S, self._open_again))
+
+    def _open_again(self) -> None:
+        if self._has_failed and self.members and not self._paused:
+            self._open()
 
     async def _prepare(self) -> None:
         """Find where to begin, and take up what was out when the journal was last closed."""
+        if not self._recalled:
+            await self._recall()
+            self._recalled = True
+        if self.cursor.changed or not self._kept_safe:
+            # As long as the cursor is not on disk, it would begin elsewhere after a restart.
+            self._kept_safe = False
+            await self._journal.flush()
+            self._kept_safe = True
+        self.feed()
+
+    async def _recall(self) -> None:
         since_ns = self._since_ns
         if since_ns is not None:
             self.cursor.start_at(await self._journal.in_thread(lambda reader: reader.last_before(since_ns)))
@@ -146,9 +174,6 @@ class Feeder:
             else:
                 self.cursor.give_again(each.message.seq)
                 self._take_up(each)
-        if self.cursor.changed:
-            await self._journal.flush()
-        self.feed()
 
     def part(self, inbox: Inbox) -> None:
         self.members.remove(inbox)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -29,6 +29,9 @@ from trunkline.journal.ledger import decode_letter, decode_message, decode_story
 from trunkline.journal.lock import Lock
 from trunkline.journal.reader import COLUMNS, File
 from trunkline.journal.settings import Sync
+
+if TYPE_CHECKING:
+    from trunkline.journal.lake import Sealed
 
 Progress = Callable[[int, int], None]
 """Called with how many batches and files were looked at, of how many."""
@@ -678,10 +681,10 @@ class _Repair:
         for file in _files(database)[0]:
             if (finding := _look_into(self._folder, file, shares)) is not None:
                 path = self._folder / file.path
-                self._forget(database, file.path)
                 if path.exists():
                     self._take_in(database, path, file.kind, finding)
                 else:
+                    self._swap(database, file.path, None)
                     self._gone.append(finding)
 
     def _take_in_strangers(self, database: sqlite3.Connection) -> None:
@@ -697,6 +700,7 @@ class _Repair:
                 self._take_in(database, path, kind, None)
             else:
                 self._put_aside(path)
+                path.unlink()
         there = {(file.first, file.last) for file in _files(database)[0]}
         self._lost += [finding for finding in self._gone if (finding.first, finding.last) not in there]
 
@@ -709,7 +713,7 @@ class _Repair:
         overlaps = "SELECT count(*) FROM files WHERE kind = ? AND replaced_ns IS NULL AND first <= ? AND last >= ?"
         if database.execute(overlaps, (kind, last, first)).fetchone()[0]:
             return False
-        # A file that was about to be sealed has what the journal has, and perhaps what the journal has lost.
+        # A file that was about to be sealed when the process died: the journal has all of it still.
         table, key, end = ("batches", "first", "last") if kind == "messages" else ("fates", "number", "number")
         beside = f"SELECT count(*) FROM {table} WHERE {key} <= ? AND {end} >= ?"
         return not database.execute(beside, (last, first)).fetchone()[0]
@@ -726,16 +730,16 @@ class _Repair:
         expected = _rows_of(path)
         for batch in _readable(path, kind, saved):
             whole.add(pa.Table.from_batches([batch]))
+        name = self._name(path)
         if whole.rows and whole.rows == expected and (finding is None or finding.why == MISRECORDED):
-            name = self._name(path)
-            sealed = lake.Sealed(whole.file(name, day, path.stat().st_size, lake.checksum_of(path)), whole.topics)
-            self._record(database, sealed)
+            file = whole.file(name, day, path.stat().st_size, lake.checksum_of(path))
+            self._swap(database, name, lake.Sealed(file, whole.topics))
             return
         mended = lake.write(self._folder, kind, day, _readable(path, kind, []))
-        if mended is not None:
-            self._record(database, mended)
         self._name_lost(path, kind, finding, saved, whole.rows, expected)
         self._put_aside(path)
+        self._swap(database, name, mended)
+        path.unlink()
 
     def _name_lost(
         self, path: Path, kind: str, finding: Finding | None, saved: list[Span], rows: int, expected: int | None
@@ -756,25 +760,23 @@ class _Repair:
                 self._lost.append(Finding(name, why, first, begin - 1))
             first = end + 1
 
-    def _record(self, database: sqlite3.Connection, sealed: Any) -> None:
+    def _swap(self, database: sqlite3.Connection, old: str, new: Sealed | None) -> None:
+        """At no moment does a file that is wanted count for nobody: the next start would remove it."""
         from trunkline.journal import lake
 
-        self._forget(database, sealed.file.path)
         database.execute("BEGIN IMMEDIATE")
-        lake.record(database, sealed)
-        database.execute("COMMIT")
-
-    def _forget(self, database: sqlite3.Connection, name: str) -> None:
-        database.execute("BEGIN IMMEDIATE")
-        database.execute("DELETE FROM files WHERE path = ?", (name,))
-        database.execute("DELETE FROM file_topics WHERE path = ?", (name,))
+        database.execute("DELETE FROM files WHERE path = ?", (old,))
+        database.execute("DELETE FROM file_topics WHERE path = ?", (old,))
+        if new is not None:
+            lake.record(database, new)
         database.execute("COMMIT")
 
     def _put_aside(self, path: Path) -> None:
+        """Under a second name, for now: the first goes when nobody counts on it any more."""
         store = self._folder / ASIDE
         store.mkdir(exist_ok=True)
         target = store / f"{self._now_ns}-{path.name}"
-        os.rename(path, target)
+        os.link(path, target)
         self._aside.append(self._name(target))
 
     def _name(self, path: Path) -> str:
