@@ -433,12 +433,15 @@ def test_leftovers_of_a_crash_are_cleared_away(tmp_path: Path, clock: Clock, cap
     (kept,) = tmp_path.glob("messages/*/*")
     unrecorded = [
         kept.with_name(f"{1:020d}-{4:020d}-2.parquet"),
-        kept.with_name(f"{5:020d}-{9:020d}.parquet"),
         kept.with_name(f".{os.getpid()}.tmp"),
         kept.with_name(".99999.tmp"),
+    ]
+    # What is nowhere else may be all there is of it: a person has to look.
+    alone = [
+        kept.with_name(f"{5:020d}-{9:020d}.parquet"),
         tmp_path / "fates" / "date=2026-11-15" / f"{1:020d}-{2:020d}.parquet",
     ]
-    own = [kept.with_name("notes.txt"), kept.with_name("copy.parquet"), tmp_path / "mine.parquet"]
+    own = [kept.with_name("notes.txt"), kept.with_name("copy.parquet"), tmp_path / "mine.parquet", *alone]
     for path in (*unrecorded, *own):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"PAR1")
@@ -447,6 +450,7 @@ def test_leftovers_of_a_crash_are_cleared_away(tmp_path: Path, clock: Clock, cap
     assert [path for path in unrecorded if path.exists()] == []
     assert [path for path in (kept, *own) if not path.exists()] == []
     assert len([record for record in caplog.records if "removed" in record.getMessage()]) == len(unrecorded)
+    assert len([record for record in caplog.records if "verify --repair" in record.getMessage()]) == len(alone)
 
 
 def test_a_reader_leaves_leftovers_alone(tmp_path: Path, clock: Clock) -> None:

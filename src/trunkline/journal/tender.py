@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from trunkline.errors import JournalDamaged, JournalError, JournalUnusable, MissingExtra, TrunklineError
-from trunkline.journal.database import FILE
+from trunkline.journal.database import FILE, REPAIR
 from trunkline.journal.reader import FATE_COLUMNS, STEP_MESSAGES, File, Range, Reader
 from trunkline.journal.retention import Remove, plan, take_away, told
 
@@ -320,14 +320,29 @@ class Tender:
         return int(count - most)
 
     def clear_away(self) -> None:
-        """At the start: files that a crash left behind, and that count for nobody."""
+        """At the start: files that a crash left behind, and that count for nobody: what they hold is elsewhere."""
         journal = self._journal
         known = {path for (path,) in journal.reader.query("SELECT path FROM files")}
-        found = [*journal.directory.glob("messages/date=*/*"), *journal.directory.glob("fates/date=*/*")]
-        for path in found:
-            if NAME.fullmatch(path.name) and path.relative_to(journal.directory).as_posix() not in known:
-                log.warning("%s was not finished when the journal was last closed: removed", path)
-                path.unlink(missing_ok=True)
+        for kind in ("messages", "fates"):
+            for path in journal.directory.glob(f"{kind}/date=*/*"):
+                if not NAME.fullmatch(path.name) or path.relative_to(journal.directory).as_posix() in known:
+                    continue
+                if path.suffix == ".tmp" or self._is_elsewhere(kind, path.name):
+                    log.warning("%s was not finished when the journal was last closed: removed", path)
+                    path.unlink(missing_ok=True)
+                else:
+                    log.error("%s counts for nobody, and what it holds is nowhere else: %s", path, REPAIR)
+
+    def _is_elsewhere(self, kind: str, name: str) -> bool:
+        """Whether the numbers in a file's name are in the journal, or in files that count."""
+        first, last = int(name[:20]), int(name[21:41])
+        reader = self._journal.reader
+        columns = ("batches", "first", "last") if kind == "messages" else ("fates", "number", "number")
+        table, begin, end = columns
+        if reader.query(f"SELECT 1 FROM {table} WHERE {begin} <= ? AND {end} >= ? LIMIT 1", (last, first)):
+            return True
+        files = [file for file in reader.files(kind) if file.first <= last and file.last >= first]
+        return any((self._journal.directory / file.path).exists() for file in files)
 
 
 def _batches(reader: Reader, first: int, last: int) -> Iterator[pa.RecordBatch]:
