@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.disk import append_p50
+from benchmarks.disk import append_p50, settle
 from benchmarks.durable import TOPIC, payloads
 from benchmarks.harness import Case, Sample
 from benchmarks.request import p50
@@ -20,6 +20,7 @@ async def ours(count: int) -> Sample:
     with directory() as folder:
         async with connect("memory:", journal=folder) as bus:
             await ready(bus)
+            settle()
             for payload in payloads(count):
                 began = time.perf_counter_ns()
                 await bus.publish(TOPIC, payload)

@@ -26,6 +26,9 @@ TrunklineError
 │   ├── CircuitOpen
 │   ├── RateLimited
 │   ├── NotStored                the journal could not write it
+│   ├── NotConfirmed             the connection ended before the hub had said that it has the message
+│   ├── NotAllowed               the hub's rules say no
+│   ├── SchemaBroken             the payload does not fit the schema of its channel
 │   ├── HookFailed               a hook raised
 │   └── PartlyRefused            some of a batch: which, and why
 ├── RequestError
@@ -40,6 +43,10 @@ TrunklineError
 │   ├── JournalLocked            another process writes to it
 │   ├── JournalUnusable          it cannot be opened, or not written to
 │   └── JournalDamaged           a batch or a file is not what was written
+├── HubError
+│   ├── HubUnavailable           nobody answers at its address
+│   ├── HubRefused               it answered with an error: a code, and what it means
+│   └── ProtocolError            a frame that is none, or that does not belong here
 ├── StreamEmpty                  try_recv: nothing there right now, but it is not closed
 └── Closed                       it was closed before, or while, you used it
     ├── BusClosed
@@ -67,6 +74,9 @@ __all__ = [
     "EncodeError",
     "HandlerTimeout",
     "HookFailed",
+    "HubError",
+    "HubRefused",
+    "HubUnavailable",
     "InboxFull",
     "InvalidExpression",
     "InvalidMessage",
@@ -85,16 +95,20 @@ __all__ = [
     "MissingExtra",
     "Nacked",
     "NotAcknowledged",
+    "NotAllowed",
+    "NotConfirmed",
     "NotHandled",
     "NotStored",
     "PartlyRefused",
     "PayloadError",
+    "ProtocolError",
     "RateLimited",
     "Refused",
     "Reject",
     "RequestError",
     "RequestFailed",
     "RequestTimeout",
+    "SchemaBroken",
     "StreamClosed",
     "StreamEmpty",
     "TrunklineError",
@@ -288,6 +302,31 @@ class NotStored(Refused):
         self.why = why
 
 
+class NotConfirmed(Refused):
+    """It may have been published or not: send it again if that does no harm."""
+
+    retryable = True
+
+    def __init__(self, url: str) -> None:
+        super().__init__(f"the connection to {url} ended before the hub had confirmed the message")
+        self.url = url
+
+
+class NotAllowed(Refused):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+
+
+class SchemaBroken(Refused):
+    """`field` is the place in the payload, as a path: $.price."""
+
+    def __init__(self, channel: str, field: str, why: str) -> None:
+        super().__init__(f"the payload does not fit the schema of {channel}: {why} at {field}")
+        self.channel = channel
+        self.field = field
+        self.why = why
+
+
 class HookFailed(Refused):
     def __init__(self, hook: str, error: Exception) -> None:
         super().__init__(f"the hook {hook} failed: {type(error).__name__}: {error}")
@@ -388,6 +427,34 @@ class JournalDamaged(JournalError):
         self.last = last
         self.where = where
         self.why = why
+
+
+class HubError(TrunklineError):
+    pass
+
+
+class HubUnavailable(HubError):
+    retryable = True
+
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(f'no hub at {url} ({why}): start one with "trunkline up", or pass embed=True')
+        self.url = url
+        self.why = why
+
+
+class HubRefused(HubError):
+    def __init__(self, code: str, text: str, details: dict[str, Any] | None = None) -> None:
+        super().__init__(f"the hub says no: {text}")
+        self.code = code
+        self.text = text
+        self.details = details or {}
+
+
+class ProtocolError(HubError):
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
 
 
 class StreamEmpty(TrunklineError):

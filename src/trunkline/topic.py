@@ -22,6 +22,8 @@ DEAD_PREFIX = "_dead."
 BROADCAST = "_all"
 REPLIES = "_reply"
 EVERYTHING = ">"
+OWN_PREFIXES = (REPLY_PREFIX, DEAD_PREFIX)
+"""Of the bus's own topics, those that nobody has to be told of beforehand."""
 
 
 def endpoint(name: str) -> str:

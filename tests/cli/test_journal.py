@@ -41,7 +41,7 @@ from trunkline.cli.main import app, run
 from trunkline.journal import Journal, JournalSettings, Reader, lock
 from trunkline.journal.export import Format, export_to
 
-COMMANDS = ("stats", "tail", "replay", "seal", "verify", "export", "explain")
+COMMANDS = ("stats", "tail", "replay", "forget", "seal", "verify", "export", "explain")
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +90,9 @@ def test_a_wrong_directory_is_named_with_what_to_give_and_nothing_is_made(comman
     empty = tmp_path / "empty"
     empty.mkdir()
     for place in (tmp_path / "nowhere", empty):
-        more = {"replay": ["--dead"], "export": ["-"], "explain": ["an id"], "verify": ["--repair"]}.get(command, [])
-        ran = trunkline(command, place, *more)
+        more = {"replay": ["--dead"], "export": ["-"], "explain": ["an id"], "verify": ["--repair"]}
+        more["forget"] = ["billing", "--yes"]
+        ran = trunkline(command, place, *more.get(command, []))
         assert (ran.code, ran.out) == (2, "")
         assert str(place) in ran.err
         assert "connect(..., journal=DIRECTORY)" in ran.err
@@ -118,6 +119,7 @@ def test_a_wrong_directory_is_named_with_what_to_give_and_nothing_is_made(comman
         (("replay", "--into", "other", "--first", "5", "--last", "3"), "nothing lies between"),
         (("export", "-", "--since", "2026-01-02", "--until", "2026-01-01"), "nothing lies between"),
         (("export", "all.csv"), ".parquet, .arrow, .jsonl"),
+        (("forget", "billing"), "say so with --yes"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_a_hint(
@@ -455,6 +457,8 @@ def test_changing_is_refused_while_a_program_writes_and_its_pid_is_told(journal:
             ("seal", busy, "--all"),
             ("replay", busy, "--dead"),
             ("replay", journal, "--into", busy),
+            ("forget", busy, "worker", "--yes"),
+            ("forget", busy, "nobody", "--yes"),
             ("verify", busy, "--repair"),
         ):
             ran = trunkline(*words)
@@ -643,6 +647,8 @@ def test_a_range_is_published_again_into_another_journal(journal: Path) -> None:
     other = journal.parent / "other"
     dry = well("replay", journal, "orders.*", "--into", other, "--first", 3, "--last", 5, "--dry-run")
     assert dry.out == "3 messages would be replayed\n"
+    dry = well("replay", journal, "orders.*", "--into", other, "--first", 3, "--last", 3, "--dry-run")
+    assert dry.out == "1 message would be replayed\n"
     assert not other.exists()
     done = well("replay", journal, "orders.*", "--into", other, "--first", 3, "--last", 5, "--to", "old")
     assert done.out == "3 messages replayed\n"

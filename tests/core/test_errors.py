@@ -40,6 +40,13 @@ SAMPLES: list[TrunklineError] = [
     errors.CircuitOpen("pricing", 12.5),
     errors.RateLimited("topic 'a'", 0.25),
     errors.NotStored("the disk is full"),
+    errors.NotConfirmed("unix:///run/x.sock"),
+    errors.NotAllowed("uid:1000 may not publish on orders"),
+    errors.SchemaBroken("orders", "$.total", "Expected `float`, got `str`"),
+    errors.HubError("no"),
+    errors.HubUnavailable("unix:///run/x.sock", "connection refused"),
+    errors.HubRefused("too_many", "there are too many", {"limit": 3}),
+    errors.ProtocolError("malformed", "not a frame"),
     errors.HookFailed("Compress", ValueError("bad level")),
     errors.PartlyRefused([(MESSAGE, errors.InboxFull("billing", 100))], 3),
     errors.RequestError("something", "r1"),
@@ -205,7 +212,9 @@ def test_what_may_succeed_later_says_so() -> None:
         "RateLimited",
         "RequestTimeout",
         "HandlerTimeout",
+        "NotConfirmed",
         "NotStored",
+        "HubUnavailable",
         "JournalLocked",
     }
 

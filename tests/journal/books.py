@@ -10,7 +10,7 @@ import trunkline as tl
 from tests.journal.processes import Child
 from trunkline.journal import Reader, lake
 from trunkline.journal.cursor import unpack
-from trunkline.journal.reader import FATE_COLUMNS, Fates
+from trunkline.journal.explain import FATE_COLUMNS, Fates
 from trunkline.topic import matches
 
 DELIVERED = tl.Fate.DELIVERED.value

@@ -85,14 +85,14 @@ def test_a_message_has_no_field_that_is_not_tried_here() -> None:
     )
     for name, value in zip(Message.__struct_fields__, astuple(rich), strict=True):
         assert value != getattr(Message(seq=1), name), f"give {name} a value of its own here, and in `full` above"
-    assert make_row([rich], AT_NS, False).messages() == [rich]
-    assert layout.to_messages(layout.of_rows([make_row([rich], AT_NS, False)], damaged)) == [rich]
+    assert make_row([rich], AT_NS).messages() == [rich]
+    assert layout.to_messages(layout.of_rows([make_row([rich], AT_NS)], damaged)) == [rich]
 
 
 @given(alike(full))
 def test_any_batch_survives(batch: list[dict[str, Any]]) -> None:
     messages = numbered(batch)
-    row = make_row(messages, AT_NS, plain=False)
+    row = make_row(messages, AT_NS)
     assert row.messages() == messages
     assert (row.first, row.last, row.count) == (7, 6 + len(messages), len(messages))
     assert row.since_ns == min(message.timestamp_ns for message in messages)
@@ -106,7 +106,13 @@ def test_any_batch_survives(batch: list[dict[str, Any]]) -> None:
 def test_plain_messages_may_be_written_as_such(batch: list[dict[str, Any]]) -> None:
     messages = numbered(batch)
     assert make_row(messages, AT_NS, plain=True).messages() == messages
-    assert make_row(messages, AT_NS, plain=True) == make_row(messages, AT_NS, plain=False)
+    assert make_row(messages, AT_NS, plain=True) == make_row(messages, AT_NS)
+
+
+@given(alike(plain), st.text(), st.text())
+def test_plain_messages_of_one_sender_and_format(batch: list[dict[str, Any]], sender: str, content_type: str) -> None:
+    messages = numbered([{**fields, "sender": sender, "content_type": content_type} for fields in batch])
+    assert make_row(messages, AT_NS, plain=True, alike=True) == make_row(messages, AT_NS)
 
 
 def damaged(damage: JournalDamaged) -> None:
@@ -121,7 +127,7 @@ def test_rows_become_arrow_and_messages_again(batches: list[tuple[str, int, list
     for topic, gap, batch in batches:
         more = numbered(batch, seq + gap, topic)
         seq = more[-1].seq + 1
-        rows.append(make_row(more, AT_NS, plain=False))
+        rows.append(make_row(more, AT_NS))
         messages += more
     arrow = layout.of_rows(rows, damaged)
     arrow.validate(full=True)
@@ -156,7 +162,7 @@ BATCH = numbered(
 
 
 def test_any_changed_byte_of_a_body_is_noticed() -> None:
-    row = make_row(BATCH, AT_NS, plain=False)
+    row = make_row(BATCH, AT_NS)
     for at in range(len(row.body)):
         for bit in (0x01, 0x80):
             changed = bytearray(row.body)
@@ -182,7 +188,7 @@ def test_any_changed_byte_of_a_body_is_noticed() -> None:
     ids=lambda change: next(iter(change)),
 )
 def test_any_other_change_of_a_row_is_noticed(change: dict[str, Any]) -> None:
-    row = make_row(BATCH, AT_NS, plain=False)
+    row = make_row(BATCH, AT_NS)
     changed = replace(row, **change)
     with pytest.raises(JournalDamaged) as caught:
         changed.messages()
@@ -206,7 +212,7 @@ def test_a_damaged_row_is_told_and_left_out_of_arrow() -> None:
 
 
 def test_a_row_says_whether_it_may_hold_an_id() -> None:
-    row = make_row(BATCH, AT_NS, plain=False)
+    row = make_row(BATCH, AT_NS)
     for message in BATCH:
         assert row.holds(message.id)
     assert not row.holds("four")

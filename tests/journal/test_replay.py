@@ -123,11 +123,7 @@ async def test_dead_letters_are_chosen(
         letters = in_journal(place)
         would = await bus.replay_dead(**choice, dry_run=True)
         assert in_journal(place) == letters, "a dry run changes nothing"
-        assert (len(would.ids), would.dry_run, str(would)) == (
-            len(wanted),
-            True,
-            f"{len(wanted)} messages would be replayed",
-        )
+        assert (len(would.ids), would.dry_run) == (len(wanted), True)
         shop.broken = False
         replayed = await bus.replay_dead(**choice)
         assert replayed.ids == would.ids
@@ -135,6 +131,20 @@ async def test_dead_letters_are_chosen(
         await bus.flush()
         assert sorted((name, seq) for name, done in shop.done.items() for seq in done) == wanted
         assert in_journal(place) == [key for key in letters if key not in wanted]
+
+
+@pytest.mark.parametrize(
+    ("replayed", "text"),
+    [
+        (Replayed(()), "0 messages replayed"),
+        (Replayed(("a",)), "1 message replayed"),
+        (Replayed(("a",), dry_run=True), "1 message would be replayed"),
+        (Replayed(("a", "b"), (Failure("b", "no"),)), "1 message replayed, 1 failed, the first because no"),
+        (Replayed(("a",), (Failure("a", "no"),)), "0 messages replayed, 1 failed, the first because no"),
+    ],
+)
+def test_what_was_replayed_is_told_in_a_line(replayed: Replayed, text: str) -> None:
+    assert str(replayed) == text
 
 
 async def test_a_replay_keeps_to_its_pace(simulation: Simulation, tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ import pytest
 import trunkline as tl
 from tests.journal.journals import fill, journal_in, seqs, until
 from trunkline.journal import Journal, JournalSettings, Reader, Sync
-from trunkline.journal.verify import Finding, Repaired, repair, verify
+from trunkline.journal.findings import Finding, Repaired
+from trunkline.journal.repair import repair
+from trunkline.journal.verify import verify
 
 PAGE = 4096
 DEADLINE_S = 30.0
@@ -533,6 +535,33 @@ def test_a_damaged_file_of_fates_costs_no_message(directory: Path) -> None:
     (loss,) = repaired.lost
     assert loss.where == path.relative_to(directory).as_posix()
     assert (loss.first, loss.last) == (0, 0), "the numbers of fates are no numbers of messages"
+
+
+def test_files_of_the_same_name_are_put_aside_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One message with one fate: both files are called by the same numbers. Also where no file has two names."""
+
+    async def life() -> None:
+        with Journal(tmp_path, JournalSettings(sync=Sync.SYSTEM, seal=False)) as journal:
+            async with tl.connect("memory:", journal=journal) as bus, bus.subscribe("t") as messages:
+                await bus.publish("t", b"one")
+                assert await messages.recv() is not None
+                await bus.flush()
+            journal.seal(everything=True)
+
+    asyncio.run(life())
+    both = [the_file(tmp_path, kind) for kind in ("messages", "fates")]
+    assert both[0].name == both[1].name
+    for path in both:
+        path.write_bytes(b"PAR1" + bytes(path.stat().st_size))
+
+    def link(*_: object) -> None:
+        raise PermissionError("this file system has no second names")
+
+    monkeypatch.setattr("os.link", link)
+    repaired = repair(tmp_path)
+    assert len(set(repaired.aside)) == 2
+    assert all((tmp_path / name).stat().st_size > 4 for name in repaired.aside)
+    assert verify(tmp_path).good
 
 
 @pytest.mark.parametrize(

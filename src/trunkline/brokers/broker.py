@@ -9,6 +9,7 @@ from collections.abc import Sequence as Batch
 from types import MappingProxyType
 from typing import ClassVar, Protocol
 
+from trunkline.brokers.turn import Failures, Owner, Turn
 from trunkline.clock import Sequence, World
 from trunkline.delivery.deadletters import DeadLetter
 from trunkline.delivery.fates import Outcome
@@ -17,16 +18,13 @@ from trunkline.delivery.requests import Why
 from trunkline.delivery.roster import Roster
 from trunkline.delivery.route import Route, Take
 from trunkline.delivery.stream import Stream
-from trunkline.errors import NotStored, Unsupported
+from trunkline.errors import Unsupported
 from trunkline.message import Message
 from trunkline.settings import Settings
 from trunkline.topic import matches
 
 UNNUMBERED = -1
 """The number of a message that gets its own when it is stored. Not 0, which would have it checked again."""
-
-Failures = list[tuple[Message, Exception]]
-"""Messages that are stored, and were refused by a subscriber all the same."""
 
 
 class Feature(enum.StrEnum):
@@ -40,38 +38,24 @@ class Feature(enum.StrEnum):
     DURABLE = "durable topics"
 
 
-class Owner(Protocol):
-    """Who published many messages, and is told of them together."""
-
-    gone: bool
-    """Whether it has given up: nobody waits for room on its behalf any more."""
-
-    def when_gone(self, callback: Callable[[], object]) -> None: ...
-
-    def settled(self, messages: Batch[Message], failures: Failures) -> None: ...
-
-    def failed(self, messages: Batch[Message], error: NotStored) -> None: ...
-
-
-class Turn(Protocol):
-    """What was put in on one topic. While the last of it is an owner's, the owner may append plain messages itself."""
-
-    messages: list[Message]
-    owner: Owner | None
-
-
 class Lane(Protocol):
     """The way in for a topic that is stored. Messages put there get their number in place, when they are stored."""
 
     heard: bool
     """Whether a message here reaches anybody."""
+    swift: bool
+    """Whether a publish need not wait: `put_now` will do, as long as it says so."""
     turn: Mapping[str, Turn]
-    """What was put in since the last flush, by topic."""
+    """What was put in since the last flush, by topic: an owner may append to what is its own."""
+
+    def put_now(self, message: Message) -> bool:
+        """Take one plain message without a word of what becomes of it; False if that cannot be now."""
 
     def put(self, message: Message) -> Awaitable[Failures]:
         """Take one plain message. Awaited, it is stored and handed out; raises NotStored."""
 
-    def put_many(self, messages: Batch[Message], *, plain: bool) -> Awaitable[Failures]: ...
+    def put_many(self, messages: Batch[Message], *, alike: bool) -> Awaitable[Failures]:
+        """As `put`. `alike` promises that all are plain, and of one sender and one format."""
 
     def post(self, message: Message, owner: Owner) -> None:
         """As `put`, and tell the owner instead of being awaited."""

@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from trunkline import codec
-from trunkline.brokers.broker import UNNUMBERED, Failures
-from trunkline.errors import NotStored, PartlyRefused, UsageError
+from trunkline.brokers.broker import UNNUMBERED
+from trunkline.brokers.turn import Failures
+from trunkline.errors import PartlyRefused, Refused, UsageError
 from trunkline.message import Fields, Message
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Pipeline:
         self._refused.extend(failures)
         self._done(len(messages))
 
-    def failed(self, messages: Sequence[Message], error: NotStored) -> None:
+    def failed(self, messages: Sequence[Message], error: Refused) -> None:
         """These could not be stored, and nobody has seen them."""
         for message in messages:
             self._bus.refuse(message, error)

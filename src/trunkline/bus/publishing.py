@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Unpack
 
 from trunkline import codec
@@ -12,7 +13,7 @@ from trunkline.bus.outgoing import Outgoing
 from trunkline.bus.pipeline import Pipeline
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.route import Route, offer
-from trunkline.errors import NotStored, PartlyRefused
+from trunkline.errors import PartlyRefused, Refused
 from trunkline.hooks.hook import Hook
 from trunkline.message import Fields, Message, MessageType
 from trunkline.settings import Settings
@@ -51,7 +52,20 @@ class Publishing:
         if route is None or fields:
             if fields or (lane := self.lanes.get(topic)) is None:
                 return await self._out.launch(self.message(topic, payload, **fields))
-            return await self._store(lane, topic, payload)
+            if not lane.swift or payload.__class__ is not bytes or len(payload) > self.small:
+                return await self._store(lane, topic, payload)
+            now_ns = self.time_ns()
+            ids = self.ids
+            message_id = (next(ids.block, None) or ids.open(now_ns)) if now_ns <= ids.ends_ns else ids.open(now_ns)
+            message = Message(message_id, topic, payload, now_ns, UNNUMBERED, self.name, RAW)
+            if not lane.put_now(message):
+                return await self._store_message(lane, message)
+            out = self._out
+            out.total += 1
+            self._remember(message)
+            if not lane.heard:
+                out.unrouted += 1
+            return message_id
         if payload.__class__ is bytes:
             body: Any = payload
             content_type = RAW
@@ -113,9 +127,13 @@ class Publishing:
             return await out.launch(self.message(topic, payload))
         now_ns = self.time_ns()
         message = Message(self.ids.next(now_ns), topic, body, now_ns, UNNUMBERED, self.name, content_type)
+        return await self._store_message(lane, message)
+
+    async def _store_message(self, lane: Lane, message: Message) -> str:
+        out = self._out
         try:
             failures = await lane.put(message)
-        except NotStored as error:
+        except Refused as error:
             out.refuse(message, error)
             raise
         out.total += 1
@@ -150,13 +168,9 @@ class Publishing:
         name = self.name
         ids = self.ids.take(len(bodies), now_ns)
         if lane is not None:
-            await self._store_many(
-                lane,
-                [
-                    Message(message_id, topic, body, now_ns, UNNUMBERED, name, kind)
-                    for message_id, body in zip(ids, bodies, strict=True)
-                ],
-            )
+            unnumbered = repeat(UNNUMBERED)
+            columns = ids, repeat(topic), bodies, repeat(now_ns), unnumbered, repeat(name), repeat(kind)
+            await self._store_many(lane, list(map(Message, *columns)))
             return ids
         assert route is not None
         first = self._sequence.last + 1
@@ -182,8 +196,12 @@ class Publishing:
     async def _store_many(self, lane: Lane, batch: list[Message]) -> None:
         out = self._out
         try:
-            failures = await lane.put_many(batch, plain=True)
-        except NotStored as error:
+            failures = await lane.put_many(batch, alike=True)
+        except PartlyRefused as error:
+            for message, why in error.refused:
+                out.refuse(message, why)
+            raise
+        except Refused as error:
             for message in batch:
                 out.refuse(message, error)
             if len(batch) == 1:

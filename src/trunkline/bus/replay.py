@@ -45,10 +45,11 @@ class Replayed(msgspec.Struct, frozen=True):
         return len(self.ids) - len(self.failed)
 
     def __str__(self) -> str:
+        messages = f"{self.count} {'message' if self.count == 1 else 'messages'}"
         if self.dry_run:
-            return f"{len(self.ids)} messages would be replayed"
+            return f"{messages} would be replayed"
         failed = f", {len(self.failed)} failed, the first because {self.failed[0].reason}" if self.failed else ""
-        return f"{self.count} messages replayed{failed}"
+        return f"{messages} replayed{failed}"
 
 
 class Pace:

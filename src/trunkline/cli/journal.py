@@ -6,24 +6,24 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from trunkline.cli import letters, show
-from trunkline.cli.access import owning, reading, there, there_or_lost
+from trunkline.cli import letters, show, subscriptions
+from trunkline.cli.access import owning, reading, there_or_lost
+from trunkline.cli.options import AsJson, Directory, First, Last, Pattern, Since, Until, stretch
 from trunkline.connect import connect
 from trunkline.delivery.deadletters import Cause
 from trunkline.errors import UsageError
+from trunkline.journal.findings import Finding, Repaired, Verified
 from trunkline.journal.journal import Journal
 from trunkline.journal.reader import Reader
+from trunkline.journal.repair import repair as repair_it
 from trunkline.journal.stats import JournalStats
 from trunkline.journal.stats import stats as stats_of
-from trunkline.journal.verify import Finding, Repaired, Verified
-from trunkline.journal.verify import repair as repair_it
 from trunkline.journal.verify import verify as verify_it
 from trunkline.message import Message
 from trunkline.topic import EVERYTHING, validate_pattern, validate_topic
@@ -33,41 +33,6 @@ app = typer.Typer(help="Look into a journal, replay from it, keep it in order.",
 POLL_S = 0.2
 NEAR = 1000
 """How far back is looked at first; then four times as far, and so on."""
-
-
-Directory = Annotated[
-    Path, typer.Argument(help="The directory of the journal.", show_default=False, callback=there, metavar="DIRECTORY")
-]
-Pattern = Annotated[
-    str, typer.Argument(help="Only topics that match: * is one token, > the rest, as in 'orders.>'.", metavar="PATTERN")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON for scripts, one value a line.")]
-First = Annotated[int, typer.Option(help="From this message on, by its number.", min=1)]
-Last = Annotated[int | None, typer.Option(help="Up to this message, by its number; it is included.", min=1)]
-Since = Annotated[
-    str | None, typer.Option(help="From this time, such as 2026-11-16T10:00:00Z; without a zone it is UTC.")
-]
-Until = Annotated[str | None, typer.Option(help="Up to this time, which is not included.")]
-
-
-def moment(text: str | None, option: str) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"{option} {text!r} is not a time: write it as 2026-11-16T10:00:00Z") from None
-    return when if when.tzinfo is not None else when.replace(tzinfo=UTC)
-
-
-def stretch(first: int, last: int | None, since: str | None, until: str | None) -> dict[str, Any]:
-    """Numbers and times as the reader takes them; raises UsageError if nothing can lie between them."""
-    begin, end = moment(since, "--since"), moment(until, "--until")
-    if last is not None and last < first:
-        raise UsageError(f"--first {first} is beyond --last {last}: nothing lies between them")
-    if begin is not None and end is not None and end <= begin:
-        raise UsageError(f"--since {since} is not before --until {until}: nothing lies between them")
-    return {"first": first, "last": last, "since": begin, "until": end}
 
 
 @app.command()
@@ -239,6 +204,23 @@ def _replay_range(
         show.say(show.plain(str(done)))
     if done.failed:
         raise typer.Exit(1)
+
+
+@app.command()
+def forget(
+    directory: Directory,
+    name: Annotated[
+        str,
+        typer.Argument(help="The name, or the group, of a durable subscription: `stats` lists them.", metavar="NAME"),
+    ],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask first.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Remove a durable subscription for good, and what waits for it. Retention keeps nothing for it any more.
+
+    A program that uses the journal does so with bus.forget_durable(); this is for when none does.
+    """
+    subscriptions.forget(directory, name, yes, json)
 
 
 @app.command()

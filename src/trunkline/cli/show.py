@@ -43,6 +43,16 @@ def tell(text: str) -> None:
     note.print(Text(text))
 
 
+def can_ask() -> bool:
+    return sys.stdin.isatty()
+
+
+def ask(question: str) -> bool:
+    """Whether the answer is yes. The question is beside the results; Ctrl-C ends the command as anywhere."""
+    note.print(Text(f"{question} [y/N] "), end="")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def table(title: str, columns: list[str], rows: list[list[object]], *, numbers: int = 0) -> None:
     """A line a row, never cut: what is shown can be copied. The last `numbers` columns are to the right."""
     if not rows:

@@ -128,6 +128,20 @@ class Custody:
         )
         self._on_dead(letter, self._inbox)
 
+    def end(self, message: Message, fate: Fate, reason: str) -> bool:
+        """Whoever holds it says how it ended, otherwise than by delivery. False if the lease had ended before."""
+        if not self._release(message):
+            return False
+        self._inbox.settle(message, fate, reason)
+        return True
+
+    def bury(self, message: Message, letter: DeadLetter) -> bool:
+        """Whoever holds it has given it up, and has written the letter. False if the lease had ended before."""
+        if not self.end(message, Fate.DEAD, f"{letter.cause}: {letter.reason}"):
+            return False
+        self._on_dead(letter, self._inbox)
+        return True
+
     def history_of(self, seq: int) -> list[Attempt]:
         """The failed attempts at a message that is on its way."""
         return self._attempts.get(seq, [])

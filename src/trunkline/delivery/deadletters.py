@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trunkline.errors import UsageError
+from trunkline.errors import InvalidMessage, InvalidPayload, UsageError
 from trunkline.message import Message
 
 if TYPE_CHECKING:
@@ -40,6 +40,20 @@ class DeadLetter(msgspec.Struct, frozen=True):
     traceback: str
     attempts: tuple[Attempt, ...]
     at_ns: int
+
+    def to_bytes(self) -> bytes:
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> DeadLetter:
+        """The letter `data` holds; raises InvalidPayload, whatever the bytes."""
+        try:
+            return _decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidMessage) as error:
+            raise InvalidPayload(f"not a dead letter: {error}") from error
+
+
+_decode = msgspec.msgpack.Decoder(DeadLetter).decode
 
 
 def describe(error: BaseException) -> str:

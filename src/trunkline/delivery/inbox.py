@@ -58,6 +58,7 @@ class Inbox:
         "custody",
         "delayed",
         "delivered",
+        "dry",
         "gate",
         "gone",
         "heir_of",
@@ -99,7 +100,7 @@ class Inbox:
         self.overflow = overflow
         self.max_parked = max_parked
         self.gate: Gate | None = None
-        self._lanes = Lanes()
+        self._lanes: Lanes[Message] = Lanes()
         self.queue = self._lanes.normal
         """The lane of normal priority, for the fast paths."""
         self.room = capacity
@@ -128,6 +129,8 @@ class Inbox:
         """Where a message goes that has no heir: back to the journal it came from. None: it is dropped."""
         self.ledger: Ledger | None = None
         """Who writes its fates down."""
+        self.dry: Callable[[], None] | None = None
+        """Told when somebody waits for more, if what comes here must be asked for."""
         self.accepted = 0
         self.delivered = 0
         self.settled: dict[Fate, int] = dict.fromkeys((Fate.FILTERED, Fate.EXPIRED, Fate.DROPPED, Fate.DEAD), 0)
@@ -275,6 +278,8 @@ class Inbox:
     async def sleep(self) -> None:
         """Return at the next wake-up: something came in, was acknowledged, or the inbox was closed."""
         self.check_idle()
+        if self.dry is not None:
+            self.dry()
         sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.sleepers.append(sleeper)
         try:

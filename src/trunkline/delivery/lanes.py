@@ -1,22 +1,31 @@
-"""Lanes: messages by priority, the highest first, first in first out within one."""
+"""Lanes: messages, or batches of them, by priority, the highest first, first in first out within one."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Generic, Protocol, TypeVar
 
-from trunkline.message import NORMAL, Message
+from trunkline.message import NORMAL
 
 
-class Lanes:
+class Ranked(Protocol):
+    @property
+    def priority(self) -> int: ...
+
+
+T = TypeVar("T", bound=Ranked)
+
+
+class Lanes(Generic[T]):
     """A queue per priority. Most messages have the normal one, so its lane stands apart and is read directly."""
 
     __slots__ = ("_levels", "_others", "elsewhere", "normal")
 
     def __init__(self) -> None:
-        self.normal: deque[Message] = deque()
+        self.normal: deque[T] = deque()
         """Never replaced: the fast paths keep it."""
-        self._others: dict[int, deque[Message]] = {}
+        self._others: dict[int, deque[T]] = {}
         self._levels: list[int] = []
         self.elsewhere = 0
         """How many wait in lanes of another priority."""
@@ -24,7 +33,7 @@ class Lanes:
     def __len__(self) -> int:
         return len(self.normal) + self.elsewhere
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[T]:
         """In the order they would be taken."""
         for level in self._levels:
             if level > NORMAL:
@@ -34,7 +43,7 @@ class Lanes:
             if level < NORMAL:
                 yield from self._others[level]
 
-    def put(self, message: Message, *, front: bool = False) -> None:
+    def put(self, message: T, *, front: bool = False) -> None:
         lane = self.normal
         if message.priority != NORMAL:
             lane = self._lane(message.priority)
@@ -44,14 +53,14 @@ class Lanes:
         else:
             lane.append(message)
 
-    def _lane(self, priority: int) -> deque[Message]:
+    def _lane(self, priority: int) -> deque[T]:
         lane = self._others.get(priority)
         if lane is None:
             lane = self._others[priority] = deque()
             self._levels = sorted(self._others, reverse=True)
         return lane
 
-    def pop(self) -> Message | None:
+    def pop(self) -> T | None:
         """The oldest of the highest priority."""
         if self.elsewhere:
             for level in self._levels:
@@ -61,7 +70,7 @@ class Lanes:
                     return self._pop(level)
         return self.normal.popleft() if self.normal else None
 
-    def pop_lowest(self, at_most: int) -> Message | None:
+    def pop_lowest(self, at_most: int) -> T | None:
         """The oldest of the lowest priority, unless that is above `at_most`."""
         below = (level for level in reversed(self._levels) if level < NORMAL and self._others[level])
         above = (level for level in reversed(self._levels) if level > NORMAL and self._others[level])
@@ -70,7 +79,7 @@ class Lanes:
             return None
         return self.normal.popleft() if lowest == NORMAL else self._pop(lowest)
 
-    def _pop(self, level: int) -> Message:
+    def _pop(self, level: int) -> T:
         self.elsewhere -= 1
         return self._others[level].popleft()
 

@@ -46,6 +46,14 @@ class Buckets:
         self._levels[key] = (level, now)
         return wait_s
 
+    def charge(self, key: str, count: int, now: float) -> float:
+        """Take several at once, on credit if need be: the seconds until the debt is paid."""
+        if key not in self._levels and len(self._levels) >= self._max and not self._forget_one(now):
+            key = OTHERS
+        level = self._level(self._levels.pop(key, (self._rate.size, now)), now) - count
+        self._levels[key] = (level, now)
+        return max(0.0, -level / self._rate.per_s)
+
     def _level(self, bucket: tuple[float, float], now: float) -> float:
         level, at = bucket
         # A clock that went back must not drain the bucket.

@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
-from trunkline.brokers.broker import UNNUMBERED, Failures, Feature, Owner, Turn
+from trunkline.brokers.broker import UNNUMBERED, Feature
 from trunkline.brokers.memory import MemoryBroker, room_for
+from trunkline.brokers.turn import Failures, Owner, Turn
 from trunkline.delivery.deadletters import DeadLetter, DeadLetters
 from trunkline.delivery.fates import Outcome
 from trunkline.delivery.inbox import Inbox
@@ -44,6 +45,8 @@ class Lane:
 
     __slots__ = ("_broker", "_put", "feeders", "heard", "topic", "turn", "waits")
 
+    swift = False
+
     def __init__(self, broker: JournalBroker, topic: str, waits: bool) -> None:
         self._broker = broker
         self.topic = topic
@@ -53,14 +56,17 @@ class Lane:
         self.turn: Mapping[str, Turn] = broker.intake.turn
         self._put = broker.intake.put
 
+    def put_now(self, message: Message) -> bool:
+        return False
+
     def put(self, message: Message) -> asyncio.Future[Failures]:
         return self._put(self.topic, message, self.waits)
 
     def post(self, message: Message, owner: Owner) -> None:
         self._broker.intake.post(self.topic, message, self.waits, owner)
 
-    def put_many(self, messages: Batch[Message], *, plain: bool) -> asyncio.Future[Failures]:
-        return self._broker.intake.put_many(self.topic, messages, self.waits, plain=plain)
+    def put_many(self, messages: Batch[Message], *, alike: bool) -> asyncio.Future[Failures]:
+        return self._broker.intake.put_many(self.topic, messages, self.waits, alike=alike)
 
 
 class DurableStream(Stream):
@@ -119,7 +125,7 @@ class JournalBroker(MemoryBroker):
             return
         # Numbers are set in place: only the bus may say that nobody else holds them.
         own = batch if batch[0].seq == UNNUMBERED else [replace(message, seq=UNNUMBERED) for message in batch]
-        if failures := await lane.put_many(own, plain=False):
+        if failures := await lane.put_many(own, alike=False):
             raise failures[0][1] if len(batch) == 1 else PartlyRefused(failures, len(batch))
 
     def lane(self, topic: str) -> Lane | None:

@@ -84,8 +84,8 @@ CREATE TABLE removals (
 """
 
 
-def open_for_writing(directory: Path, sync: Sync, *, anew: bool = False) -> sqlite3.Connection:
-    """The one connection that writes. Makes the tables if the file is new: with a lake beside it only if told so."""
+def open_for_writing(directory: Path, sync: Sync) -> sqlite3.Connection:
+    """The one connection that writes. Makes the tables if the file is new, unless there is a lake beside it."""
     path = directory / FILE
     try:
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
@@ -96,7 +96,7 @@ def open_for_writing(directory: Path, sync: Sync, *, anew: bool = False) -> sqli
             database.execute(f"PRAGMA synchronous = {'FULL' if sync is Sync.DISK else 'NORMAL'}")
             database.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
             database.execute("PRAGMA cache_size = -16384")
-            _prepare(database, directory, anew)
+            _prepare(database, directory)
         except BaseException:
             database.close()
             raise
@@ -155,9 +155,9 @@ def _connect_to_copy(directory: Path) -> sqlite3.Connection:
     return memory
 
 
-def _prepare(database: sqlite3.Connection, directory: Path, anew: bool) -> None:
+def _prepare(database: sqlite3.Connection, directory: Path) -> None:
     if database.execute("PRAGMA user_version").fetchone()[0] == 0:
-        if next(directory.glob("messages/date=*/*.parquet"), None) is not None and not anew:
+        if next(directory.glob("messages/date=*/*.parquet"), None) is not None:
             # As a new one it would count from 1 again, and take the files for what a crash has left.
             raise JournalUnusable(str(directory), f"{FILE} is gone, and sealed files are there: {REPAIR}")
         database.execute("BEGIN IMMEDIATE")

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import count, repeat
 
 from msgspec.structs import astuple, force_setattr
 
-from trunkline.brokers.broker import Failures, Owner
+from trunkline.brokers.turn import Failures, Owner, Turn
 from trunkline.clock import Sequence as Numbers
 from trunkline.clock import World
 from trunkline.errors import JournalUnusable, NotStored
@@ -26,70 +28,19 @@ MAX_ROW_BYTES = 8 * 1024 * 1024
 INSERT = "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 
 
-class Waiter:
-    """Who published the messages from `start` to where the next waiter begins: one that awaits, or an owner of many."""
+class Pending(Turn):
+    """What one turn published on one topic, on its way to the journal."""
 
-    __slots__ = ("future", "owner", "start")
-
-    def __init__(self, future: asyncio.Future[Failures] | None, owner: Owner | None, start: int) -> None:
-        self.future = future
-        self.owner = owner
-        self.start = start
-
-    @property
-    def gone(self) -> bool:
-        """Whether nobody waits any more: the publisher was cancelled."""
-        return self.owner.gone if self.owner is not None else self.future is None or self.future.cancelled()
-
-    def when_gone(self, callback: Callable[[], object]) -> None:
-        if self.owner is not None:
-            self.owner.when_gone(callback)
-        elif self.future is not None:
-            self.future.add_done_callback(lambda future: callback() if future.cancelled() else None)
-
-    def settled(self, messages: Sequence[Message], failures: Failures) -> None:
-        if self.owner is not None:
-            self.owner.settled(messages, failures)
-        elif self.future is not None and not self.future.done():
-            self.future.set_result(failures)
-
-    def failed(self, messages: Sequence[Message], why: str) -> None:
-        # An error for each: raised in several places at once, one would grow a traceback of all of them.
-        if self.owner is not None:
-            self.owner.failed(messages, NotStored(why))
-        elif self.future is not None and not self.future.done():
-            self.future.set_exception(NotStored(why))
-
-
-class Pending:
-    """What one turn published on one topic."""
-
-    __slots__ = ("at_ns", "failures", "given", "messages", "owner", "plain", "size", "topic", "waiters", "waits")
+    __slots__ = ("at_ns", "failures", "given", "size", "waits")
 
     def __init__(self, topic: str, waits: bool) -> None:
-        self.topic = topic
+        super().__init__(topic)
         self.waits = waits
         """Whether it is given on only when it is committed."""
-        self.messages: list[Message] = []
-        self.waiters: list[Waiter] = []
-        """Who published them, in order."""
-        self.owner: Owner | None = None
-        """If the last waiter is an owner: it may append plain messages directly."""
-        self.plain = True
         self.size = 0
         self.at_ns = 0
         self.given = False
         self.failures: Failures = []
-
-    def waiter_of(self, index: int) -> Waiter:
-        """Who published the message at this place."""
-        return next(waiter for waiter in reversed(self.waiters) if waiter.start <= index)
-
-    def shares(self) -> Iterator[tuple[Waiter, list[Message]]]:
-        """Each waiter with its messages."""
-        ends = [*(waiter.start for waiter in self.waiters[1:]), len(self.messages)]
-        for waiter, end in zip(self.waiters, ends, strict=True):
-            yield waiter, self.messages[waiter.start : end]
 
 
 Give = Callable[[Pending], None]
@@ -109,7 +60,7 @@ class Rows:
             messages = pending.messages
             small = len(messages) <= MAX_ROW_MESSAGES and pending.size <= MAX_ROW_BYTES
             for part in [messages] if small else _parts(messages):
-                rows.append(astuple(make_row(part, pending.at_ns, pending.plain)))
+                rows.append(astuple(make_row(part, pending.at_ns, plain=pending.plain, alike=pending.alike)))
         database.executemany(INSERT, rows)
 
     def done(self, error: Exception | None) -> None:
@@ -162,10 +113,7 @@ class Intake:
         if pending is None:
             pending = self._begin(topic, waits)
         future: asyncio.Future[Failures] = self._loop.create_future()
-        messages = pending.messages
-        pending.waiters.append(Waiter(future, None, len(messages)))
-        pending.owner = None
-        messages.append(message)
+        pending.add(message, future)
         return future
 
     def post(self, topic: str, message: Message, waits: bool, owner: Owner) -> None:
@@ -173,23 +121,17 @@ class Intake:
         pending = self.turn.get(topic)
         if pending is None:
             pending = self._begin(topic, waits)
-        if pending.owner is not owner:
-            pending.waiters.append(Waiter(None, owner, len(pending.messages)))
-            pending.owner = owner
-        pending.messages.append(message)
+        pending.post(message, owner)
 
     def put_many(
-        self, topic: str, messages: Sequence[Message], waits: bool, *, plain: bool
+        self, topic: str, messages: Sequence[Message], waits: bool, *, alike: bool
     ) -> asyncio.Future[Failures]:
-        """Take messages of one topic that nobody else holds."""
+        """Take messages of one topic that nobody else holds; `alike` if all are plain, of one sender and format."""
         pending = self.turn.get(topic)
         if pending is None:
             pending = self._begin(topic, waits)
         future: asyncio.Future[Failures] = self._loop.create_future()
-        pending.waiters.append(Waiter(future, None, len(pending.messages)))
-        pending.owner = None
-        pending.messages.extend(messages)
-        pending.plain = pending.plain and plain
+        pending.extend(messages, future, alike=alike)
         return future
 
     def _begin(self, topic: str, waits: bool) -> Pending:
@@ -214,10 +156,10 @@ class Intake:
             numbers = self.numbers
             for pending in pendings:
                 pending.at_ns = at_ns
-                for seq, message in enumerate(pending.messages, numbers.last + 1):
-                    force_setattr(message, "seq", seq)
-                numbers.last += len(pending.messages)
-                pending.size = sum(len(message.payload) for message in pending.messages)
+                messages = pending.messages
+                deque(map(force_setattr, messages, repeat("seq"), count(numbers.last + 1)), 0)
+                numbers.last += len(messages)
+                pending.size = sum([len(message.payload) for message in messages])
                 self.backlog += pending.size
             jobs.append(Rows(pendings, self._committed))
         jobs.extend(self.more())
@@ -266,23 +208,16 @@ class Intake:
 
     def through(self, pending: Pending) -> None:
         """It is with everybody who listens: tell those who published it."""
-        if not pending.failures:
-            for waiter, messages in pending.shares():
-                waiter.settled(messages, [])
-            return
-        failed = {message.seq: (message, error) for message, error in pending.failures}
-        for waiter, messages in pending.shares():
-            waiter.settled(messages, [failed[message.seq] for message in messages if message.seq in failed])
+        pending.settle(pending.failures)
 
     def _fail(self, pending: Pending, error: Exception) -> None:
         if pending.given:
             self.lost += len(pending.messages)
-            count = len(pending.messages)
-            log.error("%d messages on %s were published, but not recorded: %s", count, pending.topic, error)
+            lost = len(pending.messages)
+            log.error("%d messages on %s were published, but not recorded: %s", lost, pending.topic, error)
             return
         for message in pending.messages:
             # Without a number, nobody's range of delivered messages covers them.
             force_setattr(message, "seq", 0)
         why = error.why if isinstance(error, NotStored) else f"{type(error).__name__}: {error}"
-        for waiter, messages in pending.shares():
-            waiter.failed(messages, why)
+        pending.fail(lambda: NotStored(why))

@@ -214,7 +214,7 @@ class Journal:
         """Write messages of one topic; they are on disk when this returns. Returns them with their numbers."""
         self.open()
         numbered = [replace(message, seq=UNNUMBERED) for message in batch]
-        await self.intake.put_many(batch[0].topic, numbered, True, plain=False)
+        await self.intake.put_many(batch[0].topic, numbered, True, alike=False)
         return numbered
 
     def _flush_soon(self) -> None:

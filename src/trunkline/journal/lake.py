@@ -28,10 +28,12 @@ except ImportError as error:  # pragma: no cover  # depends on what is installed
     raise MissingExtra("journal", "the lake (Parquet files, Arrow batches)") from error
 
 from trunkline.journal.layout import FATES, LAYOUT, LAYOUT_KEY, MESSAGES, fit
-from trunkline.journal.reader import FILE_BATCH, FILE_COLUMNS, File, Range, cut
+from trunkline.journal.range import Range, cut
+from trunkline.journal.sealed import FILE_COLUMNS, File
 from trunkline.topic import EVERYTHING, is_wild, matches
 
 SCHEMAS = {"messages": MESSAGES, "fates": FATES}
+FILE_BATCH = 65_536
 GROUP_ROWS = 20_000
 """Small enough to be read one by one by a subscriber that catches up, large enough to compress well."""
 
@@ -63,7 +65,7 @@ def write(directory: Path, kind: str, day: str, batches: Iterable[pa.RecordBatch
     """Write batches, in order, to a new file under its final name, and have it on disk. None if there were no rows."""
     folder = directory / kind / f"date={day}"
     hidden = folder / f".{os.getpid()}.tmp"
-    tally = _Tally(kind)
+    tally = Tally(kind)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with pq.ParquetWriter(
@@ -114,7 +116,7 @@ def _grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(held)
 
 
-class _Tally:
+class Tally:
     """What goes into a file, counted on its way."""
 
     def __init__(self, kind: str) -> None:
@@ -153,6 +155,7 @@ class _Tally:
             share.until_at_ns = int(row["accepted_max"].timestamp() * 1_000_000) * 1000
 
     def file(self, path: str, day: str, size: int, checksum: int) -> File:
+        """The file that all of it went into. There must be a row."""
         assert self._at is not None
         assert self._times is not None
         return File(

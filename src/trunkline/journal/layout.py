@@ -10,8 +10,9 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from trunkline.columns import DEFAULTS, Body, Strings
 from trunkline.errors import JournalDamaged, MissingExtra
-from trunkline.journal.body import DEFAULTS, Body, Row, Strings
+from trunkline.journal.body import Row
 from trunkline.message import Message, MessageType
 
 try:

@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from trunkline.delivery.fates import Fate, Outcome
+from trunkline.delivery.fates import Outcome
 from trunkline.errors import JournalDamaged, JournalUnusable
 from trunkline.journal import database as files
+from trunkline.journal import explain
 from trunkline.journal.body import Row
-from trunkline.journal.cursor import unpack
+from trunkline.journal.explain import Fates
+from trunkline.journal.range import Range, cut, range_of
+from trunkline.journal.sealed import FILE_COLUMNS, File, listed
 from trunkline.message import Message
 from trunkline.topic import EVERYTHING, is_wild, matches, validate_pattern
 
@@ -32,103 +35,13 @@ log = logging.getLogger("trunkline.journal")
 
 STEP_BYTES = 8 * 1024 * 1024
 STEP_MESSAGES = 50_000
-FILE_BATCH = 65_536
-FOREVER = 2**63 - 1
-
 COLUMNS = "first, last, topic, at_ns, since_ns, until_ns, checksum, body"
-
-
-class File(msgspec.Struct, frozen=True):
-    """A sealed file that counts."""
-
-    path: str
-    kind: str
-    first: int
-    last: int
-    rows: int
-    bytes: int
-    layout: int
-    day: str
-    at_ns: int
-    until_at_ns: int
-    since_ns: int
-    until_ns: int
-    checksum: int
-
-
-FILE_COLUMNS = ", ".join(File.__struct_fields__)
-
-
-class Fates(msgspec.Struct, frozen=True):
-    """One row of fates: a range that was delivered, or one message that was not."""
-
-    number: int
-    subscriber: str
-    pattern: str
-    fate: str
-    first: int
-    last: int
-    count: int
-    reason: str
-    at_ns: int
-
-    @property
-    def exact(self) -> bool:
-        """Whether it speaks of every number in its range; otherwise of those of its pattern that have no own row."""
-        return self.last - self.first + 1 == self.count
-
-
-FATE_COLUMNS = ", ".join(Fates.__struct_fields__)
-FIND_NS = 60_000_000_000
-"""A message's own time, and when the bus made its id, lie no further apart, unless somebody made them by hand."""
 
 Damage = Callable[[JournalDamaged], None]
 
 
 def warn(damage: JournalDamaged) -> None:
     log.error("skipped: %s", damage)
-
-
-class Range(msgspec.Struct, frozen=True):
-    """Which messages: by topic, by number (both ends included), by their own time."""
-
-    pattern: str = EVERYTHING
-    first: int = 1
-    last: int = FOREVER
-    since_ns: int = 0
-    until_ns: int = FOREVER
-    """The last nanosecond that is included."""
-
-    @property
-    def timed(self) -> bool:
-        return self.since_ns > 0 or self.until_ns < FOREVER
-
-    def holds(self, message: Message) -> bool:
-        """Whether it is within the numbers and times. The topic is the caller's business."""
-        return self.first <= message.seq <= self.last and self.since_ns <= message.timestamp_ns <= self.until_ns
-
-
-def uuid7_ns(text: str) -> int | None:
-    """The time in a UUIDv7; None if it is none."""
-    if len(text) != 36 or text[14] != "7":
-        return None
-    try:
-        return int(text[:8] + text[9:13], 16) * 1_000_000
-    except ValueError:
-        return None
-
-
-def _fates_from(batch: pa.RecordBatch) -> Iterator[Fates]:
-    for row in batch.to_pylist():
-        at_ns = int(row.pop("time").timestamp() * 1_000_000) * 1000
-        yield Fates(**row, at_ns=at_ns)
-
-
-def nanos(when: datetime | float | int | None, default: int) -> int:
-    """A point in time in nanoseconds: from a datetime, or from seconds since 1970."""
-    if when is None:
-        return default
-    return int((when.timestamp() if isinstance(when, datetime) else when) * 1e9)
 
 
 class Reader:
@@ -168,13 +81,13 @@ class Reader:
         until: datetime | float | None = None,
     ) -> Iterator[Message]:
         """Messages in order: by topic pattern, by number (both ends included), by time (`until` not included)."""
-        for found, wanted in self._steps(self._range(pattern, first, last, since, until)):
+        for found, wanted in self._steps(range_of(pattern, first, last, since, until)):
             if isinstance(found, File):
                 yield from self._file_messages(found, wanted)
                 continue
             for row in found:
                 whole = wanted.first <= row.first and row.last <= wanted.last and not wanted.timed
-                for message in self._open(row):
+                for message in self.messages_of(row):
                     if whole or wanted.holds(message):
                         yield message
 
@@ -191,9 +104,9 @@ class Reader:
         """The same as Arrow record batches, for those who read in bulk. `columns` reads only some of them."""
         from trunkline.journal import layout
 
-        for found, wanted in self._steps(self._range(pattern, first, last, since, until)):
+        for found, wanted in self._steps(range_of(pattern, first, last, since, until)):
             if isinstance(found, File):
-                yield from self._file_batches(found, wanted, columns)
+                yield from self.file_batches(found, wanted, columns)
                 continue
             batch = cut(layout.of_rows(found, self.on_damage), wanted)
             if batch.num_rows:
@@ -268,7 +181,8 @@ class Reader:
         )
         return None
 
-    def _open(self, row: Row) -> list[Message]:
+    def messages_of(self, row: Row) -> list[Message]:
+        """The messages of a batch; none if it is damaged, which is told."""
         try:
             return row.messages()
         except JournalDamaged as damage:
@@ -277,17 +191,6 @@ class Reader:
 
     def _wanted(self, topic: str) -> bool:
         return matches(self._pattern, topic)
-
-    def _range(
-        self, pattern: str, first: int, last: int | None, since: datetime | float | None, until: datetime | float | None
-    ) -> Range:
-        return Range(
-            validate_pattern(pattern),
-            first,
-            FOREVER if last is None else last,
-            nanos(since, 0),
-            FOREVER if until is None else nanos(until, FOREVER) - 1,
-        )
 
     # For subscribers that catch up
 
@@ -300,7 +203,7 @@ class Reader:
             return [], after
         upto, found = step
         if isinstance(found, list):
-            messages = [message for row in found for message in self._open(row) if message.seq > after]
+            messages = [message for row in found for message in self.messages_of(row) if message.seq > after]
             return messages, upto
         from trunkline.journal import lake, layout
 
@@ -336,11 +239,11 @@ class Reader:
             parts = database.execute(
                 "SELECT path, first, count FROM file_topics WHERE last > ? AND wanted(topic)", (after,)
             ).fetchall()
-            known = {file.path: file for file in _files(database, "messages")}
+            known = {file.path: file for file in listed(database, "messages")}
         whole = sum(count for path, first, count in parts if first > after and path in known)
         cut_through = {path for path, first, _ in parts if first <= after and path in known}
         wanted = Range(pattern, first=after + 1)
-        rest = sum(batch.num_rows for path in cut_through for batch in self._file_batches(known[path], wanted, ["seq"]))
+        rest = sum(batch.num_rows for path in cut_through for batch in self.file_batches(known[path], wanted, ["seq"]))
         # Those of a file that is cut through, but of topics that are not, were counted twice.
         twice = sum(count for path, first, count in parts if first > after and path in cut_through)
         return int(hot + whole + rest - twice)
@@ -351,7 +254,7 @@ class Reader:
         rows: list[tuple[Any, ...]] = []
         with self._snapshot() as database:
             # Both of one moment: what is sealed meanwhile would be told twice, or not at all.
-            files = _files(database, "messages")
+            files = listed(database, "messages")
             wanted = 0
             for values in database.execute(f"SELECT {COLUMNS} FROM batches WHERE wanted(topic) ORDER BY first DESC"):
                 if wanted >= count:
@@ -359,7 +262,7 @@ class Reader:
                 rows.append(values)
                 wanted += values[1] - values[0] + 1 if isinstance(values[1], int) else 0
         good = [row for values in reversed(rows) if (row := self._row(values)) is not None]
-        found = [message for row in good for message in self._open(row)]
+        found = [message for row in good for message in self.messages_of(row)]
         for file in reversed(files):
             if len(found) >= count:
                 break
@@ -379,7 +282,7 @@ class Reader:
             if isinstance(where, File):
                 found.extend(message for message in self._file_messages(where, Range()) if message.seq in wanted)
             else:
-                found.extend(message for row in where for message in self._open(row) if message.seq in wanted)
+                found.extend(message for row in where for message in self.messages_of(row) if message.seq in wanted)
             wanted = {seq for seq in wanted if seq > upto}
         return found
 
@@ -393,7 +296,7 @@ class Reader:
                 return file.last
             import pyarrow.compute as pc
 
-            for batch in self._file_batches(file, Range(), ["seq", "accepted"]):
+            for batch in self.file_batches(file, Range(), ["seq", "accepted"]):
                 early = batch.filter(pc.less(batch.column("accepted").cast("int64"), at_ns // 1000))
                 if early.num_rows:
                     last = early.column("seq")[-1].as_py()
@@ -403,86 +306,31 @@ class Reader:
 
     def find(self, message_id: str, *, everywhere: bool = True) -> Message | None:
         """The message with this id: near the time that the id names, and then `everywhere`, which may take long."""
-        near = uuid7_ns(message_id)
-        spans = [] if near is None else [(near - FIND_NS, near + FIND_NS)]
-        if everywhere or near is None:
-            spans.append((0, FOREVER))
-        for since_ns, until_ns in spans:
-            wanted = Range(since_ns=max(0, since_ns), until_ns=until_ns)
-            after = 0
-            while (step := self.step(wanted, after)) is not None:
-                after, found = step
-                if isinstance(found, list):
-                    for row in found:
-                        if row.holds(message_id):
-                            for message in self._open(row):
-                                if message.id == message_id:
-                                    return message
-                    continue
-                for message in self._find_in(found, message_id):
-                    return message
-        return None
-
-    def _find_in(self, file: File, message_id: str) -> Iterator[Message]:
-        import pyarrow.compute as pc
-
-        from trunkline.journal import layout
-
-        for batch in self._file_batches(file, Range(), None):
-            yield from layout.to_messages(batch.filter(pc.equal(batch.column("id"), message_id)))
+        return explain.find(self, message_id, everywhere)
 
     def fates_of(self, message: Message) -> list[Fates]:
         """All that is written of what became of a message, oldest first."""
-        seq = message.seq
-        rows = self.query(
-            f"SELECT {FATE_COLUMNS} FROM fates WHERE last >= ? AND first <= ? ORDER BY number", (seq, seq)
-        )
-        found = [Fates(*row) for row in rows]
-        sealed: list[Fates] = []
-        for file in self.files("fates"):
-            import pyarrow.compute as pc
-
-            for batch in self._file_batches(file, None, None):
-                hit = pc.and_(pc.less_equal(batch.column("first"), seq), pc.greater_equal(batch.column("last"), seq))
-                sealed.extend(_fates_from(batch.filter(hit)))
-        return [each for each in (*sealed, *found) if each.first == each.last or matches(each.pattern, message.topic)]
+        return explain.fates_of(self, message)
 
     def outcomes(self, message: Message) -> list[Outcome]:
         """What became of a message, one outcome a subscriber. A row of its own counts for more than a range."""
-        latest: dict[str, Fates] = {}
-        for fates in self.fates_of(message):
-            before = latest.get(fates.subscriber)
-            if before is None or fates.exact or not before.exact:
-                latest[fates.subscriber] = fates
-        waiting = {
-            subscriber for (subscriber,) in self.query("SELECT subscriber FROM retries WHERE seq = ?", (message.seq,))
-        }
-        found = [Outcome(each, Fate.IN_FLIGHT, "waits for its next attempt") for each in sorted(waiting)]
-        found += [
-            Outcome(each.subscriber, Fate(each.fate), each.reason, each.at_ns)
-            for each in latest.values()
-            if each.subscriber not in waiting
-        ]
-        for name, pattern, high, pending in self.query("SELECT name, pattern, high, pending FROM cursors"):
-            waits = message.seq > high or message.seq in unpack(pending)
-            if name not in latest and name not in waiting and waits and matches(pattern, message.topic):
-                found.append(Outcome(name, Fate.IN_FLIGHT, "waits in the journal"))
-        return found
+        return explain.outcomes(self, message)
 
     # The lake
 
     def files(self, kind: str = "messages") -> list[File]:
         """The sealed files that count, in order. Read these, not the directory: it may hold replaced ones."""
         with self._snapshot() as database:
-            return _files(database, kind)
+            return listed(database, kind)
 
     def _file_messages(self, file: File, wanted: Range) -> Iterator[Message]:
         from trunkline.journal import layout
 
-        for batch in self._file_batches(file, wanted, None):
+        for batch in self.file_batches(file, wanted, None):
             yield from layout.to_messages(batch)
 
-    def _file_batches(self, file: File, wanted: Range | None, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+    def file_batches(self, file: File, wanted: Range | None, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+        """What is wanted of a sealed file; if it was replaced meanwhile, from where its messages are now."""
         from trunkline.journal import lake
 
         after = 0 if wanted is None else wanted.first - 1
@@ -505,7 +353,7 @@ class Reader:
     def _elsewhere(self, wanted: Range, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
         for found, narrowed in self._steps(wanted):
             if isinstance(found, File):
-                yield from self._file_batches(found, narrowed, columns)
+                yield from self.file_batches(found, narrowed, columns)
 
     def _check(self, file: File) -> None:
         """Once a file and reader: whether it is what was written."""
@@ -534,31 +382,9 @@ class Reader:
             raise JournalUnusable(str(self.directory), files.why(error, self.directory)) from error
 
 
-def _files(database: sqlite3.Connection, kind: str) -> list[File]:
-    rows = database.execute(
-        f"SELECT {FILE_COLUMNS} FROM files WHERE kind = ? AND replaced_ns IS NULL ORDER BY first", (kind,)
-    )
-    return [File(*row) for row in rows]
-
-
 def _start(database: sqlite3.Connection, after: int) -> int:
     """The first number of the row that holds what comes after `after`, if a row holds it."""
     row = database.execute(
         "SELECT first, last FROM batches WHERE first <= ? ORDER BY first DESC LIMIT 1", (after + 1,)
     ).fetchone()
     return row[0] if row is not None and row[1] > after else after + 1
-
-
-def cut(batch: pa.RecordBatch, wanted: Range) -> pa.RecordBatch:
-    """Only the rows within the numbers and times wanted. The topic is the caller's business."""
-    import pyarrow.compute as pc
-
-    if not batch.num_rows:
-        return batch
-    seqs = batch.column("seq")
-    if seqs[0].as_py() < wanted.first or seqs[-1].as_py() > wanted.last:
-        batch = batch.filter(pc.and_(pc.greater_equal(seqs, wanted.first), pc.less_equal(seqs, wanted.last)))
-    if wanted.timed:
-        times = batch.column("timestamp_ns")
-        batch = batch.filter(pc.and_(pc.greater_equal(times, wanted.since_ns), pc.less_equal(times, wanted.until_ns)))
-    return batch

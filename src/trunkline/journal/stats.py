@@ -11,7 +11,9 @@ from trunkline.errors import JournalDamaged
 from trunkline.journal import lock
 from trunkline.journal.cursor import unpack
 from trunkline.journal.database import FILE
-from trunkline.journal.reader import File, Range, Reader
+from trunkline.journal.range import Range
+from trunkline.journal.reader import Reader
+from trunkline.journal.sealed import File
 from trunkline.topic import matches
 
 

@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from trunkline.errors import JournalDamaged, JournalError, JournalUnusable, MissingExtra, TrunklineError
 from trunkline.journal.database import FILE, REPAIR
-from trunkline.journal.reader import FATE_COLUMNS, STEP_MESSAGES, File, Range, Reader
+from trunkline.journal.explain import FATE_COLUMNS
+from trunkline.journal.range import Range
+from trunkline.journal.reader import STEP_MESSAGES, Reader
 from trunkline.journal.retention import Remove, plan, take_away, told
+from trunkline.journal.sealed import File
 
 if TYPE_CHECKING:
     import pyarrow as pa

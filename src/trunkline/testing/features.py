@@ -215,8 +215,10 @@ async def cancelled_publish_leaves_a_fate(trial: Trial) -> None:
     waiting.cancel()
     await asyncio.wait([waiting])
     expect(waiting.cancelled(), "a cancelled publish swallowed its cancellation")
-    account = stream.account()
-    expect((account.dropped, account.in_flight) == (1, 1), f"one waits, one was cancelled: {account}")
+    await until(
+        lambda: (stream.account().dropped, stream.account().in_flight) == (1, 1),
+        lambda: f"one waits, one was cancelled: {stream.account()}",
+    )
     await trial.takes(stream, "1")
     await trial.publish("t", "3")
     await trial.takes(stream, "3")

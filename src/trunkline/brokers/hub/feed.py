@@ -1,0 +1,372 @@
+"""A feed: one subscription at the hub, and the inbox or the tap here that it fills."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from trunkline import columns
+from trunkline.brokers.hub.connection import Connection, State
+from trunkline.delivery.deadletters import Attempt, DeadLetter
+from trunkline.delivery.fates import Fate
+from trunkline.delivery.inbox import Inbox, Overflow
+from trunkline.delivery.options import Delivery
+from trunkline.delivery.requests import Orphan
+from trunkline.delivery.route import Take
+from trunkline.errors import HubRefused, InvalidPayload, InvalidSettings, NotAllowed, Refused, TrunklineError
+from trunkline.message import NORMAL, Message
+from trunkline.wire import control
+from trunkline.wire.frames import DeliverHead
+
+log = logging.getLogger("trunkline.link")
+
+ENDLESS = -1
+RETURNED = "returned"
+CHECK_S = 0.02
+"""While an inbox is full, so often somebody looks whether there is room."""
+RECENT = 10_000
+"""So many numbers that were acknowledged are remembered: after a reconnection they may come again."""
+
+
+class Feed:
+    """What it shares: how it is opened, again after each reconnection, and closed."""
+
+    def __init__(self, connection: Connection, number: int, pattern: str) -> None:
+        self.connection = connection
+        self.number = number
+        self.pattern = pattern
+        self.opening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the hub has confirmed it for the first time."""
+        self.opening.add_done_callback(_retrieve)
+        self.closed = False
+
+    def request(self, number: int) -> control.Subscribe:
+        raise NotImplementedError
+
+    def take(self, head: DeliverHead, body: memoryview) -> None:
+        raise NotImplementedError
+
+    def open(self) -> None:
+        """Say to the hub what is wanted, if there is one; otherwise when there is."""
+        self.connection.open()
+        if self.connection.state is State.LIVE and not self.closed:
+            self.connection.ask_soon(self.request).add_done_callback(self._opened)
+
+    def _opened(self, answer: asyncio.Future[control.Control]) -> None:
+        if answer.cancelled() or self.closed:
+            return
+        error = answer.exception()
+        if error is None:
+            if not self.opening.done():
+                self.opening.set_result(None)
+        elif isinstance(error, HubRefused):
+            if not self.opening.done():
+                self.opening.set_exception(_translated(error))
+            else:
+                log.error("the hub does not take the subscription to %s up again: %s", self.pattern, error.text)
+        # Otherwise the connection ended: it is opened again with the next one.
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if not self.opening.done():
+            self.opening.cancel()
+        if self.connection.state is State.LIVE:
+            number = self.number
+            answer = self.connection.ask_soon(lambda asked: control.Unsubscribe(id=asked, subscription=number))
+            answer.add_done_callback(_retrieve)
+
+    def dropped(self, said: control.Dropped) -> None:
+        return
+
+    def stop(self) -> None:
+        return
+
+    def lost(self) -> None:
+        return
+
+
+class TapFeed(Feed):
+    """For the bus itself: answers to requests, rules of routing."""
+
+    def __init__(self, connection: Connection, number: int, pattern: str, take: Take, hears: bool) -> None:
+        super().__init__(connection, number, pattern)
+        self._take = take
+        self._hears = hears
+
+    def request(self, number: int) -> control.Subscribe:
+        return control.Subscribe(
+            id=number,
+            subscription=self.number,
+            pattern=self.pattern,
+            name=f"tap {self.number}",
+            credit=ENDLESS,
+            overflow=Overflow.DROP_OLDEST.value,
+            tap=True,
+            hears=self._hears,
+        )
+
+    def take(self, head: DeliverHead, body: memoryview) -> None:
+        for message in _read(head, body, self.connection):
+            for sink in self._take(message) or ():
+                try:
+                    sink.offer(message)
+                except Refused as error:
+                    log.warning("%s was chosen for %s, and refused it: %s", sink, message.id, error)
+
+
+class InboxFeed(Feed):
+    """Fills an inbox, and gives the hub credit as it is emptied."""
+
+    def __init__(self, connection: Connection, number: int, inbox: Inbox, delivery: Delivery) -> None:
+        super().__init__(connection, number, inbox.pattern)
+        self.inbox = inbox
+        self._delivery = delivery
+        self._endless = delivery.overflow in (Overflow.DROP_OLDEST, Overflow.DROP_NEWEST)
+        self._outstanding = 0
+        """Credit that the hub has, and has not used."""
+        self._check: asyncio.TimerHandle | None = None
+        inbox.dry = self.top_up
+
+    def request(self, number: int) -> control.Subscribe:
+        inbox, delivery = self.inbox, self._delivery
+        self._outstanding = max(0, inbox.free)
+        return control.Subscribe(
+            id=number,
+            subscription=self.number,
+            pattern=self.pattern,
+            name=inbox.name,
+            credit=ENDLESS if self._endless else self._outstanding,
+            capacity=inbox.capacity,
+            overflow=inbox.overflow.value,
+            group=delivery.group,
+            durable=delivery.durable,
+            start=delivery.start,
+        )
+
+    def take(self, head: DeliverHead, body: memoryview) -> None:
+        if self.closed:
+            return
+        messages = _read(head, body, self.connection)
+        self._outstanding -= head.count
+        if messages:
+            self.fill(messages)
+        if not self._endless:
+            self.top_up()
+
+    def fill(self, messages: list[Message]) -> None:
+        inbox = self.inbox
+        first = messages[0]
+        plain = first.priority == NORMAL and first.ttl_s is None and not first.requires_ack
+        if plain and inbox.gate is None and len(inbox.queue) + len(messages) <= inbox.room:
+            inbox.accepted += len(messages)
+            inbox.queue.extend(messages)
+            if inbox.sleepers:
+                inbox.wake()
+            return
+        for message in messages:
+            try:
+                inbox.offer(message)
+            except Refused as error:
+                # On record already, in the books of the inbox.
+                log.debug("%s refused %s: %s", inbox.name, message.id, error)
+
+    def top_up(self) -> None:
+        """Give the hub credit for the room there is, if that is worth a message."""
+        inbox = self.inbox
+        if self._endless or self.closed or inbox.closed:
+            return
+        room = inbox.free - self._outstanding - len(inbox.parked)
+        if room > 0 and (room >= inbox.capacity // 4 or not self._outstanding):
+            self._outstanding += room
+            self.connection.say(control.Credit(subscription=self.number, messages=room))
+        if self._outstanding < max(1, inbox.capacity // 4) and self._check is None:
+            # Whoever takes from it slowly does not tell.
+            self._check = asyncio.get_running_loop().call_later(CHECK_S, self._look)
+
+    def _look(self) -> None:
+        self._check = None
+        self.top_up()
+
+    def dropped(self, said: control.Dropped) -> None:
+        inbox = self.inbox
+        now_ns = inbox.time_ns()
+        inbox.accepted += said.count
+        inbox.settled[Fate.DROPPED] += said.count
+        for first, last in said.ranges:
+            for seq in range(first, last + 1):
+                inbox.record.row(seq, Fate.DROPPED, said.reason, now_ns)
+
+    def close(self) -> None:
+        super().close()
+        if self._check is not None:
+            self._check.cancel()
+
+
+class MemberFeed(InboxFeed):
+    """A member of a group, or a durable subscription: the hub is told what became of each message.
+
+    It is the ledger of its inbox. What it leaves without a word, the hub gives to others.
+    """
+
+    def __init__(self, connection: Connection, number: int, inbox: Inbox, delivery: Delivery) -> None:
+        super().__init__(connection, number, inbox, delivery)
+        inbox.ledger = self
+        inbox.back = lambda message, story: None
+        self._done: list[int] = []
+        self._recent: OrderedDict[int, None] = OrderedDict()
+        self._scheduled = False
+        self._hub = ""
+
+    def take(self, head: DeliverHead, body: memoryview) -> None:
+        messages = _read(head, body, self.connection)
+        if not messages:
+            for seq in head.seqs or range(head.first, head.first + head.count):
+                self._nack(seq, Fate.DROPPED, "it could not be read")
+        self._outstanding -= head.count
+        fresh = [message for message in messages if not self._is_known(message)]
+        if self.inbox.closed:
+            for message in fresh:
+                self._say_nack(message.seq, RETURNED, "its subscriber takes in no more")
+        elif fresh:
+            self.fill(fresh)
+        self.top_up()
+
+    def stop(self) -> None:
+        """It takes in nothing new."""
+        self.connection.say(control.Stop(subscription=self.number))
+
+    def _is_known(self, message: Message) -> bool:
+        """Whether it came before: acknowledged, or still here."""
+        if message.seq in self._recent:
+            self._ack(message.seq)
+            return True
+        return any(held.seq == message.seq for held in self._kept)
+
+    _kept: Sequence[Message] = ()
+
+    def open(self) -> None:
+        welcome = self.connection.welcome
+        if welcome is not None and welcome.hub != self._hub:
+            if self._hub and not self._delivery.durable:
+                # Another run of the hub numbers from the beginning.
+                self._recent.clear()
+            self._hub = welcome.hub
+        self._kept = self.inbox.unfinished()
+        super().open()
+
+    # The ledger
+
+    def delivered(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
+        for seq in range(first, last + 1):
+            self._ack(seq)
+
+    def delivered_one(self, inbox: Inbox, message: Message, at_ns: int) -> None:
+        self._ack(message.seq)
+
+    def settled(self, inbox: Inbox, message: Message, fate: Fate, reason: str, at_ns: int) -> None:
+        if fate is not Fate.DEAD:
+            self._nack(message.seq, fate, reason)
+
+    def retrying(self, inbox: Inbox, message: Message, story: Sequence[Attempt], pause_s: float) -> None:
+        return
+
+    def passed_on(self, inbox: Inbox, heir: Inbox, message: Message, story: Sequence[Attempt]) -> None:
+        return
+
+    def died(self, letter: DeadLetter, inbox: Inbox) -> None:
+        self._send_acks()
+        self.connection.say(
+            control.Nack(
+                subscription=self.number,
+                seq=letter.message.seq,
+                fate=Fate.DEAD.value,
+                reason=letter.reason,
+                letter=base64.b64encode(letter.to_bytes()).decode(),
+            )
+        )
+
+    def revived(self, letter: DeadLetter, message: Message) -> None:
+        return
+
+    def removed(self, letter: DeadLetter) -> None:
+        return
+
+    def orphaned(self, orphan: Orphan) -> None:
+        return
+
+    def claimed(self, orphan: Orphan) -> None:
+        return
+
+    def refused(self, message: Message, who: str, reason: str, at_ns: int) -> None:
+        return
+
+    # What the hub is told
+
+    def _ack(self, seq: int) -> None:
+        self._done.append(seq)
+        self._recent[seq] = None
+        if len(self._recent) > RECENT:
+            self._recent.popitem(last=False)
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._send_acks)
+
+    def _nack(self, seq: int, fate: Fate, reason: str) -> None:
+        self._say_nack(seq, fate.value, reason)
+
+    def _say_nack(self, seq: int, fate: str, reason: str) -> None:
+        self._send_acks()
+        self.connection.say(control.Nack(subscription=self.number, seq=seq, fate=fate, reason=reason))
+
+    def _send_acks(self) -> None:
+        self._scheduled = False
+        if self._done and not self.closed:
+            done, self._done = self._done, []
+            self.connection.say(control.Ack(subscription=self.number, ranges=ranges(done)))
+
+    def close(self) -> None:
+        self._send_acks()
+        super().close()
+
+
+def ranges(numbers: list[int]) -> list[tuple[int, int]]:
+    """Numbers as ranges, both ends included."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and number <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
+
+
+def _read(head: DeliverHead, body: memoryview, connection: Connection) -> list[Message]:
+    """The messages of a frame; none if it holds something else, which is counted."""
+    seqs = range(head.first, head.first + head.count) if head.seqs is None else head.seqs
+    try:
+        return columns.read(head.topic, body, seqs)
+    except InvalidPayload as error:
+        connection.malformed += 1
+        log.error("%d messages on %s could not be read: %s", head.count, head.topic, error)
+        return []
+
+
+def _translated(error: HubRefused) -> TrunklineError:
+    """What the hub said of a subscription, as it would be said in one process."""
+    if error.code == "forbidden":
+        return NotAllowed(error.text)
+    if error.details.get("error") == InvalidSettings.__name__:
+        return InvalidSettings(error.text)
+    return error
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    # Nobody may ask for it: that is no reason to complain.
+    if not future.cancelled():
+        future.exception()

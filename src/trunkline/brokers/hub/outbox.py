@@ -1,0 +1,455 @@
+"""The outbox: what is published here on its way to the hub.
+
+What one turn of the event loop publishes on one topic travels as one frame. On a plain topic a publish is done when it
+is in the outbox, which runs ahead of the hub by no more than a window; where a subscriber may refuse, or the hub stores
+first, it is done when the hub has said so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from itertools import count, repeat
+from typing import Any
+
+from msgspec.structs import force_setattr
+
+from trunkline import columns
+from trunkline.brokers.hub.connection import Connection, State
+from trunkline.brokers.turn import Failures, Owner, Turn
+from trunkline.clock import Sequence as Numbers
+from trunkline.errors import (
+    BackpressureTimeout,
+    HubError,
+    InboxFull,
+    NotAllowed,
+    NotConfirmed,
+    NotStored,
+    Refused,
+    SchemaBroken,
+)
+from trunkline.message import Message
+from trunkline.settings import Settings
+from trunkline.topic import OWN_PREFIXES, REPLIES
+from trunkline.wire import control, frames
+from trunkline.wire.frames import PublishHead
+
+log = logging.getLogger("trunkline.link")
+
+SOON = 256
+"""So many messages on one topic are sent at once, without waiting for the end of the turn."""
+MAX_BODY_BYTES = 1024 * 1024
+HIGH_BYTES = 1024 * 1024
+"""While so much waits to leave this process, publishers wait, too."""
+
+
+class _Done(Awaitable[Failures]):
+    """What a publish that need not wait returns: awaiting it costs next to nothing."""
+
+    def __await__(self) -> Generator[Any, None, Failures]:
+        return _nothing()
+
+
+def _nothing() -> Generator[Any, None, Failures]:
+    return []
+    yield
+
+
+DONE = _Done()
+
+
+class Sent:
+    """A batch that the hub has not taken yet."""
+
+    __slots__ = ("frame", "lane", "number", "size", "turn")
+
+    def __init__(self, number: int, lane: HubLane, turn: Turn, frame: bytes) -> None:
+        self.number = number
+        self.lane = lane
+        self.turn = turn
+        self.frame = frame
+        self.size = len(turn.messages)
+
+
+class HubLane:
+    """The way in for one topic."""
+
+    __slots__ = ("_outbox", "confirm", "durable", "heard", "in_flight", "info", "line", "swift", "topic", "turn")
+
+    def __init__(self, outbox: Outbox, topic: str) -> None:
+        self._outbox = outbox
+        self.topic = topic
+        self.turn: Mapping[str, Turn] = outbox.turn
+        self.info: control.TopicInfo | None = None
+        self.heard = True
+        self.confirm = True
+        self.durable = False
+        self.swift = False
+        """Whether a publish need not wait: the topic is known, plain, and nobody stands in line."""
+        self.in_flight = 0
+        """Messages that the hub has not taken."""
+        self.line: deque[asyncio.Future[None]] = deque()
+        """Who waits for room."""
+
+    def learn(self, info: control.TopicInfo) -> None:
+        self.info = info
+        self.heard = info.heard
+        self.confirm = info.confirm
+        self.durable = info.durable
+        self.measure()
+
+    def measure(self) -> None:
+        self.swift = self.info is not None and not self.confirm and not self.line
+
+    def put_now(self, message: Message) -> bool:
+        outbox = self._outbox
+        if self.in_flight >= outbox.window or not self.swift:
+            return False
+        turn = self.turn.get(self.topic)
+        if turn is None:
+            turn = outbox.begin(self)
+        messages = turn.messages
+        if turn.waiters:
+            turn.leave([message])
+        else:
+            messages.append(message)
+        self.in_flight += 1
+        if len(messages) >= SOON:
+            outbox.send_turn(turn)
+        return True
+
+    def put(self, message: Message) -> Awaitable[Failures]:
+        return DONE if self.put_now(message) else self._outbox.put_slowly(self, [message], alike=True)
+
+    def post(self, message: Message, owner: Owner) -> None:
+        outbox = self._outbox
+        turn = outbox.turn.get(self.topic)
+        if turn is None:
+            turn = outbox.begin(self)
+        turn.post(message, owner)
+
+    def put_many(self, messages: Sequence[Message], *, alike: bool) -> Awaitable[Failures]:
+        outbox = self._outbox
+        if self.swift and self.in_flight < outbox.window:
+            turn = outbox.turn.get(self.topic)
+            if turn is None:
+                turn = outbox.begin(self)
+            turn.alike = alike and not turn.messages
+            turn.plain = turn.plain and alike
+            if turn.waiters:
+                turn.leave(messages)
+            else:
+                turn.messages.extend(messages)
+            self.in_flight += len(messages)
+            if len(turn.messages) >= SOON:
+                outbox.send_turn(turn)
+            return DONE
+        return outbox.put_slowly(self, messages, alike=alike)
+
+
+class Outbox:
+    def __init__(self, connection: Connection, settings: Settings, numbers: Numbers) -> None:
+        self._connection = connection
+        self._numbers = numbers
+        self._settings = settings
+        self.window = settings.backpressure.max_pending
+        self.turn: dict[str, Turn] = {}
+        self.lanes: dict[str, HubLane] = {}
+        self._sent: OrderedDict[int, Sent] = OrderedDict()
+        self._unsent: deque[Sent] = deque()
+        """Made while there was no connection, or one that drains too slowly."""
+        self._number = 0
+        self._scheduled = False
+        self.lost_messages = 0
+        """Sent on a connection that ended before the hub had said that it has them."""
+        self.on_lost: list[Callable[[Sequence[Message], Refused], None]] = []
+        connection.heard[control.TopicInfo] = self._learn
+        connection.heard[control.Taken] = self._taken
+
+    # Putting in
+
+    def lane(self, topic: str) -> HubLane:
+        lane = self.lanes.get(topic)
+        if lane is None:
+            if len(self.lanes) >= self._settings.max_topics:
+                self._forget_idle()
+            lane = self.lanes[topic] = HubLane(self, topic)
+            if topic == REPLIES or topic.startswith(OWN_PREFIXES):
+                # Answers and notices: nobody waits for them, so there is nothing to ask.
+                lane.learn(control.TopicInfo(topic=topic, heard=True))
+        return lane
+
+    def _forget_idle(self) -> None:
+        for topic in [topic for topic, lane in self.lanes.items() if not lane.in_flight and not lane.line][:1000]:
+            if topic not in self.turn:
+                del self.lanes[topic]
+
+    def begin(self, lane: HubLane) -> Turn:
+        turn = self.turn[lane.topic] = Turn(lane.topic)
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self.send_turns)
+        return turn
+
+    async def put_slowly(self, lane: HubLane, messages: Sequence[Message], *, alike: bool) -> Failures:
+        """The whole way: ask what the topic is, wait for room, and for the hub's word where that is needed."""
+        if lane.info is None:
+            await self._inform(lane)
+        await self._room(lane)
+        turn = self.turn.get(lane.topic)
+        if turn is not None and lane.confirm and not lane.durable:
+            # Each on its own: one that gives up must not take others with it.
+            self.send_turn(turn)
+            turn = None
+        if turn is None:
+            turn = self.begin(lane)
+        lane.in_flight += len(messages)
+        if not lane.confirm:
+            turn.extend(messages, None, alike=alike)
+            return []
+        taken: asyncio.Future[Failures] = asyncio.get_running_loop().create_future()
+        turn.extend(messages, taken, alike=alike)
+        if not lane.durable:
+            self.send_turn(turn)
+        return await self._confirmed(lane, turn, taken)
+
+    async def _inform(self, lane: HubLane) -> None:
+        try:
+            await self._connection.ask(lambda number: control.Topic(id=number, topic=lane.topic))
+        except HubError as error:
+            raise _refusal(getattr(error, "code", ""), str(error), {}, self._connection.url) from error
+
+    async def _room(self, lane: HubLane) -> None:
+        if lane.in_flight < self.window and not lane.line and self._connection.backlog < HIGH_BYTES:
+            return
+        room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        lane.line.append(room)
+        lane.measure()
+        self.send_turns()
+        timeout_s = self._settings.backpressure.timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                await room
+        except TimeoutError:
+            raise BackpressureTimeout(f"the hub, on {lane.topic}", timeout_s) from None
+        finally:
+            if room in lane.line:
+                lane.line.remove(room)
+            lane.measure()
+
+    async def _confirmed(self, lane: HubLane, turn: Turn, taken: asyncio.Future[Failures]) -> Failures:
+        timeout_s = self._settings.backpressure.timeout_s
+        done, _ = await self._wait_for(taken, timeout_s, turn, "its publisher was cancelled while waiting for room")
+        if not done:
+            self._withdraw(turn, f"backpressure timeout after {timeout_s:g} s")
+            await self._wait_for(taken, self._connection.settings.connect_s, turn, "")
+            if taken.done() and not taken.exception() and not taken.result():
+                raise BackpressureTimeout(f"a subscriber of {lane.topic}", timeout_s)
+            if not taken.done():
+                raise NotConfirmed(self._connection.url)
+        return taken.result()
+
+    async def _wait_for(self, taken: asyncio.Future[Failures], timeout_s: float, turn: Turn, why: str) -> Any:
+        try:
+            return await asyncio.wait([taken], timeout=timeout_s)
+        except asyncio.CancelledError:
+            taken.cancel()
+            self._withdraw(turn, why)
+            raise
+
+    def _withdraw(self, turn: Turn, why: str) -> None:
+        for sent in self._sent.values():
+            if sent.turn is turn:
+                self._connection.say(control.Withdraw(batch=sent.number, reason=why))
+                return
+
+    # Sending
+
+    def send_turns(self) -> None:
+        """The end of a turn."""
+        self._scheduled = False
+        for turn in list(self.turn.values()):
+            self.send_turn(turn)
+        self._connection.flush()
+
+    def send_turn(self, turn: Turn) -> None:
+        if self.turn.get(turn.topic) is turn:
+            del self.turn[turn.topic]
+        lane = self.lanes[turn.topic]
+        messages = turn.messages
+        if turn.owner is not None or any(waiter.owner is not None for waiter in turn.waiters):
+            # A pipeline does not count for itself.
+            lane.in_flight += sum(len(share) for waiter, share in turn.shares() if waiter.owner is not None)
+        if not messages:
+            return
+        size = sum([len(message.payload) for message in messages])
+        if size > MAX_BODY_BYTES and len(messages) > 1 and not turn.waiters:
+            for part in _parts(turn):
+                self._send(lane, part)
+        else:
+            self._send(lane, turn)
+
+    def _send(self, lane: HubLane, turn: Turn) -> None:
+        messages = turn.messages
+        first = messages[0]
+        self._number += 1
+        head = PublishHead(self._number, turn.topic, len(messages), first.priority, first.requires_ack, first.ttl_s)
+        times = [message.timestamp_ns for message in messages]
+        body = columns.encode(messages, times, plain=turn.plain, alike=turn.alike)
+        sent = Sent(self._number, lane, turn, frames.publish(head, body))
+        if self._connection.state is State.LIVE and not self._unsent:
+            self._dispatch(sent)
+        else:
+            self._unsent.append(sent)
+
+    def _dispatch(self, sent: Sent) -> None:
+        self._sent[sent.number] = sent
+        self._connection.send((sent.frame,))
+
+    async def flush(self) -> None:
+        """Return when the hub has everything."""
+        self.send_turns()
+        if self._number:
+            await self._connection.sync()
+
+    # What the hub says
+
+    def _learn(self, info: control.TopicInfo) -> None:
+        if (lane := self.lanes.get(info.topic)) is not None:
+            lane.learn(info)
+
+    def _taken(self, taken: control.Taken) -> None:
+        failures: dict[int, list[control.Failure]] = {}
+        for failure in taken.failures:
+            failures.setdefault(failure.batch, []).append(failure)
+        for begin, end, seq in taken.runs:
+            for number in range(begin, end + 1):
+                sent = self._sent.pop(number, None)
+                if sent is not None:
+                    self._settle(sent, seq, failures.get(number))
+                    seq += sent.size
+
+    def _settle(self, sent: Sent, seq: int, failures: list[control.Failure] | None) -> None:
+        turn, lane = sent.turn, sent.lane
+        messages = turn.messages
+        if seq:
+            deque(map(force_setattr, messages, repeat("seq"), count(seq)), 0)
+            self._numbers.last = max(self._numbers.last, seq + sent.size - 1)
+        self._count_out(lane, sent.size)
+        if failures is None:
+            if turn.waiters:
+                turn.settle([])
+            return
+        whole = next((failure for failure in failures if failure.index < 0), None)
+        if whole is not None:
+            self._fail(turn, lambda: _refusal(whole.code, whole.text, whole.details, self._connection.url))
+            return
+        found: Failures = [
+            (messages[each.index], _refusal(each.code, each.text, each.details, self._connection.url))
+            for each in failures
+            if each.index < len(messages)
+        ]
+        if turn.waiters:
+            turn.settle(found)
+        else:
+            for message, error in found:
+                assert isinstance(error, Refused)
+                self._lose([message], error)
+
+    def _count_out(self, lane: HubLane, size: int) -> None:
+        lane.in_flight -= size
+        if lane.line and lane.in_flight <= self.window // 2:
+            room = self.window - lane.in_flight
+            for waiter in list(lane.line)[:room]:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def _fail(self, turn: Turn, why: Callable[[], Refused]) -> None:
+        for message in turn.messages:
+            force_setattr(message, "seq", 0)
+        if turn.waiters:
+            turn.fail(why)
+        if unclaimed := turn.unclaimed():
+            # Those who did not wait are told afterwards.
+            self._lose(unclaimed, why())
+
+    def _lose(self, messages: Sequence[Message], error: Refused) -> None:
+        for tell in self.on_lost:
+            tell(messages, error)
+
+    # The connection
+
+    def live(self, welcome: control.Welcome) -> None:
+        self.window = min(welcome.window, self._settings.backpressure.max_pending)
+        for lane in self.lanes.values():
+            if lane.info is not None and not (lane.topic == REPLIES or lane.topic.startswith(OWN_PREFIXES)):
+                # It may be another hub, or know other subscribers.
+                topic = lane.topic
+                self._connection.ask_soon(lambda number, topic=topic: control.Topic(id=number, topic=topic))  # type: ignore[misc]
+        unsent, self._unsent = self._unsent, deque()
+        for sent in unsent:
+            self._dispatch(sent)
+
+    def lost(self) -> None:
+        """What the hub had not taken: durable batches are sent again, of the others nobody knows."""
+        sent, self._sent = self._sent, OrderedDict()
+        lost = 0
+        for batch in sent.values():
+            if batch.lane.durable:
+                head, body = frames.open_publish(memoryview(batch.frame))
+                again = PublishHead(
+                    head.number, head.topic, head.count, head.priority, head.requires_ack, head.ttl_s, True
+                )
+                batch.frame = frames.publish(again, bytes(body))
+                self._unsent.append(batch)
+                continue
+            lost += batch.size
+            self._count_out(batch.lane, batch.size)
+            self._fail(batch.turn, lambda: NotConfirmed(self._connection.url))
+        if lost:
+            self.lost_messages += lost
+            log.warning("%d messages were on their way to the hub at %s: lost, perhaps", lost, self._connection.url)
+
+    def writable(self) -> None:
+        for lane in self.lanes.values():
+            if lane.line:
+                self._count_out(lane, 0)
+
+    def close(self) -> None:
+        """Nothing more will be sent: tell those who wait."""
+        self.send_turns()
+        for batch in (*self._sent.values(), *self._unsent):
+            self._fail(batch.turn, lambda: NotConfirmed(self._connection.url))
+        self._sent.clear()
+        self._unsent.clear()
+
+
+def _parts(turn: Turn) -> list[Turn]:
+    """A turn that nobody waits for, in frames of a fitting size."""
+    parts: list[Turn] = []
+    size = MAX_BODY_BYTES
+    for message in turn.messages:
+        if size >= MAX_BODY_BYTES:
+            parts.append(Turn(turn.topic))
+            parts[-1].plain, parts[-1].alike = turn.plain, turn.alike
+            size = 0
+        parts[-1].messages.append(message)
+        size += len(message.payload)
+    return parts
+
+
+def _refusal(code: str, text: str, details: dict[str, Any], url: str) -> Refused:
+    """What the hub said, as the error that it would be in one process."""
+    match code:
+        case "inbox_full":
+            return InboxFull(str(details.get("name", "?")), int(details.get("capacity", 0)))
+        case "not_stored":
+            return NotStored(text)
+        case "forbidden":
+            return NotAllowed(text)
+        case "schema":
+            return SchemaBroken(str(details.get("channel")), str(details.get("field")), str(details.get("why")))
+        case _:
+            return Refused(text)

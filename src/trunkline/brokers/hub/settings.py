@@ -1,0 +1,20 @@
+"""How a client behaves towards its hub."""
+
+from __future__ import annotations
+
+from trunkline.settings import Group
+
+
+class LinkSettings(Group, frozen=True, kw_only=True):
+    """`connect_s` is how long anybody waits for a hub that does not answer.
+
+    After a connection is lost, the next attempt follows after `backoff_s`, then twice as long each time, up to
+    `max_backoff_s`, and each pause is shortened by chance, so that a thousand clients do not come back at once.
+    """
+
+    connect_s: float = 5.0
+    backoff_s: float = 0.05
+    max_backoff_s: float = 5.0
+    max_unsent_bytes: int = 64 * 1024 * 1024
+    """Of what may wait while there is no connection."""
+    max_frame_bytes: int = 64 * 1024 * 1024

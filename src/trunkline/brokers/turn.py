@@ -1,0 +1,144 @@
+"""A turn: what was published on one topic since the last flush, and who waits to hear what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Batch
+from typing import Protocol
+
+from trunkline.errors import Refused
+from trunkline.message import Message
+
+Failures = list[tuple[Message, Exception]]
+"""Messages that are stored, or at the hub, and were refused by a subscriber all the same."""
+
+
+class Owner(Protocol):
+    """Who published many messages, and is told of them together."""
+
+    gone: bool
+    """Whether it has given up: nobody waits for room on its behalf any more."""
+
+    def when_gone(self, callback: Callable[[], object]) -> None: ...
+
+    def settled(self, messages: Batch[Message], failures: Failures) -> None: ...
+
+    def failed(self, messages: Batch[Message], error: Refused) -> None: ...
+
+
+class Waiter:
+    """Who published the messages from `start` to where the next waiter begins: one that awaits, or an owner of many."""
+
+    __slots__ = ("future", "owner", "start")
+
+    def __init__(self, future: asyncio.Future[Failures] | None, owner: Owner | None, start: int) -> None:
+        self.future = future
+        self.owner = owner
+        self.start = start
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody waits any more: the publisher was cancelled."""
+        return self.owner.gone if self.owner is not None else self.future is None or self.future.cancelled()
+
+    def when_gone(self, callback: Callable[[], object]) -> None:
+        if self.owner is not None:
+            self.owner.when_gone(callback)
+        elif self.future is not None:
+            self.future.add_done_callback(lambda future: callback() if future.cancelled() else None)
+
+    def settled(self, messages: Batch[Message], failures: Failures) -> None:
+        if self.owner is not None:
+            self.owner.settled(messages, failures)
+        elif self.future is not None and not self.future.done():
+            self.future.set_result(failures)
+
+    def failed(self, messages: Batch[Message], why: Callable[[], Refused]) -> None:
+        # An error for each: raised in several places at once, one would grow a traceback of all of them.
+        if self.owner is not None:
+            self.owner.failed(messages, why())
+        elif self.future is not None and not self.future.done():
+            self.future.set_exception(why())
+
+
+class Turn:
+    """While the last of it is an owner's, the owner may append plain messages itself."""
+
+    __slots__ = ("alike", "messages", "owner", "plain", "topic", "waiters")
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.messages: list[Message] = []
+        self.waiters: list[Waiter] = []
+        """Who published them, in order."""
+        self.owner: Owner | None = None
+        """If the last waiter is an owner: it may append plain messages directly."""
+        self.plain = True
+        """Whether all were published without a field of their own."""
+        self.alike = False
+        """Whether all are plain, and have one sender and one format."""
+
+    def leave(self, messages: Batch[Message]) -> None:
+        """Some whose publisher does not wait, after some whose publishers do."""
+        self.waiters.append(Waiter(None, None, len(self.messages)))
+        self.owner = None
+        self.messages.extend(messages)
+
+    def add(self, message: Message, future: asyncio.Future[Failures] | None) -> None:
+        """One plain message."""
+        self.waiters.append(Waiter(future, None, len(self.messages)))
+        self.owner = None
+        self.alike = False
+        self.messages.append(message)
+
+    def post(self, message: Message, owner: Owner) -> None:
+        """As `add`, for an owner."""
+        if self.owner is not owner:
+            self.waiters.append(Waiter(None, owner, len(self.messages)))
+            self.owner = owner
+            self.alike = False
+        self.messages.append(message)
+
+    def extend(self, messages: Batch[Message], future: asyncio.Future[Failures] | None, *, alike: bool) -> None:
+        """Several at once; `alike` if all are plain, of one sender and format."""
+        self.waiters.append(Waiter(future, None, len(self.messages)))
+        self.owner = None
+        self.alike = alike and not self.messages
+        self.plain = self.plain and alike
+        self.messages.extend(messages)
+
+    def waiter_of(self, index: int) -> Waiter:
+        """Who published the message at this place."""
+        return next(waiter for waiter in reversed(self.waiters) if waiter.start <= index)
+
+    def shares(self) -> Iterator[tuple[Waiter, list[Message]]]:
+        """Each waiter with its messages."""
+        ends = [*(waiter.start for waiter in self.waiters[1:]), len(self.messages)]
+        for waiter, end in zip(self.waiters, ends, strict=True):
+            yield waiter, self.messages[waiter.start : end]
+
+    def unclaimed(self) -> list[Message]:
+        """Messages whose publisher does not wait."""
+        if not self.waiters:
+            return self.messages
+        found = self.messages[: self.waiters[0].start]
+        for waiter, messages in self.shares():
+            if waiter.future is None and waiter.owner is None:
+                found += messages
+        return found
+
+    def settle(self, failures: Failures) -> None:
+        """It is with everybody who listens: tell those who published it, each of its own failures."""
+        if not failures:
+            for waiter, messages in self.shares():
+                waiter.settled(messages, [])
+            return
+        failed = {id(message): (message, error) for message, error in failures}
+        for waiter, messages in self.shares():
+            waiter.settled(messages, [failed[id(message)] for message in messages if id(message) in failed])
+
+    def fail(self, why: Callable[[], Refused]) -> None:
+        """Nobody has seen it."""
+        for waiter, messages in self.shares():
+            waiter.failed(messages, why)

@@ -1,0 +1,189 @@
+"""Messages of one topic as columns, in MessagePack: how a batch travels between processes, and how it is stored.
+
+Columns of one kind lie end to end, as Arrow has them: they are written by one join and read without touching a message.
+A column whose values are all the same is stored once, and one of defaults not at all.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, pairwise, repeat
+from typing import Any
+
+import msgspec
+
+from trunkline.errors import MAX_TTL_S, InvalidPayload
+from trunkline.message import Message, MessageType
+
+CORE = ("id", "topic", "payload", "timestamp_ns", "seq")
+REST = Message.__struct_fields__[len(CORE) :]
+PLAIN = ("sender", "content_type")
+"""What a message published without any field of its own has beyond the core: its sender and its format."""
+DEFAULTS = dict(zip(Message.__struct_fields__, Message.__struct_defaults__, strict=True))
+
+
+class Strings(msgspec.Struct, frozen=True, array_like=True):
+    """Byte strings end to end."""
+
+    data: bytes
+    sizes: int | bytes
+    """The size of each, if all are alike; otherwise all sizes, as 32-bit integers."""
+
+    def split(self, count: int) -> list[bytes]:
+        data = self.data
+        if isinstance(self.sizes, int):
+            size = self.sizes
+            return [data[at : at + size] for at in range(0, count * size, size)] if size else [b""] * count
+        ends = list(accumulate(unpack("i", self.sizes), initial=0))
+        return [data[start:end] for start, end in pairwise(ends)]
+
+    def fits(self, count: int) -> bool:
+        if isinstance(self.sizes, int):
+            return len(self.data) == count * self.sizes
+        return len(self.sizes) == 4 * count and len(self.data) == sum(unpack("i", self.sizes))
+
+
+class Body(msgspec.Struct, frozen=True, array_like=True):
+    ids: Strings
+    times: bytes
+    """64-bit integers."""
+    payloads: Strings
+    rest: dict[str, Any]
+    """By field: a list of values, one a message, or the value of all of them."""
+
+    def fits(self, count: int) -> bool:
+        return len(self.times) == 8 * count and self.ids.fits(count) and self.payloads.fits(count)
+
+
+def pack(kind: str, numbers: Iterable[int]) -> bytes:
+    """Integers end to end, lowest byte first."""
+    packed = array(kind, numbers)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def unpack(kind: str, data: bytes) -> array[int]:
+    numbers = array(kind)
+    numbers.frombytes(data)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def _join(values: list[bytes]) -> Strings:
+    sizes = list(map(len, values))
+    alike = sizes.count(sizes[0]) == len(sizes)
+    return Strings(b"".join(values), sizes[0] if alike else pack("i", sizes))
+
+
+def _join_texts(texts: list[str]) -> Strings:
+    whole = "".join(texts)
+    if not whole.isascii():
+        return _join([text.encode() for text in texts])
+    sizes = list(map(len, texts))
+    alike = sizes.count(sizes[0]) == len(sizes)
+    return Strings(whole.encode(), sizes[0] if alike else pack("i", sizes))
+
+
+def encode(messages: Sequence[Message], times: list[int], *, plain: bool = False, alike: bool = False) -> bytes:
+    """The columns of messages on one topic.
+
+    `plain` promises that only PLAIN fields differ from their defaults, `alike` that they are the same in all messages.
+    """
+    rest: dict[str, Any] = {}
+    if plain:
+        different = messages[:1] if alike else messages
+        _add(rest, "sender", [message.sender for message in different])
+        _add(rest, "content_type", [message.content_type for message in different])
+    else:
+        for name in REST:
+            _add(rest, name, [getattr(message, name) for message in messages])
+    ids = _join_texts([message.id for message in messages])
+    payloads = _join([message.payload for message in messages])
+    return _encode(Body(ids, pack("q", times), payloads, rest))
+
+
+def _add(rest: dict[str, Any], name: str, column: list[Any]) -> None:
+    value = column[0]
+    if column.count(value) != len(column):
+        rest[name] = column
+    elif value != DEFAULTS[name]:
+        rest[name] = value
+
+
+def build(topic: str, body: Body, seqs: Sequence[int]) -> list[Message]:
+    count = len(seqs)
+    ids = [text.decode() for text in body.ids.split(count)]
+    columns: list[Iterable[Any]] = [ids, repeat(topic), body.payloads.split(count), unpack("q", body.times), seqs]
+    rest = body.rest
+    used = max((REST.index(name) for name in rest), default=-1)
+    for name in REST[: used + 1]:
+        value = rest.get(name, DEFAULTS[name])
+        if name == "type":
+            value = list(map(MessageType, value)) if isinstance(value, list) else MessageType(value)
+        columns.append(value if isinstance(value, list) else repeat(value))
+    return list(map(Message, *columns))
+
+
+_encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(Body).decode
+
+
+def read(topic: str, data: bytes | memoryview, seqs: Sequence[int]) -> list[Message]:
+    """The messages of a batch that somebody else has written; raises InvalidPayload, whatever the bytes."""
+    try:
+        body = decode(data)
+        if not body.fits(len(seqs)):
+            raise InvalidPayload(f"not a batch of {len(seqs)} messages")
+        _check_rest(body.rest, len(seqs))
+        return build(topic, body, seqs)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise InvalidPayload(f"not a batch: {error}") from error
+
+
+def _check_rest(rest: dict[str, Any], count: int) -> None:
+    for name, value in rest.items():
+        valid = _VALID.get(name)
+        if valid is None:
+            raise InvalidPayload(f"not a batch: messages have no {name!r}")
+        values = value if isinstance(value, list) else (value,)
+        if isinstance(value, list) and len(value) != count:
+            raise InvalidPayload(f"not a batch: {len(value)} values of {name} for {count} messages")
+        if not all(map(valid, values)):
+            raise InvalidPayload(f"not a batch: {name} has a value that no message may have")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_text_or_none(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_mapping_or_none(value: object) -> bool:
+    return value is None or (
+        isinstance(value, dict) and all(isinstance(key, str) and isinstance(text, str) for key, text in value.items())
+    )
+
+
+_VALID: dict[str, Callable[[Any], bool]] = {
+    "sender": _is_text,
+    "content_type": _is_text,
+    "type": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "recipient": _is_text_or_none,
+    "priority": lambda value: isinstance(value, int) and 0 <= value <= 100,
+    "ttl_s": lambda value: value is None or (isinstance(value, int | float) and 0 < value <= MAX_TTL_S),
+    "request_id": _is_text_or_none,
+    "correlation_id": _is_text_or_none,
+    "reply_to": _is_text_or_none,
+    "attempts": lambda value: isinstance(value, int) and 0 <= value < 2**63,
+    "requires_ack": lambda value: isinstance(value, bool),
+    "encoding": _is_text,
+    "schema": _is_text_or_none,
+    "trace": _is_text_or_none,
+    "headers": _is_mapping_or_none,
+}

@@ -1,0 +1,294 @@
+"""What the hub answers to what clients say."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from trunkline.delivery.deadletters import DeadLetter
+from trunkline.delivery.fates import Fate
+from trunkline.delivery.inbox import Overflow
+from trunkline.delivery.options import Delivery
+from trunkline.errors import InvalidTopic, ProtocolError, TrunklineError
+from trunkline.hub.access import Action
+from trunkline.hub.member import Member
+from trunkline.hub.outlet import Outlet
+from trunkline.topic import validate_pattern
+from trunkline.wire import control
+from trunkline.wire.control import VERSIONS
+
+if TYPE_CHECKING:
+    from trunkline.hub.hub import Hub
+    from trunkline.hub.session import Session
+
+log = logging.getLogger("trunkline.hub")
+
+MAX_TOKENS = 10_000
+RETURNED = "returned"
+FOREVER_S = 1e9
+"""The lease of what a client holds: it ends when the client does."""
+
+
+class Answers:
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._tokens: OrderedDict[str, None] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._handlers: dict[type[control.Control], Callable[[Session, Any], control.Control | None]] = {
+            control.Hello: self._hello,
+            control.Goodbye: self._goodbye,
+            control.Heartbeat: self._heartbeat,
+            control.Topic: self._topic,
+            control.Withdraw: self._withdraw,
+            control.Subscribe: self._subscribe,
+            control.Unsubscribe: self._unsubscribe,
+            control.Stop: self._stop,
+            control.Credit: self._credit,
+            control.Ack: self._ack,
+            control.Nack: self._nack,
+            control.Link: self._link,
+            control.Unlink: self._unlink,
+            control.Stats: self._stats,
+            control.Trace: self._trace,
+        }
+
+    def take(self, session: Session, said: control.Control) -> None:
+        """Do what was asked, and answer. What is wrong with it is answered, too."""
+        asked = getattr(said, "id", 0)
+        handler = self._handlers.get(type(said))
+        try:
+            if handler is None:
+                raise ProtocolError("unknown_type", f"this hub does not know {type(said).__name__}")
+            answer = handler(session, said)
+            if answer is not None:
+                session.say(answer)
+        except ProtocolError as error:
+            self._hub.counts["refused"] += 1
+            session.say(control.Error(code=error.code, text=error.text, re=asked))
+        except InvalidTopic as error:
+            session.say(control.Error(code="invalid_topic", text=str(error), re=asked))
+        except TrunklineError as error:
+            session.say(
+                control.Error(code="refused", text=str(error), details={"error": type(error).__name__}, re=asked)
+            )
+
+    # The beginning and the end
+
+    def _hello(self, session: Session, said: control.Hello) -> control.Control | None:
+        hub = self._hub
+        if session.name:
+            raise ProtocolError("out_of_order", "HELLO was said before")
+        version = next((each for each in VERSIONS if each in said.versions), None)
+        if version is None:
+            session.say(
+                control.Error(
+                    code="version",
+                    text=f"this hub speaks version {', '.join(map(str, VERSIONS))} of the protocol",
+                    details={"versions": list(VERSIONS)},
+                    re=said.id,
+                )
+            )
+            session.end("no common version")
+            return None
+        if said.token:
+            if said.token in self._tokens:
+                session.say(control.Error(code="replayed", text="this HELLO was said before", re=said.id))
+                session.end("a replayed HELLO")
+                return None
+            self._tokens[said.token] = None
+            if len(self._tokens) > MAX_TOKENS:
+                self._tokens.popitem(last=False)
+        mine = sum(other.identity == session.identity and bool(other.name) for other in hub.sessions.values())
+        if mine >= hub.settings.limits.connections:
+            session.say(
+                control.Error(code="too_many", text=f"{session.identity} has {mine} connections already", re=said.id)
+            )
+            session.end("too many connections")
+            return None
+        session.name = said.name[:255] or session.wire.peer.address
+        log.info("%s is here: %s, %s", session.name, session.identity, session.wire.peer.address)
+        return control.Welcome(
+            re=said.id,
+            version=version,
+            hub=hub.id,
+            session=session.id,
+            identity=session.identity,
+            heartbeat_s=hub.settings.heartbeat_s,
+            window=hub.settings.window,
+            max_frame_bytes=hub.settings.max_frame_bytes,
+            features=sorted(feature.value for feature in hub.engine.broker.features),
+        )
+
+    def _goodbye(self, session: Session, said: control.Goodbye) -> None:
+        session.end("goodbye")
+
+    def _heartbeat(self, session: Session, said: control.Heartbeat) -> control.Control | None:
+        return control.Beat(re=said.id) if said.id else None
+
+    # Publishing
+
+    def _topic(self, session: Session, said: control.Topic) -> control.Control:
+        session.require(Action.PUBLISH, said.topic)
+        info = self._hub.watch(session, said.topic)
+        return control.TopicInfo(
+            **{name: getattr(info, name) for name in info.__struct_fields__ if name != "re"}, re=said.id
+        )
+
+    def _withdraw(self, session: Session, said: control.Withdraw) -> None:
+        session.withdraw(said.batch, said.reason)
+
+    # Subscribing
+
+    def _subscribe(self, session: Session, said: control.Subscribe) -> control.Control | None:
+        hub = self._hub
+        validate_pattern(said.pattern)
+        session.require(Action.SUBSCRIBE, said.pattern)
+        if said.subscription in session.outlets or said.subscription in session.members:
+            raise ProtocolError("taken", f"subscription {said.subscription} is there already")
+        if len(session.outlets) + len(session.members) >= hub.settings.limits.subscriptions:
+            raise ProtocolError("too_many", f"{hub.settings.limits.subscriptions} subscriptions are there already")
+        try:
+            overflow = Overflow(said.overflow)
+        except ValueError as error:
+            raise ProtocolError("malformed", f"no policy is called {said.overflow!r}") from error
+        if said.group is not None or said.durable:
+            self._join(session, said, overflow)
+            return None
+        outlet = Outlet(
+            session,
+            said.subscription,
+            said.pattern,
+            said.name,
+            capacity=said.capacity,
+            overflow=overflow,
+            credit=said.credit,
+            hears=said.hears,
+        )
+        session.outlets[said.subscription] = outlet
+        hub.switch.attach(outlet)
+        hub.changed([said.pattern])
+        return control.Subscribed(re=said.id, subscription=said.subscription)
+
+    def _join(self, session: Session, said: control.Subscribe, overflow: Overflow) -> None:
+        """A member of a group, or a durable subscription."""
+        broker = self._hub.engine.broker
+        name = said.name
+        delivery = Delivery(
+            name=name if said.group is None else broker.roster.free_name(name),
+            group=said.group,
+            durable=said.durable,
+            start=said.start,
+            capacity=said.capacity,
+            overflow=overflow,
+            ack=True,
+            lease_s=FOREVER_S,
+        )
+        stream = broker.subscribe(said.pattern, delivery)
+        member = Member(session, said.subscription, stream, said.credit)
+        session.members[said.subscription] = member
+        self._hub.switch.forget()
+
+        async def open() -> None:
+            try:
+                await stream.opened()
+            except TrunklineError as error:
+                session.say(control.Error(code="refused", text=str(error), re=said.id))
+                return
+            self._hub.changed([said.pattern])
+            session.say(control.Subscribed(re=said.id, subscription=said.subscription))
+
+        self._start(open())
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _unsubscribe(self, session: Session, said: control.Unsubscribe) -> control.Control | None:
+        hub = self._hub
+        outlet = session.outlets.pop(said.subscription, None)
+        if outlet is not None:
+            hub.switch.detach(outlet)
+            hub.counts["dropped"] += outlet.close()
+            hub.changed([outlet.pattern])
+            return control.Done(re=said.id)
+        member = session.members.pop(said.subscription, None)
+        if member is None:
+            raise ProtocolError("unknown", f"there is no subscription {said.subscription}")
+
+        async def leave() -> None:
+            await member.aclose()
+            hub.switch.forget()
+            hub.changed([member.stream.pattern])
+            session.say(control.Done(re=said.id))
+
+        self._start(leave())
+        return None
+
+    def _stop(self, session: Session, said: control.Stop) -> None:
+        if (member := session.members.get(said.subscription)) is not None:
+            member.stop()
+            self._hub.switch.forget()
+
+    def _credit(self, session: Session, said: control.Credit) -> None:
+        if said.messages < 0:
+            raise ProtocolError("malformed", "credit cannot be taken back")
+        if (outlet := session.outlets.get(said.subscription)) is not None:
+            outlet.grant(said.messages)
+        elif (member := session.members.get(said.subscription)) is not None:
+            member.grant(said.messages)
+
+    def _ack(self, session: Session, said: control.Ack) -> None:
+        if (member := session.members.get(said.subscription)) is not None:
+            member.ack(said.ranges)
+
+    def _nack(self, session: Session, said: control.Nack) -> None:
+        member = session.members.get(said.subscription)
+        if member is None:
+            return
+        try:
+            if said.fate == RETURNED:
+                member.give_back(said.seq)
+            elif said.letter is not None:
+                member.bury(said.seq, DeadLetter.from_bytes(base64.b64decode(said.letter)))
+            else:
+                member.settle(said.seq, Fate(said.fate), said.reason)
+        except ValueError as error:
+            raise ProtocolError("malformed", f"this says nothing of a fate: {error}") from error
+
+    def _link(self, session: Session, said: control.Link) -> control.Control:
+        session.require(Action.SUBSCRIBE, said.pattern)
+        if (said.pattern, said.topic) in session.links:
+            return control.Done(re=said.id, changed=False)
+        self._hub.switch.link(said.pattern, said.topic)
+        session.links.append((said.pattern, said.topic))
+        self._hub.changed([said.pattern])
+        return control.Done(re=said.id)
+
+    def _unlink(self, session: Session, said: control.Unlink) -> control.Control:
+        if (said.pattern, said.topic) not in session.links:
+            return control.Done(re=said.id, changed=False)
+        session.links.remove((said.pattern, said.topic))
+        self._hub.switch.unlink(said.pattern, said.topic)
+        self._hub.changed([said.pattern])
+        return control.Done(re=said.id)
+
+    # Watching
+
+    def _stats(self, session: Session, said: control.Stats) -> control.Control:
+        return control.StatsAnswer(re=said.id, stats=self._hub.stats())
+
+    def _trace(self, session: Session, said: control.Trace) -> control.Control:
+        session.require(Action.ADMINISTER, ">")
+        if said.on:
+            self._hub.tracing[session] = said.client
+        else:
+            self._hub.tracing.pop(session, None)
+        return control.Done(re=said.id)
+
+    def left(self, session: Session) -> None:
+        """What the registry knows of a client goes with it."""

@@ -1,0 +1,279 @@
+"""The hub: a face over its parts. It listens, keeps sessions, and says who lives."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import Any, Self
+
+import msgspec
+
+from trunkline.brokers.broker import Broker
+from trunkline.brokers.memory import MemoryBroker
+from trunkline.clock import World
+from trunkline.delivery.limits import Buckets, Rate
+from trunkline.errors import InvalidTopic, ProtocolError
+from trunkline.hub.access import Access, Action
+from trunkline.hub.answers import Answers
+from trunkline.hub.engine import Engine
+from trunkline.hub.parcel import Parcel
+from trunkline.hub.session import Session
+from trunkline.hub.settings import HubSettings
+from trunkline.hub.switch import Switch, concerned
+from trunkline.transports.table import transport_for
+from trunkline.transports.transport import Listener, Wire
+from trunkline.wire import control
+
+log = logging.getLogger("trunkline.hub")
+
+CLOSE_S = 2.0
+
+
+class Hub:
+    """`async with Hub() as hub: await hub.listen("unix:///run/x.sock")`. A hub is used in one event loop."""
+
+    def __init__(
+        self,
+        broker: Broker | None = None,
+        *,
+        settings: HubSettings | None = None,
+        access: Access | None = None,
+        world: World | None = None,
+    ) -> None:
+        self.world = world or (broker.world if broker is not None else World())
+        self.settings = settings or HubSettings()
+        self.access = access or Access()
+        self.engine = Engine(broker or MemoryBroker(self.world))
+        self.engine.turn_end = self._send_off
+        self.switch = Switch(
+            self.engine, self.engine.broker.sequence, self.settings.window, self.engine.broker.settings.max_topics
+        )
+        self.answers = Answers(self)
+        self.id = self.world.uuid7()
+        self.sessions: dict[str, Session] = {}
+        self.watchers: dict[str, set[Session]] = {}
+        """By topic: who publishes there, and wants to know who listens."""
+        self.counts: Counter[str] = Counter()
+        rate = self.settings.limits.messages_per_s
+        self.rates = None if rate is None else Buckets(Rate(per_s=rate))
+        self.tracing: dict[Session, str] = {}
+        """Who wants to see what is said, and of which clients."""
+        self._listeners: list[Listener] = []
+        self._opened = 0
+        self._dirty: dict[Session, None] = {}
+        self._in_turn = 0
+        self._scheduled = False
+        self._watch: asyncio.TimerHandle | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    # Life
+
+    async def listen(self, url: str) -> str:
+        """Take connections at `url`; return the address under which it is reached. Raises OSError."""
+        listener = await transport_for(url).listen(url, self._accept, max_frame_bytes=self.settings.max_frame_bytes)
+        self._listeners.append(listener)
+        if self._watch is None:
+            self._look_around()
+        log.info("listening at %s", listener.address)
+        return listener.address
+
+    def _accept(self, wire: Wire) -> Session:
+        self._opened += 1
+        session = Session(self, wire, self._opened)
+        self.sessions[session.id] = session
+        if len(self.sessions) > self.settings.max_clients:
+            session.say(
+                control.Error(code="too_many", text=f"{self.settings.max_clients} clients are connected already")
+            )
+            session.end("too many clients")
+        else:
+            asyncio.get_running_loop().call_later(self.settings.hello_s, self._expect_hello, session)
+        return session
+
+    def _expect_hello(self, session: Session) -> None:
+        if not session.name and not session.ended:
+            session.say(control.Error(code="no_hello", text=f"no HELLO within {self.settings.hello_s:g} s"))
+            session.end("no HELLO")
+
+    async def aclose(self) -> None:
+        """Say goodbye to everybody, and stop."""
+        if self._closed:
+            return
+        self._closed = True
+        for listener in self._listeners:
+            await listener.aclose()
+        if self._watch is not None:
+            self._watch.cancel()
+        for session in list(self.sessions.values()):
+            session.end("the hub is closing")
+        if self._leaving:
+            await asyncio.wait(self._leaving, timeout=CLOSE_S)
+        await self.engine.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    # Who lives
+
+    def _look_around(self) -> None:
+        """Say something to everybody, suspect who is silent, part with who is silent too long."""
+        beat_s = self.settings.heartbeat_s
+        now = self.now()
+        for session in list(self.sessions.values()):
+            silent_s = now - session.heard_at
+            if silent_s > 3 * beat_s:
+                session.end(f"silent for {silent_s:.0f} s")
+                session.wire.abort()
+            elif silent_s > 2 * beat_s and not session.suspected:
+                session.suspected = True
+                log.warning("%s is silent since %.1f s", session.name, silent_s)
+            elif silent_s <= 2 * beat_s:
+                session.suspected = False
+            if session.name and not session.ended:
+                session.say(control.Heartbeat())
+        self._watch = asyncio.get_running_loop().call_later(beat_s / 2, self._look_around)
+
+    def left(self, session: Session, why: str) -> None:
+        """A client is gone: free what it held."""
+        self.sessions.pop(session.id, None)
+        self._dirty.pop(session, None)
+        self.tracing.pop(session, None)
+        for topic in session.topics:
+            self._unwatch(topic, session)
+        for outlet in list(session.outlets.values()):
+            self.switch.detach(outlet)
+            lost = outlet.close()
+            if lost:
+                self.counts["dropped"] += lost
+                log.warning("%s left, and %d messages for %s with it", session.name, lost, outlet.name)
+        for pattern, topic in session.links:
+            self.switch.unlink(pattern, topic)
+        for member in session.members.values():
+            task = asyncio.ensure_future(member.aclose())
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+        self.changed([outlet.pattern for outlet in session.outlets.values()] + [each[0] for each in session.links])
+        if session.members:
+            self.switch.forget()
+        session.outlets.clear()
+        session.members.clear()
+        self.answers.left(session)
+        if session.name:
+            log.info("%s left: %s", session.name, why)
+
+    # Turns: what one chunk of input brings is sent together
+
+    def turn_begin(self) -> None:
+        self._in_turn += 1
+
+    def turn_end(self) -> None:
+        self._in_turn -= 1
+        if not self._in_turn:
+            self._send_off()
+
+    def touch(self, session: Session) -> None:
+        """It has something to send."""
+        self._dirty[session] = None
+        if not self._in_turn and not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._send_off)
+
+    def _send_off(self) -> None:
+        self._scheduled = False
+        while self._dirty:
+            session, _ = self._dirty.popitem()
+            session.flush()
+
+    # Publishing
+
+    def publish(self, session: Session, parcel: Parcel) -> None:
+        topic = parcel.topic
+        if not self.access.may(session.identity, Action.PUBLISH, topic):
+            parcel.fail(-1, "forbidden", f"{session.identity} may not publish on {topic}")
+            self.counts["forbidden"] += 1
+            parcel.done()
+            return
+        try:
+            self.switch.publish(parcel)
+        except InvalidTopic as error:
+            parcel.fail(-1, "invalid_topic", str(error))
+            parcel.done()
+
+    def info(self, topic: str) -> control.TopicInfo:
+        """What a publisher must know of a topic."""
+        route = self.switch.route(topic)
+        return control.TopicInfo(topic=topic, heard=route.heard, confirm=route.confirm, durable=route.stored)
+
+    def watch(self, session: Session, topic: str) -> control.TopicInfo:
+        """From now on the session is told when this changes. Raises ProtocolError."""
+        if topic not in session.topics and len(session.topics) >= self.settings.limits.topics:
+            oldest = next(iter(session.topics))
+            del session.topics[oldest]
+            self._unwatch(oldest, session)
+        try:
+            info = self.info(topic)
+        except InvalidTopic as error:
+            raise ProtocolError("invalid_topic", str(error)) from error
+        session.topics[topic] = info
+        self.watchers.setdefault(topic, set()).add(session)
+        return info
+
+    def _unwatch(self, topic: str, session: Session) -> None:
+        watchers = self.watchers.get(topic)
+        if watchers is not None:
+            watchers.discard(session)
+            if not watchers:
+                del self.watchers[topic]
+
+    def changed(self, patterns: list[str]) -> None:
+        """Subscriptions have changed: tell those who publish there what it means for them."""
+        for pattern in patterns:
+            for topic in concerned(pattern, list(self.watchers)):
+                info = self.info(topic)
+                for session in self.watchers[topic]:
+                    if session.topics[topic] != info:
+                        session.topics[topic] = info
+                        session.say(info)
+
+    # Watching
+
+    def trace(self, session: Session, direction: str, said: control.Control) -> None:
+        if isinstance(said, control.Traced):
+            return
+        what: dict[str, Any] = msgspec.to_builtins(said)
+        for watcher, names in list(self.tracing.items()):
+            if watcher is not session and fnmatchcase(session.name or "?", names):
+                watcher.say(
+                    control.Traced(
+                        at=self.world.time_ns() / 1e9,
+                        client=session.name or session.wire.peer.address,
+                        direction=direction,
+                        what=what,
+                    )
+                )
+
+    def stats(self) -> dict[str, Any]:
+        return {
+            "hub": self.id,
+            "clients": len(self.sessions),
+            "subscriptions": sum(len(s.outlets) + len(s.members) for s in self.sessions.values()),
+            "published": self.switch.published,
+            "numbers": self.engine.broker.sequence.last,
+            "waiting": sum(outlet.waiting for s in self.sessions.values() for outlet in s.outlets.values()),
+            "waiting_bytes": sum(outlet.waiting_bytes for s in self.sessions.values() for outlet in s.outlets.values()),
+            "counts": dict(self.counts),
+            "listening": [listener.address for listener in self._listeners],
+        }
+
+
+Handler = Callable[[Session, Any], None]

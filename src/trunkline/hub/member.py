@@ -1,0 +1,129 @@
+"""A member: a subscriber in another process that shares messages with others, or whose cursor is in the journal.
+
+Inside the hub it is a stream of the engine that acknowledges. What was sent stays in its custody until the client says
+what became of it; if the client is gone, it goes to another member, or waits in the journal for the next of that name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Protocol
+
+from trunkline import columns
+from trunkline.delivery.deadletters import DeadLetter
+from trunkline.delivery.fates import Fate
+from trunkline.delivery.stream import Stream
+from trunkline.message import Message
+
+MAX_BATCH = 1000
+
+
+class Client(Protocol):
+    @property
+    def full(self) -> bool: ...
+
+    async def drained(self) -> None:
+        """Return when it is not full."""
+
+    def deliver_some(self, subscription: int, topic: str, seqs: list[int], body: bytes) -> None: ...
+
+
+class Member:
+    def __init__(self, client: Client, subscription: int, stream: Stream, credit: int) -> None:
+        self._client = client
+        self.subscription = subscription
+        self.stream = stream
+        self._credit = credit
+        self._held: dict[int, Message] = {}
+        self._room = asyncio.Event()
+        self._task = asyncio.ensure_future(self._feed())
+
+    @property
+    def name(self) -> str:
+        return self.stream.name
+
+    @property
+    def held(self) -> int:
+        """How many messages the client has, and has said nothing of."""
+        return len(self._held)
+
+    async def _feed(self) -> None:
+        while await self.stream.more():
+            if self._client.full:
+                await self._client.drained()
+            batch: list[Message] = []
+            while len(batch) < min(self._credit, MAX_BATCH) and (message := self.stream.take()) is not None:
+                batch.append(message)
+            if batch:
+                self._credit -= len(batch)
+                self._send(batch)
+            elif self._credit <= 0:
+                self._room.clear()
+                await self._room.wait()
+
+    def _send(self, batch: list[Message]) -> None:
+        for run in _by_topic(batch):
+            seqs = [message.seq for message in run]
+            body = columns.encode(run, [message.timestamp_ns for message in run])
+            self._held.update(zip(seqs, run, strict=True))
+            self._client.deliver_some(self.subscription, run[0].topic, seqs, body)
+
+    def grant(self, messages: int) -> None:
+        self._credit += messages
+        self._room.set()
+
+    # What the client says
+
+    def ack(self, ranges: Iterable[tuple[int, int]]) -> None:
+        for first, last in ranges:
+            if last - first > len(self._held):
+                seqs = [seq for seq in self._held if first <= seq <= last]
+            else:
+                seqs = [seq for seq in range(first, last + 1) if seq in self._held]
+            for seq in seqs:
+                self.stream.ack(self._held.pop(seq))
+
+    def settle(self, seq: int, fate: Fate, reason: str) -> None:
+        if (message := self._held.pop(seq, None)) is not None:
+            self.stream.custody.end(message, fate, reason)
+
+    def bury(self, seq: int, letter: DeadLetter) -> None:
+        if (message := self._held.pop(seq, None)) is not None:
+            self.stream.custody.bury(message, letter)
+
+    def give_back(self, seq: int) -> None:
+        """The client does not want it: another member gets it."""
+        if (message := self._held.pop(seq, None)) is not None and self.stream.custody.give_back(message):
+            self._pass_on()
+
+    def stop(self) -> None:
+        """It takes in nothing new: what was not sent goes to the others."""
+        self.stream.stop()
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        inbox = self.stream.inbox
+        if inbox.closed:
+            # From the last: each goes before those that went before it, and so they end in order.
+            for message in reversed(inbox.discard()):
+                if not inbox.pass_on(message):
+                    inbox.settle(message, Fate.DROPPED, "its subscriber took in no more, and nobody else was there")
+
+    async def aclose(self) -> None:
+        """It has left: what it held, and what waited for it, is somebody else's."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self.stream.aclose()
+
+
+def _by_topic(batch: list[Message]) -> Iterable[list[Message]]:
+    """Runs of one topic, as they follow each other."""
+    run: list[Message] = []
+    for message in batch:
+        if run and message.topic != run[0].topic:
+            yield run
+            run = []
+        run.append(message)
+    if run:
+        yield run

@@ -1,0 +1,249 @@
+"""An outlet: where the hub hands batches to one subscriber. It sends no more than it has credit for.
+
+What happens without credit is the subscriber's policy: `block` lets the batch wait, and with it its publisher; `reject`
+tells the publisher no. With the other two the subscriber itself has the inbox that drops, and gives credit without end;
+here they drop only what a connection that does not drain cannot take.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from trunkline.delivery.inbox import Overflow
+from trunkline.delivery.lanes import Lanes
+from trunkline.errors import InvalidPayload
+from trunkline.hub.parcel import Parcel, Piece
+from trunkline.wire.control import Dropped
+
+ENDLESS = -1
+GONE = "its subscriber left before it could be sent"
+
+
+class Client(Protocol):
+    """The connection of a subscriber."""
+
+    @property
+    def full(self) -> bool:
+        """Whether it drains too slowly to be given more."""
+
+    def deliver(self, subscription: int, piece: Piece) -> None: ...
+
+    def tell_dropped(self, dropped: Dropped) -> None: ...
+
+    def congested(self, outlet: Outlet) -> None:
+        """This outlet waits until the connection drains."""
+
+
+class Outlet:
+    __slots__ = (
+        "_client",
+        "_waiting",
+        "accepted",
+        "capacity",
+        "closed",
+        "credit",
+        "dropped",
+        "hears",
+        "name",
+        "overflow",
+        "pattern",
+        "sent",
+        "subscription",
+        "waiting",
+        "waiting_bytes",
+    )
+
+    def __init__(
+        self,
+        client: Client,
+        subscription: int,
+        pattern: str,
+        name: str,
+        *,
+        capacity: int,
+        overflow: Overflow,
+        credit: int,
+        hears: bool = True,
+    ) -> None:
+        self._client = client
+        self.subscription = subscription
+        self.pattern = pattern
+        self.name = name
+        self.capacity = capacity
+        self.overflow = overflow
+        self.credit = credit
+        """How many messages more may be sent; ENDLESS if there is no limit."""
+        self.hears = hears
+        self._waiting: Lanes[Piece] = Lanes()
+        self.waiting = 0
+        """Messages that wait here."""
+        self.waiting_bytes = 0
+        self.accepted = 0
+        self.sent = 0
+        self.dropped = 0
+        self.closed = False
+
+    def offer(self, parcel: Parcel) -> None:
+        self.accepted += parcel.count
+        if not self.waiting and self._may_send(parcel.count):
+            self._send(Piece(parcel, parcel.first, parcel.count, parcel.body))
+            return
+        piece = Piece(parcel, parcel.first, parcel.count, parcel.body)
+        match self.overflow:
+            case Overflow.BLOCK:
+                self._wait(piece)
+                self.pump()
+            case Overflow.REJECT:
+                self._reject(piece)
+            case Overflow.DROP_NEWEST:
+                self._drop_newest(piece)
+            case Overflow.DROP_OLDEST:
+                self._wait(piece)
+                self._drop_oldest()
+
+    def _may_send(self, count: int) -> bool:
+        return (self.credit == ENDLESS or self.credit >= count) and not self._client.full
+
+    def _send(self, piece: Piece) -> None:
+        if self.credit != ENDLESS:
+            self.credit -= piece.count
+        self.sent += piece.count
+        self._client.deliver(self.subscription, piece)
+
+    def _wait(self, piece: Piece) -> None:
+        if self.overflow is Overflow.BLOCK:
+            # Its publisher waits with it.
+            piece.parcel.waiting += 1
+        self._waiting.put(piece)
+        self.waiting += piece.count
+        self.waiting_bytes += len(piece.body)
+        if self._client.full:
+            self._client.congested(self)
+
+    def grant(self, messages: int) -> None:
+        if self.credit != ENDLESS:
+            self.credit += messages
+            self.pump()
+
+    def pump(self) -> None:
+        """Send what waits, as far as there is credit, the highest priority first."""
+        while self.waiting and self.credit and not self.closed:
+            if self._client.full:
+                self._client.congested(self)
+                return
+            piece = self._pop()
+            if self.credit != ENDLESS and piece.count > self.credit:
+                if piece.count <= self.capacity:
+                    # It fits once more was taken: not worth taking it apart.
+                    self._push(piece)
+                    return
+                try:
+                    piece, rest = piece.split(self.credit)
+                except InvalidPayload as error:
+                    self._drop(piece, str(error))
+                    continue
+                self._push(rest)
+                rest.parcel.waiting += 1
+            self._send(piece)
+            if self.overflow is Overflow.BLOCK:
+                piece.parcel.done()
+
+    def _pop(self) -> Piece:
+        piece = self._waiting.pop()
+        assert piece is not None
+        self.waiting -= piece.count
+        self.waiting_bytes -= len(piece.body)
+        return piece
+
+    def _push(self, piece: Piece) -> None:
+        self._waiting.put(piece, front=True)
+        self.waiting += piece.count
+        self.waiting_bytes += len(piece.body)
+
+    # What is not sent
+
+    def _reject(self, piece: Piece) -> None:
+        parcel = piece.parcel
+        room = 0 if self._client.full else max(0, self.credit)
+        reason = f"rejected: the inbox is full ({self.capacity})"
+        try:
+            if room:
+                first, piece = piece.split(room)
+                self._send(first)
+        except InvalidPayload as error:
+            reason = str(error)
+            room = 0
+        for index in range(room, parcel.count):
+            parcel.fail(index, "inbox_full", f"{self.name} is full", name=self.name, capacity=self.capacity)
+        self._drop(piece, reason, waits=False)
+
+    def _drop_newest(self, piece: Piece) -> None:
+        room = self.capacity - self.waiting
+        reason = f"drop_newest: the connection does not drain, and {self.capacity} wait"
+        if room >= piece.count:
+            self._wait(piece)
+            return
+        try:
+            if room > 0:
+                first, piece = piece.split(room)
+                self._wait(first)
+        except InvalidPayload as error:
+            reason = str(error)
+        self._drop(piece, reason)
+
+    def _drop_oldest(self) -> None:
+        reason = f"drop_oldest: the connection does not drain, and {self.capacity} wait"
+        while self.waiting > self.capacity:
+            piece = self._waiting.pop_lowest(100)
+            assert piece is not None
+            self.waiting -= piece.count
+            self.waiting_bytes -= len(piece.body)
+            excess = self.waiting + piece.count - self.capacity
+            if excess < piece.count:
+                try:
+                    piece, rest = piece.split(excess)
+                    self._push(rest)
+                except InvalidPayload as error:
+                    reason = str(error)
+            self._drop(piece, reason)
+
+    def _drop(self, piece: Piece, reason: str, *, waits: bool | None = None) -> None:
+        self.dropped += piece.count
+        self._client.tell_dropped(
+            Dropped(
+                subscription=self.subscription, ranges=[(piece.first, piece.last)], reason=reason, count=piece.count
+            )
+        )
+        if self.overflow is Overflow.BLOCK if waits is None else waits:
+            piece.parcel.done()
+
+    def rank(self) -> int:
+        """The highest priority that waits here."""
+        return max((piece.priority for piece in self._waiting), default=0)
+
+    def withdraw(self, parcel: Parcel, reason: str) -> bool:
+        """Its publisher waits no longer; False if it does not wait here."""
+        found = [piece for piece in self._waiting if piece.parcel is parcel]
+        if not found:
+            return False
+        kept: deque[Piece] = deque(piece for piece in self._waiting if piece.parcel is not parcel)
+        self._waiting.clear()
+        for piece in kept:
+            self._waiting.put(piece)
+        for piece in found:
+            self.waiting -= piece.count
+            self.waiting_bytes -= len(piece.body)
+            self._drop(piece, reason)
+        return True
+
+    def close(self) -> int:
+        """It gets nothing more; what waited is dropped, and counted."""
+        self.closed = True
+        lost = self.waiting
+        while self.waiting:
+            piece = self._pop()
+            self.dropped += piece.count
+            if self.overflow is Overflow.BLOCK:
+                piece.parcel.done()
+        return lost

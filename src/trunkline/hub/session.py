@@ -1,0 +1,273 @@
+"""A session: one client's connection as the hub sees it. Frames come in; what a turn brings goes out at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trunkline.errors import ProtocolError, TrunklineError
+from trunkline.hub.access import Action
+from trunkline.hub.member import Member
+from trunkline.hub.outlet import Outlet
+from trunkline.hub.parcel import Parcel, Piece
+from trunkline.transports.transport import HIGH_BYTES, Frame, Wire
+from trunkline.wire import control, frames
+from trunkline.wire.frames import DeliverHead, Kind
+
+if TYPE_CHECKING:
+    from trunkline.hub.hub import Hub
+
+log = logging.getLogger("trunkline.hub")
+
+
+class Session:
+    def __init__(self, hub: Hub, wire: Wire, number: int) -> None:
+        self.hub = hub
+        self.wire = wire
+        self.id = f"{hub.id}.{number}"
+        self.identity = wire.peer.identity
+        self.name = ""
+        """What the client calls itself; empty until it has said hello."""
+        self.outlets: dict[int, Outlet] = {}
+        self.members: dict[int, Member] = {}
+        self.links: list[tuple[str, str]] = []
+        self.topics: dict[str, control.TopicInfo] = {}
+        """Where it publishes, and what it was told of that."""
+        self.heard_at = hub.now()
+        self.since = hub.world.time_ns() / 1e9
+        self.suspected = False
+        self.published = 0
+        self.delivered = 0
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.malformed = 0
+        self._pending: dict[int, Parcel] = {}
+        self._pending_bytes = 0
+        self._paused = False
+        self._slowed = False
+        self._last_number = -1
+        self._out: list[Frame] = []
+        self._out_bytes = 0
+        self._runs: list[tuple[int, int, int]] = []
+        self._failures: list[control.Failure] = []
+        self._stuck: dict[Outlet, None] = {}
+        self._thirsty: list[asyncio.Future[None]] = []
+        self._next_seq = 0
+        self.ended = False
+
+    # What comes in
+
+    def received(self, batch: Sequence[memoryview]) -> None:
+        hub = self.hub
+        self.heard_at = hub.now()
+        hub.turn_begin()
+        try:
+            for frame in batch:
+                self.received_bytes += len(frame)
+                if self.ended:
+                    return
+                self._take(frame)
+        finally:
+            hub.turn_end()
+
+    def _take(self, frame: memoryview) -> None:
+        try:
+            kind = frame[0]
+            if kind == Kind.PUBLISH:
+                self._publish(frame)
+            elif kind == Kind.CONTROL:
+                said = control.read_from_client(frame[1:])
+                if self.hub.tracing:
+                    self.hub.trace(self, "in", said)
+                if self.name or isinstance(said, control.Hello):
+                    self.hub.answers.take(self, said)
+                else:
+                    raise ProtocolError("out_of_order", "say HELLO first")
+            else:
+                raise ProtocolError("unknown_kind", f"no frame is of kind {kind}")
+        except ProtocolError as error:
+            self.complain(error)
+        except Exception:
+            # Whatever it was: the others must not suffer for it.
+            log.exception("a frame of %s could not be worked on", self.name or self.wire.peer.address)
+            self.hub.counts["internal_errors"] += 1
+            self.say(control.Error(code="internal", text="the hub failed at this: its log says why"))
+
+    def complain(self, error: ProtocolError) -> None:
+        """A bad frame: answered, counted, and too many of them end the connection."""
+        self.malformed += 1
+        self.hub.counts["malformed"] += 1
+        self.say(control.Error(code=error.code, text=error.text))
+        if not self.name or self.malformed > self.hub.settings.max_malformed:
+            self.end(f"{self.malformed} bad frames, the last: {error.text}")
+
+    def _publish(self, frame: memoryview) -> None:
+        if not self.name:
+            raise ProtocolError("out_of_order", "say HELLO first")
+        head, body = frames.open_publish(frame)
+        if head.number <= self._last_number:
+            raise ProtocolError("out_of_order", f"batch {head.number} after batch {self._last_number}")
+        self._last_number = head.number
+        parcel = Parcel(self, head, bytes(body))
+        self._pending[head.number] = parcel
+        self._pending_bytes += len(body)
+        self.published += head.count
+        self.hub.publish(self, parcel)
+        if self._pending_bytes > self.hub.settings.limits.pending_bytes:
+            self._pause()
+        if self.hub.rates is not None and not self._slowed:
+            wait_s = self.hub.rates.charge(self.identity, head.count, self.hub.now())
+            if wait_s > 0:
+                self._slowed = True
+                self._pause()
+                asyncio.get_running_loop().call_later(wait_s, self._go_on)
+
+    def _pause(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self.wire.pause()
+
+    def _go_on(self) -> None:
+        self._slowed = False
+        self._resume()
+
+    def _resume(self) -> None:
+        enough = self._pending_bytes > self.hub.settings.limits.pending_bytes
+        if self._paused and not self._slowed and not enough and not self.ended:
+            self._paused = False
+            self.wire.resume()
+
+    def withdraw(self, number: int, reason: str) -> None:
+        parcel = self._pending.get(number)
+        if parcel is not None:
+            for outlet in self.hub.switch.route(parcel.topic).outlets:
+                outlet.withdraw(parcel, reason or "its publisher was cancelled while waiting for room")
+
+    # What becomes of batches
+
+    def settled(self, parcel: Parcel) -> None:
+        if self._pending.pop(parcel.number, None) is None:
+            return
+        self._pending_bytes -= parcel.size
+        if self._paused:
+            self._resume()
+        self._failures += parcel.failures
+        number, first = parcel.number, parcel.first
+        if self._runs:
+            begin, end, seq = self._runs[-1]
+            if number == end + 1 and first == self._next_seq:
+                self._runs[-1] = (begin, number, seq)
+                self._next_seq += parcel.count
+                return
+        self._runs.append((number, number, first))
+        self._next_seq = first + parcel.count
+        self.hub.touch(self)
+
+    # What goes out
+
+    def say(self, said: control.Control) -> None:
+        if self.hub.tracing:
+            self.hub.trace(self, "out", said)
+        if self._runs or self._failures:
+            # What was said first arrives first.
+            self._say_taken()
+        self._put((frames.control(control.write(said)),))
+
+    def _put(self, frame: Frame) -> None:
+        self._out.append(frame)
+        for part in frame:
+            self._out_bytes += len(part)
+        self.hub.touch(self)
+
+    @property
+    def full(self) -> bool:
+        return self._out_bytes + self.wire.backlog > HIGH_BYTES
+
+    def deliver(self, subscription: int, piece: Piece) -> None:
+        head = DeliverHead(subscription, piece.first, piece.parcel.topic, piece.count)
+        self.delivered += piece.count
+        self._put(frames.deliver(head, piece.body))
+
+    def deliver_some(self, subscription: int, topic: str, seqs: list[int], body: bytes) -> None:
+        follow = seqs[-1] - seqs[0] == len(seqs) - 1
+        head = DeliverHead(subscription, seqs[0], topic, len(seqs), None if follow else seqs)
+        self.delivered += len(seqs)
+        self._put(frames.deliver(head, body))
+
+    def tell_dropped(self, dropped: control.Dropped) -> None:
+        self.hub.counts["dropped"] += dropped.count
+        self.say(dropped)
+
+    def congested(self, outlet: Outlet) -> None:
+        self._stuck[outlet] = None
+
+    async def drained(self) -> None:
+        if self.full and not self.ended:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._thirsty.append(waiter)
+            await waiter
+
+    def writable(self) -> None:
+        self.hub.turn_begin()
+        try:
+            # The highest priority first; among equals, who has waited longest.
+            stuck, self._stuck = list(self._stuck), {}
+            for outlet in sorted(stuck, key=Outlet.rank, reverse=True):
+                outlet.pump()
+            if not self.full:
+                for waiter in self._thirsty:
+                    if not waiter.done():
+                        waiter.set_result(None)
+                self._thirsty.clear()
+        finally:
+            self.hub.turn_end()
+
+    def flush(self) -> None:
+        """The end of a turn: send what it brought."""
+        if self._runs or self._failures:
+            self._say_taken()
+        if self._out and not self.ended:
+            out, self._out = self._out, []
+            self.sent_bytes += self._out_bytes
+            self._out_bytes = 0
+            self.wire.send(out)
+
+    def _say_taken(self) -> None:
+        taken = control.Taken(runs=self._runs, failures=self._failures)
+        self._runs, self._failures = [], []
+        self._put((frames.control(control.write(taken)),))
+
+    # Rights
+
+    def require(self, action: Action, pattern: str) -> None:
+        """Raises ProtocolError if the rules say no."""
+        if not self.hub.access.may(self.identity, action, pattern):
+            raise ProtocolError("forbidden", f"{self.identity} may not {action.value} on {pattern}")
+
+    # The end
+
+    def end(self, reason: str) -> None:
+        """Say goodbye, and close the connection."""
+        if self.ended:
+            return
+        self.say(control.Goodbye(reason=reason))
+        self.flush()
+        self.wire.close()
+        self._leave(reason)
+
+    def lost(self, why: str) -> None:
+        if not self.ended:
+            self._leave(why)
+
+    def _leave(self, why: str) -> None:
+        self.ended = True
+        for waiter in self._thirsty:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._pending.clear()
+        try:
+            self.hub.left(self, why)
+        except TrunklineError:
+            log.exception("%s left, and not all of it could be cleared away", self.name)

@@ -1,0 +1,130 @@
+"""What became of a message: finding it by its id, and all that is written of it. `Reader` is the face of this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trunkline.delivery.fates import Fate, Outcome
+from trunkline.journal.cursor import unpack
+from trunkline.journal.range import FOREVER, Range
+from trunkline.journal.sealed import File
+from trunkline.message import Message
+from trunkline.topic import matches
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from trunkline.journal.reader import Reader
+
+
+class Fates(msgspec.Struct, frozen=True):
+    """One row of fates: a range that was delivered, or one message that was not."""
+
+    number: int
+    subscriber: str
+    pattern: str
+    fate: str
+    first: int
+    last: int
+    count: int
+    reason: str
+    at_ns: int
+
+    @property
+    def exact(self) -> bool:
+        """Whether it speaks of every number in its range; otherwise of those of its pattern that have no own row."""
+        return self.last - self.first + 1 == self.count
+
+
+FATE_COLUMNS = ", ".join(Fates.__struct_fields__)
+FIND_NS = 60_000_000_000
+"""A message's own time, and when the bus made its id, lie no further apart, unless somebody made them by hand."""
+
+
+def uuid7_ns(text: str) -> int | None:
+    """The time in a UUIDv7; None if it is none."""
+    if len(text) != 36 or text[14] != "7":
+        return None
+    try:
+        return int(text[:8] + text[9:13], 16) * 1_000_000
+    except ValueError:
+        return None
+
+
+def find(reader: Reader, message_id: str, everywhere: bool) -> Message | None:
+    """The message with this id: near the time that the id names, and then `everywhere`, which may take long."""
+    near = uuid7_ns(message_id)
+    spans = [] if near is None else [(near - FIND_NS, near + FIND_NS)]
+    if everywhere or near is None:
+        spans.append((0, FOREVER))
+    for since_ns, until_ns in spans:
+        wanted = Range(since_ns=max(0, since_ns), until_ns=until_ns)
+        after = 0
+        while (step := reader.step(wanted, after)) is not None:
+            after, found = step
+            if isinstance(found, list):
+                for row in found:
+                    if row.holds(message_id):
+                        for message in reader.messages_of(row):
+                            if message.id == message_id:
+                                return message
+                continue
+            for message in _find_in(reader, found, message_id):
+                return message
+    return None
+
+
+def _find_in(reader: Reader, file: File, message_id: str) -> Iterator[Message]:
+    import pyarrow.compute as pc
+
+    from trunkline.journal import layout
+
+    for batch in reader.file_batches(file, Range(), None):
+        yield from layout.to_messages(batch.filter(pc.equal(batch.column("id"), message_id)))
+
+
+def fates_of(reader: Reader, message: Message) -> list[Fates]:
+    """All that is written of what became of a message, oldest first."""
+    seq = message.seq
+    rows = reader.query(f"SELECT {FATE_COLUMNS} FROM fates WHERE last >= ? AND first <= ? ORDER BY number", (seq, seq))
+    found = [Fates(*row) for row in rows]
+    sealed: list[Fates] = []
+    for file in reader.files("fates"):
+        import pyarrow.compute as pc
+
+        for batch in reader.file_batches(file, None, None):
+            hit = pc.and_(pc.less_equal(batch.column("first"), seq), pc.greater_equal(batch.column("last"), seq))
+            sealed.extend(_fates_from(batch.filter(hit)))
+    return [each for each in (*sealed, *found) if each.first == each.last or matches(each.pattern, message.topic)]
+
+
+def _fates_from(batch: pa.RecordBatch) -> Iterator[Fates]:
+    for row in batch.to_pylist():
+        at_ns = int(row.pop("time").timestamp() * 1_000_000) * 1000
+        yield Fates(**row, at_ns=at_ns)
+
+
+def outcomes(reader: Reader, message: Message) -> list[Outcome]:
+    """What became of a message, one outcome a subscriber. A row of its own counts for more than a range."""
+    latest: dict[str, Fates] = {}
+    for fates in fates_of(reader, message):
+        before = latest.get(fates.subscriber)
+        if before is None or fates.exact or not before.exact:
+            latest[fates.subscriber] = fates
+    waiting = {
+        subscriber for (subscriber,) in reader.query("SELECT subscriber FROM retries WHERE seq = ?", (message.seq,))
+    }
+    found = [Outcome(each, Fate.IN_FLIGHT, "waits for its next attempt") for each in sorted(waiting)]
+    found += [
+        Outcome(each.subscriber, Fate(each.fate), each.reason, each.at_ns)
+        for each in latest.values()
+        if each.subscriber not in waiting
+    ]
+    for name, pattern, high, pending in reader.query("SELECT name, pattern, high, pending FROM cursors"):
+        waits = message.seq > high or message.seq in unpack(pending)
+        if name not in latest and name not in waiting and waits and matches(pattern, message.topic):
+            found.append(Outcome(name, Fate.IN_FLIGHT, "waits in the journal"))
+    return found

@@ -1,0 +1,40 @@
+"""What verifying and repairing tell: what is wrong, what was looked at, what is lost."""
+
+from __future__ import annotations
+
+import msgspec
+
+Span = tuple[int, int]
+"""Two numbers of messages, the first and the last."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that is not as it was written. Numbers are 0 if no messages are concerned."""
+
+    where: str
+    why: str
+    first: int = 0
+    last: int = 0
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """What was looked at, all of it as it was at one moment, and what is wrong with it."""
+
+    batches: int = 0
+    messages: int = 0
+    files: int = 0
+    sealed_messages: int = 0
+    sealed_fates: int = 0
+    quarantined: int = 0
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        return not self.findings
+
+
+class Repaired(msgspec.Struct, frozen=True):
+    """What a repair did: what is lost, by the numbers of the messages, and what was put aside."""
+
+    lost: tuple[Finding, ...]
+    aside: tuple[str, ...]

@@ -1,0 +1,70 @@
+"""Which messages are wanted: by topic, by number, by time."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trunkline.message import Message
+from trunkline.topic import EVERYTHING, validate_pattern
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FOREVER = 2**63 - 1
+
+
+class Range(msgspec.Struct, frozen=True):
+    """Which messages: by topic, by number (both ends included), by their own time."""
+
+    pattern: str = EVERYTHING
+    first: int = 1
+    last: int = FOREVER
+    since_ns: int = 0
+    until_ns: int = FOREVER
+    """The last nanosecond that is included."""
+
+    @property
+    def timed(self) -> bool:
+        return self.since_ns > 0 or self.until_ns < FOREVER
+
+    def holds(self, message: Message) -> bool:
+        """Whether it is within the numbers and times. The topic is the caller's business."""
+        return self.first <= message.seq <= self.last and self.since_ns <= message.timestamp_ns <= self.until_ns
+
+
+def _nanos(when: datetime | float | int | None, default: int) -> int:
+    """A point in time in nanoseconds: from a datetime, or from seconds since 1970."""
+    if when is None:
+        return default
+    return int((when.timestamp() if isinstance(when, datetime) else when) * 1e9)
+
+
+def range_of(
+    pattern: str, first: int, last: int | None, since: datetime | float | None, until: datetime | float | None
+) -> Range:
+    """The range that somebody asks for; `until` is not included. Raises InvalidTopic if the pattern is none."""
+    return Range(
+        validate_pattern(pattern),
+        first,
+        FOREVER if last is None else last,
+        _nanos(since, 0),
+        FOREVER if until is None else _nanos(until, FOREVER) - 1,
+    )
+
+
+def cut(batch: pa.RecordBatch, wanted: Range) -> pa.RecordBatch:
+    """Only the rows within the numbers and times wanted. The topic is the caller's business."""
+    import pyarrow.compute as pc
+
+    if not batch.num_rows:
+        return batch
+    seqs = batch.column("seq")
+    if seqs[0].as_py() < wanted.first or seqs[-1].as_py() > wanted.last:
+        batch = batch.filter(pc.and_(pc.greater_equal(seqs, wanted.first), pc.less_equal(seqs, wanted.last)))
+    if wanted.timed:
+        times = batch.column("timestamp_ns")
+        batch = batch.filter(pc.and_(pc.greater_equal(times, wanted.since_ns), pc.less_equal(times, wanted.until_ns)))
+    return batch

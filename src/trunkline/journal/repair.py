@@ -1,0 +1,223 @@
+"""Repairing: what is damaged is put aside, and what can be read of it is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from trunkline.clock import World
+from trunkline.errors import JournalUnusable
+from trunkline.journal import database as files
+from trunkline.journal.cursor import pack
+from trunkline.journal.faults import faults, lake_files, look_at_batch, misfit, named, place, sealed_files, unread
+from trunkline.journal.findings import Finding, Repaired
+from trunkline.journal.intake import MAX_ROW_MESSAGES
+from trunkline.journal.journal import LAST
+from trunkline.journal.lock import Lock
+from trunkline.journal.pages import batches_on_pages, put_right
+from trunkline.journal.reader import COLUMNS
+from trunkline.journal.salvage import ASIDE, Salvage
+from trunkline.journal.settings import Sync
+from trunkline.journal.tables import Scan, end_of, shapes, text
+from trunkline.journal.verify import complaints, is_newer
+
+COPY = "old.db"
+"""The copy of the old database that is read from, while the repair lasts."""
+
+
+def repair(directory: str | Path, world: World | None = None) -> Repaired:
+    """Put aside what is damaged, and keep what can be read of it. Needs the journal for itself.
+
+    Nothing is deleted: what was replaced is in the folder `damaged`, or in the table `quarantine`.
+    """
+    folder = Path(directory)
+    if not (folder / files.FILE).exists() and not any(lake_files(folder)):
+        raise JournalUnusable(str(folder), "there is no journal here")
+    if is_newer(folder):
+        files.open_for_reading(folder).close()
+    lock = Lock(folder)
+    lock.take()
+    try:
+        return _Repair(folder, (world or World()).time_ns()).run()
+    finally:
+        lock.release()
+
+
+class _Repair:
+    def __init__(self, folder: Path, now_ns: int) -> None:
+        self._folder = folder
+        self._now_ns = now_ns
+        self._lost: list[Finding] = []
+        self._aside: list[str] = []
+        self._work = folder / ASIDE / f".{now_ns}"
+        self._unread: Scan | None = None
+        """The scan of the batches, if it met something unreadable: named when it is known what there is."""
+
+    def run(self) -> Repaired:
+        try:
+            if not self._is_sound():
+                self._rebuild()
+            self._mend()
+        finally:
+            shutil.rmtree(self._work, ignore_errors=True)
+        return Repaired(tuple(self._lost), tuple(self._aside))
+
+    def _mend(self) -> None:
+        database = files.open_for_writing(self._folder, Sync.DISK)
+        try:
+            database.text_factory = text
+            database.execute("BEGIN IMMEDIATE")
+            self._mend_batches(database)
+            for table in shapes():
+                if table not in ("batches", "quarantine"):
+                    self._mend_table(database, table)
+            database.execute("COMMIT")
+            salvage = Salvage(self._folder, self._now_ns)
+            salvage.run(database)
+            self._lost += salvage.lost
+            self._aside += salvage.aside
+            if self._unread is not None:
+                self._fill_in(database, self._unread)
+            self._keep_numbers(database)
+        finally:
+            database.close()
+
+    def _is_sound(self) -> bool:
+        try:
+            with contextlib.closing(files.open_for_reading(self._folder)) as database:
+                return not complaints(database)
+        except JournalUnusable:
+            return False
+
+    def _rebuild(self) -> None:
+        """A new database with every row that can be read of the old one, which is put aside as it was found."""
+        store = self._folder / ASIDE
+        store.mkdir(exist_ok=True)
+        for suffix in ("", "-wal"):
+            part = self._folder / f"{files.FILE}{suffix}"
+            if part.exists():
+                shutil.copyfile(part, store / f"{self._now_ns}-{part.name}")
+        if (self._folder / files.FILE).exists():
+            self._aside.append(f"{ASIDE}/{self._now_ns}-{files.FILE}")
+        else:
+            self._lost.append(Finding(files.FILE, "the file is gone, and what was not sealed with it"))
+        self._work.mkdir()
+        fresh = files.open_for_writing(self._work, Sync.DISK)
+        try:
+            if (self._folder / files.FILE).exists():
+                with contextlib.closing(self._source(fresh)) as source:
+                    for table in shapes():
+                        self._save(source, fresh, table)
+        finally:
+            fresh.close()
+        # The old log first: it must never meet the new database.
+        for suffix in ("-wal", "-shm"):
+            (self._folder / f"{files.FILE}{suffix}").unlink(missing_ok=True)
+        os.replace(self._work / files.FILE, self._folder / files.FILE)
+
+    def _source(self, fresh: sqlite3.Connection) -> sqlite3.Connection:
+        """A copy of the old database to read from, with its first page and its length put right if need be."""
+        copy = self._work / COPY
+        for suffix in ("", "-wal"):
+            part = self._folder / f"{files.FILE}{suffix}"
+            if part.exists():
+                shutil.copyfile(part, f"{copy}{suffix}")
+        if not _can_be_asked(copy):
+            fresh.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            put_right(copy, (self._work / files.FILE).read_bytes()[: files.PAGE_BYTES])
+        source = sqlite3.connect(copy, isolation_level=None)
+        source.text_factory = text
+        return source
+
+    def _save(self, source: sqlite3.Connection, fresh: sqlite3.Connection, table: str) -> None:
+        scan = Scan(source, table, end_of(source))
+        fresh.execute("BEGIN IMMEDIATE")
+        for row in scan:
+            if misfit(table, row) is None:
+                places = ", ".join("?" * len(row))
+                fresh.execute(f"INSERT OR IGNORE INTO {table} VALUES ({places})", row)
+            elif table == "batches":
+                self._lost.append(look_at_batch(row) or Finding(place(row), "it cannot be kept"))
+            else:
+                self._lost.append(Finding(named(table, row), misfit(table, row) or ""))
+        fresh.execute("COMMIT")
+        if scan.failed and table == "batches":
+            self._unread = scan
+        elif scan.failed:
+            self._lost += [Finding(each.where, each.why) for each in unread(table, scan, [])]
+
+    def _fill_in(self, database: sqlite3.Connection, scan: Scan) -> None:
+        """Batches that no table leads to any more, where some are missing; what is missing then is lost."""
+        sealed = [(file.first, file.last) for file in sealed_files(database)[0] if file.kind == "messages"]
+        batches = "SELECT first, last FROM batches"
+        missing = unread("batches", scan, [*database.execute(batches), *sealed])
+        removed = database.execute("SELECT topic, first, last FROM removals").fetchall()
+        database.execute("BEGIN IMMEDIATE")
+        for values in batches_on_pages(self._work / COPY):
+            first, last, topic = values[:3]
+            if any(each.first <= first and last <= each.last for each in missing) and not any(
+                topic == gone and low <= first and last <= high for gone, low, high in removed
+            ):
+                database.execute("INSERT OR IGNORE INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+        database.execute("COMMIT")
+        self._lost += unread("batches", scan, [*database.execute(batches), *sealed])
+
+    def _mend_batches(self, database: sqlite3.Connection) -> None:
+        broken: list[tuple[tuple[Any, ...], Finding]] = []
+        for values in database.execute(f"SELECT {COLUMNS} FROM batches ORDER BY first"):
+            if (finding := look_at_batch(values)) is not None:
+                broken.append((values, finding))
+        for values, finding in broken:
+            self._lost.append(finding)
+            # Put aside as it was found; only text that is none would not be read again.
+            topic = str(values[2]).encode(errors="backslashreplace").decode()
+            row = (*values[:2], topic, *values[3:], finding.why, self._now_ns)
+            database.execute(f"INSERT OR IGNORE INTO quarantine VALUES ({', '.join('?' * len(row))})", row)
+            database.execute("DELETE FROM batches WHERE first = ?", values[:1])
+
+    def _mend_table(self, database: sqlite3.Connection, table: str) -> None:
+        shape = shapes()[table]
+        for values, finding in list(faults(database, table)):
+            if table not in ("files", "file_topics"):
+                # Those two can be made again from the files.
+                self._lost.append(finding)
+            key = [values[shape.names.index(name)] for name in shape.key]
+            # Text that is none cannot be given as text.
+            given = [value.encode(errors="surrogateescape") if isinstance(value, str) else value for value in key]
+            casts = (f"CAST(? AS {'TEXT' if isinstance(value, str) else 'INTEGER'})" for value in key)
+            where = " AND ".join(f"{name} = {cast}" for name, cast in zip(shape.key, casts, strict=True))
+            if table == "cursors" and misfit(table, values) is None:
+                # Only what it had pending is not known any more; where it stands is.
+                database.execute(f"UPDATE cursors SET pending = ? WHERE {where}", (pack([]), *given))
+            else:
+                database.execute(f"DELETE FROM {table} WHERE {where}", given)
+
+    def _keep_numbers(self, database: sqlite3.Connection) -> None:
+        """What was lost keeps its numbers: none is given twice."""
+        last = max([database.execute(LAST).fetchone()[0] or 0, *(finding.last for finding in self._lost)])
+        if self._unread is not None and any(high > self._unread.known for _, high in self._unread.gaps):
+            # Of a batch that came last, perhaps only the beginning is known.
+            last += MAX_ROW_MESSAGES
+        fate = database.execute(
+            "SELECT max(coalesce((SELECT max(number) FROM fates), 0),"
+            " coalesce((SELECT max(last) FROM files WHERE kind = 'fates'), 0))"
+        ).fetchone()[0]
+        database.execute("BEGIN IMMEDIATE")
+        database.execute("INSERT OR REPLACE INTO meta VALUES ('last', ?)", (last,))
+        if not database.execute("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'fates'", (fate,)).rowcount:
+            database.execute("INSERT INTO sqlite_sequence VALUES ('fates', ?)", (fate,))
+        database.execute("COMMIT")
+
+
+def _can_be_asked(path: Path) -> bool:
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        try:
+            names = {name for (name,) in database.execute("SELECT name FROM sqlite_schema")}
+            database.execute("SELECT count(*) FROM meta")
+        except sqlite3.Error:
+            return False
+    return names >= shapes().keys()

@@ -1,0 +1,190 @@
+"""Salvage: the journal's list of the lake put right. What can be read of a damaged file becomes a new one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trunkline.journal.faults import MISRECORDED, lake_files, look_into_file, sealed_files, topic_shares, written_down
+from trunkline.journal.findings import Finding, Span
+
+if TYPE_CHECKING:
+    from trunkline.journal.lake import Sealed
+
+ASIDE = "damaged"
+"""The folder for what was replaced by what could be read of it."""
+
+
+class Salvage:
+    """The part of a repair that is about the lake. Afterwards `lost` and `aside` are what it has to tell."""
+
+    def __init__(self, folder: Path, now_ns: int) -> None:
+        self._folder = folder
+        self._now_ns = now_ns
+        self.lost: list[Finding] = []
+        self.aside: list[str] = []
+        self._gone: list[Finding] = []
+        """Files that are not where they should be. They may be found elsewhere."""
+
+    def run(self, database: sqlite3.Connection) -> None:
+        self._mend_files(database)
+        self._take_in_strangers(database)
+
+    def _mend_files(self, database: sqlite3.Connection) -> None:
+        shares = topic_shares(database)
+        for file in sealed_files(database)[0]:
+            if (finding := look_into_file(self._folder, file, shares)) is not None:
+                path = self._folder / file.path
+                if path.exists():
+                    self._take_in(database, path, file.kind, finding)
+                else:
+                    self._swap(database, file.path, None)
+                    self._gone.append(finding)
+
+    def _take_in_strangers(self, database: sqlite3.Connection) -> None:
+        """Files that lie in the lake, and that the journal has forgotten. The next start would remove them.
+
+        The newest first: what it was made of, and stands beside it, is not wanted again.
+        """
+        known = {path for (path,) in database.execute("SELECT path FROM files")}
+        strangers = [path for path in lake_files(self._folder) if self._name(path) not in known]
+        for path in sorted(strangers, key=lambda path: path.stat().st_mtime_ns, reverse=True):
+            kind = path.relative_to(self._folder).parts[0]
+            if self._is_wanted(database, path, kind):
+                self._take_in(database, path, kind, None)
+            else:
+                self._put_aside(path)
+                path.unlink()
+        there = {(file.first, file.last) for file in sealed_files(database)[0]}
+        self.lost += [finding for finding in self._gone if (finding.first, finding.last) not in there]
+
+    def _is_wanted(self, database: sqlite3.Connection, path: Path, kind: str) -> bool:
+        try:
+            _, first, last = written_down(path, kind)
+        except Exception:
+            # Whatever pyarrow makes of a damaged file. What can be read of it is found out later.
+            return True
+        overlaps = "SELECT count(*) FROM files WHERE kind = ? AND replaced_ns IS NULL AND first <= ? AND last >= ?"
+        if database.execute(overlaps, (kind, last, first)).fetchone()[0]:
+            return False
+        # A file that was about to be sealed when the process died: the journal has all of it still.
+        table, key, end = ("batches", "first", "last") if kind == "messages" else ("fates", "number", "number")
+        beside = f"SELECT count(*) FROM {table} WHERE {key} <= ? AND {end} >= ?"
+        return not database.execute(beside, (last, first)).fetchone()[0]
+
+    def _take_in(self, database: sqlite3.Connection, path: Path, kind: str, finding: Finding | None) -> None:
+        """Have the journal know a file again: as it is if it is whole, otherwise what can be read of it."""
+        import pyarrow as pa
+
+        from trunkline.journal import lake
+
+        saved: list[Span] = []
+        day = path.parent.name.removeprefix("date=")
+        whole = lake.Tally(kind)
+        expected = _rows_of(path)
+        for batch in _readable(path, kind, saved):
+            whole.add(pa.Table.from_batches([batch]))
+        name = self._name(path)
+        if whole.rows and whole.rows == expected and (finding is None or finding.why == MISRECORDED):
+            file = whole.file(name, day, path.stat().st_size, lake.checksum_of(path))
+            self._swap(database, name, lake.Sealed(file, whole.topics))
+            return
+        mended = lake.write(self._folder, kind, day, _readable(path, kind, []))
+        self._name_lost(path, kind, finding, saved, whole.rows, expected)
+        self._put_aside(path)
+        self._swap(database, name, mended)
+        path.unlink()
+
+    def _name_lost(
+        self, path: Path, kind: str, finding: Finding | None, saved: list[Span], rows: int, expected: int | None
+    ) -> None:
+        if rows == expected:
+            # The damage was somewhere between its rows.
+            return
+        of = "its" if expected is None else f"{expected:,}"
+        why = f"{finding.why if finding else 'it is damaged'}; {rows:,} of {of} rows saved"
+        name = self._name(path)
+        if kind != "messages":
+            self.lost.append(Finding(name, why))
+            return
+        # The name has the numbers, and no damage to the file reaches it.
+        first, last = (int(number) for number in path.stem.split("-")[:2])
+        for begin, end in [*saved, (last + 1, last)]:
+            if first < begin:
+                self.lost.append(Finding(name, why, first, begin - 1))
+            first = end + 1
+
+    def _swap(self, database: sqlite3.Connection, old: str, new: Sealed | None) -> None:
+        """At no moment does a file that is wanted count for nobody: the next start would remove it."""
+        from trunkline.journal import lake
+
+        database.execute("BEGIN IMMEDIATE")
+        database.execute("DELETE FROM files WHERE path = ?", (old,))
+        database.execute("DELETE FROM file_topics WHERE path = ?", (old,))
+        if new is not None:
+            lake.record(database, new)
+        database.execute("COMMIT")
+
+    def _put_aside(self, path: Path) -> None:
+        """Have the file in the folder `damaged`, too. The caller removes it where it is when nobody needs it there."""
+        store = self._folder / ASIDE
+        store.mkdir(exist_ok=True)
+        # Files of messages and of fates may have the same name.
+        kind = path.relative_to(self._folder).parts[0]
+        target = store / f"{self._now_ns}-{kind}-{path.name}"
+        try:
+            os.link(path, target)
+        except OSError:
+            # Not every file system can give a file two names.
+            shutil.copyfile(path, target)
+        self.aside.append(self._name(target))
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self._folder).as_posix()
+
+
+def _rows_of(path: Path) -> int | None:
+    """How many rows a file says it has."""
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as parquet:
+            return int(parquet.metadata.num_rows)
+    except Exception:
+        # Whatever pyarrow makes of a damaged file.
+        return None
+
+
+def _readable(path: Path, kind: str, saved: list[Span]) -> Iterator[Any]:
+    """The batches of a damaged file that are what was written, as far as can be told, and their numbers."""
+    import pyarrow.compute as pc
+
+    from trunkline.journal import lake
+
+    key = "seq" if kind == "messages" else "number"
+    needed = ("seq", "id", "topic", "timestamp_ns", "payload") if kind == "messages" else lake.SCHEMAS[kind].names
+    last = 0
+    for batch in _salvaged(lake.salvage(path)):
+        if not batch.num_rows or set(batch.schema.names) != set(lake.SCHEMAS[kind].names):
+            continue
+        if any(batch.column(name).null_count for name in needed):
+            continue
+        numbers = batch.column(key)
+        rising = pc.all(pc.greater(numbers[1:], numbers[:-1])).as_py()
+        if rising is False or numbers[0].as_py() <= last:
+            continue
+        last = numbers[-1].as_py()
+        saved.append((numbers[0].as_py(), last))
+        yield batch
+
+
+def _salvaged(batches: Iterable[Any]) -> Iterator[Any]:
+    try:
+        yield from batches
+    except Exception:
+        # Whatever pyarrow makes of a damaged file: what came before it is good.
+        return

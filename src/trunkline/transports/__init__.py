@@ -1,0 +1,1 @@
+"""Transports: thin shells that carry frames between a hub and its clients. Anybody can write one: see transport.py."""

@@ -1,0 +1,98 @@
+"""Both ends in one event loop: for an embedded hub, and for tests in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from trunkline.transports.transport import Accept, Frame, Listener, Peer, Receiver, Wire
+
+_listening: dict[str, Accept] = {}
+"""By URL. Of one process, as are the addresses of the kernel for the others."""
+
+
+class End:
+    """One end of a pair. What is sent arrives with the next turn of the event loop."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.other: End
+        self.receiver: Receiver
+        self._inbound: list[memoryview] = []
+        self._scheduled = False
+        self._paused = False
+        self._ended = False
+
+    def send(self, frames: Sequence[Frame]) -> None:
+        if not self._ended:
+            self.other.take([memoryview(b"".join(frame)) for frame in frames])
+
+    @property
+    def backlog(self) -> int:
+        return sum(map(len, self.other._inbound))
+
+    def take(self, frames: list[memoryview]) -> None:
+        self._inbound += frames
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._paused:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        self._scheduled = False
+        if self._paused or self._ended or not self._inbound:
+            return
+        frames, self._inbound = self._inbound, []
+        self.receiver.received(frames)
+        if not self.other._ended:
+            self.other.receiver.writable()
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._inbound:
+            self._schedule()
+
+    def close(self) -> None:
+        if not self._ended:
+            # After what was sent.
+            asyncio.get_running_loop().call_soon(self.abort)
+
+    def abort(self) -> None:
+        for end, why in ((self, "closed"), (self.other, "the other side closed the connection")):
+            if not end._ended:
+                end._hand_over()
+                end._ended = True
+                asyncio.get_running_loop().call_soon(end.receiver.lost, why)
+
+
+class _Listening:
+    def __init__(self, url: str) -> None:
+        self.address = url
+
+    async def aclose(self) -> None:
+        _listening.pop(self.address, None)
+
+
+class PairTransport:
+    """`pair:name`."""
+
+    async def connect(self, url: str, receiver: Callable[[Wire], Receiver], *, max_frame_bytes: int) -> Wire:
+        accept = _listening.get(url)
+        if accept is None:
+            raise ConnectionRefusedError(f"nobody listens at {url}")
+        here, there = End(Peer("local", url)), End(Peer("local", url))
+        here.other, there.other = there, here
+        there.receiver = accept(there)
+        here.receiver = receiver(here)
+        return here
+
+    async def listen(self, url: str, accept: Accept, *, max_frame_bytes: int) -> Listener:
+        if url in _listening:
+            raise OSError(f"somebody listens at {url} already")
+        _listening[url] = accept
+        return _Listening(url)

@@ -1,0 +1,486 @@
+"""The control protocol: JSON objects, told apart by `type`. What asks has an `id`; what answers has it in `re`.
+
+The types here are the protocol: its JSON Schema in docs/protocol is made from them. A field that a reader does not know
+is ignored, so fields may be added within a version; anything else needs a new one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from trunkline.errors import ProtocolError
+
+VERSIONS: Final = (1,)
+"""Those this Trunkline speaks, the best first."""
+
+
+class Control(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag=str.upper):
+    """Something that is said on a connection."""
+
+
+class Ask(Control, frozen=True, kw_only=True):
+    """Something that is answered."""
+
+    id: int
+
+
+class Answer(Control, frozen=True, kw_only=True):
+    re: int
+    """The `id` of what it answers."""
+
+
+# The beginning and the end
+
+
+class Hello(Ask, frozen=True, kw_only=True, tag="HELLO"):
+    """The first thing a client says."""
+
+    versions: list[int]
+    name: str
+    library: str = ""
+    token: str = ""
+    """Never the same twice: a hello that was overheard and is said again is refused."""
+
+
+class Welcome(Answer, frozen=True, kw_only=True, tag="WELCOME"):
+    version: int
+    hub: str
+    """The name of this run of the hub: another one after a restart."""
+    session: str
+    identity: str
+    """Who the transport says the client is."""
+    heartbeat_s: float
+    """Say something at least so often. Who is silent three times as long is gone."""
+    window: int
+    """How many messages on one topic may be on their way to the hub and not yet taken."""
+    max_frame_bytes: int
+    features: list[str] = []
+    """What the hub's broker offers beyond publish and subscribe."""
+
+
+class Goodbye(Control, frozen=True, kw_only=True, tag="GOODBYE"):
+    """The last thing either side says."""
+
+    reason: str = ""
+
+
+class Heartbeat(Control, frozen=True, kw_only=True, tag="HEARTBEAT"):
+    """Still here. With an `id` it is answered, after everything that was said before it."""
+
+    id: int = 0
+
+
+class Beat(Answer, frozen=True, kw_only=True, tag="BEAT"):
+    """The answer to a heartbeat: everything before it was taken up."""
+
+
+class Done(Answer, frozen=True, kw_only=True, tag="DONE"):
+    """It was done; `changed` if there was something to do."""
+
+    changed: bool = True
+
+
+class Error(Control, frozen=True, kw_only=True, tag="ERROR"):
+    """What went wrong. Without `re` it answers no message in particular."""
+
+    code: str
+    text: str
+    details: dict[str, Any] = {}
+    re: int = 0
+
+
+# Publishing
+
+
+class Topic(Ask, frozen=True, kw_only=True, tag="TOPIC"):
+    """A client is about to publish here: what must it know? Answered by TOPIC_INFO, now and whenever it changes."""
+
+    topic: str
+
+
+class TopicInfo(Control, frozen=True, kw_only=True, tag="TOPIC_INFO"):
+    topic: str
+    re: int = 0
+    heard: bool = False
+    """Whether anybody listens."""
+    confirm: bool = False
+    """Wait for TAKEN before a publish is done: a subscriber may refuse it, or it is stored first."""
+    durable: bool = False
+    channel: str | None = None
+    """The channel this topic belongs to, if any."""
+    schema: str | None = None
+    """The hash of its schema: messages that do not fit are not to be sent."""
+
+
+class Taken(Control, frozen=True, kw_only=True, tag="TAKEN"):
+    """Batches are with everybody who is to get them."""
+
+    runs: list[tuple[int, int, int]] = []
+    """First and last number of consecutive batches, and the number of the first message in them."""
+    failures: list[Failure] = []
+    """What a subscriber or the journal refused, of those batches."""
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    batch: int
+    index: int
+    """Which message of the batch; -1 for all of them."""
+    code: str
+    text: str
+    details: dict[str, Any] = {}
+
+
+class Withdraw(Control, frozen=True, kw_only=True, tag="WITHDRAW"):
+    """A publisher waits no longer: the batch is dropped where it still waits for room."""
+
+    batch: int
+    reason: str = ""
+
+
+# Subscribing
+
+
+class Subscribe(Ask, frozen=True, kw_only=True, tag="SUBSCRIBE"):
+    subscription: int
+    """A number the client chooses: deliveries carry it."""
+    pattern: str
+    name: str
+    credit: int
+    """So many messages may be sent; -1: as many as there are."""
+    capacity: int = 10_000
+    overflow: str = "block"
+    group: str | None = None
+    durable: bool = False
+    start: int | str = "end"
+    tap: bool = False
+    """It listens for the bus itself: nobody counts it as a subscriber unless it `hears`."""
+    hears: bool = True
+
+
+class Subscribed(Answer, frozen=True, kw_only=True, tag="SUBSCRIBED"):
+    subscription: int
+    kept: bool = False
+    """Whether the hub's journal wants to know what becomes of what this subscription gets."""
+
+
+class Unsubscribe(Ask, frozen=True, kw_only=True, tag="UNSUBSCRIBE"):
+    subscription: int
+
+
+class Stop(Control, frozen=True, kw_only=True, tag="STOP"):
+    """A member takes in nothing new: what it has not got goes to the others. It still says what became of the rest."""
+
+    subscription: int
+
+
+class Credit(Control, frozen=True, kw_only=True, tag="CREDIT"):
+    """So many messages more may be sent."""
+
+    subscription: int
+    messages: int
+
+
+class Ack(Control, frozen=True, kw_only=True, tag="ACK"):
+    """Delivered: ranges of message numbers, both ends included. Only members of groups and the durable say so."""
+
+    subscription: int
+    ranges: list[tuple[int, int]]
+
+
+class Nack(Control, frozen=True, kw_only=True, tag="NACK"):
+    """Not delivered: what became of it instead, `returned` if somebody else is to get it."""
+
+    subscription: int
+    seq: int
+    fate: str
+    reason: str = ""
+    attempts: int = 0
+    letter: str | None = None
+    """The dead letter, in base64 of its MessagePack."""
+
+
+class Dropped(Control, frozen=True, kw_only=True, tag="DROPPED"):
+    """The hub had no room for these, or their publisher gave up: they will not come."""
+
+    subscription: int
+    ranges: list[tuple[int, int]]
+    reason: str
+    """Each range is of messages on topics that the subscription matches; `count` of them in all."""
+    count: int
+
+
+class Link(Ask, frozen=True, kw_only=True, tag="LINK"):
+    """What matches the pattern also goes to whoever listens on the topic."""
+
+    pattern: str
+    topic: str
+
+
+class Unlink(Ask, frozen=True, kw_only=True, tag="UNLINK"):
+    pattern: str
+    topic: str
+
+
+# Who speaks what
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a producer lays its data out."""
+
+    policy: str = "RingBuffer"
+    capacity: int = 10
+    page_size: int = 4096
+
+
+class ProducerRegister(Ask, frozen=True, kw_only=True, tag="PRODUCER_REGISTER"):
+    channel: str
+    schema_hash: str = ""
+    schema_version: str = ""
+    config: Config = Config()
+    shm_name: str = ""
+    metadata: dict[str, Any] = {}
+
+
+class ProducerUnregister(Ask, frozen=True, kw_only=True, tag="PRODUCER_UNREGISTER"):
+    channel: str
+
+
+class ConsumerRegister(Ask, frozen=True, kw_only=True, tag="CONSUMER_REGISTER"):
+    channel: str
+    consumer_id: str
+    expected_schema_hash: str = ""
+    metadata: dict[str, Any] = {}
+
+
+class ConsumerUnregister(Ask, frozen=True, kw_only=True, tag="CONSUMER_UNREGISTER"):
+    channel: str
+    consumer_id: str
+
+
+class DiscoveryRequest(Ask, frozen=True, kw_only=True, tag="DISCOVERY_REQUEST"):
+    channel: str
+
+
+class PeerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A producer or a consumer of a channel."""
+
+    name: str
+    identity: str
+    status: str
+    """active, or suspected: not heard of for longer than it should be."""
+    since: float
+    config: Config | None = None
+    metadata: dict[str, Any] = {}
+
+
+class DiscoveryResponse(Answer, frozen=True, kw_only=True, tag="DISCOVERY_RESPONSE"):
+    channel: str
+    shm_name: str = ""
+    schema_hash: str = ""
+    schema_version: str = ""
+    status: str = "unknown"
+    """active, suspected, idle (a channel without a producer) or unknown."""
+    producers: list[PeerInfo] = []
+    consumers: list[PeerInfo] = []
+
+
+# Channels
+
+
+class Qos(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The contract of a channel, as far as the hub keeps it."""
+
+    priority: int = 50
+    durable: bool = False
+    overflow: str = "block"
+    max_age_s: float | None = None
+    max_bytes: int | None = None
+    max_messages: int | None = None
+    invalid: str = "refuse"
+    """What becomes of a message that breaks the schema: refuse, or dead_letter."""
+    group: str | None = None
+    """If given, consumers share the messages."""
+
+
+class ChannelCreate(Ask, frozen=True, kw_only=True, tag="CHANNEL_CREATE"):
+    channel: str
+    pattern: str = ""
+    """Which topics belong to it; by default the one with its name."""
+    schema_hash: str = ""
+    schema_version: str = ""
+    qos: Qos = Qos()
+    description: str = ""
+
+
+class ChannelDestroy(Ask, frozen=True, kw_only=True, tag="CHANNEL_DESTROY"):
+    channel: str
+
+
+class ChannelList(Ask, frozen=True, kw_only=True, tag="CHANNEL_LIST"):
+    pattern: str = ">"
+
+
+class ChannelDescribe(Ask, frozen=True, kw_only=True, tag="CHANNEL_DESCRIBE"):
+    channel: str
+
+
+class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    channel: str
+    pattern: str
+    owner: str
+    created: float
+    schema_hash: str = ""
+    schema_version: str = ""
+    qos: Qos = Qos()
+    description: str = ""
+    producers: list[PeerInfo] = []
+    consumers: list[PeerInfo] = []
+
+
+class Channels(Answer, frozen=True, kw_only=True, tag="CHANNELS"):
+    channels: list[ChannelInfo]
+
+
+class ChannelChanged(Control, frozen=True, kw_only=True, tag="CHANNEL_CHANGED"):
+    """Told to producers and consumers of a channel: somebody came or left, or it was destroyed."""
+
+    channel: str
+    event: str
+    name: str = ""
+
+
+# Schemas
+
+
+class SchemaPut(Ask, frozen=True, kw_only=True, tag="SCHEMA_PUT"):
+    name: str
+    schema: dict[str, Any]
+    version: str = ""
+    """By default the next that the change deserves."""
+    compatibility: str = ""
+    """none, backward, forward or full; by default as the schema had it before, backward for a new one."""
+
+
+class SchemaGet(Ask, frozen=True, kw_only=True, tag="SCHEMA_GET"):
+    name: str = ""
+    version: str = ""
+    """By default the last."""
+    hash: str = ""
+
+
+class SchemaList(Ask, frozen=True, kw_only=True, tag="SCHEMA_LIST"):
+    name: str = ""
+
+
+class SchemaInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    name: str
+    version: str
+    hash: str
+    compatibility: str
+    schema: dict[str, Any] = {}
+
+
+class Schemas(Answer, frozen=True, kw_only=True, tag="SCHEMAS"):
+    schemas: list[SchemaInfo]
+
+
+# Watching
+
+
+class Stats(Ask, frozen=True, kw_only=True, tag="STATS"):
+    pass
+
+
+class StatsAnswer(Answer, frozen=True, kw_only=True, tag="STATS_ANSWER"):
+    stats: dict[str, Any]
+
+
+class Trace(Ask, frozen=True, kw_only=True, tag="TRACE"):
+    """Have the hub tell what is said on connections whose client name fits; administrators only."""
+
+    on: bool = True
+    client: str = "*"
+
+
+class Traced(Control, frozen=True, kw_only=True, tag="TRACED"):
+    at: float
+    client: str
+    direction: str
+    what: dict[str, Any]
+
+
+FROM_CLIENT: Final = (
+    Hello,
+    Goodbye,
+    Heartbeat,
+    Topic,
+    Withdraw,
+    Subscribe,
+    Unsubscribe,
+    Stop,
+    Credit,
+    Ack,
+    Nack,
+    Link,
+    Unlink,
+    ProducerRegister,
+    ProducerUnregister,
+    ConsumerRegister,
+    ConsumerUnregister,
+    DiscoveryRequest,
+    ChannelCreate,
+    ChannelDestroy,
+    ChannelList,
+    ChannelDescribe,
+    SchemaPut,
+    SchemaGet,
+    SchemaList,
+    Stats,
+    Trace,
+)
+FROM_HUB: Final = (
+    Welcome,
+    Goodbye,
+    Heartbeat,
+    Beat,
+    Done,
+    Error,
+    TopicInfo,
+    Taken,
+    Subscribed,
+    Dropped,
+    DiscoveryResponse,
+    Channels,
+    ChannelChanged,
+    Schemas,
+    StatsAnswer,
+    Traced,
+)
+
+
+class _Reader:
+    """Reads one direction of the protocol."""
+
+    name: ClassVar[str]
+
+    def __init__(self, kinds: tuple[type[Control], ...]) -> None:
+        union: Any = kinds[0]
+        for kind in kinds[1:]:
+            union |= kind
+        self._decode = msgspec.json.Decoder(union).decode
+
+    def __call__(self, data: bytes | memoryview) -> Control:
+        """Raises ProtocolError, whatever the bytes."""
+        try:
+            read = self._decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ProtocolError("malformed", f"not a control message: {error}") from error
+        assert isinstance(read, Control)
+        return read
+
+
+read_from_client = _Reader(FROM_CLIENT)
+read_from_hub = _Reader(FROM_HUB)
+write = msgspec.json.Encoder().encode

@@ -1,0 +1,163 @@
+"""Frames: the unit of the wire. A stream of bytes is cut into frames, and a data frame into its head and its body.
+
+    frame   length of the rest (4 bytes, lowest first) · kind (1 byte) · the rest
+    CONTROL the rest is a JSON object: see control.py
+    PUBLISH, DELIVER
+            length of the head (2 bytes, lowest first) · head (a MessagePack array) · body (the columns of a batch)
+
+A transport that keeps the borders of what it carries, such as ZeroMQ, leaves the length out.
+"""
+
+from __future__ import annotations
+
+import enum
+from struct import Struct
+from typing import Any, Final
+
+import msgspec
+
+from trunkline.errors import ProtocolError
+from trunkline.message import NORMAL
+
+LENGTH: Final = Struct("<I")
+PREFIX: Final = Struct("<BH")
+MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
+MAX_HEAD_BYTES: Final = 0xFFFF
+
+
+class Kind(enum.IntEnum):
+    CONTROL = 1
+    PUBLISH = 2
+    DELIVER = 3
+
+
+CONTROL: Final = bytes([Kind.CONTROL])
+
+
+class PublishHead(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A batch on its way to the hub. All its messages share what is said here."""
+
+    number: int
+    """Counted up by the publisher: the hub says by this number what became of the batch."""
+    topic: str
+    count: int
+    priority: int = NORMAL
+    requires_ack: bool = False
+    ttl_s: float | None = None
+    again: bool = False
+    """Sent before, on a connection that ended: a durable topic may have it already."""
+
+
+class DeliverHead(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A batch on its way to a subscriber."""
+
+    subscription: int
+    first: int
+    """The number of its first message; the others follow without a gap, unless `seqs` has them all."""
+    topic: str
+    count: int
+    seqs: list[int] | None = None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_publish = msgspec.msgpack.Decoder(PublishHead).decode
+_decode_deliver = msgspec.msgpack.Decoder(DeliverHead).decode
+
+
+def control(data: bytes) -> bytes:
+    """A control frame, from its JSON."""
+    return CONTROL + data
+
+
+def publish(head: PublishHead, body: bytes) -> bytes:
+    return _start(Kind.PUBLISH, head) + body
+
+
+def deliver(head: DeliverHead, body: bytes | memoryview) -> tuple[bytes, bytes | memoryview]:
+    """A deliver frame in two parts: the body is the same for all who get it."""
+    return _start(Kind.DELIVER, head), body
+
+
+def _start(kind: Kind, head: Any) -> bytes:
+    data = _encode(head)
+    if len(data) > MAX_HEAD_BYTES:
+        raise ProtocolError(
+            "too_large", f"the head of a frame has {len(data):,} bytes, and may have {MAX_HEAD_BYTES:,}"
+        )
+    return PREFIX.pack(kind, len(data)) + data
+
+
+def open_publish(frame: memoryview) -> tuple[PublishHead, memoryview]:
+    """Raises ProtocolError for anything that is no such frame."""
+    data, body = _cut(frame)
+    try:
+        head = _decode_publish(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError("malformed", f"not the head of a publish frame: {error}") from error
+    if head.count < 1 or head.number < 0:
+        raise ProtocolError("malformed", "a publish frame with a number or a count that cannot be")
+    return head, body
+
+
+def open_deliver(frame: memoryview) -> tuple[DeliverHead, memoryview]:
+    """Raises ProtocolError for anything that is no such frame."""
+    data, body = _cut(frame)
+    try:
+        head = _decode_deliver(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError("malformed", f"not the head of a deliver frame: {error}") from error
+    if head.seqs is not None and len(head.seqs) != head.count:
+        raise ProtocolError("malformed", f"{len(head.seqs)} numbers for {head.count} messages")
+    return head, body
+
+
+def _cut(frame: memoryview) -> tuple[memoryview, memoryview]:
+    if len(frame) < PREFIX.size:
+        raise ProtocolError("malformed", "a data frame without a head")
+    size = PREFIX.unpack_from(frame)[1]
+    end = PREFIX.size + size
+    if len(frame) < end:
+        raise ProtocolError("malformed", "a data frame whose head is cut short")
+    return frame[PREFIX.size : end], frame[end:]
+
+
+class Splitter:
+    """Cuts a stream of bytes into frames."""
+
+    def __init__(self, max_bytes: int = MAX_FRAME_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self._parts: list[bytes] = []
+        self._have = 0
+        self._need = LENGTH.size
+
+    def feed(self, data: bytes) -> list[memoryview]:
+        """The frames that are complete now. Raises ProtocolError for one that is too large, or empty."""
+        if self._parts:
+            self._parts.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                # Joined once it is all there: a large frame comes in many pieces.
+                return []
+            data = b"".join(self._parts)
+            self._parts.clear()
+        frames: list[memoryview] = []
+        view = memoryview(data)
+        at, end = 0, len(data)
+        need = LENGTH.size
+        while end - at >= LENGTH.size:
+            (size,) = LENGTH.unpack_from(data, at)
+            if not 0 < size <= self.max_bytes:
+                raise ProtocolError(
+                    "too_large", f"a frame of {size:,} bytes: between 1 and {self.max_bytes:,} are allowed"
+                )
+            need = LENGTH.size + size
+            if end - at < need:
+                break
+            frames.append(view[at + LENGTH.size : at + need])
+            at += need
+            need = LENGTH.size
+        self._need = need
+        self._have = end - at
+        if self._have:
+            self._parts.append(data[at:] if at else data)
+        return frames
