@@ -12,14 +12,14 @@ from trunkline import hooks, journal
 PUBLIC = """
     Account Attempt Backpressure BackpressureTimeout BlockingBus BlockingStream Broker Bus BusClosed Cause
     CircuitOpen Closed Congested DeadLetter Delivery DuplicateName EncodeError Explanation Fate Feature Fields
-    Handler HandlerTimeout History HookFailed HubError HubRefused HubUnavailable InboxFull InvalidExpression
-    InvalidMessage InvalidPayload InvalidPriority InvalidSettings InvalidTopic InvalidTtl JournalDamaged
-    JournalError JournalLocked JournalUnusable MemoryBroker Message MessageExpired MessageTooLarge MessageType
-    MissingCorrelationId MissingExtra Nacked NotAcknowledged NotAllowed NotConfirmed NotHandled NotStored Orphan
-    Orphans Outcome Overflow PartlyRefused PayloadError Pipeline Priority ProtocolError RateLimited RecordingBroker
-    Refused Reject Replayed RequestError RequestFailed RequestTimeout Retry Rule SchemaBroken Settings Stats Stream
-    StreamClosed StreamEmpty Subscription ThreadDoor TrunklineError Unfinished UnknownHandler UnknownScheme
-    Unsupported UsageError World connect connect_blocking endpoint
+    Handler HandlerTimeout History HookFailed HubBroker HubError HubRefused HubUnavailable InboxFull
+    InvalidExpression InvalidMessage InvalidPayload InvalidPriority InvalidSettings InvalidTopic InvalidTtl
+    JournalDamaged JournalError JournalLocked JournalUnusable LinkSettings MemoryBroker Message MessageExpired
+    MessageTooLarge MessageType MissingCorrelationId MissingExtra Nacked NotAcknowledged NotAllowed NotConfirmed
+    NotHandled NotStored Orphan Orphans Outcome Overflow PartlyRefused PayloadError Pipeline Priority ProtocolError
+    RateLimited RecordingBroker Refused Reject Replayed RequestError RequestFailed RequestTimeout Retry Rule
+    SchemaBroken Settings Stats Stream StreamClosed StreamEmpty Subscription ThreadDoor TrunklineError Unfinished
+    UnknownHandler UnknownScheme Unsupported UsageError World connect connect_blocking endpoint
 """
 
 HOOKS = """

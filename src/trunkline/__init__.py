@@ -4,6 +4,8 @@ from trunkline import hooks as hooks
 from trunkline import journal as journal
 from trunkline.brokers.broker import Broker as Broker
 from trunkline.brokers.broker import Feature as Feature
+from trunkline.brokers.hub.broker import HubBroker as HubBroker
+from trunkline.brokers.hub.settings import LinkSettings as LinkSettings
 from trunkline.brokers.memory import MemoryBroker as MemoryBroker
 from trunkline.brokers.recording import RecordingBroker as RecordingBroker
 from trunkline.bus.blocking import BlockingBus as BlockingBus

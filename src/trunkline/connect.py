@@ -1,4 +1,4 @@
-"""From a URL to a bus: which scheme is served by which broker, in one table."""
+"""From a URL to a bus: which scheme is served by which broker, in one table; the others are those of a hub."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from trunkline.brokers.broker import Broker
+from trunkline.brokers.hub.broker import HubBroker
+from trunkline.brokers.hub.settings import LinkSettings
 from trunkline.brokers.memory import MemoryBroker
 from trunkline.bus.blocking import BlockingBus
 from trunkline.bus.bus import Bus
 from trunkline.clock import World
-from trunkline.errors import UnknownScheme, Unsupported
+from trunkline.errors import UnknownScheme, Unsupported, UsageError
 from trunkline.hooks.hook import Hook
+from trunkline.hub.embedded import Embedded
 from trunkline.journal.broker import JournalBroker
 from trunkline.journal.journal import Journal
 from trunkline.settings import Settings
+from trunkline.transports.table import TRANSPORTS
 
 Make = Callable[[str, World, Settings], Broker]
 
@@ -31,8 +35,14 @@ def connect(
     hooks: Iterable[Hook] = (),
     world: World | None = None,
     journal: str | Path | Journal | None = None,
+    link: LinkSettings | None = None,
+    embed: bool = False,
 ) -> Bus:
     """A bus on the broker at `url`, or on a broker of your own. Use it with `async with`.
+
+    `memory:` is inside this process; `unix:///run/x.sock`, `tcp://host:7420`, `zmq+ipc:///run/x`, `zmq+tcp://host:7421`
+    is a hub, to which `link` says how to behave. With `embed`, one is started in this process if none answers there;
+    it ends with this bus.
 
     `name` is the sender of what it publishes. Settings, unless given, come from TRUNKLINE_* variables, or from the
     broker if that is given. With a `journal`, a directory or one of your own, topics are durable.
@@ -40,19 +50,42 @@ def connect(
     if isinstance(url, Broker):
         return Bus(url, name=name, settings=settings, hooks=hooks)
     settings = settings or Settings.load()
-    make = SCHEMES.get(url.partition(":")[0]) if ":" in url else None
-    if make is None:
-        raise UnknownScheme(url, [f"{scheme}:" for scheme in SCHEMES])
-    if journal is not None:
-        broker: Broker = _with_journal(url, journal, world, settings)
-    else:
-        broker = make(url, world or World(), settings)
+    scheme = url.partition(":")[0] if ":" in url else ""
+    if scheme in SCHEMES:
+        if embed:
+            raise UsageError(f"{url} is inside this process: there is no hub to embed")
+        if journal is not None:
+            broker: Broker = _with_journal(journal, world, settings)
+        else:
+            broker = SCHEMES[scheme](url, world or World(), settings)
+        return Bus(broker, name=name, settings=settings, hooks=hooks, owns_broker=True)
+    if scheme not in TRANSPORTS:
+        raise UnknownScheme(url, [f"{known}:" for known in (*SCHEMES, *TRANSPORTS)])
+    return _at_hub(url, name, settings, hooks, world or World(), journal, link, embed=embed)
+
+
+def _at_hub(
+    url: str,
+    name: str,
+    settings: Settings,
+    hooks: Iterable[Hook],
+    world: World,
+    journal: str | Path | Journal | None,
+    link: LinkSettings | None,
+    *,
+    embed: bool,
+) -> Bus:
+    if not embed:
+        if journal is not None:
+            raise Unsupported(url, "a journal of its own: the one it has is where its hub runs")
+        broker = HubBroker(url, world, settings, client=name, link=link)
+        return Bus(broker, name=name, settings=settings, hooks=hooks, owns_broker=True)
+    inside = Embedded(url, lambda: _with_journal(journal, world, settings) if journal is not None else None, world)
+    broker = HubBroker(url, world, settings, client=name, link=link, embed=inside)
     return Bus(broker, name=name, settings=settings, hooks=hooks, owns_broker=True)
 
 
-def _with_journal(url: str, journal: str | Path | Journal, world: World | None, settings: Settings) -> JournalBroker:
-    if not url.startswith("memory:"):
-        raise Unsupported(url, "a journal of its own: the one it has is where its hub runs")
+def _with_journal(journal: str | Path | Journal, world: World | None, settings: Settings) -> JournalBroker:
     if isinstance(journal, Journal):
         return JournalBroker(journal, settings)
     return JournalBroker(Journal(journal, world=world), settings, owns_journal=True)
@@ -66,8 +99,13 @@ def connect_blocking(
     hooks: Iterable[Hook] = (),
     world: World | None = None,
     journal: str | Path | Journal | None = None,
+    link: LinkSettings | None = None,
+    embed: bool = False,
 ) -> BlockingBus:
     """The same bus for threads, scripts and notebooks: `with connect_blocking() as bus`."""
     return BlockingBus(
-        lambda: connect(url, name=name, settings=settings, hooks=hooks, world=world, journal=journal), name
+        lambda: connect(
+            url, name=name, settings=settings, hooks=hooks, world=world, journal=journal, link=link, embed=embed
+        ),
+        name,
     )

@@ -125,6 +125,11 @@ class Broker(abc.ABC):
         if feature not in self.features:
             raise Unsupported(self.name, feature.value)
 
+    def on_lost(self, tell: Callable[[Batch[Message], Exception], None]) -> None:
+        """Have somebody told of messages whose publisher did not wait, and that did not reach the broker."""
+        # Where a publish is with the broker when it returns, there are none.
+        return
+
     def lane(self, topic: str) -> Lane | None:
         """How a topic is published that is stored before it is handed out; None if it is not stored."""
         return None

@@ -53,6 +53,7 @@ class Outgoing:
         self._small = settings.history.max_payload_bytes
         self.refusals = Refusals()
         self.senders = Senders(name)
+        broker.on_lost(self._lost)
         self.total = 0
         self.unrouted = 0
         self.state = State.OPEN
@@ -163,6 +164,13 @@ class Outgoing:
         self.refusals.add(message.id, self._name, error, now_ns)
         if message.seq > 0 and (ledger := self._broker.roster.ledger) is not None:
             ledger.refused(message, self._name, f"{type(error).__name__}: {error}", now_ns)
+
+    def _lost(self, messages: Batch, error: Exception) -> None:
+        """What a publisher did not wait for, and did not arrive."""
+        for message in messages:
+            # Other buses may share the way out.
+            if self.history.find(message.id) is message or message.sender == self._name:
+                self.refuse(message, error)
 
     async def _accept(self, batch: Batch) -> None:
         failures: list[tuple[Message, Exception]] = []

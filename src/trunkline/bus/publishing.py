@@ -13,7 +13,7 @@ from trunkline.bus.outgoing import Outgoing
 from trunkline.bus.pipeline import Pipeline
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.route import Route, offer
-from trunkline.errors import PartlyRefused, Refused
+from trunkline.errors import HubError, PartlyRefused, Refused
 from trunkline.hooks.hook import Hook
 from trunkline.message import Fields, Message, MessageType
 from trunkline.settings import Settings
@@ -133,7 +133,7 @@ class Publishing:
         out = self._out
         try:
             failures = await lane.put(message)
-        except Refused as error:
+        except (Refused, HubError) as error:
             out.refuse(message, error)
             raise
         out.total += 1
@@ -200,6 +200,10 @@ class Publishing:
         except PartlyRefused as error:
             for message, why in error.refused:
                 out.refuse(message, why)
+            raise
+        except HubError as error:
+            for message in batch:
+                out.refuse(message, error)
             raise
         except Refused as error:
             for message in batch:

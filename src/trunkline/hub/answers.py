@@ -109,6 +109,7 @@ class Answers:
             )
             session.end("too many connections")
             return None
+        session.origin = said.origin
         session.name = said.name[:255] or session.wire.peer.address
         log.info("%s is here: %s, %s", session.name, session.identity, session.wire.peer.address)
         return control.Welcome(

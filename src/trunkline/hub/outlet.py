@@ -212,7 +212,14 @@ class Outlet:
         self.dropped += piece.count
         self._client.tell_dropped(
             Dropped(
-                subscription=self.subscription, ranges=[(piece.first, piece.last)], reason=reason, count=piece.count
+                subscription=self.subscription,
+                ranges=[(piece.first, piece.last)],
+                reason=reason,
+                topic=piece.parcel.topic,
+                count=piece.count,
+                origin=piece.parcel.origin,
+                position=piece.position,
+                priority=piece.priority,
             )
         )
         if self.overflow is Overflow.BLOCK if waits is None else waits:

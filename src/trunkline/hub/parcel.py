@@ -17,15 +17,30 @@ class Publisher(Protocol):
 
 
 class Parcel:
-    __slots__ = ("again", "body", "count", "failures", "first", "number", "priority", "publisher", "topic", "waiting")
+    __slots__ = (
+        "again",
+        "body",
+        "count",
+        "failures",
+        "first",
+        "number",
+        "origin",
+        "position",
+        "priority",
+        "publisher",
+        "topic",
+        "waiting",
+    )
 
-    def __init__(self, publisher: Publisher | None, head: PublishHead, body: bytes) -> None:
+    def __init__(self, publisher: Publisher | None, head: PublishHead, body: bytes, origin: int = 0) -> None:
         self.publisher = publisher
         self.number = head.number
         self.topic = head.topic
         self.count = head.count
         self.priority = head.priority
         self.again = head.again
+        self.origin = origin
+        self.position = head.position
         self.body = body
         self.first = 0
         """The number of its first message; 0 while it has none."""
@@ -74,6 +89,11 @@ class Piece:
     @property
     def last(self) -> int:
         return self.first + self.count - 1
+
+    @property
+    def position(self) -> int:
+        """How many messages its publisher has published on its topic before."""
+        return self.parcel.position + self.first - self.parcel.first
 
     def split(self, count: int) -> tuple[Piece, Piece]:
         """The first so many messages, and the others."""

@@ -30,6 +30,7 @@ class Session:
         self.identity = wire.peer.identity
         self.name = ""
         """What the client calls itself; empty until it has said hello."""
+        self.origin = 0
         self.outlets: dict[int, Outlet] = {}
         self.members: dict[int, Member] = {}
         self.links: list[tuple[str, str]] = []
@@ -110,7 +111,7 @@ class Session:
         if head.number <= self._last_number:
             raise ProtocolError("out_of_order", f"batch {head.number} after batch {self._last_number}")
         self._last_number = head.number
-        parcel = Parcel(self, head, bytes(body))
+        parcel = Parcel(self, head, bytes(body), self.origin)
         self._pending[head.number] = parcel
         self._pending_bytes += len(body)
         self.published += head.count
@@ -186,7 +187,17 @@ class Session:
         return self._out_bytes + self.wire.backlog > HIGH_BYTES
 
     def deliver(self, subscription: int, piece: Piece) -> None:
-        head = DeliverHead(subscription, piece.first, piece.parcel.topic, piece.count)
+        parcel = piece.parcel
+        head = DeliverHead(
+            subscription,
+            piece.first,
+            parcel.topic,
+            piece.count,
+            None,
+            parcel.origin,
+            piece.position,
+            parcel.priority,
+        )
         self.delivered += piece.count
         self._put(frames.deliver(head, piece.body))
 

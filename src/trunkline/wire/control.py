@@ -40,6 +40,8 @@ class Hello(Ask, frozen=True, kw_only=True, tag="HELLO"):
     versions: list[int]
     name: str
     library: str = ""
+    origin: int = 0
+    """A number by which the client is known again, chosen by chance; the same over reconnections."""
     token: str = ""
     """Never the same twice: a hello that was overheard and is said again is refused."""
 
@@ -207,8 +209,11 @@ class Dropped(Control, frozen=True, kw_only=True, tag="DROPPED"):
     subscription: int
     ranges: list[tuple[int, int]]
     reason: str
-    """Each range is of messages on topics that the subscription matches; `count` of them in all."""
+    topic: str
     count: int
+    origin: int = 0
+    position: int = 0
+    priority: int = 50
 
 
 class Link(Ask, frozen=True, kw_only=True, tag="LINK"):

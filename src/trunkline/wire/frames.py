@@ -46,6 +46,8 @@ class PublishHead(msgspec.Struct, frozen=True, gc=False, array_like=True):
     ttl_s: float | None = None
     again: bool = False
     """Sent before, on a connection that ended: a durable topic may have it already."""
+    position: int = 0
+    """How many messages of this priority this client has published on this topic before: it shows what is missing."""
 
 
 class DeliverHead(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -57,6 +59,10 @@ class DeliverHead(msgspec.Struct, frozen=True, gc=False, array_like=True):
     topic: str
     count: int
     seqs: list[int] | None = None
+    origin: int = 0
+    """Which client published it: the number it gave itself. 0 if nobody counts along."""
+    position: int = 0
+    priority: int = NORMAL
 
 
 _encode = msgspec.msgpack.Encoder().encode

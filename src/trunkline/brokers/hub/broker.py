@@ -1,4 +1,4 @@
-"""The hub as a broker: the face over connection, outbox and feeds."""
+"""The hub as a broker: the same face as the one in memory, over a connection to another process."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from collections.abc import Sequence as Batch
 from msgspec.structs import replace
 
 from trunkline.brokers.broker import UNNUMBERED, Broker, Feature
-from trunkline.brokers.hub.connection import Connection
+from trunkline.brokers.hub.connection import Embedded
 from trunkline.brokers.hub.feed import Feed, InboxFeed, MemberFeed, TapFeed
-from trunkline.brokers.hub.outbox import HubLane, Outbox
+from trunkline.brokers.hub.outbox import HubLane
 from trunkline.brokers.hub.settings import LinkSettings
-from trunkline.clock import Sequence, World
+from trunkline.brokers.hub.uplink import Uplink
+from trunkline.clock import World
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.route import Take
 from trunkline.delivery.stream import Stream
-from trunkline.errors import HubError, PartlyRefused, StreamClosed
+from trunkline.errors import PartlyRefused, StreamClosed
 from trunkline.message import Message
 from trunkline.settings import Settings
 from trunkline.topic import validate_pattern, validate_topic
-from trunkline.wire import control
-from trunkline.wire.frames import DeliverHead
 
 
 class HubStream(Stream):
@@ -41,17 +40,8 @@ class HubStream(Stream):
             self.feed.stop()
 
 
-class Numbers(Sequence):
-    """What the hub has numbered, as far as it is known here. It gives no numbers itself."""
-
-    def next(self) -> int:
-        return UNNUMBERED
-
-
 class HubBroker(Broker):
     name = "hub"
-    features = frozenset(Feature)
-    """What the hub offers, once it has said so; all of it before that."""
 
     def __init__(
         self,
@@ -61,22 +51,29 @@ class HubBroker(Broker):
         *,
         client: str = "bus",
         link: LinkSettings | None = None,
+        embed: Embedded | None = None,
     ) -> None:
         super().__init__(world, settings)
         self.url = url
-        self.sequence = Numbers()
-        self.connection = Connection(url, client, self.world, link or LinkSettings())
-        self.outbox = Outbox(self.connection, self.settings, self.sequence)
-        self.lanes: Mapping[str, HubLane] = self.outbox.lanes
-        self._feeds: dict[int, Feed] = {}
-        self._feed_of: dict[str, InboxFeed] = {}
+        self.uplink = Uplink.shared(url, client, self.world, self.settings, link or LinkSettings())
+        self.uplink.users += 1
+        self.connection = self.uplink.connection
+        if embed is not None:
+            self.connection.embedded = embed
+        self.sequence = self.uplink.numbers
+        self.lanes: Mapping[str, HubLane] = self.uplink.outbox.lanes
+        self._feeds: dict[str, InboxFeed] = {}
+        self._taps: list[Feed] = []
         self._links: set[tuple[str, str]] = set()
-        self._numbers = 0
         self._closed = False
-        self.connection.deliver = self._deliver
-        self.connection.heard[control.Dropped] = self._dropped
-        # Subscriptions first: what is published by itself must be seen.
-        self.connection.users += [self, self.outbox]
+
+    @property
+    def features(self) -> frozenset[Feature]:  # type: ignore[override]
+        """What the hub offers, once it has said so; all there is before that."""
+        welcome = self.connection.welcome
+        if welcome is None:
+            return frozenset(Feature)
+        return frozenset(feature for feature in Feature if feature.value in welcome.features)
 
     # Publishing
 
@@ -86,9 +83,10 @@ class HubBroker(Broker):
         lane = self.lane(batch[0].topic)
         # Numbers are set in place: only the bus may say that nobody else holds them.
         own = batch if batch[0].seq == UNNUMBERED else [replace(message, seq=UNNUMBERED) for message in batch]
-        self.outbox.send_turns()
+        # A batch is of one kind: it travels apart from what was published before and after it.
+        self.uplink.outbox.send_topic(lane.topic)
         failures = await lane.put_many(own, alike=False)
-        self.outbox.send_turns()
+        self.uplink.outbox.send_topic(lane.topic)
         if failures:
             raise failures[0][1] if len(batch) == 1 else PartlyRefused(failures, len(batch))
 
@@ -96,14 +94,17 @@ class HubBroker(Broker):
         if self._closed:
             raise StreamClosed(f"the {self.name} broker")
         lane = self.lanes.get(topic)
-        return lane if lane is not None else self.outbox.lane(validate_topic(topic))
+        return lane if lane is not None else self.uplink.outbox.lane(validate_topic(topic))
 
     async def flush(self) -> None:
-        await self.outbox.flush()
+        await self.uplink.outbox.flush()
 
     def heard(self, topic: str) -> bool:
         lane = self.lanes.get(topic)
         return True if lane is None else lane.heard
+
+    def on_lost(self, tell: Callable[[Batch[Message], Exception], None]) -> None:
+        self.uplink.outbox.on_lost.append(tell)
 
     # Subscribing
 
@@ -115,85 +116,47 @@ class HubBroker(Broker):
         validate_pattern(pattern)
         inbox, stream = self.roster.join(pattern, delivery, self._leave, HubStream)
         assert isinstance(stream, HubStream)
-        self._numbers += 1
         shared = delivery.group is not None or delivery.durable
         if shared:
             # Others get some of it, and what comes again has an old number.
             stream.keep_exact()
-        feed = (MemberFeed if shared else InboxFeed)(self.connection, self._numbers, inbox, delivery)
-        stream.feed = feed
-        self._feed_of[inbox.name] = feed
-        self._add(feed)
+        kind = MemberFeed if shared else InboxFeed
+        feed = stream.feed = kind(self.connection, self.uplink.number(), inbox, delivery)
+        self._feeds[inbox.name] = feed
+        self.uplink.add(feed)
         return stream
 
     def tap(self, pattern: str, take: Take, *, hears: bool = True) -> Callable[[], None]:
-        self._numbers += 1
-        feed = TapFeed(self.connection, self._numbers, validate_pattern(pattern), take, hears)
-        self._add(feed)
+        feed = TapFeed(self.connection, self.uplink.number(), validate_pattern(pattern), take, hears)
+        self._taps.append(feed)
+        self.uplink.add(feed)
 
         def stop() -> None:
-            self._remove(feed)
+            self.uplink.remove(feed)
 
         return stop
-
-    def _add(self, feed: Feed) -> None:
-        self._feeds[feed.number] = feed
-        feed.open()
-
-    def _remove(self, feed: Feed) -> None:
-        self._feeds.pop(feed.number, None)
-        feed.close()
 
     def _leave(self, inbox: Inbox) -> None:
         if inbox.gone:
             return
-        feed = self._feed_of.pop(inbox.name)
+        feed = self._feeds.pop(inbox.name)
         self.roster.part(inbox)
-        self._remove(feed)
+        self.uplink.remove(feed)
 
     def link(self, pattern: str, topic: str) -> bool:
-        if (pattern, topic) in self._links:
+        key = (validate_pattern(pattern), validate_topic(topic))
+        if key in self._links:
             return False
-        validate_pattern(pattern)
-        validate_topic(topic)
-        self._links.add((pattern, topic))
-        self._ask_soon(lambda number: control.Link(id=number, pattern=pattern, topic=topic))
+        self._links.add(key)
+        self.uplink.link(pattern, topic)
         return True
 
     def unlink(self, pattern: str, topic: str) -> bool:
         if (pattern, topic) not in self._links:
             return False
         self._links.remove((pattern, topic))
-        self._ask_soon(lambda number: control.Unlink(id=number, pattern=pattern, topic=topic))
+        self.uplink.unlink(pattern, topic)
         return True
-
-    def _ask_soon(self, make: Callable[[int], control.Ask]) -> None:
-        if self.connection.welcome is not None:
-            answer = self.connection.ask_soon(make)
-            answer.add_done_callback(lambda done: done.cancelled() or done.exception())
-
-    # What the hub says
-
-    def _deliver(self, head: DeliverHead, body: memoryview) -> None:
-        feed = self._feeds.get(head.subscription)
-        if feed is not None:
-            feed.take(head, body)
-
-    def _dropped(self, said: control.Dropped) -> None:
-        feed = self._feeds.get(said.subscription)
-        if feed is not None:
-            feed.dropped(said)
-
-    def live(self, welcome: control.Welcome) -> None:
-        self.features = frozenset(feature for feature in Feature if feature.value in welcome.features)
-        for feed in self._feeds.values():
-            feed.open()
-        for pattern, topic in self._links:
-            self._ask_soon(lambda number, p=pattern, t=topic: control.Link(id=number, pattern=p, topic=t))  # type: ignore[misc]
-
-    def lost(self) -> None:
-        for feed in self._feeds.values():
-            feed.lost()
 
     # The end
 
@@ -203,13 +166,8 @@ class HubBroker(Broker):
         self._closed = True
         for inbox in self.roster:
             self._leave(inbox)
-        for feed in list(self._feeds.values()):
-            self._remove(feed)
-        try:
-            if self.connection.welcome is not None:
-                await self.outbox.flush()
-        except HubError:
-            # What could not be sent is told to those who wait for it.
-            pass
-        self.outbox.close()
-        await self.connection.aclose()
+        for feed in self._taps:
+            self.uplink.remove(feed)
+        for pattern, topic in self._links:
+            self.uplink.unlink(pattern, topic)
+        await self.uplink.release()

@@ -32,6 +32,14 @@ class State(enum.Enum):
     CLOSED = enum.auto()
 
 
+class Embedded(Protocol):
+    """A hub that can be started in this process."""
+
+    async def start(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
 class User(Protocol):
     """A part of the client that lives on the connection."""
 
@@ -48,6 +56,8 @@ class Connection:
         self.name = name
         self.world = world
         self.settings = settings
+        self.origin = world.random.getrandbits(52) + 1
+        """By this number subscribers tell what this client publishes from what others do."""
         self.state = State.NEW
         self.welcome: control.Welcome | None = None
         self.users: list[User] = []
@@ -58,6 +68,8 @@ class Connection:
         self.connects = 0
         self.malformed = 0
         self.last_failure = ""
+        self.embedded: Embedded | None = None
+        """Starts a hub in this process, if nobody answers."""
         self._wire: Wire | None = None
         self._task: asyncio.Task[None] | None = None
         self._asked = 0
@@ -71,6 +83,11 @@ class Connection:
         self._refused: HubRefused | None = None
         self.bytes_out = 0
         self.bytes_in = 0
+
+    @property
+    def live(self) -> bool:
+        """Whether there is a hub that has said welcome."""
+        return self.state is State.LIVE
 
     # Life
 
@@ -110,6 +127,8 @@ class Connection:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._fail_all(HubUnavailable(self.url, "the connection was closed"))
+        if self.embedded is not None:
+            await self.embedded.aclose()
 
     async def _run(self) -> None:
         pause_s = self.settings.backoff_s
@@ -125,7 +144,7 @@ class Connection:
             pause_s = min(self.settings.max_backoff_s, 2 * pause_s)
 
     def _note_failure(self, error: Exception) -> None:
-        text = str(error) or type(error).__name__
+        text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
         if text != self.last_failure:
             # Once, not at every attempt.
             log.warning("no hub at %s: %s; trying again", self.url, text)
@@ -140,16 +159,20 @@ class Connection:
     async def _connect(self) -> None:
         self._ended = asyncio.Event()
         async with asyncio.timeout(self.settings.connect_s):
-            wire = await transport_for(self.url).connect(
-                self.url, lambda _: self, max_frame_bytes=self.settings.max_frame_bytes
-            )
-            self._wire = wire
+            try:
+                self._wire = await self._reach()
+            except OSError:
+                if self.embedded is None:
+                    raise
+                await self.embedded.start()
+                self._wire = await self._reach()
             answer = await self._ask(
                 control.Hello(
                     id=self._next_id(),
                     versions=list(VERSIONS),
                     name=self.name,
                     library="trunkline",
+                    origin=self.origin,
                     token=self.world.uuid7(),
                 )
             )
@@ -167,6 +190,11 @@ class Connection:
         for waiter in waiting:
             if not waiter.done():
                 waiter.set_result(None)
+
+    async def _reach(self) -> Wire:
+        return await transport_for(self.url).connect(
+            self.url, lambda _: self, max_frame_bytes=self.settings.max_frame_bytes
+        )
 
     async def _stay(self) -> None:
         """Until the connection ends: say something now and then, and notice when the hub is silent."""

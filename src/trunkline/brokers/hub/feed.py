@@ -11,6 +11,7 @@ from typing import Any
 
 from trunkline import columns
 from trunkline.brokers.hub.connection import Connection, State
+from trunkline.brokers.hub.places import Places
 from trunkline.delivery.deadletters import Attempt, DeadLetter
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox, Overflow
@@ -39,10 +40,17 @@ class Feed:
         self.connection = connection
         self.number = number
         self.pattern = pattern
-        self.opening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the hub has confirmed it for the first time."""
-        self.opening.add_done_callback(_retrieve)
         self.closed = False
+        self._opening: asyncio.Future[None] | None = None
+
+    @property
+    def opening(self) -> asyncio.Future[None]:
+        """Done when the hub has confirmed it for the first time."""
+        if self._opening is None:
+            # Not before: a bus may be made before its event loop runs.
+            self._opening = asyncio.get_running_loop().create_future()
+            self._opening.add_done_callback(_retrieve)
+        return self._opening
 
     def request(self, number: int) -> control.Subscribe:
         raise NotImplementedError
@@ -52,7 +60,6 @@ class Feed:
 
     def open(self) -> None:
         """Say to the hub what is wanted, if there is one; otherwise when there is."""
-        self.connection.open()
         if self.connection.state is State.LIVE and not self.closed:
             self.connection.ask_soon(self.request).add_done_callback(self._opened)
 
@@ -74,8 +81,8 @@ class Feed:
         if self.closed:
             return
         self.closed = True
-        if not self.opening.done():
-            self.opening.cancel()
+        if self._opening is not None and not self._opening.done():
+            self._opening.cancel()
         if self.connection.state is State.LIVE:
             number = self.number
             answer = self.connection.ask_soon(lambda asked: control.Unsubscribe(id=asked, subscription=number))
@@ -131,7 +138,14 @@ class InboxFeed(Feed):
         self._outstanding = 0
         """Credit that the hub has, and has not used."""
         self._check: asyncio.TimerHandle | None = None
+        self._places = Places()
+        self.missed = 0
+        """Published while this was subscribed, and never arrived: the hub or the connection was down."""
         inbox.dry = self.top_up
+
+    def open(self) -> None:
+        self.connection.open()
+        super().open()
 
     def request(self, number: int) -> control.Subscribe:
         inbox, delivery = self.inbox, self._delivery
@@ -152,6 +166,8 @@ class InboxFeed(Feed):
     def take(self, head: DeliverHead, body: memoryview) -> None:
         if self.closed:
             return
+        if missing := self._places.passed(head.origin, head.topic, head.priority, head.position, head.count):
+            self._miss(missing, head.topic)
         messages = _read(head, body, self.connection)
         self._outstanding -= head.count
         if messages:
@@ -193,7 +209,15 @@ class InboxFeed(Feed):
         self._check = None
         self.top_up()
 
+    def _miss(self, count: int, topic: str) -> None:
+        log.warning("%s misses %d messages on %s: the hub or the connection was down", self.inbox.name, count, topic)
+        self.missed += count
+        self.inbox.accepted += count
+        self.inbox.settled[Fate.DROPPED] += count
+
     def dropped(self, said: control.Dropped) -> None:
+        if missing := self._places.passed(said.origin, said.topic, said.priority, said.position, said.count):
+            self._miss(missing, said.topic)
         inbox = self.inbox
         now_ns = inbox.time_ns()
         inbox.accepted += said.count

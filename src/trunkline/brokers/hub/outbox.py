@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from itertools import count, repeat
 from typing import Any
 
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from trunkline import columns
 from trunkline.brokers.hub.connection import Connection, State
@@ -22,7 +22,7 @@ from trunkline.brokers.turn import Failures, Owner, Turn
 from trunkline.clock import Sequence as Numbers
 from trunkline.errors import (
     BackpressureTimeout,
-    HubError,
+    HubRefused,
     InboxFull,
     NotAllowed,
     NotConfirmed,
@@ -76,7 +76,19 @@ class Sent:
 class HubLane:
     """The way in for one topic."""
 
-    __slots__ = ("_outbox", "confirm", "durable", "heard", "in_flight", "info", "line", "swift", "topic", "turn")
+    __slots__ = (
+        "_outbox",
+        "confirm",
+        "durable",
+        "heard",
+        "in_flight",
+        "info",
+        "line",
+        "published",
+        "swift",
+        "topic",
+        "turn",
+    )
 
     def __init__(self, outbox: Outbox, topic: str) -> None:
         self._outbox = outbox
@@ -90,6 +102,8 @@ class HubLane:
         """Whether a publish need not wait: the topic is known, plain, and nobody stands in line."""
         self.in_flight = 0
         """Messages that the hub has not taken."""
+        self.published: dict[int, int] = {}
+        """Messages so far, by priority."""
         self.line: deque[asyncio.Future[None]] = deque()
         """Who waits for room."""
 
@@ -218,8 +232,8 @@ class Outbox:
     async def _inform(self, lane: HubLane) -> None:
         try:
             await self._connection.ask(lambda number: control.Topic(id=number, topic=lane.topic))
-        except HubError as error:
-            raise _refusal(getattr(error, "code", ""), str(error), {}, self._connection.url) from error
+        except HubRefused as error:
+            raise _refusal(error.code, error.text, error.details) from error
 
     async def _room(self, lane: HubLane) -> None:
         if lane.in_flight < self.window and not lane.line and self._connection.backlog < HIGH_BYTES:
@@ -274,6 +288,11 @@ class Outbox:
             self.send_turn(turn)
         self._connection.flush()
 
+    def send_topic(self, topic: str) -> None:
+        """What was published there so far."""
+        if (turn := self.turn.get(topic)) is not None:
+            self.send_turn(turn)
+
     def send_turn(self, turn: Turn) -> None:
         if self.turn.get(turn.topic) is turn:
             del self.turn[turn.topic]
@@ -295,7 +314,17 @@ class Outbox:
         messages = turn.messages
         first = messages[0]
         self._number += 1
-        head = PublishHead(self._number, turn.topic, len(messages), first.priority, first.requires_ack, first.ttl_s)
+        head = PublishHead(
+            self._number,
+            turn.topic,
+            len(messages),
+            first.priority,
+            first.requires_ack,
+            first.ttl_s,
+            False,
+            lane.published.get(first.priority, 0),
+        )
+        lane.published[first.priority] = head.position + head.count
         times = [message.timestamp_ns for message in messages]
         body = columns.encode(messages, times, plain=turn.plain, alike=turn.alike)
         sent = Sent(self._number, lane, turn, frames.publish(head, body))
@@ -344,10 +373,10 @@ class Outbox:
             return
         whole = next((failure for failure in failures if failure.index < 0), None)
         if whole is not None:
-            self._fail(turn, lambda: _refusal(whole.code, whole.text, whole.details, self._connection.url))
+            self._fail(turn, lambda: _refusal(whole.code, whole.text, whole.details))
             return
         found: Failures = [
-            (messages[each.index], _refusal(each.code, each.text, each.details, self._connection.url))
+            (messages[each.index], _refusal(each.code, each.text, each.details))
             for each in failures
             if each.index < len(messages)
         ]
@@ -399,10 +428,7 @@ class Outbox:
         for batch in sent.values():
             if batch.lane.durable:
                 head, body = frames.open_publish(memoryview(batch.frame))
-                again = PublishHead(
-                    head.number, head.topic, head.count, head.priority, head.requires_ack, head.ttl_s, True
-                )
-                batch.frame = frames.publish(again, bytes(body))
+                batch.frame = frames.publish(replace(head, again=True), bytes(body))
                 self._unsent.append(batch)
                 continue
             lost += batch.size
@@ -440,7 +466,7 @@ def _parts(turn: Turn) -> list[Turn]:
     return parts
 
 
-def _refusal(code: str, text: str, details: dict[str, Any], url: str) -> Refused:
+def _refusal(code: str, text: str, details: dict[str, Any]) -> Refused:
     """What the hub said, as the error that it would be in one process."""
     match code:
         case "inbox_full":

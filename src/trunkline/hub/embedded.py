@@ -1,0 +1,39 @@
+"""An embedded hub: started in this process by a client that found none, and gone with it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from trunkline.brokers.broker import Broker
+from trunkline.clock import World
+from trunkline.hub.hub import Hub
+
+log = logging.getLogger("trunkline.hub")
+
+
+class Embedded:
+    """Call it to have a hub at `url`. Another process may be quicker: then that one is it."""
+
+    def __init__(self, url: str, engine: Callable[[], Broker | None], world: World) -> None:
+        self._url = url
+        self._engine = engine
+        self._world = world
+        self._hub: Hub | None = None
+
+    async def start(self) -> None:
+        if self._hub is not None:
+            return
+        hub = Hub(self._engine(), world=self._world)
+        try:
+            await hub.listen(self._url)
+        except OSError as error:
+            await hub.aclose()
+            log.info("no hub was started at %s: %s", self._url, error)
+            return
+        self._hub = hub
+
+    async def aclose(self) -> None:
+        if self._hub is not None:
+            hub, self._hub = self._hub, None
+            await hub.aclose()
