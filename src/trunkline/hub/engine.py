@@ -45,6 +45,10 @@ class Engine:
         messages = self._open(parcel)
         if messages is None:
             return
+        if parcel.again and (known := self.broker.find(messages[0].id)) is not None:
+            # A batch is stored whole or not at all: it was, before the connection ended.
+            parcel.first = known.seq
+            return
         for message in messages:
             force_setattr(message, "seq", UNNUMBERED)
         parcel.waiting += 1

@@ -8,8 +8,8 @@ from trunkline.settings import Group
 class Limits(Group, frozen=True, kw_only=True):
     """What one client may use. Who publishes faster than `messages_per_s` is read more slowly, and loses nothing."""
 
-    connections: int = 1000
-    subscriptions: int = 10_000
+    connections: int = 10_000
+    subscriptions: int = 100_000
     topics: int = 100_000
     pending_bytes: int = 64 * 1024 * 1024
     """Of batches that wait for a subscriber. Beyond it, the client is not read from until some of them are taken."""

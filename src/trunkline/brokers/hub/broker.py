@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Batch
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -23,6 +24,7 @@ from trunkline.errors import PartlyRefused, StreamClosed
 from trunkline.message import Message
 from trunkline.settings import Settings
 from trunkline.topic import validate_pattern, validate_topic
+from trunkline.wire import control
 
 
 class HubStream(Stream):
@@ -157,6 +159,14 @@ class HubBroker(Broker):
         self._links.remove((pattern, topic))
         self.uplink.unlink(pattern, topic)
         return True
+
+    # Watching
+
+    async def hub_stats(self) -> dict[str, Any]:
+        """How the hub is doing; raises HubUnavailable if it does not answer."""
+        answer = await self.connection.ask(lambda asked: control.Stats(id=asked))
+        assert isinstance(answer, control.StatsAnswer)
+        return answer.stats
 
     # The end
 

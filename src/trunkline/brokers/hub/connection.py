@@ -318,6 +318,12 @@ class Connection:
                 self.malformed += 1
                 log.warning("the hub at %s sent a bad frame: %s", self.url, error)
 
+    def broken(self, error: ProtocolError) -> None:
+        self.malformed += 1
+        self.last_failure = f"the hub sent what is no frame: {error.text}"
+        if self._wire is not None:
+            self._wire.abort()
+
     def _hear(self, said: control.Control) -> None:
         number = getattr(said, "re", 0)
         answer = self._answers.pop(number, None) if number else None

@@ -19,7 +19,7 @@ from trunkline.delivery.options import Delivery
 from trunkline.delivery.requests import Orphan
 from trunkline.delivery.route import Take
 from trunkline.errors import HubRefused, InvalidPayload, InvalidSettings, NotAllowed, Refused, TrunklineError
-from trunkline.message import NORMAL, Message
+from trunkline.message import Message
 from trunkline.wire import control
 from trunkline.wire.frames import DeliverHead
 
@@ -119,7 +119,7 @@ class TapFeed(Feed):
         )
 
     def take(self, head: DeliverHead, body: memoryview) -> None:
-        for message in _read(head, body, self.connection):
+        for message in _read(head, body, self.connection)[0]:
             for sink in self._take(message) or ():
                 try:
                     sink.offer(message)
@@ -168,17 +168,15 @@ class InboxFeed(Feed):
             return
         if missing := self._places.passed(head.origin, head.topic, head.priority, head.position, head.count):
             self._miss(missing, head.topic)
-        messages = _read(head, body, self.connection)
+        messages, plain = _read(head, body, self.connection)
         self._outstanding -= head.count
         if messages:
-            self.fill(messages)
+            self.fill(messages, plain)
         if not self._endless:
             self.top_up()
 
-    def fill(self, messages: list[Message]) -> None:
+    def fill(self, messages: list[Message], plain: bool) -> None:
         inbox = self.inbox
-        first = messages[0]
-        plain = first.priority == NORMAL and first.ttl_s is None and not first.requires_ack
         if plain and inbox.gate is None and len(inbox.queue) + len(messages) <= inbox.room:
             inbox.accepted += len(messages)
             inbox.queue.extend(messages)
@@ -244,11 +242,13 @@ class MemberFeed(InboxFeed):
         inbox.back = lambda message, story: None
         self._done: list[int] = []
         self._recent: OrderedDict[int, None] = OrderedDict()
+        self._kept: set[int] = set()
+        """What was here when the connection was made, and has not come again."""
         self._scheduled = False
         self._hub = ""
 
     def take(self, head: DeliverHead, body: memoryview) -> None:
-        messages = _read(head, body, self.connection)
+        messages, plain = _read(head, body, self.connection)
         if not messages:
             for seq in head.seqs or range(head.first, head.first + head.count):
                 self._nack(seq, Fate.DROPPED, "it could not be read")
@@ -258,7 +258,7 @@ class MemberFeed(InboxFeed):
             for message in fresh:
                 self._say_nack(message.seq, RETURNED, "its subscriber takes in no more")
         elif fresh:
-            self.fill(fresh)
+            self.fill(fresh, plain)
         self.top_up()
 
     def stop(self) -> None:
@@ -266,13 +266,14 @@ class MemberFeed(InboxFeed):
         self.connection.say(control.Stop(subscription=self.number))
 
     def _is_known(self, message: Message) -> bool:
-        """Whether it came before: acknowledged, or still here."""
+        """Whether it came before, on an earlier connection: acknowledged, or still here."""
         if message.seq in self._recent:
             self._ack(message.seq)
             return True
-        return any(held.seq == message.seq for held in self._kept)
-
-    _kept: Sequence[Message] = ()
+        if message.seq in self._kept:
+            self._kept.remove(message.seq)
+            return True
+        return False
 
     def open(self) -> None:
         welcome = self.connection.welcome
@@ -281,7 +282,7 @@ class MemberFeed(InboxFeed):
                 # Another run of the hub numbers from the beginning.
                 self._recent.clear()
             self._hub = welcome.hub
-        self._kept = self.inbox.unfinished()
+        self._kept = {message.seq for message in self.inbox.unfinished()}
         super().open()
 
     # The ledger
@@ -370,15 +371,15 @@ def ranges(numbers: list[int]) -> list[tuple[int, int]]:
     return found
 
 
-def _read(head: DeliverHead, body: memoryview, connection: Connection) -> list[Message]:
-    """The messages of a frame; none if it holds something else, which is counted."""
+def _read(head: DeliverHead, body: memoryview, connection: Connection) -> tuple[list[Message], bool]:
+    """The messages of a frame, and whether all are plain; none if it holds something else, which is counted."""
     seqs = range(head.first, head.first + head.count) if head.seqs is None else head.seqs
     try:
-        return columns.read(head.topic, body, seqs)
+        return columns.read_batch(head.topic, body, seqs)
     except InvalidPayload as error:
         connection.malformed += 1
         log.error("%d messages on %s could not be read: %s", head.count, head.topic, error)
-        return []
+        return [], True
 
 
 def _translated(error: HubRefused) -> TrunklineError:

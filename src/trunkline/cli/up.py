@@ -1,0 +1,54 @@
+"""`trunkline up`: run a hub."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trunkline.cli import show
+from trunkline.hub.config import HubConfig
+from trunkline.hub.hub import Hub
+from trunkline.hub.serve import run, serve
+
+
+def up(
+    listen: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Where to listen, more than once if you like: unix:///run/x.sock, tcp://127.0.0.1:7420, "
+            "zmq+ipc:///run/x.ipc, zmq+tcp://127.0.0.1:7421. By default a socket in the runtime directory."
+        ),
+    ] = None,
+    journal: Annotated[
+        Path | None, typer.Option(help="Keep every topic in a journal in this directory: publishes are durable.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with a [hub] table.")] = None,
+    keys: Annotated[Path | None, typer.Option(help="The directory of keys; see `trunkline keys`.")] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond this machine without keys. TRUNKLINE_INSECURE=1 as well.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say who comes and goes.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One line of JSON when it is ready.")] = False,
+) -> None:
+    """Run the hub that other processes connect to, until Ctrl-C."""
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(message)s")
+    settings = HubConfig.load(
+        config,
+        listen=tuple(listen or ()),
+        journal={"directory": str(journal)} if journal is not None else None,
+        keys=str(keys) if keys is not None else None,
+        insecure=insecure or None,
+    )
+
+    def ready(hub: Hub) -> None:
+        if json:
+            show.json({"listening": hub.addresses, "hub": hub.id, "durable": settings.journal is not None})
+            return
+        for address in hub.addresses:
+            show.say("listening at ", (address, "bold"))
+        show.say(f'connect with tl.connect("{hub.addresses[0]}"); Ctrl-C ends it')
+
+    run(serve(settings, ready))

@@ -1,0 +1,95 @@
+"""A hub in a process of its own: started, killed, frozen, started again at the same place."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+READY_S = 20.0
+
+
+class Up:
+    """`trunkline up`, on a socket in `folder`; with a journal there, too, if it is to be durable."""
+
+    def __init__(self, folder: Path, *, durable: bool = False, heartbeat_s: float = 5.0, config: str = "") -> None:
+        self._folder = folder
+        self.address = f"unix://{folder / 'hub.sock'}"
+        self.journal = folder / "journal"
+        settings = folder / "hub.toml"
+        text = f"[hub]\nheartbeat_s = {heartbeat_s}\n{config}\n"
+        if durable:
+            text += f'[hub.journal]\ndirectory = "{self.journal}"\nsync = "system"\n'
+        settings.write_text(text)
+        program = "import sys; from trunkline.cli import main; sys.exit(main())"
+        self._command = [sys.executable, "-c", program, "up", "--json", "--listen", self.address]
+        self._command += ["--config", str(settings)]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._starts = 0
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Return when it listens."""
+        self._starts += 1
+        with (self._folder / f"hub-{self._starts}.log").open("wb") as log:
+            self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=log)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"the hub ended with {self._process.wait(READY_S)}: {self.log()}"
+        assert json.loads(line)["listening"] == [self.address]
+
+    def log(self) -> str:
+        """What it has said on standard error, in all its lives."""
+        return "".join(path.read_text() for path in sorted(self._folder.glob("hub-*.log")))
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._reap()
+
+    def end(self) -> int:
+        """Ask it to end; its exit code."""
+        assert self._process is not None
+        self._process.terminate()
+        return self._reap()
+
+    def _reap(self) -> int:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        code = self._process.wait(READY_S)
+        self._process.stdout.close()
+        self._process = None
+        return code
+
+    def freeze(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def rss_kib(self) -> int:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
+
+
+@contextlib.contextmanager
+def up(folder: Path, *, durable: bool = False, heartbeat_s: float = 5.0, config: str = "") -> Iterator[Up]:
+    """A hub that runs, and is gone when the block ends."""
+    hub = Up(folder, durable=durable, heartbeat_s=heartbeat_s, config=config)
+    hub.start()
+    try:
+        yield hub
+    finally:
+        if hub._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                hub.thaw()
+            hub.kill()
