@@ -16,6 +16,9 @@ from msgspec.structs import force_setattr
 from trunkline.codec import JSON, MSGPACK
 from trunkline.errors import InvalidSettings
 
+ELSEWHERE = frozenset(f"TRUNKLINE_{name}" for name in ("CONFIG", "HUB", "INSECURE", "KEYS", "RUNTIME"))
+"""Variables that are no settings of a bus: where its hub is, where keys and sockets are."""
+
 G = TypeVar("G", bound=msgspec.Struct)
 
 
@@ -113,7 +116,7 @@ class Settings(Group, frozen=True, kw_only=True):
         if path is not None:
             values = _read_toml(Path(path))
         for name, text in environ.items():
-            if name.startswith("TRUNKLINE_") and name != "TRUNKLINE_CONFIG":
+            if name.startswith("TRUNKLINE_") and name not in ELSEWHERE:
                 *groups, key = name.removeprefix("TRUNKLINE_").lower().split("__")
                 table = values
                 for group in groups:

@@ -10,6 +10,9 @@ import typer
 from typer.core import TyperGroup
 
 from trunkline.cli import journal
+from trunkline.cli.talk import pub, request, sub
+from trunkline.cli.up import up
+from trunkline.cli.watch import status, trace
 from trunkline.errors import MissingExtra, TrunklineError, UsageError
 
 HELP = {"help_option_names": ["-h", "--help"]}
@@ -34,6 +37,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=HELP,
 )
+for command in (up, pub, sub, request, status, trace):
+    app.command()(command)
 app.add_typer(journal.app, name="journal", context_settings=HELP)
 
 

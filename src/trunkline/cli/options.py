@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ import typer
 
 from trunkline.cli.access import there
 from trunkline.errors import UsageError
+from trunkline.transports.runtime import default_url
 
 Directory = Annotated[
     Path, typer.Argument(help="The directory of the journal.", show_default=False, callback=there, metavar="DIRECTORY")
@@ -18,12 +20,26 @@ Pattern = Annotated[
     str, typer.Argument(help="Only topics that match: * is one token, > the rest, as in 'orders.>'.", metavar="PATTERN")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for scripts, one value a line.")]
+Hub = Annotated[
+    str,
+    typer.Option(
+        help="The hub's URL; otherwise $TRUNKLINE_HUB, or the socket in the runtime directory.", metavar="URL"
+    ),
+]
 First = Annotated[int, typer.Option(help="From this message on, by its number.", min=1)]
 Last = Annotated[int | None, typer.Option(help="Up to this message, by its number; it is included.", min=1)]
 Since = Annotated[
     str | None, typer.Option(help="From this time, such as 2026-11-16T10:00:00Z; without a zone it is UTC.")
 ]
 Until = Annotated[str | None, typer.Option(help="Up to this time, which is not included.")]
+
+
+def hub_at(url: str) -> str:
+    """Where the hub is, if it is not said."""
+    url = url or os.environ.get("TRUNKLINE_HUB", "") or default_url()
+    if url.startswith("memory:"):
+        raise UsageError("memory: is inside one process: there is nobody to talk to")
+    return url
 
 
 def moment(text: str | None, option: str) -> datetime | None:

@@ -14,7 +14,7 @@ from trunkline.brokers.hub.connection import Embedded
 from trunkline.brokers.hub.feed import Feed, InboxFeed, MemberFeed, TapFeed
 from trunkline.brokers.hub.outbox import HubLane
 from trunkline.brokers.hub.settings import LinkSettings
-from trunkline.brokers.hub.uplink import Uplink
+from trunkline.brokers.hub.uplink import LinkMetrics, Uplink
 from trunkline.clock import World
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery
@@ -105,6 +105,12 @@ class HubBroker(Broker):
         lane = self.lanes.get(topic)
         return True if lane is None else lane.heard
 
+    def subscribers(self, topic: str) -> list[str]:
+        """Those of this process; if there are none, whether there are any elsewhere."""
+        here = super().subscribers(topic)
+        lane = self.lanes.get(topic)
+        return here or (["somebody elsewhere"] if lane is not None and lane.info is not None and lane.heard else [])
+
     def on_lost(self, tell: Callable[[Batch[Message], Exception], None]) -> None:
         self.uplink.outbox.on_lost.append(tell)
 
@@ -161,6 +167,18 @@ class HubBroker(Broker):
         return True
 
     # Watching
+
+    async def ping(self) -> float:
+        """Seconds until the hub has answered; raises HubUnavailable if it does not."""
+        await self.connection.ready()
+        # Not the event loop's clock: that of uvloop counts milliseconds.
+        began_ns = self.world.time_ns()
+        await self.connection.sync()
+        return (self.world.time_ns() - began_ns) / 1e9
+
+    def metrics(self) -> LinkMetrics:
+        """How the connection is doing."""
+        return self.uplink.metrics()
 
     async def hub_stats(self) -> dict[str, Any]:
         """How the hub is doing; raises HubUnavailable if it does not answer."""

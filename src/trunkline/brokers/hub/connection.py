@@ -83,6 +83,8 @@ class Connection:
         self._refused: HubRefused | None = None
         self.bytes_out = 0
         self.bytes_in = 0
+        self.delivered = 0
+        """Messages."""
 
     @property
     def live(self) -> bool:
@@ -294,6 +296,9 @@ class Connection:
         self._scheduled = False
         if self._out and self._wire is not None:
             out, self._out = self._out, []
+            for frame in out:
+                for part in frame:
+                    self.bytes_out += len(part)
             self._said_at = asyncio.get_running_loop().time()
             self._wire.send(out)
 
@@ -309,7 +314,9 @@ class Connection:
             self.bytes_in += len(frame)
             try:
                 if frame[0] == Kind.DELIVER:
-                    self.deliver(*frames.open_deliver(frame))
+                    head, body = frames.open_deliver(frame)
+                    self.delivered += head.count
+                    self.deliver(head, body)
                 elif frame[0] == Kind.CONTROL:
                     self._hear(control.read_from_hub(frame[1:]))
                 else:

@@ -41,6 +41,8 @@ class Feed:
         self.number = number
         self.pattern = pattern
         self.closed = False
+        self.missed = 0
+        """Published while this was subscribed, and never arrived: the hub or the connection was down."""
         self._opening: asyncio.Future[None] | None = None
 
     @property
@@ -139,8 +141,6 @@ class InboxFeed(Feed):
         """Credit that the hub has, and has not used."""
         self._check: asyncio.TimerHandle | None = None
         self._places = Places()
-        self.missed = 0
-        """Published while this was subscribed, and never arrived: the hub or the connection was down."""
         inbox.dry = self.top_up
 
     def open(self) -> None:

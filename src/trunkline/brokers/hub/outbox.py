@@ -176,6 +176,8 @@ class Outbox:
         """Made while there was no connection, or one that drains too slowly."""
         self._number = 0
         self._scheduled = False
+        self.taken = 0
+        """Messages that the hub has."""
         self.lost_messages = 0
         """Sent on a connection that ended before the hub had said that it has them."""
         self.on_lost: list[Callable[[Sequence[Message], Refused], None]] = []
@@ -366,6 +368,7 @@ class Outbox:
         if seq:
             deque(map(force_setattr, messages, repeat("seq"), count(seq)), 0)
             self._numbers.last = max(self._numbers.last, seq + sent.size - 1)
+        self.taken += sent.size
         self._count_out(lane, sent.size)
         if failures is None:
             if turn.waiters:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from trunkline.brokers.hub.connection import Connection
 from trunkline.brokers.hub.feed import Feed
 from trunkline.brokers.hub.outbox import Outbox
@@ -97,6 +99,24 @@ class Uplink:
         for feed in self._feeds.values():
             feed.lost()
 
+    def metrics(self) -> LinkMetrics:
+        connection, outbox = self.connection, self.outbox
+        return LinkMetrics(
+            url=connection.url,
+            live=connection.live,
+            connects=connection.connects,
+            last_failure=connection.last_failure,
+            published=outbox.taken,
+            delivered=connection.delivered,
+            lost=outbox.lost_messages,
+            missed=sum(feed.missed for feed in self._feeds.values()),
+            malformed=connection.malformed,
+            bytes_in=connection.bytes_in,
+            bytes_out=connection.bytes_out,
+            waiting=sum(lane.in_flight for lane in outbox.lanes.values()),
+            backlog_bytes=connection.backlog,
+        )
+
     # Sharing
 
     @classmethod
@@ -129,6 +149,30 @@ class Uplink:
             self._home.pop(self._key, None)
             self.outbox.close()
             await self.connection.aclose()
+
+
+class LinkMetrics(msgspec.Struct, frozen=True):
+    """A connection, in numbers since it was first opened."""
+
+    url: str
+    live: bool
+    connects: int
+    last_failure: str
+    published: int
+    """Messages given to the hub."""
+    delivered: int
+    """Messages the hub has brought."""
+    lost: int
+    """Published, and the connection ended before the hub had said that it has them."""
+    missed: int
+    """Published by others for subscriptions here, and never arrived."""
+    malformed: int
+    """Frames of the hub that could not be read."""
+    bytes_in: int
+    bytes_out: int
+    waiting: int
+    """Messages that the hub has not taken yet."""
+    backlog_bytes: int
 
 
 class Numbers(Sequence):

@@ -1,0 +1,77 @@
+"""`trunkline status` and `trace`: how a hub is doing, and what is said to it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from trunkline.brokers.hub.broker import HubBroker
+from trunkline.brokers.hub.settings import LinkSettings
+from trunkline.cli import show
+from trunkline.cli.options import AsJson, Hub, hub_at
+from trunkline.connect import connect
+from trunkline.hub.serve import run
+from trunkline.wire import control
+
+
+def status(
+    hub: Hub = "",
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.", min=0.001)] = 2.0,
+    json: AsJson = False,
+) -> None:
+    """Whether the hub answers, how quickly, and what it has to do. Ends with 1 if it does not answer."""
+
+    async def work() -> tuple[float, dict[str, object]]:
+        async with connect(hub_at(hub), name="trunkline status", link=LinkSettings(connect_s=timeout)) as bus:
+            broker = bus.broker
+            assert isinstance(broker, HubBroker)
+            found = await broker.hub_stats()
+            return await broker.ping(), found
+
+    took_s, found = run(work())
+    if json:
+        show.json({"healthy": True, "ping_s": took_s, **found})
+        return
+    show.say(("healthy", "bold green"), f", answers within {took_s * 1000:.2f} ms")
+    for name, value in found.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{key} {each:,}" for key, each in value.items() if each) or "nothing"
+        elif isinstance(value, list):
+            value = ", ".join(map(str, value))
+        show.say(f"  {name.replace('_', ' '):<14} ", f"{value:,}" if isinstance(value, int) else str(value))
+
+
+def trace(
+    client: Annotated[str, typer.Argument(help="Only clients whose name fits; * and ? stand for parts of it.")] = "*",
+    hub: Hub = "",
+    json: AsJson = False,
+) -> None:
+    """Show the control messages between the hub and its clients, as they are said, until Ctrl-C."""
+
+    async def work() -> None:
+        async with connect(hub_at(hub), name="trunkline trace") as bus:
+            broker = bus.broker
+            assert isinstance(broker, HubBroker)
+            connection = broker.connection
+
+            def traced(said: control.Traced) -> None:
+                if json:
+                    show.json({"at": said.at, "client": said.client, "direction": said.direction, **said.what})
+                else:
+                    arrow = "→ hub" if said.direction == "in" else "← hub"
+                    rest = {name: value for name, value in said.what.items() if name != "type"}
+                    show.say(
+                        f"{show.time_of(int(said.at * 1e9))}  {show.plain(said.client)} {arrow}  ",
+                        (str(said.what["type"]), "bold"),
+                        f"  {show.plain(str(rest))}",
+                    )
+
+            connection.heard[control.Traced] = traced
+            await connection.ask(lambda asked: control.Trace(id=asked, client=client))
+            if not json:
+                show.tell("tracing; Ctrl-C ends it")
+            await asyncio.Event().wait()
+
+    run(work())
