@@ -36,6 +36,10 @@ SHOWS = {
         "  cid did 10",
         "  cid hears from coordinator: well done, go home",
     ],
+    "hub": [
+        "two workers are here, 12 jobs are shared between them",
+        "one worker died over a job, and all 12 are done: [0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22]",
+    ],
     "custom_handlers": [
         "refused: card numbers do not travel on this bus",
         "an order of 500 by agent-1 would go by the rules: agents, large",

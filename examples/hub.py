@@ -1,0 +1,59 @@
+"""Several processes on one bus: a hub, two workers that share jobs, and one of them killed in the middle of its work."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import tempfile
+
+import trunkline as tl
+
+JOBS = 12
+
+
+def work(address: str, name: str, clumsy: bool) -> None:
+    """A worker, in a process of its own."""
+
+    async def main() -> None:
+        async with tl.connect(address, name=name) as bus:
+
+            @bus.on("jobs", group="workers", capacity=2)
+            async def double(number: int) -> None:
+                if clumsy and number >= 4:
+                    os._exit(1)
+                await bus.publish("results", [number, 2 * number])
+
+            await bus.flush()
+            await bus.publish("ready", name)
+            await asyncio.Event().wait()
+
+    asyncio.run(main())
+
+
+async def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        address = f"unix://{folder}/hub.sock"
+        # A hub of our own, for as long as this bus lives; a real one is started with `trunkline up`.
+        async with tl.connect(address, name="boss", embed=True) as bus:
+            async with bus.subscribe("ready") as ready, bus.subscribe("results") as results:
+                spawn = multiprocessing.get_context("spawn")
+                workers = [
+                    spawn.Process(target=work, args=(address, name, name == "clumsy"), daemon=True)
+                    for name in ("careful", "clumsy")
+                ]
+                for worker in workers:
+                    worker.start()
+                for _ in workers:
+                    await ready.recv()
+                print(f"two workers are here, {JOBS} jobs are shared between them")
+                await bus.publish_many("jobs", list(range(JOBS)))
+                done = dict([(await results.recv()).decode() for _ in range(JOBS)])
+                print(f"one worker died over a job, and all {len(done)} are done: {sorted(done.values())}")
+                for worker in workers:
+                    worker.kill()
+                    worker.join()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
