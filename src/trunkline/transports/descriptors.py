@@ -1,0 +1,117 @@
+"""Descriptor files: how processes of one person on one machine find each other's channels without a hub.
+
+A producer writes what its channel is into a file in the runtime directory, and takes it away when it ends. One that was
+killed leaves it behind: a file counts only while the process that wrote it lives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trunkline.transports.runtime import runtime_directory
+
+FOLDER = "channels"
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
+    """What a producer says of its channel."""
+
+    channel: str
+    shm_name: str = ""
+    schema_hash: str = ""
+    schema_version: str = ""
+    metadata: dict[str, Any] = {}
+    pid: int = 0
+    started: str = ""
+    """When that process began, as the system counts: another one may get its number."""
+
+
+class Descriptors:
+    def __init__(self, directory: Path | None = None) -> None:
+        self._given = directory
+
+    @property
+    def _folder(self) -> Path:
+        return (self._given or runtime_directory()) / FOLDER
+
+    def announce(self, descriptor: Descriptor) -> None:
+        """Have others find it. Raises OSError if the file cannot be written."""
+        own = msgspec.structs.replace(descriptor, pid=os.getpid(), started=_started(os.getpid()))
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._path(own.channel)
+        fresh = path.with_name(f"{path.name}.{own.pid}.tmp")
+        descriptor_file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor_file, "wb") as file:
+            file.write(msgspec.json.encode(own))
+        # Whole or not at all: somebody may be reading.
+        fresh.replace(path)
+
+    def withdraw(self, channel: str) -> bool:
+        """Take our own away; False if there is none, or it is another process's."""
+        path = self._path(channel)
+        found = _read(path)
+        if found is None or found.pid != os.getpid():
+            return False
+        path.unlink(missing_ok=True)
+        return True
+
+    def find(self, channel: str) -> Descriptor | None:
+        """What a living producer says of a channel."""
+        found = self._living(self._path(channel))
+        return found if found is not None and found.channel == channel else None
+
+    def all(self) -> list[Descriptor]:
+        """Those of all living producers, by channel."""
+        if not self._folder.is_dir():
+            return []
+        found = (self._living(path) for path in sorted(self._folder.glob("*.json")))
+        return [descriptor for descriptor in found if descriptor is not None]
+
+    def _living(self, path: Path) -> Descriptor | None:
+        found = _read(path)
+        if found is None:
+            return None
+        if not _lives(found):
+            path.unlink(missing_ok=True)
+            return None
+        return found
+
+    def _path(self, channel: str) -> Path:
+        # Names that differ only in what a file name cannot have must not meet: the number tells them apart.
+        safe = _UNSAFE.sub("_", channel)[:100]
+        number = "" if safe == channel else f"-{hashlib.sha256(channel.encode()).hexdigest()[:12]}"
+        return self._folder / f"{safe}{number}.json"
+
+
+def _read(path: Path) -> Descriptor | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Descriptor)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        # Gone meanwhile, or not ours to understand.
+        return None
+
+
+def _lives(descriptor: Descriptor) -> bool:
+    try:
+        os.kill(descriptor.pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return not descriptor.started or descriptor.started == _started(descriptor.pid)
+
+
+def _started(pid: int) -> str:
+    """When a process began, in the system's own count; empty where it does not say."""
+    try:
+        # After the name, which is in brackets and may hold anything.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
