@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from trunkline.codec import RAW
 from trunkline.errors import MAX_TTL_S, InvalidPayload
 from trunkline.message import Message, MessageType
 
@@ -21,6 +22,9 @@ CORE = ("id", "topic", "payload", "timestamp_ns", "seq")
 REST = Message.__struct_fields__[len(CORE) :]
 PLAIN = ("sender", "content_type")
 """What a message published without any field of its own has beyond the core: its sender and its format."""
+MARKS = frozenset({"priority", "ttl_s", "requires_ack"})
+"""What makes an inbox treat a message with care."""
+ANSWERS = (MessageType.RESPONSE, MessageType.ACK)
 DEFAULTS = dict(zip(Message.__struct_fields__, Message.__struct_defaults__, strict=True))
 
 
@@ -42,7 +46,11 @@ class Strings(msgspec.Struct, frozen=True, array_like=True):
     def fits(self, count: int) -> bool:
         if isinstance(self.sizes, int):
             return len(self.data) == count * self.sizes
-        return len(self.sizes) == 4 * count and len(self.data) == sum(unpack("i", self.sizes))
+        return (
+            len(self.sizes) == 4 * count
+            and _none_negative(self.sizes, 4)
+            and len(self.data) == sum(unpack("i", self.sizes))
+        )
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True):
@@ -54,7 +62,17 @@ class Body(msgspec.Struct, frozen=True, array_like=True):
     """By field: a list of values, one a message, or the value of all of them."""
 
     def fits(self, count: int) -> bool:
-        return len(self.times) == 8 * count and self.ids.fits(count) and self.payloads.fits(count)
+        return (
+            len(self.times) == 8 * count
+            and _none_negative(self.times, 8)
+            and self.ids.fits(count)
+            and self.payloads.fits(count)
+        )
+
+
+def _none_negative(numbers: bytes, width: int) -> bool:
+    """Whether none of the packed numbers is negative: none of their highest bytes has its highest bit."""
+    return numbers[width - 1 :: width].isascii()
 
 
 def pack(kind: str, numbers: Iterable[int]) -> bytes:
@@ -134,14 +152,27 @@ decode = msgspec.msgpack.Decoder(Body).decode
 
 def read(topic: str, data: bytes | memoryview, seqs: Sequence[int]) -> list[Message]:
     """The messages of a batch that somebody else has written; raises InvalidPayload, whatever the bytes."""
+    return read_batch(topic, data, seqs)[0]
+
+
+def read_batch(topic: str, data: bytes | memoryview, seqs: Sequence[int]) -> tuple[list[Message], bool]:
+    """As `read`, and whether all of them are of normal priority, without a ttl, and need no acknowledgement.
+
+    What comes is well formed: as if each message had been checked. The topic and the numbers are the caller's word.
+    """
     try:
         body = decode(data)
         if not body.fits(len(seqs)):
             raise InvalidPayload(f"not a batch of {len(seqs)} messages")
-        _check_rest(body.rest, len(seqs))
-        return build(topic, body, seqs)
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        rest = body.rest
+        _check_rest(rest, len(seqs))
+        rest.setdefault("content_type", RAW)
+        messages = build(topic, body, seqs)
+    except (msgspec.DecodeError, ValueError, RecursionError, OverflowError) as error:
         raise InvalidPayload(f"not a batch: {error}") from error
+    if "type" in rest and any(message.type in ANSWERS and not message.request_id for message in messages):
+        raise InvalidPayload("not a batch: an answer that says not what it answers")
+    return messages, not MARKS & rest.keys()
 
 
 def _check_rest(rest: dict[str, Any], count: int) -> None:
@@ -154,6 +185,10 @@ def _check_rest(rest: dict[str, Any], count: int) -> None:
             raise InvalidPayload(f"not a batch: {len(value)} values of {name} for {count} messages")
         if not all(map(valid, values)):
             raise InvalidPayload(f"not a batch: {name} has a value that no message may have")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_text(value: object) -> bool:
@@ -172,15 +207,15 @@ def _is_mapping_or_none(value: object) -> bool:
 
 _VALID: dict[str, Callable[[Any], bool]] = {
     "sender": _is_text,
-    "content_type": _is_text,
-    "type": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "content_type": lambda value: _is_text(value) and bool(value),
+    "type": _is_whole,
     "recipient": _is_text_or_none,
-    "priority": lambda value: isinstance(value, int) and 0 <= value <= 100,
-    "ttl_s": lambda value: value is None or (isinstance(value, int | float) and 0 < value <= MAX_TTL_S),
+    "priority": lambda value: _is_whole(value) and 0 <= value <= 100,
+    "ttl_s": lambda value: value is None or ((_is_whole(value) or isinstance(value, float)) and 0 < value <= MAX_TTL_S),
     "request_id": _is_text_or_none,
     "correlation_id": _is_text_or_none,
     "reply_to": _is_text_or_none,
-    "attempts": lambda value: isinstance(value, int) and 0 <= value < 2**63,
+    "attempts": lambda value: _is_whole(value) and 0 <= value < 2**63,
     "requires_ack": lambda value: isinstance(value, bool),
     "encoding": _is_text,
     "schema": _is_text_or_none,

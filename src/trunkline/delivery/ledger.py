@@ -30,7 +30,7 @@ class Ledger(Protocol):
     def passed_on(self, inbox: Inbox, heir: Inbox, message: Message, story: Sequence[Attempt]) -> None:
         """Another member of the group has it now."""
 
-    def died(self, letter: DeadLetter, inbox: Inbox) -> None: ...
+    def died(self, letter: DeadLetter, inbox: Inbox | None) -> None: ...
 
     def revived(self, letter: DeadLetter, message: Message) -> None:
         """A dead letter goes back to the subscriber that failed, as `message`."""
@@ -45,3 +45,56 @@ class Ledger(Protocol):
 
     def refused(self, message: Message, who: str, reason: str, at_ns: int) -> None:
         """It was written, and then not published: a later hook said no."""
+
+    def fate(
+        self, subscriber: str, pattern: str, fate: Fate, first: int, last: int, count: int, reason: str, at_ns: int
+    ) -> None:
+        """What a subscriber in another process says of a range."""
+
+    def keeps_of(self, pattern: str) -> bool:
+        """Whether anything that matches is written down."""
+
+
+class QuietLedger:
+    """A ledger that keeps nothing, for those who want to be told of some things only."""
+
+    def delivered(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
+        return
+
+    def delivered_one(self, inbox: Inbox, message: Message, at_ns: int) -> None:
+        return
+
+    def settled(self, inbox: Inbox, message: Message, fate: Fate, reason: str, at_ns: int) -> None:
+        return
+
+    def retrying(self, inbox: Inbox, message: Message, story: Sequence[Attempt], pause_s: float) -> None:
+        return
+
+    def passed_on(self, inbox: Inbox, heir: Inbox, message: Message, story: Sequence[Attempt]) -> None:
+        return
+
+    def died(self, letter: DeadLetter, inbox: Inbox | None) -> None:
+        return
+
+    def revived(self, letter: DeadLetter, message: Message) -> None:
+        return
+
+    def removed(self, letter: DeadLetter) -> None:
+        return
+
+    def orphaned(self, orphan: Orphan) -> None:
+        return
+
+    def claimed(self, orphan: Orphan) -> None:
+        return
+
+    def refused(self, message: Message, who: str, reason: str, at_ns: int) -> None:
+        return
+
+    def fate(
+        self, subscriber: str, pattern: str, fate: Fate, first: int, last: int, count: int, reason: str, at_ns: int
+    ) -> None:
+        return
+
+    def keeps_of(self, pattern: str) -> bool:
+        return False

@@ -9,11 +9,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from trunkline.delivery.deadletters import DeadLetter
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Overflow
 from trunkline.delivery.options import Delivery
-from trunkline.errors import InvalidTopic, ProtocolError, TrunklineError
+from trunkline.errors import InvalidPayload, InvalidTopic, ProtocolError, TrunklineError
 from trunkline.hub.access import Action
 from trunkline.hub.member import Member
 from trunkline.hub.outlet import Outlet
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunkline.hub")
 
 MAX_TOKENS = 10_000
+MAX_NAME = 255
+MAX_REASON = 1000
+ENDS = frozenset({Fate.FILTERED, Fate.EXPIRED, Fate.DROPPED, Fate.DEAD})
+"""How a message may end for a member, otherwise than by delivery."""
 RETURNED = "returned"
 FOREVER_S = 1e9
 """The lease of what a client holds: it ends when the client does."""
@@ -50,10 +56,12 @@ class Answers:
             control.Credit: self._credit,
             control.Ack: self._ack,
             control.Nack: self._nack,
+            control.Fates: self._fates,
             control.Link: self._link,
             control.Unlink: self._unlink,
             control.Stats: self._stats,
             control.Trace: self._trace,
+            **hub.directory.handlers,
         }
 
     def take(self, session: Session, said: control.Control) -> None:
@@ -94,6 +102,8 @@ class Answers:
             )
             session.end("no common version")
             return None
+        if len(said.token) > MAX_NAME:
+            raise ProtocolError("malformed", f"a token of {len(said.token)} characters: {MAX_NAME} will do")
         if said.token:
             if said.token in self._tokens:
                 session.say(control.Error(code="replayed", text="this HELLO was said before", re=said.id))
@@ -110,7 +120,16 @@ class Answers:
             session.end("too many connections")
             return None
         session.origin = said.origin
-        session.name = said.name[:255] or session.wire.peer.address
+        for other in list(hub.sessions.values()):
+            if (
+                said.origin
+                and other is not session
+                and other.origin == said.origin
+                and other.identity == session.identity
+            ):
+                # It lost its connection before we did.
+                other.end("its client has connected again")
+        session.name = _printable(said.name[:MAX_NAME]) or session.wire.peer.address
         log.info("%s is here: %s, %s", session.name, session.identity, session.wire.peer.address)
         return control.Welcome(
             re=said.id,
@@ -120,6 +139,8 @@ class Answers:
             identity=session.identity,
             heartbeat_s=hub.settings.heartbeat_s,
             window=hub.settings.window,
+            # Half of what is borne: whoever keeps to it is never held up, nor what it says of deliveries.
+            window_bytes=hub.settings.limits.pending_bytes // 2,
             max_frame_bytes=hub.settings.max_frame_bytes,
             features=sorted(feature.value for feature in hub.engine.broker.features),
         )
@@ -140,7 +161,7 @@ class Answers:
         )
 
     def _withdraw(self, session: Session, said: control.Withdraw) -> None:
-        session.withdraw(said.batch, said.reason)
+        session.withdraw(said.batch, said.reason[:MAX_REASON])
 
     # Subscribing
 
@@ -148,10 +169,12 @@ class Answers:
         hub = self._hub
         validate_pattern(said.pattern)
         session.require(Action.SUBSCRIBE, said.pattern)
-        if said.subscription in session.outlets or said.subscription in session.members:
+        if said.subscription in {**session.outlets, **session.members, **session.early}:
             raise ProtocolError("taken", f"subscription {said.subscription} is there already")
         if len(session.outlets) + len(session.members) >= hub.settings.limits.subscriptions:
             raise ProtocolError("too_many", f"{hub.settings.limits.subscriptions} subscriptions are there already")
+        if said.credit < -1 or said.capacity < 1 or len(said.name) > MAX_NAME:
+            raise ProtocolError("malformed", "a credit, a capacity or a name that cannot be")
         try:
             overflow = Overflow(said.overflow)
         except ValueError as error:
@@ -172,37 +195,49 @@ class Answers:
         session.outlets[said.subscription] = outlet
         hub.switch.attach(outlet)
         hub.changed([said.pattern])
-        return control.Subscribed(re=said.id, subscription=said.subscription)
+        ledger = hub.engine.broker.roster.ledger
+        kept = ledger is not None and not said.tap and ledger.keeps_of(said.pattern)
+        return control.Subscribed(re=said.id, subscription=said.subscription, kept=kept)
 
     def _join(self, session: Session, said: control.Subscribe, overflow: Overflow) -> None:
         """A member of a group, or a durable subscription."""
-        broker = self._hub.engine.broker
-        name = said.name
-        delivery = Delivery(
-            name=name if said.group is None else broker.roster.free_name(name),
-            group=said.group,
-            durable=said.durable,
-            start=said.start,
-            capacity=said.capacity,
-            overflow=overflow,
-            ack=True,
-            lease_s=FOREVER_S,
-        )
-        stream = broker.subscribe(said.pattern, delivery)
-        member = Member(session, said.subscription, stream, said.credit)
-        session.members[said.subscription] = member
-        self._hub.switch.forget()
+        session.early[said.subscription] = 0
+        self._start(self._open_member(session, said, overflow))
 
-        async def open() -> None:
-            try:
-                await stream.opened()
-            except TrunklineError as error:
-                session.say(control.Error(code="refused", text=str(error), re=said.id))
+    async def _open_member(self, session: Session, said: control.Subscribe, overflow: Overflow) -> None:
+        hub = self._hub
+        try:
+            # Its name may be that of one who is just leaving: the same client, on the connection it has lost.
+            await hub.parted()
+            broker = hub.engine.broker
+            delivery = Delivery(
+                name=said.name if said.group is None else broker.roster.free_name(said.name),
+                group=said.group,
+                durable=said.durable,
+                start=said.start,
+                capacity=said.capacity,
+                overflow=overflow,
+                ack=True,
+                lease_s=FOREVER_S,
+            )
+            if session.ended or said.subscription not in session.early:
                 return
-            self._hub.changed([said.pattern])
-            session.say(control.Subscribed(re=said.id, subscription=said.subscription))
-
-        self._start(open())
+            stream = broker.subscribe(said.pattern, delivery)
+            credit = session.early.pop(said.subscription)
+            member = Member(session, said.subscription, stream, said.credit + credit if said.credit >= 0 else -1)
+            session.members[said.subscription] = member
+            hub.switch.forget()
+            await stream.opened()
+        except TrunklineError as error:
+            session.early.pop(said.subscription, None)
+            if (failed := session.members.pop(said.subscription, None)) is not None:
+                await failed.aclose()
+            session.say(
+                control.Error(code="refused", text=str(error), details={"error": type(error).__name__}, re=said.id)
+            )
+            return
+        hub.changed([said.pattern])
+        session.say(control.Subscribed(re=said.id, subscription=said.subscription))
 
     def _start(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -216,6 +251,8 @@ class Answers:
             hub.switch.detach(outlet)
             hub.counts["dropped"] += outlet.close()
             hub.changed([outlet.pattern])
+            return control.Done(re=said.id)
+        if session.early.pop(said.subscription, None) is not None:
             return control.Done(re=said.id)
         member = session.members.pop(said.subscription, None)
         if member is None:
@@ -242,6 +279,8 @@ class Answers:
             outlet.grant(said.messages)
         elif (member := session.members.get(said.subscription)) is not None:
             member.grant(said.messages)
+        elif said.subscription in session.early:
+            session.early[said.subscription] += said.messages
 
     def _ack(self, session: Session, said: control.Ack) -> None:
         if (member := session.members.get(said.subscription)) is not None:
@@ -257,14 +296,37 @@ class Answers:
             elif said.letter is not None:
                 member.bury(said.seq, DeadLetter.from_bytes(base64.b64decode(said.letter)))
             else:
-                member.settle(said.seq, Fate(said.fate), said.reason)
+                fate = Fate(said.fate)
+                if fate not in ENDS:
+                    raise ValueError(f"nothing ends as {fate.value!r} by NACK")
+                member.settle(said.seq, fate, said.reason[:MAX_REASON])
         except ValueError as error:
             raise ProtocolError("malformed", f"this says nothing of a fate: {error}") from error
+
+    def _fates(self, session: Session, said: control.Fates) -> None:
+        """What a plain subscriber says became of what it got: it goes into the journal."""
+        ledger = self._hub.engine.broker.roster.ledger
+        outlet = session.outlets.get(said.subscription)
+        if ledger is None or outlet is None:
+            return
+        now_ns = self._hub.world.time_ns()
+        try:
+            for row in said.rows:
+                ledger.fate(
+                    outlet.name, outlet.pattern, Fate(row.fate), row.first, row.last, row.count, row.reason, now_ns
+                )
+            for data in said.letters:
+                letter = DeadLetter.from_bytes(base64.b64decode(data))
+                ledger.died(msgspec.structs.replace(letter, subscriber=outlet.name), None)
+        except (ValueError, InvalidPayload) as error:
+            raise ProtocolError("malformed", f"this says nothing of fates: {error}") from error
 
     def _link(self, session: Session, said: control.Link) -> control.Control:
         session.require(Action.SUBSCRIBE, said.pattern)
         if (said.pattern, said.topic) in session.links:
             return control.Done(re=said.id, changed=False)
+        if len(session.links) >= self._hub.settings.limits.subscriptions:
+            raise ProtocolError("too_many", f"{len(session.links)} links are there already")
         self._hub.switch.link(said.pattern, said.topic)
         session.links.append((said.pattern, said.topic))
         self._hub.changed([said.pattern])
@@ -293,3 +355,9 @@ class Answers:
 
     def left(self, session: Session) -> None:
         """What the registry knows of a client goes with it."""
+        self._hub.directory.left(session)
+
+
+def _printable(name: str) -> str:
+    """It is written to logs: one line of it."""
+    return "".join(char if char.isprintable() else "?" for char in name)

@@ -18,7 +18,9 @@ from trunkline.delivery.limits import Buckets, Rate
 from trunkline.errors import InvalidTopic, ProtocolError
 from trunkline.hub.access import Access, Action
 from trunkline.hub.answers import Answers
+from trunkline.hub.directory import Directory
 from trunkline.hub.engine import Engine
+from trunkline.hub.member import Member
 from trunkline.hub.parcel import Parcel
 from trunkline.hub.session import Session
 from trunkline.hub.settings import HubSettings
@@ -51,6 +53,7 @@ class Hub:
         self.switch = Switch(
             self.engine, self.engine.broker.sequence, self.settings.window, self.engine.broker.settings.max_topics
         )
+        self.directory = Directory(self)
         self.answers = Answers(self)
         self.id = self.world.uuid7()
         self.sessions: dict[str, Session] = {}
@@ -69,6 +72,11 @@ class Hub:
         self._watch: asyncio.TimerHandle | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self._closed = False
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where it listens."""
+        return [listener.address for listener in self._listeners]
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -130,15 +138,19 @@ class Hub:
         beat_s = self.settings.heartbeat_s
         now = self.now()
         for session in list(self.sessions.values()):
+            if session.excused():
+                session.heard_at = now
             silent_s = now - session.heard_at
             if silent_s > 3 * beat_s:
                 session.end(f"silent for {silent_s:.0f} s")
                 session.wire.abort()
             elif silent_s > 2 * beat_s and not session.suspected:
                 session.suspected = True
+                self.directory.suspected(session, True)
                 log.warning("%s is silent since %.1f s", session.name, silent_s)
-            elif silent_s <= 2 * beat_s:
+            elif silent_s <= 2 * beat_s and session.suspected:
                 session.suspected = False
+                self.directory.suspected(session, False)
             if session.name and not session.ended:
                 session.say(control.Heartbeat())
         self._watch = asyncio.get_running_loop().call_later(beat_s / 2, self._look_around)
@@ -159,7 +171,7 @@ class Hub:
         for pattern, topic in session.links:
             self.switch.unlink(pattern, topic)
         for member in session.members.values():
-            task = asyncio.ensure_future(member.aclose())
+            task = asyncio.ensure_future(self._part(member))
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
         self.changed([outlet.pattern for outlet in session.outlets.values()] + [each[0] for each in session.links])
@@ -170,6 +182,17 @@ class Hub:
         self.answers.left(session)
         if session.name:
             log.info("%s left: %s", session.name, why)
+
+    async def _part(self, member: Member) -> None:
+        """A member is gone: its work is for others now."""
+        await member.aclose()
+        self.switch.forget()
+        self.changed([member.stream.pattern])
+
+    async def parted(self) -> None:
+        """Return when all who have left are gone."""
+        while self._leaving:
+            await asyncio.wait(self._leaving)
 
     # Turns: what one chunk of input brings is sent together
 
@@ -203,6 +226,11 @@ class Hub:
             self.counts["forbidden"] += 1
             parcel.done()
             return
+        checked = self.directory.check(parcel)
+        if checked is None:
+            parcel.done()
+            return
+        parcel = checked
         try:
             self.switch.publish(parcel)
         except InvalidTopic as error:
@@ -212,7 +240,8 @@ class Hub:
     def info(self, topic: str) -> control.TopicInfo:
         """What a publisher must know of a topic."""
         route = self.switch.route(topic)
-        return control.TopicInfo(topic=topic, heard=route.heard, confirm=route.confirm, durable=route.stored)
+        info = control.TopicInfo(topic=topic, heard=route.heard, confirm=route.confirm, durable=route.stored)
+        return self.directory.complete(info)
 
     def watch(self, session: Session, topic: str) -> control.TopicInfo:
         """From now on the session is told when this changes. Raises ProtocolError."""
@@ -252,7 +281,7 @@ class Hub:
             return
         what: dict[str, Any] = msgspec.to_builtins(said)
         for watcher, names in list(self.tracing.items()):
-            if watcher is not session and fnmatchcase(session.name or "?", names):
+            if watcher is not session and not watcher.full and fnmatchcase(session.name or "?", names):
                 watcher.say(
                     control.Traced(
                         at=self.world.time_ns() / 1e9,
@@ -272,7 +301,7 @@ class Hub:
             "waiting": sum(outlet.waiting for s in self.sessions.values() for outlet in s.outlets.values()),
             "waiting_bytes": sum(outlet.waiting_bytes for s in self.sessions.values() for outlet in s.outlets.values()),
             "counts": dict(self.counts),
-            "listening": [listener.address for listener in self._listeners],
+            "listening": self.addresses,
         }
 
 

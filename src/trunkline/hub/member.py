@@ -7,8 +7,11 @@ what became of it; if the client is gone, it goes to another member, or waits in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from trunkline import columns
 from trunkline.delivery.deadletters import DeadLetter
@@ -17,6 +20,7 @@ from trunkline.delivery.stream import Stream
 from trunkline.message import Message
 
 MAX_BATCH = 1000
+ENDLESS = 2**62
 
 
 class Client(Protocol):
@@ -34,7 +38,7 @@ class Member:
         self._client = client
         self.subscription = subscription
         self.stream = stream
-        self._credit = credit
+        self._credit = credit if credit >= 0 else ENDLESS
         self._held: dict[int, Message] = {}
         self._room = asyncio.Event()
         self._task = asyncio.ensure_future(self._feed())
@@ -75,14 +79,17 @@ class Member:
 
     # What the client says
 
-    def ack(self, ranges: Iterable[tuple[int, int]]) -> None:
-        for first, last in ranges:
-            if last - first > len(self._held):
-                seqs = [seq for seq in self._held if first <= seq <= last]
-            else:
-                seqs = [seq for seq in range(first, last + 1) if seq in self._held]
-            for seq in seqs:
-                self.stream.ack(self._held.pop(seq))
+    def ack(self, ranges: Sequence[tuple[int, int]]) -> None:
+        held = self._held
+        claimed = sum(last - first + 1 for first, last in ranges if last >= first)
+        if max(claimed, len(ranges)) <= 2 * len(held):
+            seqs = [seq for first, last in ranges for seq in range(first, last + 1)]
+        else:
+            # Whatever they claim, it must not cost more than there is.
+            seqs = _within(held, ranges)
+        for seq in seqs:
+            if (message := held.pop(seq, None)) is not None:
+                self.stream.ack(message)
 
     def settle(self, seq: int, fate: Fate, reason: str) -> None:
         if (message := self._held.pop(seq, None)) is not None:
@@ -90,7 +97,9 @@ class Member:
 
     def bury(self, seq: int, letter: DeadLetter) -> None:
         if (message := self._held.pop(seq, None)) is not None:
-            self.stream.custody.bury(message, letter)
+            # What the client says of it counts, and how often it tried; the message is the one it was given.
+            tried = replace(message, attempts=letter.message.attempts)
+            self.stream.custody.bury(message, replace(letter, message=tried, subscriber=self.stream.inbox.role))
 
     def give_back(self, seq: int) -> None:
         """The client does not want it: another member gets it."""
@@ -115,6 +124,19 @@ class Member:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         await self.stream.aclose()
+
+
+def _within(seqs: Iterable[int], ranges: Sequence[tuple[int, int]]) -> list[int]:
+    """Those that one of the ranges has."""
+    begins: list[int] = []
+    ends: list[int] = []
+    for first, last in sorted(ranges):
+        if ends and first <= ends[-1]:
+            ends[-1] = max(ends[-1], last)
+        else:
+            begins.append(first)
+            ends.append(last)
+    return [seq for seq in seqs if (place := bisect_right(begins, seq)) and seq <= ends[place - 1]]
 
 
 def _by_topic(batch: list[Message]) -> Iterable[list[Message]]:

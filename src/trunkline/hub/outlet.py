@@ -17,11 +17,17 @@ from trunkline.hub.parcel import Parcel, Piece
 from trunkline.wire.control import Dropped
 
 ENDLESS = -1
+MAX_FAILURES = 100_000
+"""Of a batch of which more is refused, all counts as refused: what there is to say must not exceed what was sent."""
 GONE = "its subscriber left before it could be sent"
 
 
 class Client(Protocol):
     """The connection of a subscriber."""
+
+    waiting_bytes: int
+    """Of what waits in those of its outlets that drop: no publisher is held up by it."""
+    max_waiting_bytes: int
 
     @property
     def full(self) -> bool:
@@ -116,8 +122,7 @@ class Outlet:
             # Its publisher waits with it.
             piece.parcel.waiting += 1
         self._waiting.put(piece)
-        self.waiting += piece.count
-        self.waiting_bytes += len(piece.body)
+        self._count(piece, 1)
         if self._client.full:
             self._client.congested(self)
 
@@ -152,14 +157,19 @@ class Outlet:
     def _pop(self) -> Piece:
         piece = self._waiting.pop()
         assert piece is not None
-        self.waiting -= piece.count
-        self.waiting_bytes -= len(piece.body)
+        self._count(piece, -1)
         return piece
 
     def _push(self, piece: Piece) -> None:
         self._waiting.put(piece, front=True)
-        self.waiting += piece.count
-        self.waiting_bytes += len(piece.body)
+        self._count(piece, 1)
+
+    def _count(self, piece: Piece, sign: int) -> None:
+        size = sign * len(piece.body)
+        self.waiting += sign * piece.count
+        self.waiting_bytes += size
+        if self.overflow is not Overflow.BLOCK:
+            self._client.waiting_bytes += size
 
     # What is not sent
 
@@ -174,13 +184,17 @@ class Outlet:
         except InvalidPayload as error:
             reason = str(error)
             room = 0
-        for index in range(room, parcel.count):
+        refused = range(room, parcel.count)
+        for index in refused if len(refused) <= MAX_FAILURES else (-1,):
             parcel.fail(index, "inbox_full", f"{self.name} is full", name=self.name, capacity=self.capacity)
         self._drop(piece, reason, waits=False)
 
     def _drop_newest(self, piece: Piece) -> None:
         room = self.capacity - self.waiting
         reason = f"drop_newest: the connection does not drain, and {self.capacity} wait"
+        if self._client.waiting_bytes + len(piece.body) > self._client.max_waiting_bytes:
+            room = 0
+            reason = "drop_newest: the connection does not drain, and too many wait"
         if room >= piece.count:
             self._wait(piece)
             return
@@ -193,14 +207,15 @@ class Outlet:
         self._drop(piece, reason)
 
     def _drop_oldest(self) -> None:
-        reason = f"drop_oldest: the connection does not drain, and {self.capacity} wait"
-        while self.waiting > self.capacity:
+        client = self._client
+        while self.waiting > self.capacity or (self.waiting and client.waiting_bytes > client.max_waiting_bytes):
+            full = self.waiting > self.capacity
+            reason = f"drop_oldest: the connection does not drain, and {self.capacity if full else 'too many'} wait"
             piece = self._waiting.pop_lowest(100)
             assert piece is not None
-            self.waiting -= piece.count
-            self.waiting_bytes -= len(piece.body)
+            self._count(piece, -1)
             excess = self.waiting + piece.count - self.capacity
-            if excess < piece.count:
+            if 0 < excess < piece.count:
                 try:
                     piece, rest = piece.split(excess)
                     self._push(rest)
@@ -239,8 +254,7 @@ class Outlet:
         for piece in kept:
             self._waiting.put(piece)
         for piece in found:
-            self.waiting -= piece.count
-            self.waiting_bytes -= len(piece.body)
+            self._count(piece, -1)
             self._drop(piece, reason)
         return True
 

@@ -9,6 +9,8 @@ from trunkline.message import Message
 from trunkline.wire.control import Failure
 from trunkline.wire.frames import PublishHead
 
+OPEN_BYTES = 300
+
 
 class Publisher(Protocol):
     """Who is told what became of a parcel."""
@@ -50,7 +52,8 @@ class Parcel:
 
     @property
     def size(self) -> int:
-        return len(self.body)
+        """What it takes in memory, at the most: some of it may be opened."""
+        return len(self.body) + OPEN_BYTES * self.count
 
     @property
     def last(self) -> int:

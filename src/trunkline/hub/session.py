@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from trunkline.errors import ProtocolError, TrunklineError
 from trunkline.hub.access import Action
 from trunkline.hub.member import Member
+from trunkline.hub.notices import Notices
 from trunkline.hub.outlet import Outlet
 from trunkline.hub.parcel import Parcel, Piece
 from trunkline.transports.transport import HIGH_BYTES, Frame, Wire
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from trunkline.hub.hub import Hub
 
 log = logging.getLogger("trunkline.hub")
+
+MAX_CONTROL_BYTES = 16 * 1024 * 1024
+DEAF_BYTES = 4 * HIGH_BYTES
+"""While a client has so much to hear, it is not read from."""
 
 
 class Session:
@@ -32,7 +37,11 @@ class Session:
         """What the client calls itself; empty until it has said hello."""
         self.origin = 0
         self.outlets: dict[int, Outlet] = {}
+        self.waiting_bytes = 0
+        self.max_waiting_bytes = hub.settings.limits.pending_bytes
         self.members: dict[int, Member] = {}
+        self.early: dict[int, int] = {}
+        """Members that are being opened, and credit that came for them meanwhile."""
         self.links: list[tuple[str, str]] = []
         self.topics: dict[str, control.TopicInfo] = {}
         """Where it publishes, and what it was told of that."""
@@ -48,6 +57,8 @@ class Session:
         self._pending_bytes = 0
         self._paused = False
         self._slowed = False
+        self._deaf = False
+        self._backlog = 0
         self._last_number = -1
         self._out: list[Frame] = []
         self._out_bytes = 0
@@ -55,6 +66,7 @@ class Session:
         self._failures: list[control.Failure] = []
         self._stuck: dict[Outlet, None] = {}
         self._thirsty: list[asyncio.Future[None]] = []
+        self._notices = Notices()
         self._next_seq = 0
         self.ended = False
 
@@ -75,10 +87,12 @@ class Session:
 
     def _take(self, frame: memoryview) -> None:
         try:
-            kind = frame[0]
+            kind = frame[0] if frame else 0
             if kind == Kind.PUBLISH:
                 self._publish(frame)
             elif kind == Kind.CONTROL:
+                if len(frame) > MAX_CONTROL_BYTES:
+                    raise ProtocolError("too_large", f"{len(frame):,} bytes of control: {MAX_CONTROL_BYTES:,} will do")
                 said = control.read_from_client(frame[1:])
                 if self.hub.tracing:
                     self.hub.trace(self, "in", said)
@@ -95,6 +109,10 @@ class Session:
             log.exception("a frame of %s could not be worked on", self.name or self.wire.peer.address)
             self.hub.counts["internal_errors"] += 1
             self.say(control.Error(code="internal", text="the hub failed at this: its log says why"))
+
+    def broken(self, error: ProtocolError) -> None:
+        self.complain(error)
+        self.end(error.text)
 
     def complain(self, error: ProtocolError) -> None:
         """A bad frame: answered, counted, and too many of them end the connection."""
@@ -113,7 +131,7 @@ class Session:
         self._last_number = head.number
         parcel = Parcel(self, head, bytes(body), self.origin)
         self._pending[head.number] = parcel
-        self._pending_bytes += len(body)
+        self._pending_bytes += parcel.size
         self.published += head.count
         self.hub.publish(self, parcel)
         if self._pending_bytes > self.hub.settings.limits.pending_bytes:
@@ -125,6 +143,11 @@ class Session:
                 self._pause()
                 asyncio.get_running_loop().call_later(wait_s, self._go_on)
 
+    def excused(self) -> bool:
+        """Whether its silence means nothing: it is not read from, and it does take what it is told."""
+        before, self._backlog = self._backlog, self.wire.backlog
+        return self._paused and (not self._deaf or self._backlog < before)
+
     def _pause(self) -> None:
         if not self._paused:
             self._paused = True
@@ -135,8 +158,9 @@ class Session:
         self._resume()
 
     def _resume(self) -> None:
+        self._deaf = self._deaf and self.full
         enough = self._pending_bytes > self.hub.settings.limits.pending_bytes
-        if self._paused and not self._slowed and not enough and not self.ended:
+        if self._paused and not self._slowed and not self._deaf and not enough and not self.ended:
             self._paused = False
             self.wire.resume()
 
@@ -202,14 +226,19 @@ class Session:
         self._put(frames.deliver(head, piece.body))
 
     def deliver_some(self, subscription: int, topic: str, seqs: list[int], body: bytes) -> None:
-        follow = seqs[-1] - seqs[0] == len(seqs) - 1
+        # Of another priority, they are in another order.
+        follow = seqs == list(range(seqs[0], seqs[0] + len(seqs)))
         head = DeliverHead(subscription, seqs[0], topic, len(seqs), None if follow else seqs)
         self.delivered += len(seqs)
         self._put(frames.deliver(head, body))
 
     def tell_dropped(self, dropped: control.Dropped) -> None:
         self.hub.counts["dropped"] += dropped.count
-        self.say(dropped)
+        if self.full:
+            for notice in self._notices.add(dropped):
+                self.say(notice)
+        else:
+            self.say(dropped)
 
     def congested(self, outlet: Outlet) -> None:
         self._stuck[outlet] = None
@@ -223,6 +252,8 @@ class Session:
     def writable(self) -> None:
         self.hub.turn_begin()
         try:
+            for notice in self._notices.take():
+                self.say(notice)
             # The highest priority first; among equals, who has waited longest.
             stuck, self._stuck = list(self._stuck), {}
             for outlet in sorted(stuck, key=Outlet.rank, reverse=True):
@@ -234,6 +265,7 @@ class Session:
                 self._thirsty.clear()
         finally:
             self.hub.turn_end()
+        self._resume()
 
     def flush(self) -> None:
         """The end of a turn: send what it brought."""
@@ -244,6 +276,22 @@ class Session:
             self.sent_bytes += self._out_bytes
             self._out_bytes = 0
             self.wire.send(out)
+            self._look_at_backlog()
+
+    def _look_at_backlog(self) -> None:
+        backlog = self.wire.backlog
+        if backlog <= HIGH_BYTES:
+            if self._stuck or self._thirsty or self._notices:
+                # All of it went out at once: nobody else will say that there is room again.
+                asyncio.get_running_loop().call_soon(self.writable)
+        elif backlog > self.hub.settings.limits.pending_bytes + self.hub.settings.max_frame_bytes:
+            self.hub.counts["cut_off"] += 1
+            self.wire.abort()
+            self._leave("it does not read what it is told")
+        elif backlog > DEAF_BYTES:
+            # Who does not listen need not ask for more.
+            self._deaf = True
+            self._pause()
 
     def _say_taken(self) -> None:
         taken = control.Taken(runs=self._runs, failures=self._failures)

@@ -19,7 +19,7 @@ from trunkline.clock import World
 from trunkline.delivery.deadletters import Attempt, DeadLetter
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox
-from trunkline.delivery.requests import Orphan
+from trunkline.delivery.ledger import QuietLedger
 from trunkline.delivery.route import Group
 from trunkline.journal.cursor import Cursor, pack
 from trunkline.journal.ledger import JournalLedger, decode_message, decode_story, readable
@@ -59,7 +59,7 @@ def kept_for(reader: Reader, subscriber: str) -> list[KeptMessage]:
     return found
 
 
-class Feeder:
+class Feeder(QuietLedger):
     """One cursor and the inboxes that share it. It is their ledger, too: what they settle moves the cursor."""
 
     def __init__(self, cursor: Cursor, journal: Journal, world: World, since_ns: int | None) -> None:
@@ -414,23 +414,8 @@ class Feeder:
     def passed_on(self, inbox: Inbox, heir: Inbox, message: Message, story: Sequence[Attempt]) -> None:
         """Nothing to write: it is the same subscription's."""
 
-    def died(self, letter: DeadLetter, inbox: Inbox) -> None:
+    def died(self, letter: DeadLetter, inbox: Inbox | None) -> None:
         self._ledger.died(letter, inbox)
-
-    def revived(self, letter: DeadLetter, message: Message) -> None:
-        self._ledger.revived(letter, message)
-
-    def removed(self, letter: DeadLetter) -> None:
-        self._ledger.removed(letter)
-
-    def orphaned(self, orphan: Orphan) -> None:
-        self._ledger.orphaned(orphan)
-
-    def claimed(self, orphan: Orphan) -> None:
-        self._ledger.claimed(orphan)
-
-    def refused(self, message: Message, who: str, reason: str, at_ns: int) -> None:
-        self._ledger.refused(message, who, reason, at_ns)
 
     def write_down(self, ledger: JournalLedger) -> None:
         """The fates since the last time, and where the cursor stands after them: one transaction."""

@@ -110,7 +110,7 @@ class JournalLedger:
     # What is told
 
     def delivered(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
-        if not self._keeps_of(inbox.pattern):
+        if not self.keeps_of(inbox.pattern):
             return
         span = self._spans.get(inbox.name)
         # What lies between may be held, or on its way still: only what follows at once joins the range.
@@ -186,7 +186,7 @@ class JournalLedger:
             self.retries.discard((subscriber, seq))
             self.deed("DELETE FROM retries WHERE subscriber = ? AND seq = ?", (subscriber, seq))
 
-    def died(self, letter: DeadLetter, inbox: Inbox) -> None:
+    def died(self, letter: DeadLetter, inbox: Inbox | None) -> None:
         message = letter.message
         self.deed(
             "INSERT OR REPLACE INTO dead_letters VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -248,7 +248,7 @@ class JournalLedger:
         self._only = (*self._only, pattern)
         self._keeps.clear()
 
-    def _keeps_of(self, pattern: str) -> bool:
+    def keeps_of(self, pattern: str) -> bool:
         """Whether anything that matches is kept."""
         known = self._keeps.get(pattern)
         if known is None:

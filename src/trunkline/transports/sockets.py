@@ -3,37 +3,48 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
+import logging
 import socket
 import ssl
 import struct
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, cast
-from urllib.parse import urlsplit
 
-from trunkline.errors import ProtocolError
+from trunkline.errors import TrunklineError
+from trunkline.transports.binding import allowed_to_bind
+from trunkline.transports.keys import KeyStore
+from trunkline.transports.places import QUEUE, SocketFile, at, path_of, place_of
 from trunkline.transports.transport import HIGH_BYTES, LOW_BYTES, Accept, Frame, Listener, Peer, Receiver, Wire
 from trunkline.wire.frames import LENGTH, Splitter
 
-DEFAULT_PORT = 7420
-_JOINED = 4096
-"""Frames up to this size are joined before they are written: one buffer costs less than many small ones."""
+log = logging.getLogger("trunkline.transports")
+
+LINGER_S = 5.0
+"""So long a connection that was closed may take to send what was given to it."""
+HANDSHAKE_S = 10.0
+"""So long a TLS handshake may take."""
 
 
 class SocketWire(asyncio.Protocol):
-    """One connection, on either side."""
+    """One connection, on either side. `admit` says who is there, or raises ConnectionRefusedError."""
 
-    def __init__(self, receiver: Callable[[Wire], Receiver], max_frame_bytes: int, opened: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        receiver: Callable[[Wire], Receiver],
+        max_frame_bytes: int,
+        opened: Callable[[], None] = lambda: None,
+        admit: Callable[[asyncio.Transport], Peer] | None = None,
+    ) -> None:
         self._receiver_of = receiver
         self._receiver: Receiver | None = None
         self._splitter = Splitter(max_frame_bytes)
         self._opened = opened
+        self._admit = admit or peer_of
         self._transport: asyncio.Transport
         self._why = ""
         self._closing = False
-        self._full = False
+        self._lost = False
+        self._linger: asyncio.TimerHandle | None = None
         self.peer = Peer("anonymous", "")
 
     # What asyncio tells
@@ -42,31 +53,33 @@ class SocketWire(asyncio.Protocol):
         # Not always a subclass: those of uvloop are none.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(HIGH_BYTES, LOW_BYTES)
-        self.peer = peer_of(self._transport)
+        try:
+            self.peer = self._admit(self._transport)
+        except ConnectionRefusedError as refused:
+            log.warning("%s", refused)
+            self._transport.abort()
+            return
         self._receiver = self._receiver_of(self)
         self._opened()
 
     def data_received(self, data: bytes) -> None:
-        assert self._receiver is not None
-        try:
-            frames = self._splitter.feed(data)
-        except ProtocolError as error:
-            # What follows cannot be told apart any more.
-            self._why = error.text
-            self._transport.abort()
+        if self._receiver is None:
             return
+        frames = self._splitter.feed(data)
         if frames:
             self._receiver.received(frames)
-
-    def pause_writing(self) -> None:
-        self._full = True
+        if self._splitter.broken is not None and not self._why:
+            self._why = self._splitter.broken.text
+            self._receiver.broken(self._splitter.broken)
 
     def resume_writing(self) -> None:
-        self._full = False
         if self._receiver is not None:
             self._receiver.writable()
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._lost = True
+        if self._linger is not None:
+            self._linger.cancel()
         if self._receiver is not None:
             self._receiver.lost(self._why or (str(error) if error is not None else "the connection was closed"))
 
@@ -100,12 +113,17 @@ class SocketWire(asyncio.Protocol):
             self._transport.resume_reading()
 
     def close(self) -> None:
-        self._closing = True
-        self._transport.close()
+        if not self._closing and not self._lost:
+            self._closing = True
+            self._transport.close()
+            # Somebody who does not read must not keep it for ever.
+            self._linger = asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
 
     def abort(self) -> None:
         self._closing = True
-        self._transport.abort()
+        if not self._lost:
+            # A transport of asyncio that has ended cannot be told so again: it raises.
+            self._transport.abort()
 
 
 def peer_of(transport: asyncio.Transport) -> Peer:
@@ -129,100 +147,83 @@ def peer_of(transport: asyncio.Transport) -> Peer:
 
 
 class _Server:
-    def __init__(self, server: asyncio.Server, address: str, path: Path | None = None) -> None:
+    def __init__(self, server: asyncio.Server, address: str, file: SocketFile | None = None) -> None:
         self._server = server
-        self._path = path
-        self._inode = path.stat().st_ino if path is not None else 0
+        self._file = file
         self.address = address
 
     async def aclose(self) -> None:
         self._server.close()
-        if self._path is not None:
-            # Only our own: another hub may have taken the place over.
-            with contextlib.suppress(OSError):
-                if self._path.stat().st_ino == self._inode:
-                    self._path.unlink()
+        if self._file is not None:
+            self._file.remove()
 
 
 class UnixTransport:
     """`unix:///run/user/1000/trunkline.sock`. Whoever may open the socket file may connect: its mode is 0600."""
 
     async def connect(self, url: str, receiver: Callable[[Wire], Receiver], *, max_frame_bytes: int) -> Wire:
-        loop = asyncio.get_running_loop()
         opened = asyncio.Event()
-        _, wire = await loop.create_unix_connection(
+        _, wire = await asyncio.get_running_loop().create_unix_connection(
             lambda: SocketWire(receiver, max_frame_bytes, opened.set), str(path_of(url))
         )
         await opened.wait()
         return wire
 
     async def listen(self, url: str, accept: Accept, *, max_frame_bytes: int) -> Listener:
-        path = path_of(url)
-        _clear(path)
-        loop = asyncio.get_running_loop()
-        # Made with the mode it is to have: between making and changing it, others might connect.
-        mask = os.umask(0o177)
-        try:
-            server = await loop.create_unix_server(
-                lambda: SocketWire(accept, max_frame_bytes, lambda: None), str(path), backlog=1024
-            )
-        finally:
-            os.umask(mask)
-        return _Server(server, f"unix://{path}", path)
-
-
-def _clear(path: Path) -> None:
-    """Remove a socket file that nobody listens on any more; raises OSError if somebody does."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.is_socket():
-        if path.exists():
-            raise FileExistsError(f"{path} is there, and is not a socket")
-        return
-    with socket.socket(socket.AF_UNIX) as trial:
-        try:
-            trial.connect(str(path))
-        except (ConnectionRefusedError, FileNotFoundError):
-            path.unlink(missing_ok=True)
-            return
-    raise OSError(f"somebody listens on {path} already")
-
-
-def path_of(url: str) -> Path:
-    path = url.partition("://")[2] or url.partition(":")[2]
-    return Path(path).expanduser()
+        file = SocketFile(path_of(url))
+        server = await asyncio.get_running_loop().create_unix_server(
+            lambda: SocketWire(accept, max_frame_bytes), sock=file.socket, backlog=QUEUE
+        )
+        return _Server(server, f"unix://{file.path}", file)
 
 
 class TcpTransport:
-    """`tcp://host:7420`, with TLS if `context` gives any."""
+    """`tcp://host:7420`, with TLS and certificates on both sides if there are keys."""
 
-    def __init__(
-        self, server_context: ssl.SSLContext | None = None, client_context: ssl.SSLContext | None = None
-    ) -> None:
-        self._server_context = server_context
-        self._client_context = client_context
+    def __init__(self, keys: KeyStore | None = None, *, exposed: bool = False) -> None:
+        self._keys = keys
+        self._exposed = exposed
 
     async def connect(self, url: str, receiver: Callable[[Wire], Receiver], *, max_frame_bytes: int) -> Wire:
         host, port = place_of(url)
+        context = None if self._keys is None else self._keys.client_context()
         opened = asyncio.Event()
         _, wire = await asyncio.get_running_loop().create_connection(
-            lambda: SocketWire(receiver, max_frame_bytes, opened.set), host, port, ssl=self._client_context
+            lambda: SocketWire(receiver, max_frame_bytes, opened.set),
+            host,
+            port,
+            ssl=context,
+            ssl_handshake_timeout=None if context is None else HANDSHAKE_S,
         )
         await opened.wait()
         return wire
 
     async def listen(self, url: str, accept: Accept, *, max_frame_bytes: int) -> Listener:
+        allowed_to_bind(url, self._keys, self._exposed)
         host, port = place_of(url)
+        context = None if self._keys is None else self._keys.server_context()
         server = await asyncio.get_running_loop().create_server(
-            lambda: SocketWire(accept, max_frame_bytes, lambda: None),
+            lambda: SocketWire(accept, max_frame_bytes, admit=self._admit),
             host,
             port,
-            ssl=self._server_context,
-            backlog=1024,
+            ssl=context,
+            ssl_handshake_timeout=None if context is None else HANDSHAKE_S,
+            backlog=QUEUE,
         )
         port = server.sockets[0].getsockname()[1]
-        return _Server(server, f"tcp://{host}:{port}")
+        return _Server(server, at("tcp", host, port))
 
-
-def place_of(url: str) -> tuple[str, int]:
-    parts = urlsplit(url)
-    return parts.hostname or "127.0.0.1", DEFAULT_PORT if parts.port is None else parts.port
+    def _admit(self, transport: asyncio.Transport) -> Peer:
+        """Its certificate is good, or it would not be here; whether it is still wanted, the register says."""
+        peer = peer_of(transport)
+        if self._keys is None:
+            return peer
+        certificate: Any = transport.get_extra_info("peercert") or {}
+        try:
+            name = self._keys.name_of_certificate(certificate["serialNumber"])
+        except (OSError, KeyError, TrunklineError) as error:
+            # In doubt, nobody comes in.
+            raise ConnectionRefusedError(f"{peer.address}: whose certificate it has cannot be told: {error}") from error
+        if name is None:
+            raise ConnectionRefusedError(f"{peer.address}: the certificate of {peer.identity} is revoked, or unknown")
+        return Peer(f"cert:{name}", peer.address)

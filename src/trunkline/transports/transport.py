@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from trunkline.errors import ProtocolError
+
 Part = bytes | memoryview
 Frame = tuple[Part, ...]
 """One frame in one or more parts, which follow each other without a gap."""
@@ -54,6 +56,9 @@ class Receiver(Protocol):
 
     def received(self, frames: Sequence[memoryview]) -> None:
         """Some frames have come, in order."""
+
+    def broken(self, error: ProtocolError) -> None:
+        """What comes cannot be cut into frames any more. Told once: say what is to be said, and close the wire."""
 
     def writable(self) -> None:
         """The backlog, which was above HIGH_BYTES, has gone below LOW_BYTES."""

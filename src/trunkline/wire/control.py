@@ -24,9 +24,12 @@ class Ask(Control, frozen=True, kw_only=True):
     """Something that is answered."""
 
     id: int
+    """Chosen by the client: its answer has it in `re`."""
 
 
 class Answer(Control, frozen=True, kw_only=True):
+    """Something that answers."""
+
     re: int
     """The `id` of what it answers."""
 
@@ -47,6 +50,8 @@ class Hello(Ask, frozen=True, kw_only=True, tag="HELLO"):
 
 
 class Welcome(Answer, frozen=True, kw_only=True, tag="WELCOME"):
+    """The answer to HELLO: from now on everything else may be said."""
+
     version: int
     hub: str
     """The name of this run of the hub: another one after a restart."""
@@ -57,6 +62,8 @@ class Welcome(Answer, frozen=True, kw_only=True, tag="WELCOME"):
     """Say something at least so often. Who is silent three times as long is gone."""
     window: int
     """How many messages on one topic may be on their way to the hub and not yet taken."""
+    window_bytes: int = 32 * 1024 * 1024
+    """How many bytes in all, each message counted with 300 more. Who has more is not read from for a while."""
     max_frame_bytes: int
     features: list[str] = []
     """What the hub's broker offers beyond publish and subscribe."""
@@ -103,6 +110,8 @@ class Topic(Ask, frozen=True, kw_only=True, tag="TOPIC"):
 
 
 class TopicInfo(Control, frozen=True, kw_only=True, tag="TOPIC_INFO"):
+    """What a publisher must know of a topic: the answer to TOPIC, and by itself whenever it changes."""
+
     topic: str
     re: int = 0
     heard: bool = False
@@ -126,6 +135,8 @@ class Taken(Control, frozen=True, kw_only=True, tag="TAKEN"):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message, or a batch, that was not taken."""
+
     batch: int
     index: int
     """Which message of the batch; -1 for all of them."""
@@ -145,6 +156,8 @@ class Withdraw(Control, frozen=True, kw_only=True, tag="WITHDRAW"):
 
 
 class Subscribe(Ask, frozen=True, kw_only=True, tag="SUBSCRIBE"):
+    """From its answer on, what matches the pattern is delivered."""
+
     subscription: int
     """A number the client chooses: deliveries carry it."""
     pattern: str
@@ -162,12 +175,16 @@ class Subscribe(Ask, frozen=True, kw_only=True, tag="SUBSCRIBE"):
 
 
 class Subscribed(Answer, frozen=True, kw_only=True, tag="SUBSCRIBED"):
+    """The answer to SUBSCRIBE: every batch that comes to the hub from now on is seen."""
+
     subscription: int
     kept: bool = False
     """Whether the hub's journal wants to know what becomes of what this subscription gets."""
 
 
 class Unsubscribe(Ask, frozen=True, kw_only=True, tag="UNSUBSCRIBE"):
+    """Nothing more is wanted. Answered by DONE."""
+
     subscription: int
 
 
@@ -203,6 +220,25 @@ class Nack(Control, frozen=True, kw_only=True, tag="NACK"):
     """The dead letter, in base64 of its MessagePack."""
 
 
+class FateRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of a range of messages; for a range that was delivered, of those that have no row of their own."""
+
+    fate: str
+    first: int
+    last: int
+    count: int
+    reason: str = ""
+
+
+class Fates(Control, frozen=True, kw_only=True, tag="FATES"):
+    """What became of what a plain subscription got, for a hub that keeps a journal and has asked for it."""
+
+    subscription: int
+    rows: list[FateRow] = []
+    letters: list[str] = []
+    """Dead letters, in base64 of their MessagePack."""
+
+
 class Dropped(Control, frozen=True, kw_only=True, tag="DROPPED"):
     """The hub had no room for these, or their publisher gave up: they will not come."""
 
@@ -224,6 +260,8 @@ class Link(Ask, frozen=True, kw_only=True, tag="LINK"):
 
 
 class Unlink(Ask, frozen=True, kw_only=True, tag="UNLINK"):
+    """Undo LINK. Answered by DONE."""
+
     pattern: str
     topic: str
 
@@ -240,6 +278,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ProducerRegister(Ask, frozen=True, kw_only=True, tag="PRODUCER_REGISTER"):
+    """This client produces on a channel."""
+
     channel: str
     schema_hash: str = ""
     schema_version: str = ""
@@ -249,10 +289,14 @@ class ProducerRegister(Ask, frozen=True, kw_only=True, tag="PRODUCER_REGISTER"):
 
 
 class ProducerUnregister(Ask, frozen=True, kw_only=True, tag="PRODUCER_UNREGISTER"):
+    """It does so no longer."""
+
     channel: str
 
 
 class ConsumerRegister(Ask, frozen=True, kw_only=True, tag="CONSUMER_REGISTER"):
+    """This client consumes from a channel; refused if its schema is not the one expected."""
+
     channel: str
     consumer_id: str
     expected_schema_hash: str = ""
@@ -260,11 +304,15 @@ class ConsumerRegister(Ask, frozen=True, kw_only=True, tag="CONSUMER_REGISTER"):
 
 
 class ConsumerUnregister(Ask, frozen=True, kw_only=True, tag="CONSUMER_UNREGISTER"):
+    """It does so no longer."""
+
     channel: str
     consumer_id: str
 
 
 class DiscoveryRequest(Ask, frozen=True, kw_only=True, tag="DISCOVERY_REQUEST"):
+    """Who produces and consumes on a channel, and where its data is."""
+
     channel: str
 
 
@@ -281,6 +329,8 @@ class PeerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DiscoveryResponse(Answer, frozen=True, kw_only=True, tag="DISCOVERY_RESPONSE"):
+    """The answer to DISCOVERY_REQUEST."""
+
     channel: str
     shm_name: str = ""
     schema_hash: str = ""
@@ -310,6 +360,8 @@ class Qos(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ChannelCreate(Ask, frozen=True, kw_only=True, tag="CHANNEL_CREATE"):
+    """Make a channel: a contract for the topics of its pattern."""
+
     channel: str
     pattern: str = ""
     """Which topics belong to it; by default the one with its name."""
@@ -320,18 +372,26 @@ class ChannelCreate(Ask, frozen=True, kw_only=True, tag="CHANNEL_CREATE"):
 
 
 class ChannelDestroy(Ask, frozen=True, kw_only=True, tag="CHANNEL_DESTROY"):
+    """Remove a channel. Its topics stay usable, without a contract."""
+
     channel: str
 
 
 class ChannelList(Ask, frozen=True, kw_only=True, tag="CHANNEL_LIST"):
+    """Which channels there are. Answered by CHANNELS."""
+
     pattern: str = ">"
 
 
 class ChannelDescribe(Ask, frozen=True, kw_only=True, tag="CHANNEL_DESCRIBE"):
+    """All of one channel. Answered by CHANNELS, with one."""
+
     channel: str
 
 
 class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A channel, and who uses it."""
+
     channel: str
     pattern: str
     owner: str
@@ -345,6 +405,8 @@ class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Channels(Answer, frozen=True, kw_only=True, tag="CHANNELS"):
+    """The answer to CHANNEL_LIST and CHANNEL_DESCRIBE."""
+
     channels: list[ChannelInfo]
 
 
@@ -360,6 +422,8 @@ class ChannelChanged(Control, frozen=True, kw_only=True, tag="CHANNEL_CHANGED"):
 
 
 class SchemaPut(Ask, frozen=True, kw_only=True, tag="SCHEMA_PUT"):
+    """Register a schema, or its next version. Answered by SCHEMAS, with what was registered."""
+
     name: str
     schema: dict[str, Any]
     version: str = ""
@@ -369,6 +433,8 @@ class SchemaPut(Ask, frozen=True, kw_only=True, tag="SCHEMA_PUT"):
 
 
 class SchemaGet(Ask, frozen=True, kw_only=True, tag="SCHEMA_GET"):
+    """A schema by its name and version, or by its hash. Answered by SCHEMAS."""
+
     name: str = ""
     version: str = ""
     """By default the last."""
@@ -376,10 +442,14 @@ class SchemaGet(Ask, frozen=True, kw_only=True, tag="SCHEMA_GET"):
 
 
 class SchemaList(Ask, frozen=True, kw_only=True, tag="SCHEMA_LIST"):
+    """Which schemas there are, or which versions of one. Answered by SCHEMAS."""
+
     name: str = ""
 
 
 class SchemaInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One version of a schema."""
+
     name: str
     version: str
     hash: str
@@ -388,6 +458,8 @@ class SchemaInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Schemas(Answer, frozen=True, kw_only=True, tag="SCHEMAS"):
+    """The answer to what is asked of schemas."""
+
     schemas: list[SchemaInfo]
 
 
@@ -395,10 +467,12 @@ class Schemas(Answer, frozen=True, kw_only=True, tag="SCHEMAS"):
 
 
 class Stats(Ask, frozen=True, kw_only=True, tag="STATS"):
-    pass
+    """How the hub is doing. Answered by STATS_ANSWER."""
 
 
 class StatsAnswer(Answer, frozen=True, kw_only=True, tag="STATS_ANSWER"):
+    """The answer to STATS."""
+
     stats: dict[str, Any]
 
 
@@ -410,6 +484,8 @@ class Trace(Ask, frozen=True, kw_only=True, tag="TRACE"):
 
 
 class Traced(Control, frozen=True, kw_only=True, tag="TRACED"):
+    """Something that was said on a connection, for those who asked by TRACE."""
+
     at: float
     client: str
     direction: str
@@ -428,6 +504,7 @@ FROM_CLIENT: Final = (
     Credit,
     Ack,
     Nack,
+    Fates,
     Link,
     Unlink,
     ProducerRegister,

@@ -16,13 +16,20 @@ from typing import Any, Final
 
 import msgspec
 
-from trunkline.errors import ProtocolError
+from trunkline.errors import MAX_TTL_S, ProtocolError
 from trunkline.message import NORMAL
 
 LENGTH: Final = Struct("<I")
 PREFIX: Final = Struct("<BH")
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 MAX_HEAD_BYTES: Final = 0xFFFF
+FIRST_FRAME_BYTES: Final = 64 * 1024
+"""Of HELLO and WELCOME: nobody need hold more for a peer that has not said who it is."""
+MAX_MESSAGES: Final = 1_000_000
+"""In one frame. A message takes eight bytes in a body, and three hundred once it is opened."""
+MAX_POSITION: Final = 2**62
+_TIME_BYTES: Final = 8
+_SMALL_PARTS: Final = 1024
 
 
 class Kind(enum.IntEnum):
@@ -100,8 +107,11 @@ def open_publish(frame: memoryview) -> tuple[PublishHead, memoryview]:
         head = _decode_publish(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError("malformed", f"not the head of a publish frame: {error}") from error
-    if head.count < 1 or head.number < 0:
-        raise ProtocolError("malformed", "a publish frame with a number or a count that cannot be")
+    if not (head.number >= 0 and 0 <= head.priority <= 100 and 0 <= head.position <= MAX_POSITION):
+        raise ProtocolError("malformed", "a publish frame with a number, a priority or a position that cannot be")
+    if head.ttl_s is not None and not 0 < head.ttl_s <= MAX_TTL_S:
+        raise ProtocolError("malformed", f"a publish frame whose messages live for {head.ttl_s} s")
+    _check_count(head.count, body)
     return head, body
 
 
@@ -112,9 +122,17 @@ def open_deliver(frame: memoryview) -> tuple[DeliverHead, memoryview]:
         head = _decode_deliver(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError("malformed", f"not the head of a deliver frame: {error}") from error
+    _check_count(head.count, body)
     if head.seqs is not None and len(head.seqs) != head.count:
         raise ProtocolError("malformed", f"{len(head.seqs)} numbers for {head.count} messages")
+    if not 0 < head.first <= MAX_POSITION or any(not 0 < seq <= MAX_POSITION for seq in head.seqs or ()):
+        raise ProtocolError("malformed", "a deliver frame with numbers that no message has")
     return head, body
+
+
+def _check_count(count: int, body: memoryview) -> None:
+    if not 0 < count <= MAX_MESSAGES or len(body) < count * _TIME_BYTES:
+        raise ProtocolError("malformed", f"{len(body):,} bytes cannot be {count:,} messages")
 
 
 def _cut(frame: memoryview) -> tuple[memoryview, memoryview]:
@@ -128,21 +146,29 @@ def _cut(frame: memoryview) -> tuple[memoryview, memoryview]:
 
 
 class Splitter:
-    """Cuts a stream of bytes into frames."""
+    """Cuts a stream of bytes into frames, the same ones however the stream is cut into pieces."""
 
     def __init__(self, max_bytes: int = MAX_FRAME_BYTES) -> None:
-        self.max_bytes = max_bytes
+        self._max_bytes = max_bytes
+        self._limit = min(max_bytes, FIRST_FRAME_BYTES)
         self._parts: list[bytes] = []
         self._have = 0
         self._need = LENGTH.size
+        self.broken: ProtocolError | None = None
+        """Why nothing more can come: a frame is too large, or empty, and so where the next one begins is not known."""
 
     def feed(self, data: bytes) -> list[memoryview]:
-        """The frames that are complete now. Raises ProtocolError for one that is too large, or empty."""
+        """The frames that are complete now."""
+        if self.broken is not None:
+            return []
         if self._parts:
             self._parts.append(data)
             self._have += len(data)
             if self._have < self._need:
                 # Joined once it is all there: a large frame comes in many pieces.
+                if len(self._parts) > _SMALL_PARTS and self._have < _SMALL_PARTS * len(self._parts):
+                    # Unless somebody sends byte by byte: each piece costs more than what is in it.
+                    self._parts = [b"".join(self._parts)]
                 return []
             data = b"".join(self._parts)
             self._parts.clear()
@@ -150,16 +176,19 @@ class Splitter:
         view = memoryview(data)
         at, end = 0, len(data)
         need = LENGTH.size
+        limit = self._limit
         while end - at >= LENGTH.size:
             (size,) = LENGTH.unpack_from(data, at)
-            if not 0 < size <= self.max_bytes:
-                raise ProtocolError(
-                    "too_large", f"a frame of {size:,} bytes: between 1 and {self.max_bytes:,} are allowed"
+            if not 0 < size <= limit:
+                self.broken = ProtocolError(
+                    "too_large", f"a frame of {size:,} bytes: between 1 and {limit:,} are allowed"
                 )
+                return frames
             need = LENGTH.size + size
             if end - at < need:
                 break
             frames.append(view[at + LENGTH.size : at + need])
+            limit = self._limit = self._max_bytes
             at += need
             need = LENGTH.size
         self._need = need

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from trunkline.brokers.broker import UNNUMBERED, Broker, Feature
 from trunkline.brokers.hub.connection import Embedded
+from trunkline.brokers.hub.directory import HubDirectory
 from trunkline.brokers.hub.feed import Feed, InboxFeed, MemberFeed, TapFeed
 from trunkline.brokers.hub.outbox import HubLane
 from trunkline.brokers.hub.settings import LinkSettings
@@ -60,6 +61,7 @@ class HubBroker(Broker):
         self.uplink = Uplink.shared(url, client, self.world, self.settings, link or LinkSettings())
         self.uplink.users += 1
         self.connection = self.uplink.connection
+        self.directory = HubDirectory.of(self.connection)
         if embed is not None:
             self.connection.embedded = embed
         self.sequence = self.uplink.numbers

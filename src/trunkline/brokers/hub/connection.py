@@ -14,7 +14,7 @@ from typing import Protocol
 
 from trunkline.brokers.hub.settings import LinkSettings
 from trunkline.clock import World
-from trunkline.errors import HubRefused, HubUnavailable, ProtocolError
+from trunkline.errors import HubRefused, HubUnavailable, ProtocolError, UsageError
 from trunkline.transports.table import transport_for
 from trunkline.transports.transport import Frame, Wire
 from trunkline.wire import control, frames
@@ -137,7 +137,7 @@ class Connection:
         while self.state is not State.CLOSED:
             try:
                 await self._connect()
-            except (OSError, ProtocolError, TimeoutError, HubRefused) as error:
+            except (OSError, ProtocolError, TimeoutError, HubRefused, UsageError) as error:
                 self._note_failure(error)
             else:
                 pause_s = self.settings.backoff_s
@@ -154,8 +154,8 @@ class Connection:
         if self._wire is not None:
             self._wire.abort()
             self._wire = None
-        if isinstance(error, HubRefused):
-            # It is there, and does not want us: who waits need not wait longer.
+        if isinstance(error, HubRefused | UsageError):
+            # It does not want us, or an optional part is missing: who waits need not wait longer.
             self._fail_waiting(error)
 
     async def _connect(self) -> None:
@@ -194,7 +194,7 @@ class Connection:
                 waiter.set_result(None)
 
     async def _reach(self) -> Wire:
-        return await transport_for(self.url).connect(
+        return await transport_for(self.url, self.settings.keys).connect(
             self.url, lambda _: self, max_frame_bytes=self.settings.max_frame_bytes
         )
 

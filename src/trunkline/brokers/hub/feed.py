@@ -6,17 +6,17 @@ import asyncio
 import base64
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import Any
 
 from trunkline import columns
 from trunkline.brokers.hub.connection import Connection, State
 from trunkline.brokers.hub.places import Places
-from trunkline.delivery.deadletters import Attempt, DeadLetter
+from trunkline.brokers.hub.reporter import Reporter
+from trunkline.delivery.deadletters import DeadLetter
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox, Overflow
+from trunkline.delivery.ledger import QuietLedger
 from trunkline.delivery.options import Delivery
-from trunkline.delivery.requests import Orphan
 from trunkline.delivery.route import Take
 from trunkline.errors import HubRefused, InvalidPayload, InvalidSettings, NotAllowed, Refused, TrunklineError
 from trunkline.message import Message
@@ -70,6 +70,9 @@ class Feed:
             return
         error = answer.exception()
         if error is None:
+            subscribed = answer.result()
+            if isinstance(subscribed, control.Subscribed):
+                self.subscribed(subscribed)
             if not self.opening.done():
                 self.opening.set_result(None)
         elif isinstance(error, HubRefused):
@@ -89,6 +92,9 @@ class Feed:
             number = self.number
             answer = self.connection.ask_soon(lambda asked: control.Unsubscribe(id=asked, subscription=number))
             answer.add_done_callback(_retrieve)
+
+    def subscribed(self, said: control.Subscribed) -> None:
+        return
 
     def dropped(self, said: control.Dropped) -> None:
         return
@@ -141,6 +147,7 @@ class InboxFeed(Feed):
         """Credit that the hub has, and has not used."""
         self._check: asyncio.TimerHandle | None = None
         self._places = Places()
+        self._reporter: Reporter | None = None
         inbox.dry = self.top_up
 
     def open(self) -> None:
@@ -162,6 +169,10 @@ class InboxFeed(Feed):
             durable=delivery.durable,
             start=delivery.start,
         )
+
+    def subscribed(self, said: control.Subscribed) -> None:
+        if said.kept and self.inbox.ledger is None:
+            self.inbox.ledger = self._reporter = Reporter(self.connection, self.number)
 
     def take(self, head: DeliverHead, body: memoryview) -> None:
         if self.closed:
@@ -225,12 +236,14 @@ class InboxFeed(Feed):
                 inbox.record.row(seq, Fate.DROPPED, said.reason, now_ns)
 
     def close(self) -> None:
+        if self._reporter is not None:
+            self._reporter.report()
         super().close()
         if self._check is not None:
             self._check.cancel()
 
 
-class MemberFeed(InboxFeed):
+class MemberFeed(InboxFeed, QuietLedger):
     """A member of a group, or a durable subscription: the hub is told what became of each message.
 
     It is the ledger of its inbox. What it leaves without a word, the hub gives to others.
@@ -298,13 +311,7 @@ class MemberFeed(InboxFeed):
         if fate is not Fate.DEAD:
             self._nack(message.seq, fate, reason)
 
-    def retrying(self, inbox: Inbox, message: Message, story: Sequence[Attempt], pause_s: float) -> None:
-        return
-
-    def passed_on(self, inbox: Inbox, heir: Inbox, message: Message, story: Sequence[Attempt]) -> None:
-        return
-
-    def died(self, letter: DeadLetter, inbox: Inbox) -> None:
+    def died(self, letter: DeadLetter, inbox: Inbox | None) -> None:
         self._send_acks()
         self.connection.say(
             control.Nack(
@@ -315,21 +322,6 @@ class MemberFeed(InboxFeed):
                 letter=base64.b64encode(letter.to_bytes()).decode(),
             )
         )
-
-    def revived(self, letter: DeadLetter, message: Message) -> None:
-        return
-
-    def removed(self, letter: DeadLetter) -> None:
-        return
-
-    def orphaned(self, orphan: Orphan) -> None:
-        return
-
-    def claimed(self, orphan: Orphan) -> None:
-        return
-
-    def refused(self, message: Message, who: str, reason: str, at_ns: int) -> None:
-        return
 
     # What the hub is told
 

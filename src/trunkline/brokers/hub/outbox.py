@@ -18,6 +18,7 @@ from msgspec.structs import force_setattr, replace
 
 from trunkline import columns
 from trunkline.brokers.hub.connection import Connection, State
+from trunkline.brokers.hub.contract import DEAD_LETTER, Contracts, numbered
 from trunkline.brokers.turn import Failures, Owner, Turn
 from trunkline.clock import Sequence as Numbers
 from trunkline.errors import (
@@ -27,6 +28,7 @@ from trunkline.errors import (
     NotAllowed,
     NotConfirmed,
     NotStored,
+    PartlyRefused,
     Refused,
     SchemaBroken,
 )
@@ -43,6 +45,8 @@ SOON = 256
 MAX_BODY_BYTES = 1024 * 1024
 HIGH_BYTES = 1024 * 1024
 """While so much waits to leave this process, publishers wait, too."""
+EXTRA_BYTES = 300
+"""What a message counts beyond its frame, for the window in bytes: the hub counts so, too."""
 
 
 class _Done(Awaitable[Failures]):
@@ -63,7 +67,7 @@ DONE = _Done()
 class Sent:
     """A batch that the hub has not taken yet."""
 
-    __slots__ = ("frame", "lane", "number", "size", "turn")
+    __slots__ = ("bytes", "frame", "lane", "number", "size", "turn")
 
     def __init__(self, number: int, lane: HubLane, turn: Turn, frame: bytes) -> None:
         self.number = number
@@ -71,6 +75,7 @@ class Sent:
         self.turn = turn
         self.frame = frame
         self.size = len(turn.messages)
+        self.bytes = len(frame) + EXTRA_BYTES * self.size
 
 
 class HubLane:
@@ -115,11 +120,11 @@ class HubLane:
         self.measure()
 
     def measure(self) -> None:
-        self.swift = self.info is not None and not self.confirm and not self.line
+        self.swift = self.info is not None and not self.confirm and not self.line and self.info.schema is None
 
     def put_now(self, message: Message) -> bool:
         outbox = self._outbox
-        if self.in_flight >= outbox.window or not self.swift:
+        if self.in_flight >= outbox.window or not self.swift or outbox.full:
             return False
         turn = self.turn.get(self.topic)
         if turn is None:
@@ -146,7 +151,7 @@ class HubLane:
 
     def put_many(self, messages: Sequence[Message], *, alike: bool) -> Awaitable[Failures]:
         outbox = self._outbox
-        if self.swift and self.in_flight < outbox.window:
+        if self.swift and self.in_flight < outbox.window and not outbox.full:
             turn = outbox.turn.get(self.topic)
             if turn is None:
                 turn = outbox.begin(self)
@@ -169,6 +174,12 @@ class Outbox:
         self._numbers = numbers
         self._settings = settings
         self.window = settings.backpressure.max_pending
+        self.window_bytes = connection.settings.max_unsent_bytes
+        self.full = False
+        """Whether as many bytes are on their way as may be."""
+        self._bytes = 0
+        self._crowded: dict[HubLane, None] = {}
+        """Lanes in which somebody waits for room."""
         self.turn: dict[str, Turn] = {}
         self.lanes: dict[str, HubLane] = {}
         self._sent: OrderedDict[int, Sent] = OrderedDict()
@@ -180,6 +191,7 @@ class Outbox:
         """Messages that the hub has."""
         self.lost_messages = 0
         """Sent on a connection that ended before the hub had said that it has them."""
+        self._contracts = Contracts(connection, settings.max_message_bytes)
         self.on_lost: list[Callable[[Sequence[Message], Refused], None]] = []
         connection.heard[control.TopicInfo] = self._learn
         connection.heard[control.Taken] = self._taken
@@ -213,6 +225,11 @@ class Outbox:
         """The whole way: ask what the topic is, wait for room, and for the hub's word where that is needed."""
         if lane.info is None:
             await self._inform(lane)
+        broken: Failures = []
+        if lane.info is not None and lane.info.schema is not None:
+            messages, broken = await self._contracts.sift(lane.info, messages)
+            if not messages:
+                raise broken[0][1] if len(broken) == 1 else PartlyRefused(broken, len(broken))
         await self._room(lane)
         turn = self.turn.get(lane.topic)
         if turn is not None and lane.confirm and not lane.durable:
@@ -224,12 +241,12 @@ class Outbox:
         lane.in_flight += len(messages)
         if not lane.confirm:
             turn.extend(messages, None, alike=alike)
-            return []
+            return broken
         taken: asyncio.Future[Failures] = asyncio.get_running_loop().create_future()
         turn.extend(messages, taken, alike=alike)
         if not lane.durable:
             self.send_turn(turn)
-        return await self._confirmed(lane, turn, taken)
+        return broken + await self._confirmed(lane, turn, taken)
 
     async def _inform(self, lane: HubLane) -> None:
         try:
@@ -238,10 +255,11 @@ class Outbox:
             raise _refusal(error.code, error.text, error.details) from error
 
     async def _room(self, lane: HubLane) -> None:
-        if lane.in_flight < self.window and not lane.line and self._connection.backlog < HIGH_BYTES:
+        if lane.in_flight < self.window and not lane.line and not self.full and self._connection.backlog < HIGH_BYTES:
             return
         room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         lane.line.append(room)
+        self._crowded[lane] = None
         lane.measure()
         self.send_turns()
         timeout_s = self._settings.backpressure.timeout_s
@@ -251,8 +269,9 @@ class Outbox:
         except TimeoutError:
             raise BackpressureTimeout(f"the hub, on {lane.topic}", timeout_s) from None
         finally:
-            if room in lane.line:
-                lane.line.remove(room)
+            lane.line.remove(room)
+            if not lane.line:
+                del self._crowded[lane]
             lane.measure()
 
     async def _confirmed(self, lane: HubLane, turn: Turn, taken: asyncio.Future[Failures]) -> Failures:
@@ -330,6 +349,8 @@ class Outbox:
         times = [message.timestamp_ns for message in messages]
         body = columns.encode(messages, times, plain=turn.plain, alike=turn.alike)
         sent = Sent(self._number, lane, turn, frames.publish(head, body))
+        self._bytes += sent.bytes
+        self.full = self._bytes >= self.window_bytes
         if self._connection.state is State.LIVE and not self._unsent:
             self._dispatch(sent)
         else:
@@ -363,13 +384,14 @@ class Outbox:
                     seq += sent.size
 
     def _settle(self, sent: Sent, seq: int, failures: list[control.Failure] | None) -> None:
-        turn, lane = sent.turn, sent.lane
+        turn = sent.turn
         messages = turn.messages
+        placed = messages if failures is None else numbered(messages, failures)
         if seq:
-            deque(map(force_setattr, messages, repeat("seq"), count(seq)), 0)
-            self._numbers.last = max(self._numbers.last, seq + sent.size - 1)
+            deque(map(force_setattr, placed, repeat("seq"), count(seq)), 0)
+            self._numbers.last = max(self._numbers.last, seq + len(placed) - 1)
         self.taken += sent.size
-        self._count_out(lane, sent.size)
+        self._count_out(sent)
         if failures is None:
             if turn.waiters:
                 turn.settle([])
@@ -381,22 +403,32 @@ class Outbox:
         found: Failures = [
             (messages[each.index], _refusal(each.code, each.text, each.details))
             for each in failures
-            if each.index < len(messages)
+            if each.index < len(messages) and each.code != DEAD_LETTER
         ]
+        unclaimed = {id(message) for message in turn.unclaimed()}
         if turn.waiters:
             turn.settle(found)
-        else:
-            for message, error in found:
+        for message, error in found:
+            if id(message) in unclaimed:
+                # Its publisher did not wait: it is told afterwards.
                 assert isinstance(error, Refused)
                 self._lose([message], error)
 
-    def _count_out(self, lane: HubLane, size: int) -> None:
-        lane.in_flight -= size
-        if lane.line and lane.in_flight <= self.window // 2:
-            room = self.window - lane.in_flight
-            for waiter in list(lane.line)[:room]:
-                if not waiter.done():
-                    waiter.set_result(None)
+    def _count_out(self, sent: Sent) -> None:
+        sent.lane.in_flight -= sent.size
+        self._bytes -= sent.bytes
+        if self.full and self._bytes <= self.window_bytes // 2:
+            self.full = False
+        if self._crowded and not self.full:
+            self._let_in()
+
+    def _let_in(self) -> None:
+        """Wake those who wait for room, if there is enough of it to be worth it."""
+        for lane in list(self._crowded):
+            if lane.in_flight <= self.window // 2:
+                for waiter in list(lane.line)[: self.window - lane.in_flight]:
+                    if not waiter.done():
+                        waiter.set_result(None)
 
     def _fail(self, turn: Turn, why: Callable[[], Refused]) -> None:
         for message in turn.messages:
@@ -415,6 +447,7 @@ class Outbox:
 
     def live(self, welcome: control.Welcome) -> None:
         self.window = min(welcome.window, self._settings.backpressure.max_pending)
+        self.window_bytes = min(welcome.window_bytes, self._connection.settings.max_unsent_bytes)
         for lane in self.lanes.values():
             if lane.info is not None and not (lane.topic == REPLIES or lane.topic.startswith(OWN_PREFIXES)):
                 # It may be another hub, or know other subscribers.
@@ -435,16 +468,15 @@ class Outbox:
                 self._unsent.append(batch)
                 continue
             lost += batch.size
-            self._count_out(batch.lane, batch.size)
+            self._count_out(batch)
             self._fail(batch.turn, lambda: NotConfirmed(self._connection.url))
         if lost:
             self.lost_messages += lost
             log.warning("%d messages were on their way to the hub at %s: lost, perhaps", lost, self._connection.url)
 
     def writable(self) -> None:
-        for lane in self.lanes.values():
-            if lane.line:
-                self._count_out(lane, 0)
+        if self._crowded and not self.full:
+            self._let_in()
 
     def close(self) -> None:
         """Nothing more will be sent: tell those who wait."""

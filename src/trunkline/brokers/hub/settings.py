@@ -18,3 +18,5 @@ class LinkSettings(Group, frozen=True, kw_only=True):
     max_unsent_bytes: int = 64 * 1024 * 1024
     """Of what may wait while there is no connection."""
     max_frame_bytes: int = 64 * 1024 * 1024
+    keys: str | None = None
+    """The directory of keys, for `tcp:` and `zmq+tcp:`; by default what TRUNKLINE_KEYS names, if it names any."""

@@ -1,0 +1,69 @@
+"""Contracts: what the schema of a channel demands is checked here, before a message is sent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from msgspec.structs import force_setattr
+
+from trunkline.brokers.hub.connection import Connection
+from trunkline.brokers.turn import Failures
+from trunkline.errors import HubRefused, SchemaBroken, UsageError
+from trunkline.message import Message
+from trunkline.schema_check import Checker
+from trunkline.wire import control
+
+log = logging.getLogger("trunkline.link")
+
+MAX_SCHEMAS = 1000
+DEAD_LETTER = "dead_letter"
+_TAKEN_OUT = ("schema", DEAD_LETTER)
+
+
+class Contracts:
+    """A schema is asked for once: what it means never changes, its hash would be another."""
+
+    def __init__(self, connection: Connection, max_bytes: int) -> None:
+        self._connection = connection
+        self._max_bytes = max_bytes
+        self._checkers: dict[str, Checker | None] = {}
+
+    async def sift(self, info: control.TopicInfo, messages: Sequence[Message]) -> tuple[list[Message], Failures]:
+        """Those that fit the schema of their channel, and those that do not, with why."""
+        checker = await self._checker(info.schema or "")
+        fitting: list[Message] = []
+        broken: Failures = []
+        for message in messages:
+            problem = checker.broken(message, self._max_bytes) if checker is not None else None
+            if problem is None:
+                fitting.append(message)
+            else:
+                broken.append((message, SchemaBroken(info.channel or info.topic, *problem)))
+        return fitting, broken
+
+    async def _checker(self, hash: str) -> Checker | None:
+        if hash not in self._checkers:
+            if len(self._checkers) >= MAX_SCHEMAS:
+                self._checkers.clear()
+            try:
+                answer = await self._connection.ask(lambda number: control.SchemaGet(id=number, hash=hash))
+                assert isinstance(answer, control.Schemas)
+                self._checkers[hash] = Checker(answer.schemas[0].schema)
+            except (HubRefused, UsageError) as error:
+                # The hub looks at the messages as well, and says no where it must.
+                log.warning("what is published cannot be checked here against the schema %s: %s", hash, error)
+                self._checkers[hash] = None
+        return self._checkers[hash]
+
+
+def numbered(messages: Sequence[Message], failures: Sequence[control.Failure]) -> Sequence[Message]:
+    """Those of a batch that have got its numbers. What was taken out by the hub has none, or one of its own."""
+    out = {failure.index: failure for failure in failures if failure.code in _TAKEN_OUT}
+    if not out:
+        return messages
+    for index, failure in out.items():
+        seq = failure.details.get("seq")
+        if isinstance(seq, int) and 0 <= index < len(messages):
+            force_setattr(messages[index], "seq", seq)
+    return [message for index, message in enumerate(messages) if index not in out]

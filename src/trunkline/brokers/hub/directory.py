@@ -1,0 +1,271 @@
+"""The directory of a hub, as a client uses it: who produces and consumes on which channel, and the schemas.
+
+Everything works without a hub, too: what would register says False and what would find says None, after `connect_s` at
+the most and with one warning until there is a hub again. What was registered is registered again by itself, when the
+hub comes, or comes back; channels and schemas are made again if it is another run of the hub, which knows nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from trunkline.brokers.hub.connection import Connection
+from trunkline.errors import HubError, HubRefused, HubUnavailable, ProtocolError
+from trunkline.schema import hash_of, schema_of
+from trunkline.wire import control
+from trunkline.wire.control import ChannelChanged, ChannelInfo, Config, DiscoveryResponse, PeerInfo, Qos, SchemaInfo
+
+log = logging.getLogger("trunkline.link")
+
+A = TypeVar("A", bound=control.Control)
+Key = tuple[str, ...]
+
+
+class HubDirectory:
+    """One for a connection: what several buses of an event loop register is one client's, as the hub sees it.
+
+    A refusal by the hub is raised as HubRefused, with its code: schema_mismatch, forbidden, not_owner, …
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._made: dict[Key, control.Ask] = {}
+        """Schemas and channels, in their order: another run of the hub is told of them again."""
+        self._registered: dict[Key, control.Ask] = {}
+        self._hub = ""
+        self._warned = False
+        self.on_change: list[Callable[[ChannelChanged], None]] = []
+        """Told when somebody comes, goes or falls silent on a channel this client is on, and when it is destroyed."""
+        connection.heard[ChannelChanged] = self._changed
+        # Before everything else: what is published by itself must find its channel.
+        connection.users.insert(0, self)
+
+    @classmethod
+    def of(cls, connection: Connection) -> HubDirectory:
+        """The one of this connection."""
+        return next((user for user in connection.users if isinstance(user, cls)), None) or cls(connection)
+
+    # Producers and consumers
+
+    async def register_producer(
+        self,
+        channel: str,
+        *,
+        schema: Any = None,
+        version: str = "",
+        config: Config | None = None,
+        shm_name: str = "",
+        metadata: dict[str, Any] | None = None,
+    ) -> bool:
+        """Produce on a channel; True if the hub knows. The schema, a type or a JSON Schema, is put there first.
+
+        Whoever produces first makes the channel, unless it was created.
+        """
+        said = control.ProducerRegister(
+            id=0,
+            channel=channel,
+            schema_hash="" if schema is None else hash_of(schema),
+            schema_version=version,
+            config=config or Config(),
+            shm_name=shm_name,
+            metadata=metadata or {},
+        )
+        if schema is not None:
+            info = await self._have_schema(channel, schema_of(schema), said.schema_hash, version)
+            said = replace(said, schema_version=info.version if info is not None else version)
+        return await self._register(("producer", channel), said)
+
+    async def unregister_producer(self, channel: str) -> bool:
+        """False if it was not registered at the hub."""
+        self._registered.pop(("producer", channel), None)
+        return await self._do(control.ProducerUnregister(id=0, channel=channel))
+
+    async def register_consumer(
+        self, channel: str, consumer_id: str, *, schema: Any = None, metadata: dict[str, Any] | None = None
+    ) -> bool:
+        """Consume from a channel; refused if it has another schema than this. It may come before its producers."""
+        said = control.ConsumerRegister(
+            id=0,
+            channel=channel,
+            consumer_id=consumer_id,
+            expected_schema_hash="" if schema is None else hash_of(schema),
+            metadata=metadata or {},
+        )
+        return await self._register(("consumer", channel, consumer_id), said)
+
+    async def unregister_consumer(self, channel: str, consumer_id: str) -> bool:
+        self._registered.pop(("consumer", channel, consumer_id), None)
+        return await self._do(control.ConsumerUnregister(id=0, channel=channel, consumer_id=consumer_id))
+
+    async def discover_producer(self, channel: str, *, schema: Any = None) -> DiscoveryResponse | None:
+        """Who produces there, and where the data is; None if nobody does. Raises HubRefused if the schema differs."""
+        found = await self._discover(channel)
+        if found is None or not found.producers:
+            return None
+        if schema is not None and (expected := hash_of(schema)) != found.schema_hash:
+            has = found.schema_hash or "none"
+            raise HubRefused("schema_mismatch", f"schemas differ on {channel}: it has {has}, expected is {expected}")
+        return found
+
+    async def discover_consumers(self, channel: str) -> list[PeerInfo] | None:
+        found = await self._discover(channel)
+        return None if found is None else found.consumers
+
+    async def _discover(self, channel: str) -> DiscoveryResponse | None:
+        return await self._ask(control.DiscoveryRequest(id=0, channel=channel), DiscoveryResponse)
+
+    # Channels
+
+    async def create_channel(
+        self, channel: str, *, pattern: str = "", schema: Any = None, qos: Qos | None = None, description: str = ""
+    ) -> bool:
+        """Make a channel, by default of the topic with its name; True if the hub has it, also if it had it before."""
+        hash = "" if schema is None else hash_of(schema)
+        info = None if schema is None else await self._have_schema(channel, schema_of(schema), hash, "")
+        said = control.ChannelCreate(
+            id=0,
+            channel=channel,
+            pattern=pattern,
+            schema_hash=hash,
+            schema_version="" if info is None else info.version,
+            qos=qos or Qos(),
+            description=description,
+        )
+        done = await self._ask(said, control.Done)
+        self._made[("channel", channel)] = said
+        return done is not None
+
+    async def destroy_channel(self, channel: str) -> bool:
+        self._forget(channel)
+        return await self._do(control.ChannelDestroy(id=0, channel=channel))
+
+    async def channels(self, pattern: str = ">") -> list[ChannelInfo] | None:
+        """The channels whose names match, without those who are on them."""
+        found = await self._ask(control.ChannelList(id=0, pattern=pattern), control.Channels)
+        return None if found is None else found.channels
+
+    async def describe(self, channel: str) -> ChannelInfo | None:
+        found = await self._ask(control.ChannelDescribe(id=0, channel=channel), control.Channels)
+        return None if found is None else found.channels[0]
+
+    # Schemas
+
+    async def put_schema(self, name: str, schema: Any, version: str = "", compatibility: str = "") -> SchemaInfo | None:
+        """Register a schema, or its next version; what is returned has its version and hash."""
+        said = control.SchemaPut(
+            id=0, name=name, schema=schema_of(schema), version=version, compatibility=compatibility
+        )
+        answer = await self._ask(said, control.Schemas)
+        info = None if answer is None else answer.schemas[0]
+        key = ("schema", name, hash_of(schema))
+        self._made[key] = said if info is None else replace(said, version=info.version)
+        return info
+
+    async def get_schema(self, name: str = "", version: str = "", *, hash: str = "") -> SchemaInfo | None:
+        """By name, the last version unless one is given, or by hash."""
+        found = await self._ask(control.SchemaGet(id=0, name=name, version=version, hash=hash), control.Schemas)
+        return None if found is None else found.schemas[0]
+
+    async def schemas(self, name: str = "") -> list[SchemaInfo] | None:
+        """The last version of each schema, or all versions of one; without the schemas themselves."""
+        found = await self._ask(control.SchemaList(id=0, name=name), control.Schemas)
+        return None if found is None else found.schemas
+
+    async def _have_schema(self, name: str, schema: dict[str, Any], hash: str, version: str) -> SchemaInfo | None:
+        """Put it, unless it is there: whoever may produce need not be one who may put schemas."""
+        try:
+            info = await self.get_schema(hash=hash)
+        except HubRefused as error:
+            if error.code != "unknown_schema":
+                raise
+            return await self.put_schema(name, schema, version)
+        if info is None or info.name == name:
+            said = control.SchemaPut(id=0, name=name, schema=schema, version=version if info is None else info.version)
+            self._made[("schema", name, hash)] = said
+        return info
+
+    # Asking
+
+    async def _register(self, key: Key, said: control.Ask) -> bool:
+        done = await self._ask(said, control.Done)
+        # Also without a hub: the next connection makes it up.
+        self._registered[key] = said
+        return done is not None
+
+    async def _do(self, said: control.Ask) -> bool:
+        done = await self._ask(said, control.Done)
+        return done is not None and done.changed
+
+    async def _ask(self, said: control.Ask, kind: type[A]) -> A | None:
+        """The answer; None if there is no hub, which is worth one warning until there is one."""
+        limit_s = 0.0 if self._warned and not self._connection.live else self._connection.settings.connect_s
+        try:
+            async with asyncio.timeout(self._connection.settings.connect_s):
+                await self._ready(limit_s)
+                answer = await self._connection.ask(lambda number: replace(said, id=number))
+        except (HubUnavailable, TimeoutError) as error:
+            self._warn(error)
+            return None
+        if not isinstance(answer, kind):
+            raise ProtocolError("malformed", f"the hub answered with {type(answer).__name__}")
+        return answer
+
+    async def _ready(self, limit_s: float) -> None:
+        try:
+            await self._connection.ready(limit_s)
+        except HubUnavailable:
+            raise
+        except HubError as error:
+            # It does not want us at all: that is as if it were not there.
+            raise HubUnavailable(self._connection.url, str(error)) from error
+
+    def _warn(self, error: Exception) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "going on without the directory of the hub at %s: nothing is registered or found there until it is back"
+                " (%s)",
+                self._connection.url,
+                str(error) or "it does not answer",
+            )
+
+    # What the hub says
+
+    def _changed(self, said: ChannelChanged) -> None:
+        if said.event == "destroyed":
+            self._forget(said.channel)
+        elif said.event == "schema_mismatch":
+            self._registered.pop(("consumer", said.channel, said.name), None)
+            log.error("%s has got another schema than its consumer %s expects", said.channel, said.name)
+        for tell in self.on_change:
+            tell(said)
+
+    def _forget(self, channel: str) -> None:
+        self._made.pop(("channel", channel), None)
+        for key in [key for key in self._registered if key[1] == channel]:
+            del self._registered[key]
+
+    # The connection
+
+    def live(self, welcome: control.Welcome) -> None:
+        self._warned = False
+        again = self._made.values() if welcome.hub != self._hub else ()
+        self._hub = welcome.hub
+        for said in (*again, *self._registered.values()):
+            self._say_again(said)
+
+    def _say_again(self, said: control.Ask) -> None:
+        def heard(answer: asyncio.Future[control.Control]) -> None:
+            error = None if answer.cancelled() else answer.exception()
+            if isinstance(error, HubRefused):
+                log.warning("the hub does not take %s up again: %s", type(said).__name__, error.text)
+
+        self._connection.ask_soon(lambda number: replace(said, id=number)).add_done_callback(heard)
+
+    def lost(self) -> None:
+        return

@@ -1,0 +1,55 @@
+"""Notices: what a client is to be told of messages that it will not get, joined while it cannot hear it.
+
+A client that does not read, while others publish, misses more and more: what there is to say of it must not grow as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from trunkline.wire.control import Dropped
+
+MAX_KEPT = 1000
+MAX_RANGES = 100
+
+
+class Notices:
+    """Pure. What follows on each other, for one reason, is one notice."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, str, int, int, str], Dropped] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def add(self, dropped: Dropped) -> Iterator[Dropped]:
+        """Keep it; give those for which there is no place any more, to be said all the same."""
+        key = (dropped.subscription, dropped.topic, dropped.origin, dropped.priority, dropped.reason)
+        last = self._kept.pop(key, None)
+        if last is not None:
+            if (joined := _joined(last, dropped)) is not None:
+                self._kept[key] = joined
+                return
+            yield last
+        self._kept[key] = dropped
+        if len(self._kept) > MAX_KEPT:
+            yield self._kept.pop(next(iter(self._kept)))
+
+    def take(self) -> list[Dropped]:
+        """All of them, the oldest first; none is left."""
+        kept, self._kept = self._kept, {}
+        return list(kept.values())
+
+
+def _joined(one: Dropped, other: Dropped) -> Dropped | None:
+    if other.position != one.position + one.count:
+        return None
+    ranges = one.ranges
+    for first, last in other.ranges:
+        if ranges and ranges[-1][1] + 1 == first:
+            ranges = [*ranges[:-1], (ranges[-1][0], last)]
+        else:
+            ranges = [*ranges, (first, last)]
+    return None if len(ranges) > MAX_RANGES else replace(one, ranges=ranges, count=one.count + other.count)

@@ -1,0 +1,65 @@
+"""How far publishers run ahead of the hub, and what happens at the end of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import trunkline as tl
+from tests.hub.hubs import Place, received, until
+from trunkline.testing import Simulation, simulate, world
+
+
+def test_a_bus_that_feeds_itself_large_messages_does_not_stop() -> None:
+    """More is published than the hub would bear, by the one whose word it needs to go on."""
+
+    async def play(simulation: Simulation) -> None:
+        place = Place(world(simulation))
+        await place.start()
+        payload = bytes(1_000_000)
+        async with place.bus() as bus, bus.subscribe("t") as messages:
+            got = 0
+
+            async def take() -> None:
+                nonlocal got
+                async for message in messages:
+                    got += len(message.payload)
+
+            taking = asyncio.ensure_future(take())
+            for _ in range(200):
+                await bus.publish("t", payload)
+            await until(lambda: got == 200 * len(payload), "all of it has arrived")
+            taking.cancel()
+        await place.stop()
+
+    simulate(play)
+
+
+def test_a_publisher_runs_ahead_by_a_window_and_no_further() -> None:
+    async def play(simulation: Simulation) -> None:
+        place = Place(world(simulation))
+        await place.start()
+        settings = tl.Settings(backpressure=tl.Backpressure(max_pending=100, timeout_s=1.0))
+        async with (
+            place.bus("subscriber") as subscriber,
+            tl.connect(place.address, settings=settings, world=place.world) as publisher,
+            subscriber.subscribe("t", capacity=10_000) as messages,
+        ):
+            with pytest.raises(tl.BackpressureTimeout):
+                await flood(publisher)
+            # The inbox, and a window of the publisher's before it.
+            assert 10_000 <= publisher.stats().total_messages <= 10_200
+            for number in range(10_000):
+                assert await received(messages) == number
+            await publisher.publish("t", "goes on")
+        await place.stop()
+
+    simulate(play)
+
+
+async def flood(bus: tl.Bus) -> None:
+    number = 0
+    while True:
+        await bus.publish("t", number)
+        number += 1
