@@ -1,0 +1,134 @@
+"""`trunkline up`, `status`, `pub`, `sub`, `request` and `trace`, as they are called in a shell."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hub.up import Up, up
+
+PROGRAM = "import sys; from trunkline.cli import main; sys.exit(main())"
+DEADLINE_S = 30.0
+
+
+def call(hub: Up | None, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    where = ["--hub", hub.address] if hub is not None else []
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words, *where], input=given, capture_output=True, text=True, timeout=DEADLINE_S
+    )
+
+
+@contextlib.contextmanager
+def running(hub: Up, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """A command that goes on until it is interrupted."""
+    command = [sys.executable, "-c", PROGRAM, *words, "--hub", hub.address]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    with up(tmp_path_factory.mktemp("hub")) as running_hub:
+        yield running_hub
+
+
+def status(hub: Up) -> dict[str, Any]:
+    done = call(hub, "status", "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_status_says_how_it_is(hub: Up) -> None:
+    found = status(hub)
+    assert found["healthy"] is True
+    assert 0 < found["ping_s"] < DEADLINE_S
+    assert found["clients"] == 1
+    assert found["listening"] == [hub.address]
+    done = call(hub, "status")
+    assert done.returncode == 0
+    assert done.stdout.startswith("healthy, answers within ")
+
+
+def test_without_a_hub_there_is_an_error_that_helps(tmp_path: Path) -> None:
+    nowhere = f"unix://{tmp_path}/none.sock"
+    done = call(None, "status", "--timeout", "0.2", "--hub", nowhere)
+    assert done.returncode == 1
+    assert f"no hub at {nowhere}" in done.stderr
+    assert "trunkline up" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_is_published_is_shown(hub: Up) -> None:
+    with running(hub, "sub", "a.>", "--count", "3", "--json") as listener:
+        before = status(hub)["subscriptions"]
+        while status(hub)["subscriptions"] == before < 5:
+            # Until the subscription is there.
+            continue
+        assert call(hub, "pub", "a.b", '{"x": 1}').returncode == 0
+        done = call(hub, "pub", "a.c", "-", given="one\n2\n")
+        assert done.returncode == 0
+        assert done.stdout == "2 published\n"
+        out, _ = listener.communicate(timeout=DEADLINE_S)
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [(each["topic"], each["payload"]) for each in found] == [("a.b", {"x": 1}), ("a.c", "one"), ("a.c", 2)]
+    assert {each["sender"] for each in found} == {"trunkline pub"}
+
+
+def test_a_request_that_nobody_answers(hub: Up) -> None:
+    done = call(hub, "request", "nobody", "1", "--timeout", "0.2")
+    assert done.returncode == 1
+    assert "Request timeout" in done.stderr
+
+
+def test_trace_shows_what_is_said(hub: Up) -> None:
+    with running(hub, "trace", "trunkline pub", "--json") as watcher:
+        assert watcher.stdout is not None
+        said: list[dict[str, Any]] = []
+        while not said:
+            # It may still be on its way there.
+            assert call(hub, "pub", "a.b", "1").returncode == 0
+            if status(hub)["clients"] > 1:
+                assert call(hub, "pub", "a.b", "1").returncode == 0
+                said = [json.loads(watcher.stdout.readline()) for _ in range(3)]
+        assert {each["client"] for each in said} == {"trunkline pub"}
+        assert {each["direction"] for each in said} <= {"in", "out"}
+        assert {each["type"] for each in said} <= {"WELCOME", "SUBSCRIBE", "SUBSCRIBED", "TOPIC", "TOPIC_INFO"}
+
+
+def test_up_ends_well_when_told_so(tmp_path: Path) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with up(tmp_path) as hub:
+            process = hub._process
+            assert process is not None
+            process.send_signal(number)
+            assert process.wait(DEADLINE_S) == 0
+            assert "Traceback" not in hub.log()
+    assert not (tmp_path / "hub.sock").exists()
+
+
+def test_two_hubs_do_not_share_a_place(hub: Up) -> None:
+    done = call(None, "up", "--listen", hub.address)
+    assert done.returncode == 1
+    assert "somebody listens on" in done.stderr
+    assert status(hub)["healthy"]
+
+
+def test_settings_that_make_no_sense_are_named(tmp_path: Path) -> None:
+    config = tmp_path / "hub.toml"
+    config.write_text("[hub]\nheartbeats = 5\n")
+    done = call(None, "up", "--config", str(config))
+    assert done.returncode == 2
+    assert "did you mean 'heartbeat_s'?" in done.stderr
