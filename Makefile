@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check bench docs format clean
+.PHONY: help demo test test-long check bench docs protocol format clean
 
 help: ## List what can be done
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | \
@@ -53,6 +53,9 @@ bench: $(VENV)/.test ## Run every benchmark beside its peers
 
 docs: $(VENV)/.test ## Check that every code block of README and docs runs
 	$(BIN)/python -m pytest -q tests/test_docs.py
+
+protocol: $(VENV)/.core ## Write docs/protocol from the types that are the protocol
+	$(BIN)/python -m trunkline.wire.document docs/protocol
 
 clean: ## Remove the environment and what tools left behind
 	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

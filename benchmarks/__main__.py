@@ -7,8 +7,9 @@ import difflib
 import sys
 from collections.abc import Sequence
 
-from benchmarks.cases import CASES
-from benchmarks.harness import BUDGET_S, MAX_ROUNDS, MIN_ROUNDS, run
+from benchmarks.cases import CASES, ON_HUB
+from benchmarks.harness import BUDGET_S, MAX_ROUNDS, MIN_ROUNDS, Case, run
+from benchmarks.hubs import TRANSPORTS, UNIX
 from benchmarks.report import as_json, as_table, listing, surroundings
 
 INTERRUPTED = 130
@@ -26,7 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.case is not None and options.case not in CASES:
         nearest = difflib.get_close_matches(options.case, CASES, n=1, cutoff=0.0)[0]
         parser.error(f"unknown case {options.case!r}: did you mean {nearest!r}?")
-    chosen = list(CASES.values()) if options.all else [CASES[options.case]]
+    if options.transport is not None and not options.all and options.case not in ON_HUB:
+        parser.error(f"{options.case!r} uses no transport: those that do are {', '.join(ON_HUB)}")
+    chosen = _chosen(list(CASES) if options.all else [options.case], options.transport)
     try:
         for case in chosen:
             result = run(case, surroundings(), budget_s=options.seconds, rounds=options.rounds)
@@ -35,6 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("stopped", file=sys.stderr)
         return INTERRUPTED
     return 0
+
+
+def _chosen(names: Sequence[str], transport: str | None) -> list[Case]:
+    """With a transport, only those that have one."""
+    if transport is None or transport == UNIX:
+        return [CASES[name] for name in names if transport is None or name in ON_HUB]
+    return [ON_HUB[name](transport) for name in names if name in ON_HUB]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -54,6 +64,11 @@ def _parser() -> argparse.ArgumentParser:
         type=_positive_int,
         metavar="N",
         help=f"exactly so many rounds, instead of as many as fit ({MIN_ROUNDS} to {MAX_ROUNDS})",
+    )
+    parser.add_argument(
+        "--transport",
+        choices=TRANSPORTS,
+        help=f"how clients reach the hub, {UNIX} by default; with --all, only the cases with a hub are run",
     )
     return parser
 

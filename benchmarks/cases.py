@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from benchmarks import (
     backpressure,
     fanout,
     handler,
+    hub,
+    hub_fanout,
+    hub_latency,
+    hub_loaded,
+    hub_memory,
     inproc,
     inproc_batch,
     journal,
@@ -21,6 +28,7 @@ from benchmarks import (
     stats,
 )
 from benchmarks.harness import Case
+from benchmarks.hubs import UNIX
 
 _MODULES = (
     inproc,
@@ -41,3 +49,17 @@ _MODULES = (
     journal_growth,
 )
 CASES: dict[str, Case] = {module.CASE.name: module.CASE for module in _MODULES}
+
+_ON_HUB: tuple[Callable[[str], Case], ...] = (
+    hub.case,
+    hub_fanout.case,
+    hub_latency.case,
+    hub_latency.p99,
+    hub_loaded.case,
+    hub_memory.case,
+    hub_memory.frozen,
+    hub_memory.dropping,
+)
+ON_HUB: dict[str, Callable[[str], Case]] = {make(UNIX).name: make for make in _ON_HUB}
+"""Those that run with any transport to a hub."""
+CASES |= {name: make(UNIX) for name, make in ON_HUB.items()}

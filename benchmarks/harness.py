@@ -56,6 +56,8 @@ class Case:
     """Messages (or calls) of the first try; from it follows the size that takes a fitting time."""
     fixed: bool = False
     """The size is part of the question: it is not fitted."""
+    rounds: int | None = None
+    """So many are enough; None: as many as fit the budget."""
     around: Callable[[], AbstractContextManager[object]] = nullcontext
     """What all measurements share, such as the servers of the peers."""
 
@@ -88,11 +90,11 @@ def run(
 ) -> Result:
     """Measure all sides of a case in interleaved rounds.
 
-    As many rounds as fit the budget, at least 5 and at most 15, or exactly `rounds`. A given `size` is used for every
-    side as it is; otherwise each side's is fitted, so that all measurements take about as long.
+    Exactly `rounds`, or what the case says, or as many as fit the budget, at least 5 and at most 15. A given `size` is
+    used for every side as it is; otherwise each side's is fitted, so that all measurements take about as long.
     """
     with case.around():
-        done = _rounds(case, budget_s, rounds, size)
+        done = _rounds(case, budget_s, case.rounds if rounds is None else rounds, size)
     return summarize(case, done, *surroundings)
 
 

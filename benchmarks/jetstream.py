@@ -43,7 +43,7 @@ JETSTREAM = Server(_start)
 SYNCED = Server(partial(_start, sync="always"))
 
 
-async def publish_rate(count: int, server: Server = JETSTREAM) -> Sample:
+async def publish_rate(count: int, server: Server[str] = JETSTREAM) -> Sample:
     """Messages per second by `publish_async`, 1,000 of them waiting for their acknowledgement."""
     messages = payloads(count)
     async with _stream(server) as (stream, _):
@@ -76,7 +76,7 @@ async def replay_rate(count: int, fetch: int = FETCH) -> Sample:
 
 
 @asynccontextmanager
-async def _stream(server: Server) -> AsyncIterator[tuple[JetStreamContext, NATS]]:
+async def _stream(server: Server[str]) -> AsyncIterator[tuple[JetStreamContext, NATS]]:
     with server.running() as address:
         connection = await nats.connect(address)
         try:

@@ -24,7 +24,7 @@ ROUNDS = 3
 MEASURE_S = 2.0
 SIZE = 1000
 
-SERVERS: tuple[Server, ...] = (
+SERVERS: tuple[Server[str], ...] = (
     jetstream.JETSTREAM,
     jetstream.SYNCED,
     redis_stream.EVERYSEC,

@@ -43,7 +43,7 @@ EVERYSEC = Server(_start)
 SYNCED = Server(partial(_start, sync="always"))
 
 
-def add_rate(count: int, server: Server = EVERYSEC) -> Sample:
+def add_rate(count: int, server: Server[str] = EVERYSEC) -> Sample:
     """Messages per second by pipelines of 1,000 XADD, without transactions.
 
     The blocking client, as `redis.asyncio` reaches half of it; and without `xadd()`, which takes a tenth off.

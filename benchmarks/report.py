@@ -15,6 +15,8 @@ PACKAGES = (
     "trunkline",
     "msgspec",
     "uuid-utils",
+    "uvloop",
+    "pyzmq",
     "pyarrow",
     "pykka",
     "nats-py",

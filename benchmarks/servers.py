@@ -1,4 +1,4 @@
-"""Servers of others, as they come from PyPI: each a process in a directory of its own, gone when the block ends.
+"""Servers, those of others as they come from PyPI: each a process in a directory of its own, gone when the block ends.
 
 The directory is in the system's temporary one (TMPDIR moves it), on the same disk as our side's.
 """
@@ -13,27 +13,40 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.metadata import files
 from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
 
 READY_S = 10.0
 POLL_S = 0.005
 
 # Kills the server when standard input ends: when we close it, and also when we are killed and cannot.
-_KEEPER = 'exec 3<&0; "$@" 3<&- & server=$!; { cat <&3; kill -9 $server; } >/dev/null 2>&1 & wait $server'
+# The log begins with the number of the server's process.
+_SERVER = """sh -c 'echo "process $$"; exec "$@" 3<&-' sh "$@" & server=$!"""
+_KEEPER = f"exec 3<&0; {_SERVER}; {{ cat <&3; kill -9 $server; }} >/dev/null 2>&1 & wait $server"
 
 
 class ServerError(RuntimeError):
     """A server ended, or did not get ready; with what it said instead."""
 
 
-class Server:
-    """A server that others measure. It is started by the outermost `running` block and ends with it."""
+T = TypeVar("T")
 
-    def __init__(self, start: Callable[[Path], AbstractContextManager[str]]) -> None:
+
+class Place(NamedTuple):
+    """Where a server is reached, and as which process it runs."""
+
+    address: str
+    pid: int
+
+
+class Server(Generic[T]):
+    """What others measure, or measure with. It is started by the outermost `running` block and ends with it."""
+
+    def __init__(self, start: Callable[[Path], AbstractContextManager[T]]) -> None:
         self._start = start
-        self._address: str | None = None
+        self._address: T | None = None
 
     @contextmanager
-    def running(self) -> Iterator[str]:
+    def running(self) -> Iterator[T]:
         """Its address. A block inside another one shares its server."""
         if self._address is not None:
             yield self._address
@@ -46,7 +59,7 @@ class Server:
 
 
 @contextmanager
-def together(*servers: Server) -> Iterator[None]:
+def together(*servers: Server[Any]) -> Iterator[None]:
     """All of them, until the end of the block."""
     with ExitStack() as running:
         for server in servers:
@@ -87,6 +100,13 @@ def process(command: Sequence[str], log: Path, ready: str) -> Iterator[re.Match[
         yield _await(keeper, log, re.compile(ready, re.DOTALL))
     finally:
         keeper.communicate()
+
+
+def pid_of(ready: re.Match[str]) -> int:
+    """The process that has said it is ready."""
+    found = re.match(r"process (\d+)\n", ready.string)
+    assert found is not None
+    return int(found[1])
 
 
 def _await(keeper: subprocess.Popen[bytes], log: Path, ready: re.Pattern[str]) -> re.Match[str]:

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import harness
+from benchmarks import harness, hub_cost
 from benchmarks.__main__ import main
-from benchmarks.cases import CASES
+from benchmarks.cases import CASES, ON_HUB
 from benchmarks.harness import Case, Sample, run, summarize
+from benchmarks.hubs import TRANSPORTS, UNIX
 from benchmarks.report import as_json, as_table, listing, surroundings
 
 KEYS = {"case", "unit", "ours", "peers", "ratios", "spread", "host", "target", "met", "rounds", "versions"}
 TINY = 300
-# Where each message is slow by design: a scan of 10,000 patterns, a consumer that takes its time.
-TINIER = {"routing": 10, "routing-new": 10, "stats": 10, "backpressure": 1}
+# Where each message is slow by design: a scan of 10,000 patterns, a consumer that takes its time, one every 4 ms.
+# The size of some is a length of time.
+TINIER = {
+    "routing": 10,
+    "routing-new": 10,
+    "stats": 10,
+    "backpressure": 1,
+    "hub-loaded": 20,
+    "hub-memory": 1,
+    "hub-memory-frozen": 1,
+    "hub-memory-dropping": 1,
+}
 HOST: dict[str, str | int] = {"cpu": "a cpu", "cores": 2, "python": "CPython 3", "os": "Linux 6"}
 VERSIONS = {"trunkline": "1"}
 
@@ -43,6 +55,10 @@ def case(**changes: Any) -> Case:
         "fixed": True,
     }
     return Case(**{**given_fields, **changes})
+
+
+def named_case(name: str, transport: str) -> Case:
+    return case(name=f"{name}@{transport}")
 
 
 # The cases
@@ -68,7 +84,28 @@ def test_each_case_has_targets_only_for_its_peers(name: str) -> None:
 def test_each_file_of_a_case_is_short() -> None:
     folder = Path(harness.__file__).parent
     for name in CASES:
-        assert len((folder / f"{name.replace('-', '_')}.py").read_text(encoding="utf-8").splitlines()) < 100
+        # A variant of a case is in the same file.
+        names = (name, name.rpartition("-")[0])
+        path = next(path for each in names if (path := folder / f"{each.replace('-', '_')}.py").exists())
+        assert len(path.read_text(encoding="utf-8").splitlines()) < 100
+
+
+@pytest.mark.parametrize("transport", [each for each in TRANSPORTS if each != UNIX])
+def test_a_case_with_a_hub_runs_with_each_transport(transport: str) -> None:
+    result = run(ON_HUB["hub-latency"](transport), surroundings(), rounds=1, size=10)
+    assert result.case == f"hub-latency@{transport}"
+    assert result.ours > 0
+
+
+def test_only_what_was_promised_has_a_target_on_other_transports() -> None:
+    targets = {(name, each): make(each).target for name, make in ON_HUB.items() for each in TRANSPORTS if each != UNIX}
+    assert {key: target for key, target in targets.items() if target} == {("hub", "zmq+ipc"): {"nats-py": 4.0}}
+
+
+def test_the_cost_of_a_message_is_told_by_process() -> None:
+    costs = hub_cost.measure(UNIX, rounds=1, count=300)
+    assert set(costs) == {"ours", *CASES["hub"].peers}
+    assert all(each.took > 0 and each.publisher > 0 and each.subscriber > 0 for each in costs.values())
 
 
 # The harness
@@ -224,7 +261,15 @@ def test_an_unknown_case_names_the_nearest(wrong: str, nearest: str, capsys: pyt
 
 
 @pytest.mark.parametrize(
-    "arguments", [["inproc", "--all"], ["inproc", "--rounds", "0"], ["inproc", "--seconds", "-1"], ["x", "--nope"]]
+    "arguments",
+    [
+        ["inproc", "--all"],
+        ["inproc", "--rounds", "0"],
+        ["inproc", "--seconds", "-1"],
+        ["x", "--nope"],
+        ["inproc", "--transport", "tcp"],
+        ["hub", "--transport", "pigeon"],
+    ],
 )
 def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -251,6 +296,23 @@ def test_all_runs_every_case(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert main(["--all", "--json", "--rounds", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["case"] for line in lines] == list(CASES)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_with_a_transport_only_the_cases_that_have_one_run(
+    transport: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in list(ON_HUB):
+        monkeypatch.setitem(CASES, name, case(name=name))
+        monkeypatch.setitem(ON_HUB, name, partial(named_case, name))
+    assert main(["--all", "--json", "--rounds", "1", "--transport", transport]) == 0
+    names = [json.loads(line)["case"] for line in capsys.readouterr().out.splitlines()]
+    assert names == [name if transport == UNIX else f"{name}@{transport}" for name in ON_HUB]
+
+
+def test_a_case_says_how_many_rounds_are_enough_unless_told() -> None:
+    assert run(case(rounds=2), (HOST, VERSIONS)).rounds == 2
+    assert run(case(rounds=2), (HOST, VERSIONS), rounds=1).rounds == 1
 
 
 def test_ctrl_c_ends_cleanly_after_the_measurement(

@@ -23,7 +23,8 @@ PUBLIC = """
 """
 
 HOOKS = """
-    Batch Breaker CircuitBreaker Compress Forward Hook Log Metrics Persist Rate RateLimit Stage Store TRACE Trace each
+    Batch Breaker CircuitBreaker Compress Encrypt Forward Hook KeyRing Log Metrics Persist Rate RateLimit Stage Store
+    TRACE Trace each
 """
 
 JOURNAL = "Journal JournalBroker JournalSettings Reader Retention Sync"

@@ -119,9 +119,19 @@ ENCODINGS: Mapping[str, Encoding] = MappingProxyType({Zlib.name: Zlib()})
 """The encodings every reader can undo by itself."""
 
 
+SEAL = "aes-256-gcm"
+"""How `hooks.Encrypt` seals. Only a bus that has the key can undo it, and does so before anybody decodes."""
+UNOPENED = "unopened: "
+"""In the place of the encoding of a message that a bus could not open; the rest says why."""
+
+
 def restore(payload: bytes, encoding: str, limit: int = MAX_PLAIN_BYTES) -> bytes:
     """Undo an encoding; raises InvalidPayload if it is unknown or broken, MessageTooLarge beyond `limit`."""
     known = ENCODINGS.get(encoding)
     if known is None:
+        if encoding.startswith(UNOPENED):
+            raise InvalidPayload(encoding.removeprefix(UNOPENED))
+        if SEAL in encoding:
+            raise InvalidPayload(f"the payload is encrypted ({encoding}): give the bus hooks.Encrypt with that key")
         raise InvalidPayload(f"no way to undo the encoding {encoding!r}; known: {', '.join(ENCODINGS)}")
     return known.restore(payload, limit)

@@ -223,7 +223,7 @@ class Bus(Handling):
     async def _tell(self, topic: str, letter: DeadLetter) -> None:
         try:
             # Payload, format and trace as they were; whom it was for and what it asked no longer count.
-            notice = letter.message.replace(
+            notice = self.reopened(letter.message).replace(
                 id="",
                 topic=topic,
                 type=MessageType.ERROR,

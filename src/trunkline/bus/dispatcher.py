@@ -38,6 +38,10 @@ class Surroundings(Protocol):
     arounds: list[Around]
     settings: Settings
 
+    opens: bool
+
+    def opened(self, message: Message) -> Message: ...
+
     def handled(self, message: Message, well: bool) -> None: ...
 
     def forget(self, handler: Handler) -> None: ...
@@ -133,7 +137,9 @@ class Handler:
     async def _handle(self, message: Message) -> None:
         self._custody.working.add(message.seq)
         try:
-            arguments = self._call.arguments(message, self._bus.settings.max_message_bytes)
+            # Only what the function gets is opened: in custody, and as a dead letter, the message is as it came.
+            opened = self._bus.opened(message) if self._bus.opens else message
+            arguments = self._call.arguments(opened, self._bus.settings.max_message_bytes)
         except PayloadError as error:
             # Only here: a payload error that the function itself meets is its failure, not this message's.
             await self._failed(message, error, Cause.INVALID_PAYLOAD)

@@ -58,6 +58,8 @@ class Handling(Requesting):
     def _open(self, pattern: str, delivery: Delivery) -> Stream:
         self._out.check_open()
         stream = self.broker.subscribe(pattern, delivery)
+        if self.opens:
+            stream.read_with(self._readable)
         self._streams.add(stream)
         return stream
 

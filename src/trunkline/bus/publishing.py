@@ -7,14 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Unpack
 
+import msgspec
+
 from trunkline import codec
 from trunkline.brokers.broker import UNNUMBERED, Broker, Lane
 from trunkline.bus.outgoing import Outgoing
 from trunkline.bus.pipeline import Pipeline
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.route import Route, offer
-from trunkline.errors import HubError, PartlyRefused, Refused
-from trunkline.hooks.hook import Hook
+from trunkline.errors import HubError, InvalidPayload, PartlyRefused, Refused
+from trunkline.hooks.hook import Hook, openers
 from trunkline.message import Fields, Message, MessageType
 from trunkline.settings import Settings
 from trunkline.topic import BROADCAST, endpoint
@@ -29,6 +31,9 @@ class Publishing:
         self.broker = broker
         self.settings = settings or broker.settings
         self._out = Outgoing(broker, name, self.settings, hooks)
+        self._openers = openers(self._out.hooks)
+        self.opens = bool(self._openers)
+        """Whether what comes in must be opened by a hook."""
         # For the short cut of `publish`, bound once. Without routes every message goes the whole way.
         self._routes: Mapping[str, Route] = {} if self._out.hooks else broker.routes
         self.lanes: Mapping[str, Lane] = {} if self._out.hooks else broker.lanes
@@ -247,6 +252,29 @@ class Publishing:
         if payload.__class__ is not bytes and "content_type" not in fields:
             stamped["content_type"] = self._content_type
         return self._out.weigh(Message(topic=topic, payload=payload, timestamp_ns=now_ns, **stamped))
+
+    def opened(self, message: Message) -> Message:
+        """A message as the handlers of this bus get it: what its hooks had done to it is undone.
+
+        For one from the history, the dead letters or the journal. Raises InvalidPayload if it cannot be opened.
+        """
+        for opener in self._openers:
+            message = opener(message)
+        return message
+
+    def _readable(self, message: Message) -> Message:
+        """As `opened`; one that cannot be opened says why when it is decoded."""
+        try:
+            return self.opened(message)
+        except InvalidPayload as error:
+            return msgspec.structs.replace(message, encoding=f"{codec.UNOPENED}{error}")
+
+    def reopened(self, message: Message) -> Message:
+        """As `opened`, to be published again under another header; one that cannot be opened goes on as it is."""
+        try:
+            return self.opened(message)
+        except InvalidPayload:
+            return message
 
     async def send(self, to: str, payload: object = b"", **fields: Unpack[Fields]) -> str:
         """Send to the endpoint `to`; return the message's id."""

@@ -152,7 +152,7 @@ async def replay(
                 continue
             await pace.step()
             try:
-                await bus.post(_again(message, to))
+                await bus.post(_again(bus.reopened(message), to))
             except Closed:
                 # Nothing after it would fare better.
                 raise

@@ -91,7 +91,7 @@ class Requesting(Publishing):
             # Refused, timed out, cancelled, closed. An answer has closed the request by itself.
             self._requests.close(request_id)
             raise
-        return _read(got, reply)
+        return _read(self.opened(got), reply)
 
     async def try_request(self, topic: str, payload: object = b"", **options: Any) -> Any:
         """Like `request`, but None if no answer comes in time, or the bus is closed meanwhile."""
@@ -108,7 +108,7 @@ class Requesting(Publishing):
         except BaseException:
             self._requests.close(request_id)
             raise
-        return _read(got, reply)
+        return _read(self.opened(got), reply)
 
     def respond(self, request: Message, value: object) -> Awaitable[str]:
         """Answer a request. Handlers need not call it: what they return is the answer."""

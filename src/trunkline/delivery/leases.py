@@ -42,6 +42,10 @@ class Leases:
         held = self._held.get(message.seq)
         return held is not None and (held[0] is message or held[0].attempts == message.attempts)
 
+    def original(self, message: Message) -> Message:
+        """The message as it was handed out, if this is a copy of it."""
+        return self._held[message.seq][0] if self.holds(message) else message
+
     def due(self, now: float) -> list[Message]:
         """What is held past its lease, longest first; it stays held until `end` or `renew`."""
         due: list[Message] = []

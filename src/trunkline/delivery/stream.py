@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 
 from trunkline.delivery.custody import Custody
@@ -27,6 +27,12 @@ class Stream:
         self._ack = ack
         self._simple = not ack and not inbox.record.exact
         """Taking is delivery, and ranges are enough to record it: the short cuts are open."""
+        self._read: Callable[[Message], Message] | None = None
+
+    def read_with(self, read: Callable[[Message], Message]) -> None:
+        """Give out what `read` makes of each message. In custody, and if it dies, it stays as it came."""
+        self._read = read
+        self._simple = False
 
     @property
     def inbox(self) -> Inbox:
@@ -128,9 +134,10 @@ class Stream:
         if message is None:
             return None
         if self._ack or message.requires_ack:
-            return self.custody.hold(message)
-        self._inbox.count_delivered(message)
-        return message
+            self.custody.hold(message)
+        else:
+            self._inbox.count_delivered(message)
+        return message if self._read is None else self._read(message)
 
     def _take_many(self, max_size: int) -> list[Message]:
         inbox = self._inbox
@@ -187,11 +194,11 @@ class Stream:
 
         None if that was the last attempt and it is a dead letter now, or if its lease had ended before.
         """
-        return self.custody.fail(message, Nacked(reason), Cause.HANDLER_FAILED)
+        return self.custody.fail(self.custody.leases.original(message), Nacked(reason), Cause.HANDLER_FAILED)
 
     def reject(self, message: Message, reason: str) -> None:
         """It never will be handled: a dead letter at once."""
-        self.custody.fail(message, Reject(reason), Cause.REJECTED)
+        self.custody.fail(self.custody.leases.original(message), Reject(reason), Cause.REJECTED)
 
     def extend(self, message: Message) -> bool:
         """Hold it for another lease; False if the lease had ended."""

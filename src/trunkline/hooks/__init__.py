@@ -1,14 +1,16 @@
-"""What can happen around a publish, in this order: trace, log, count, your own, compress, persist, break, limit."""
+"""Around a publish, in this order: trace, log, count, your own, compress, encrypt, persist, break, limit."""
 
 from trunkline.delivery.breaker import Breaker as Breaker
 from trunkline.delivery.limits import Rate as Rate
 from trunkline.hooks.breaker import CircuitBreaker as CircuitBreaker
 from trunkline.hooks.compress import Compress as Compress
+from trunkline.hooks.encrypt import Encrypt as Encrypt
 from trunkline.hooks.hook import Batch as Batch
 from trunkline.hooks.hook import Forward as Forward
 from trunkline.hooks.hook import Hook as Hook
 from trunkline.hooks.hook import Stage as Stage
 from trunkline.hooks.hook import each as each
+from trunkline.hooks.keyring import KeyRing as KeyRing
 from trunkline.hooks.limit import RateLimit as RateLimit
 from trunkline.hooks.log import TRACE as TRACE
 from trunkline.hooks.log import Log as Log

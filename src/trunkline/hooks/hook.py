@@ -2,6 +2,9 @@
 
 A hook gets the batch and the way on: `async def hook(batch, forward): await forward(batch)`. What it does not forward
 is refused, and must be said so by raising. `each` makes a hook of a function on one message.
+
+A hook may also have `open(message)`, the way back: what its bus takes in passes it before a stream, a handler or a
+request sees it. It returns the message as it was before the hook had changed it, or raises InvalidPayload.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ class Stage(enum.IntEnum):
     METRICS = 30
     OWN = 40
     COMPRESS = 50
+    ENCRYPT = 55
     PERSIST = 60
     BREAKER = 70
     LIMIT = 80
@@ -33,6 +37,12 @@ class Stage(enum.IntEnum):
 
 def in_order(hooks: Iterable[Hook]) -> tuple[Hook, ...]:
     return tuple(sorted(hooks, key=lambda hook: getattr(hook, "stage", Stage.OWN)))
+
+
+def openers(hooks: Iterable[Hook]) -> tuple[Callable[[Message], Message], ...]:
+    """The ways back, of hooks in order: what was done last is undone first."""
+    found = (getattr(hook, "open", None) for hook in hooks)
+    return tuple(reversed([each for each in found if each is not None]))
 
 
 def name_of(hook: object) -> str:

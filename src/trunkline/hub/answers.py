@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
@@ -11,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trunkline.delivery.deadletters import DeadLetter
-from trunkline.delivery.fates import Fate
+from trunkline.brokers.broker import Feature
 from trunkline.delivery.inbox import Overflow
 from trunkline.delivery.options import Delivery
-from trunkline.errors import InvalidPayload, InvalidTopic, ProtocolError, TrunklineError
+from trunkline.errors import InvalidTopic, ProtocolError, TrunklineError
+from trunkline.hub import claims
 from trunkline.hub.access import Action
+from trunkline.hub.claims import MAX_REASON
 from trunkline.hub.member import Member
 from trunkline.hub.outlet import Outlet
 from trunkline.topic import validate_pattern
@@ -31,9 +31,6 @@ log = logging.getLogger("trunkline.hub")
 
 MAX_TOKENS = 10_000
 MAX_NAME = 255
-MAX_REASON = 1000
-ENDS = frozenset({Fate.FILTERED, Fate.EXPIRED, Fate.DROPPED, Fate.DEAD})
-"""How a message may end for a member, otherwise than by delivery."""
 RETURNED = "returned"
 FOREVER_S = 1e9
 """The lease of what a client holds: it ends when the client does."""
@@ -169,7 +166,7 @@ class Answers:
         hub = self._hub
         validate_pattern(said.pattern)
         session.require(Action.SUBSCRIBE, said.pattern)
-        if said.subscription in {**session.outlets, **session.members, **session.early}:
+        if any(said.subscription in each for each in (session.outlets, session.members, session.early)):
             raise ProtocolError("taken", f"subscription {said.subscription} is there already")
         if len(session.outlets) + len(session.members) >= hub.settings.limits.subscriptions:
             raise ProtocolError("too_many", f"{hub.settings.limits.subscriptions} subscriptions are there already")
@@ -210,6 +207,8 @@ class Answers:
             # Its name may be that of one who is just leaving: the same client, on the connection it has lost.
             await hub.parted()
             broker = hub.engine.broker
+            if said.durable:
+                broker.require(Feature.DURABLE)
             delivery = Delivery(
                 name=said.name if said.group is None else broker.roster.free_name(said.name),
                 group=said.group,
@@ -290,18 +289,12 @@ class Answers:
         member = session.members.get(said.subscription)
         if member is None:
             return
-        try:
-            if said.fate == RETURNED:
-                member.give_back(said.seq)
-            elif said.letter is not None:
-                member.bury(said.seq, DeadLetter.from_bytes(base64.b64decode(said.letter)))
-            else:
-                fate = Fate(said.fate)
-                if fate not in ENDS:
-                    raise ValueError(f"nothing ends as {fate.value!r} by NACK")
-                member.settle(said.seq, fate, said.reason[:MAX_REASON])
-        except ValueError as error:
-            raise ProtocolError("malformed", f"this says nothing of a fate: {error}") from error
+        if said.fate == RETURNED:
+            member.give_back(said.seq)
+        elif said.letter is not None:
+            member.bury(said.seq, claims.letter(said.letter, self._hub.engine.broker.sequence.last))
+        else:
+            member.settle(said.seq, claims.ended(said.fate), said.reason[:MAX_REASON])
 
     def _fates(self, session: Session, said: control.Fates) -> None:
         """What a plain subscriber says became of what it got: it goes into the journal."""
@@ -310,16 +303,11 @@ class Answers:
         if ledger is None or outlet is None:
             return
         now_ns = self._hub.world.time_ns()
-        try:
-            for row in said.rows:
-                ledger.fate(
-                    outlet.name, outlet.pattern, Fate(row.fate), row.first, row.last, row.count, row.reason, now_ns
-                )
-            for data in said.letters:
-                letter = DeadLetter.from_bytes(base64.b64decode(data))
-                ledger.died(msgspec.structs.replace(letter, subscriber=outlet.name), None)
-        except (ValueError, InvalidPayload) as error:
-            raise ProtocolError("malformed", f"this says nothing of fates: {error}") from error
+        last = self._hub.engine.broker.sequence.last
+        for fate, row in claims.fates(said.rows, last):
+            ledger.fate(outlet.name, outlet.pattern, fate, row.first, row.last, row.count, row.reason, now_ns)
+        for data in said.letters:
+            ledger.died(msgspec.structs.replace(claims.letter(data, last), subscriber=outlet.name), None)
 
     def _link(self, session: Session, said: control.Link) -> control.Control:
         session.require(Action.SUBSCRIBE, said.pattern)

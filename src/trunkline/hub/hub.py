@@ -83,9 +83,13 @@ class Hub:
 
     # Life
 
-    async def listen(self, url: str) -> str:
-        """Take connections at `url`; return the address under which it is reached. Raises OSError."""
-        listener = await transport_for(url).listen(url, self._accept, max_frame_bytes=self.settings.max_frame_bytes)
+    async def listen(self, url: str, keys: str | None = None, *, insecure: bool = False) -> str:
+        """Take connections at `url`; return the address under which it is reached. Raises OSError.
+
+        `keys` is a directory of keys. Without them, beyond this machine only if `insecure` and the environment say so.
+        """
+        transport = transport_for(url, keys, insecure=insecure)
+        listener = await transport.listen(url, self._accept, max_frame_bytes=self.settings.max_frame_bytes)
         self._listeners.append(listener)
         if self._watch is None:
             self._look_around()

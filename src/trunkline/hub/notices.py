@@ -1,6 +1,6 @@
 """Notices: what a client is to be told of messages that it will not get, joined while it cannot hear it.
 
-A client that does not read, while others publish, misses more and more: what there is to say of it must not grow as well.
+A client that does not read, while others publish, misses more and more: what there is to say of it must not grow, too.
 """
 
 from __future__ import annotations

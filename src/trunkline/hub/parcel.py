@@ -31,6 +31,7 @@ class Parcel:
         "priority",
         "publisher",
         "topic",
+        "urgent",
         "waiting",
     )
 
@@ -41,6 +42,7 @@ class Parcel:
         self.count = head.count
         self.priority = head.priority
         self.again = head.again
+        self.urgent = head.urgent
         self.origin = origin
         self.position = head.position
         self.body = body

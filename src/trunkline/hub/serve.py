@@ -33,7 +33,7 @@ async def hub_of(config: HubConfig, world: World | None = None) -> AsyncIterator
         broker.sequence.last = world.time_ns() // 1000
     async with Hub(broker, settings=config.settings(), access=config.access(), world=world) as hub:
         for url in config.addresses():
-            await hub.listen(url)
+            await hub.listen(url, config.keys, insecure=config.insecure)
         yield hub
 
 

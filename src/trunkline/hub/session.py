@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunkline.hub")
 
 MAX_CONTROL_BYTES = 16 * 1024 * 1024
+TAKEN_S = 0.005
+"""So long the word that batches are taken may wait, if nobody waits for it."""
 DEAF_BYTES = 4 * HIGH_BYTES
 """While a client has so much to hear, it is not read from."""
 
@@ -68,6 +70,10 @@ class Session:
         self._thirsty: list[asyncio.Future[None]] = []
         self._notices = Notices()
         self._next_seq = 0
+        self._untold = 0
+        self._many = hub.settings.window // 8
+        self._urgent = False
+        self._later: asyncio.TimerHandle | None = None
         self.ended = False
 
     # What comes in
@@ -180,14 +186,21 @@ class Session:
             self._resume()
         self._failures += parcel.failures
         number, first = parcel.number, parcel.first
-        if self._runs:
-            begin, end, seq = self._runs[-1]
-            if number == end + 1 and first == self._next_seq:
-                self._runs[-1] = (begin, number, seq)
-                self._next_seq += parcel.count
-                return
-        self._runs.append((number, number, first))
+        begin, end, seq = self._runs[-1] if self._runs else (0, -2, 0)
+        if number == end + 1 and first == self._next_seq:
+            self._runs[-1] = (begin, number, seq)
+        else:
+            self._runs.append((number, number, first))
         self._next_seq = first + parcel.count
+        self._untold += parcel.count
+        if parcel.urgent or parcel.failures or self._untold >= self._many:
+            self._tell_taken()
+        elif self._later is None:
+            # A frame less on the way of a request: the word travels with what comes next, or a moment later.
+            self._later = asyncio.get_running_loop().call_later(TAKEN_S, self._tell_taken)
+
+    def _tell_taken(self) -> None:
+        self._urgent = True
         self.hub.touch(self)
 
     # What goes out
@@ -223,6 +236,9 @@ class Session:
             parcel.priority,
         )
         self.delivered += piece.count
+        if self._notices:
+            # What was dropped before comes before: otherwise it seems to be missing.
+            self._say_notices()
         self._put(frames.deliver(head, piece.body))
 
     def deliver_some(self, subscription: int, topic: str, seqs: list[int], body: bytes) -> None:
@@ -240,6 +256,10 @@ class Session:
         else:
             self.say(dropped)
 
+    def _say_notices(self) -> None:
+        for notice in self._notices.take():
+            self.say(notice)
+
     def congested(self, outlet: Outlet) -> None:
         self._stuck[outlet] = None
 
@@ -252,8 +272,7 @@ class Session:
     def writable(self) -> None:
         self.hub.turn_begin()
         try:
-            for notice in self._notices.take():
-                self.say(notice)
+            self._say_notices()
             # The highest priority first; among equals, who has waited longest.
             stuck, self._stuck = list(self._stuck), {}
             for outlet in sorted(stuck, key=Outlet.rank, reverse=True):
@@ -269,7 +288,7 @@ class Session:
 
     def flush(self) -> None:
         """The end of a turn: send what it brought."""
-        if self._runs or self._failures:
+        if (self._urgent or self._out) and (self._runs or self._failures):
             self._say_taken()
         if self._out and not self.ended:
             out, self._out = self._out, []
@@ -296,6 +315,11 @@ class Session:
     def _say_taken(self) -> None:
         taken = control.Taken(runs=self._runs, failures=self._failures)
         self._runs, self._failures = [], []
+        self._untold = 0
+        self._urgent = False
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         self._put((frames.control(control.write(taken)),))
 
     # Rights
@@ -322,6 +346,8 @@ class Session:
 
     def _leave(self, why: str) -> None:
         self.ended = True
+        if self._later is not None:
+            self._later.cancel()
         for waiter in self._thirsty:
             if not waiter.done():
                 waiter.set_result(None)

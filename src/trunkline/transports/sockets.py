@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 import ssl
@@ -34,12 +35,15 @@ class SocketWire(asyncio.Protocol):
         max_frame_bytes: int,
         opened: Callable[[], None] = lambda: None,
         admit: Callable[[asyncio.Transport], Peer] | None = None,
+        refused: str = "the connection was closed",
     ) -> None:
         self._receiver_of = receiver
         self._receiver: Receiver | None = None
         self._splitter = Splitter(max_frame_bytes)
         self._opened = opened
         self._admit = admit or peer_of
+        self._closed = refused
+        """What it most probably means if the other side ends it without a word."""
         self._transport: asyncio.Transport
         self._why = ""
         self._closing = False
@@ -65,6 +69,7 @@ class SocketWire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._receiver is None:
             return
+        self._closed = "the connection was closed"
         frames = self._splitter.feed(data)
         if frames:
             self._receiver.received(frames)
@@ -81,7 +86,7 @@ class SocketWire(asyncio.Protocol):
         if self._linger is not None:
             self._linger.cancel()
         if self._receiver is not None:
-            self._receiver.lost(self._why or (str(error) if error is not None else "the connection was closed"))
+            self._receiver.lost(self._why or (self._closed if error is None else _text(error)))
 
     # What its user asks for
 
@@ -124,6 +129,14 @@ class SocketWire(asyncio.Protocol):
         if not self._lost:
             # A transport of asyncio that has ended cannot be told so again: it raises.
             self._transport.abort()
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate there is not one that we believe: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed, perhaps because only one side has keys: {(error.reason or str(error)).lower()}"
+    return str(error)
 
 
 def peer_of(transport: asyncio.Transport) -> Peer:
@@ -188,13 +201,19 @@ class TcpTransport:
         host, port = place_of(url)
         context = None if self._keys is None else self._keys.client_context()
         opened = asyncio.Event()
-        _, wire = await asyncio.get_running_loop().create_connection(
-            lambda: SocketWire(receiver, max_frame_bytes, opened.set),
-            host,
-            port,
-            ssl=context,
-            ssl_handshake_timeout=None if context is None else HANDSHAKE_S,
+        refused = "it ended the connection without a word: perhaps it has keys, and " + (
+            "we have none" if context is None else "ours are not good for it"
         )
+        try:
+            _, wire = await asyncio.get_running_loop().create_connection(
+                lambda: SocketWire(receiver, max_frame_bytes, opened.set, refused=refused),
+                host,
+                port,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else HANDSHAKE_S,
+            )
+        except ssl.SSLError as error:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, _text(error)) from error
         await opened.wait()
         return wire
 

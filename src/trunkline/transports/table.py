@@ -3,39 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from trunkline.errors import UnknownScheme
+from trunkline.transports.keys import KeyStore, keys_in_use
 from trunkline.transports.transport import Transport
 
+Make = Callable[[KeyStore | None, bool], Transport]
+"""From the keys, if there are any, and whether it may listen beyond this machine without."""
 
-def _pair() -> Transport:
+
+def _pair(keys: KeyStore | None, exposed: bool) -> Transport:
     from trunkline.transports.pair import PairTransport
 
     return PairTransport()
 
 
-def _unix() -> Transport:
+def _unix(keys: KeyStore | None, exposed: bool) -> Transport:
     from trunkline.transports.sockets import UnixTransport
 
     return UnixTransport()
 
 
-def _tcp() -> Transport:
+def _tcp(keys: KeyStore | None, exposed: bool) -> Transport:
     from trunkline.transports.sockets import TcpTransport
 
-    return TcpTransport()
+    return TcpTransport(keys, exposed=exposed)
 
 
-TRANSPORTS: dict[str, Callable[[], Transport]] = {"pair": _pair, "unix": _unix, "tcp": _tcp}
+def _zmq_ipc(keys: KeyStore | None, exposed: bool) -> Transport:
+    from trunkline.transports.zmq import ZmqIpcTransport
+
+    return ZmqIpcTransport()
+
+
+def _zmq_tcp(keys: KeyStore | None, exposed: bool) -> Transport:
+    from trunkline.transports.zmq import ZmqTcpTransport
+
+    return ZmqTcpTransport(keys, exposed=exposed)
+
+
+TRANSPORTS: dict[str, Make] = {
+    "pair": _pair,
+    "unix": _unix,
+    "tcp": _tcp,
+    "zmq+ipc": _zmq_ipc,
+    "zmq+tcp": _zmq_tcp,
+}
+
+
+def register(scheme: str, transport: Transport) -> None:
+    """From now on, `scheme:…` is carried by this transport."""
+    TRANSPORTS[scheme] = lambda keys, exposed: transport
 
 
 def scheme_of(url: str) -> str:
     return url.partition(":")[0]
 
 
-def transport_for(url: str) -> Transport:
-    """Raises UnknownScheme."""
+def transport_for(url: str, keys: str | Path | None = None, *, insecure: bool = False) -> Transport:
+    """Raises UnknownScheme, and MissingExtra if an optional part is not installed.
+
+    `keys` is a directory of keys, by default what TRUNKLINE_KEYS names. `insecure` is one of the two words it takes to
+    listen beyond this machine without keys: see binding.py.
+    """
     make = TRANSPORTS.get(scheme_of(url)) if ":" in url else None
     if make is None:
         raise UnknownScheme(url, [f"{scheme}:" for scheme in TRANSPORTS])
-    return make()
+    return make(keys_in_use(keys), insecure)

@@ -55,6 +55,8 @@ class PublishHead(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Sent before, on a connection that ended: a durable topic may have it already."""
     position: int = 0
     """How many messages of this priority this client has published on this topic before: it shows what is missing."""
+    urgent: bool = False
+    """Say at once when it is taken: somebody waits for that. Otherwise the word may wait for others to travel with."""
 
 
 class DeliverHead(msgspec.Struct, frozen=True, gc=False, array_like=True):

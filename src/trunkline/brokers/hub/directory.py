@@ -206,14 +206,22 @@ class HubDirectory:
         limit_s = 0.0 if self._warned and not self._connection.live else self._connection.settings.connect_s
         try:
             async with asyncio.timeout(self._connection.settings.connect_s):
-                await self._ready(limit_s)
-                answer = await self._connection.ask(lambda number: replace(said, id=number))
+                answer = await self._answer(said, limit_s)
         except (HubUnavailable, TimeoutError) as error:
             self._warn(error)
             return None
         if not isinstance(answer, kind):
             raise ProtocolError("malformed", f"the hub answered with {type(answer).__name__}")
         return answer
+
+    async def _answer(self, said: control.Ask, limit_s: float) -> control.Control:
+        while True:
+            await self._ready(limit_s)
+            try:
+                return await self._connection.ask(lambda number: replace(said, id=number))
+            except HubUnavailable:
+                # The connection ended meanwhile: there may soon be another one.
+                continue
 
     async def _ready(self, limit_s: float) -> None:
         try:

@@ -8,6 +8,8 @@ import logging
 from collections import OrderedDict
 from typing import Any
 
+from msgspec.structs import replace
+
 from trunkline import columns
 from trunkline.brokers.hub.connection import Connection, State
 from trunkline.brokers.hub.places import Places
@@ -225,12 +227,14 @@ class InboxFeed(Feed):
         self.inbox.settled[Fate.DROPPED] += count
 
     def dropped(self, said: control.Dropped) -> None:
-        if missing := self._places.passed(said.origin, said.topic, said.priority, said.position, said.count):
+        place = (said.origin, said.topic, said.priority, said.position, said.count)
+        count = said.count - (self._places.overlap(*place) if said.origin else 0)
+        if missing := self._places.passed(*place):
             self._miss(missing, said.topic)
         inbox = self.inbox
         now_ns = inbox.time_ns()
-        inbox.accepted += said.count
-        inbox.settled[Fate.DROPPED] += said.count
+        inbox.accepted += count
+        inbox.settled[Fate.DROPPED] += count
         for first, last in said.ranges:
             for seq in range(first, last + 1):
                 inbox.record.row(seq, Fate.DROPPED, said.reason, now_ns)
@@ -313,6 +317,8 @@ class MemberFeed(InboxFeed, QuietLedger):
 
     def died(self, letter: DeadLetter, inbox: Inbox | None) -> None:
         self._send_acks()
+        # The hub has the message itself: its payload need not travel back, and might be too large to.
+        letter = replace(letter, message=replace(letter.message, payload=b""))
         self.connection.say(
             control.Nack(
                 subscription=self.number,

@@ -136,7 +136,7 @@ class HubLane:
             messages.append(message)
         self.in_flight += 1
         if len(messages) >= SOON:
-            outbox.send_turn(turn)
+            outbox.send_now(turn)
         return True
 
     def put(self, message: Message) -> Awaitable[Failures]:
@@ -163,7 +163,7 @@ class HubLane:
                 turn.messages.extend(messages)
             self.in_flight += len(messages)
             if len(turn.messages) >= SOON:
-                outbox.send_turn(turn)
+                outbox.send_now(turn)
             return DONE
         return outbox.put_slowly(self, messages, alike=alike)
 
@@ -309,6 +309,11 @@ class Outbox:
             self.send_turn(turn)
         self._connection.flush()
 
+    def send_now(self, turn: Turn) -> None:
+        """In the middle of a turn: the hub is to work while this one goes on."""
+        self.send_turn(turn)
+        self._connection.flush()
+
     def send_topic(self, topic: str) -> None:
         """What was published there so far."""
         if (turn := self.turn.get(topic)) is not None:
@@ -344,6 +349,7 @@ class Outbox:
             first.ttl_s,
             False,
             lane.published.get(first.priority, 0),
+            lane.confirm or bool(lane.line) or self.full or 2 * lane.in_flight >= self.window,
         )
         lane.published[first.priority] = head.position + head.count
         times = [message.timestamp_ns for message in messages]

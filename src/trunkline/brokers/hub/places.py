@@ -27,3 +27,8 @@ class Places:
         if len(self._next) > MAX_PLACES:
             self._next.popitem(last=False)
         return max(0, position - expected)
+
+    def overlap(self, origin: int, topic: str, priority: int, position: int, count: int) -> int:
+        """How many of these were passed, or counted as missing, before."""
+        expected = self._next.get((origin, topic, priority), position)
+        return max(0, min(count, expected - position))

@@ -1,0 +1,45 @@
+"""How long is a round trip of request and response between two processes, one at a time, with nothing else going on?
+
+The p50, and as a case of its own the p99.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from benchmarks import hubs, nats_core
+from benchmarks.harness import Case, Sample
+from benchmarks.hubs import UNIX, hub_on, named
+from benchmarks.processes import Crew, crew
+from benchmarks.servers import together
+from benchmarks.traffic import Pair, ask, quantile
+
+NATS = "nats-py request"
+TARGET = 1 / 0.6
+"""At most 0.6 times as long as the peer."""
+
+
+def latency(count: int, percent: int, pair: Pair, crew: Crew) -> Sample:
+    return quantile(ask(count, pair, crew), percent)
+
+
+def _case(name: str, percent: int, transport: str) -> Case:
+    workers = crew(2)
+    hub = hub_on(transport)
+    ours = Pair(hub, hubs.request, hubs.respond)
+    peer = Pair(nats_core.NATS, nats_core.request, nats_core.respond)
+    return Case(
+        name=named(name, transport),
+        question=f"a request and its response between two processes, {transport}, p{percent}",
+        unit="µs",
+        better="less",
+        ours=partial(latency, percent=percent, pair=ours, crew=workers),
+        peers={NATS: partial(latency, percent=percent, pair=peer, crew=workers)},
+        target={NATS: TARGET} if transport == UNIX else {},
+        size=500,
+        around=partial(together, workers, hub, nats_core.NATS),
+    )
+
+
+case = partial(_case, "hub-latency", 50)
+p99 = partial(_case, "hub-latency-p99", 99)

@@ -1,0 +1,204 @@
+"""Our side of the cases with a hub: `trunkline up` in a process of its own, and what runs in the workers around it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from benchmarks.durable import TOPIC, payloads
+from benchmarks.processes import Line
+from benchmarks.servers import Place, Server, pid_of, process
+from benchmarks.stamps import EVERY_S, age_ns, stamped
+from trunkline import Bus, Overflow, connect
+from trunkline.errors import Refused
+
+UNIX = "unix"
+ZMQ_IPC = "zmq+ipc"
+_LISTEN = {
+    UNIX: "unix://{folder}/hub.sock",
+    "tcp": "tcp://127.0.0.1:0",
+    ZMQ_IPC: "zmq+ipc://{folder}/hub.ipc",
+    "zmq+tcp": "zmq+tcp://127.0.0.1:0",
+}
+TRANSPORTS = tuple(_LISTEN)
+MANY = 256
+FLOOD = "bench.flood"
+LONE = "bench.lone"
+HIGHEST = 100
+_UP = "import sys; from trunkline.cli import main; sys.exit(main())"
+
+
+def named(case: str, transport: str) -> str:
+    """The name of a case, with the transport unless it is the usual one."""
+    return case if transport == UNIX else f"{case}@{transport}"
+
+
+def hub_on(transport: str, *, heartbeat_s: float = 5.0) -> Server[Place]:
+    return Server(partial(_start, transport, heartbeat_s))
+
+
+@contextmanager
+def _start(transport: str, heartbeat_s: float, folder: Path) -> Iterator[Place]:
+    settings = folder / "hub.toml"
+    settings.write_text(f"[hub]\nheartbeat_s = {heartbeat_s}\n")
+    listen = _LISTEN[transport].format(folder=folder)
+    command = [sys.executable, "-c", _UP, "up", "--json", "--listen", listen, "--config", str(settings)]
+    with process(command, folder / "hub.log", r'"listening":\["([^"]+)"\]') as ready:
+        yield Place(ready[1], pid_of(ready))
+
+
+async def arrive(bus: Bus) -> None:
+    """Return when the hub has heard all that this bus had to say so far. The connection is open then."""
+    await bus.publish("bench.ready")
+    await bus.flush()
+
+
+# A stream of messages
+
+
+async def publish(line: Line, address: str, count: int) -> int:
+    """One by one; when the first was published."""
+    messages = payloads(count)
+    async with connect(address) as bus:
+        await arrive(bus)
+        line.ready()
+        began_ns = time.perf_counter_ns()
+        for payload in messages:
+            await bus.publish(TOPIC, payload)
+        await bus.flush()
+    return began_ns
+
+
+async def publish_many(line: Line, address: str, count: int) -> int:
+    """The same, 256 at a time."""
+    messages = payloads(count)
+    async with connect(address) as bus:
+        await arrive(bus)
+        line.ready()
+        began_ns = time.perf_counter_ns()
+        for first in range(0, count, MANY):
+            await bus.publish_many(TOPIC, messages[first : first + MANY])
+        await bus.flush()
+    return began_ns
+
+
+async def subscribe(line: Line, address: str, count: int) -> int:
+    """In batches, as they come; when the last was received."""
+    async with connect(address) as bus, bus.subscribe(TOPIC) as stream:
+        line.ready()
+        async for batch in stream.batches():
+            count -= len(batch)
+            if count <= 0:
+                break
+        return time.perf_counter_ns()
+
+
+async def subscribe_each(line: Line, address: str, count: int) -> int:
+    """The same, one by one."""
+    async with connect(address) as bus, bus.subscribe(TOPIC) as stream:
+        line.ready()
+        async for _ in stream:
+            count -= 1
+            if not count:
+                break
+        return time.perf_counter_ns()
+
+
+# Requests
+
+
+async def request(line: Line, address: str, count: int) -> list[int]:
+    """How long each took, one after another."""
+    times_ns: list[int] = []
+    async with connect(address) as bus:
+        await arrive(bus)
+        line.ready()
+        for payload in payloads(count):
+            began_ns = time.perf_counter_ns()
+            await bus.request(TOPIC, payload, reply=bytes)
+            times_ns.append(time.perf_counter_ns() - began_ns)
+    return times_ns
+
+
+async def respond(line: Line, address: str) -> None:
+    async with connect(address) as bus:
+
+        @bus.on(TOPIC)
+        async def answer(payload: bytes) -> bytes:
+            return payload
+
+        await arrive(bus)
+        line.ready()
+        await asyncio.to_thread(line.stop.wait)
+
+
+# A flood, and lone messages beside it
+
+
+async def flood(line: Line, address: str) -> int:
+    """As much as goes in, until it is stopped; how many that were."""
+    messages = payloads(1000)
+    published = 0
+    async with connect(address) as bus:
+        await arrive(bus)
+        line.ready()
+        while not line.stop.is_set():
+            for payload in messages:
+                try:
+                    await bus.publish(FLOOD, payload)
+                except Refused:
+                    # Waited as long as it may, for a subscriber that takes nothing.
+                    continue
+            published += len(messages)
+            # Other parts of a program get their turn, too.
+            await asyncio.sleep(0)
+    return published
+
+
+async def swallow(line: Line, address: str) -> None:
+    """Take the flood, until it is stopped."""
+    async with connect(address) as bus, bus.subscribe(FLOOD) as stream:
+
+        async def take() -> None:
+            async for _ in stream.batches():
+                continue
+
+        taking = asyncio.create_task(take())
+        line.ready()
+        await asyncio.to_thread(line.stop.wait)
+        taking.cancel()
+
+
+async def hold(line: Line, address: str, overflow: Overflow) -> None:
+    """Subscribe to the flood, and never take anything."""
+    async with connect(address) as bus, bus.subscribe(FLOOD, overflow=overflow):
+        line.ready()
+        await asyncio.to_thread(line.stop.wait)
+
+
+async def publish_lone(line: Line, address: str, count: int) -> None:
+    """One every few milliseconds, of the highest priority, with the time in it."""
+    async with connect(address) as bus:
+        await arrive(bus)
+        line.ready()
+        for _ in range(count):
+            await asyncio.sleep(EVERY_S)
+            await bus.publish(LONE, stamped(), priority=HIGHEST)
+        await bus.flush()
+
+
+async def receive_lone(line: Line, address: str, count: int) -> list[int]:
+    """How old each was when it was received."""
+    ages_ns: list[int] = []
+    async with connect(address) as bus, bus.subscribe(LONE) as stream:
+        line.ready()
+        async for message in stream:
+            ages_ns.append(age_ns(message.payload))
+            if len(ages_ns) == count:
+                break
+    return ages_ns

@@ -1,0 +1,159 @@
+"""Encrypt payloads from end to end: who carries or stores the messages sees their header, and nothing of their payload.
+
+AES-256-GCM, from the `cryptography` package. Each hook draws 16 random bytes, derives a key of its own from those and
+the key it was given (HKDF, SHA-256), and numbers what it seals: so no nonce comes twice under one key, whoever shares
+it, and however much is sealed. A sealed payload is
+
+    the 16 random bytes · the number (8 bytes, highest first) · the ciphertext and its tag
+
+and the message's encoding says how: `aes-256-gcm:NAME` with the name of the key, after `zlib+` if it was compressed
+before. The id, topic, sender, content type and encoding of the message are bound to it: a payload that is moved to
+another message does not open.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trunkline.codec import SEAL
+from trunkline.errors import InvalidPayload, InvalidSettings, MissingExtra
+from trunkline.hooks.hook import Batch, Forward, Stage
+from trunkline.hooks.keyring import KEY_BYTES, KeyRing
+from trunkline.message import Message
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+SALT_BYTES = 16
+NUMBER_BYTES = 8
+NONCE_BYTES = 12
+HEAD_BYTES = SALT_BYTES + NUMBER_BYTES
+MAX_SEALED = 2**32
+"""With one derived key. Then comes the next."""
+MAX_CACHED = 1000
+_INFO = b"trunkline " + SEAL.encode()
+
+
+class Encrypt:
+    """Seals what its bus publishes, and opens what its bus takes in. Give it to every bus that is to read the messages.
+
+    All of `keys` open, `current` seals; with a KeyRing they may change while the bus runs. What does not open, because
+    the key is not there or the message was changed, raises InvalidPayload when it is decoded: at a handler it is a dead
+    letter. Messages that are not encrypted are taken as they are, unless `sealed_only`.
+    """
+
+    stage = Stage.ENCRYPT
+
+    def __init__(
+        self, keys: Mapping[str, bytes] | KeyRing, *, current: str | None = None, sealed_only: bool = False
+    ) -> None:
+        self._derive, self._refused = _engine()
+        if isinstance(keys, KeyRing):
+            self.keys = keys
+            if current is not None:
+                keys.use(current)
+        elif current is None:
+            raise InvalidSettings("say which key is to seal: Encrypt({'spring': key}, current='spring')")
+        else:
+            self.keys = KeyRing(keys, current=current)
+        self._sealed_only = sealed_only
+        self._sealer: _Sealer | None = None
+        self._openers: OrderedDict[tuple[bytes, bytes], AESGCM] = OrderedDict()
+
+    async def __call__(self, batch: Batch, forward: Forward) -> None:
+        await forward([self.seal(message) for message in batch])
+
+    def seal(self, message: Message) -> Message:
+        """The message with its payload encrypted; as it is, if it was sealed before."""
+        if SEAL in message.encoding:
+            return message
+        sealer = self._sealer
+        if sealer is None or not sealer.fits(self.keys.current):
+            key = self.keys.find(self.keys.current)
+            assert key is not None, "a ring has its current key"
+            sealer = self._sealer = _Sealer(self.keys.current, key, self._derive)
+        encoding = f"{message.encoding}+{sealer.encoding}" if message.encoding else sealer.encoding
+        payload = sealer.seal(message.payload, _bound(message, encoding))
+        return msgspec.structs.replace(message, payload=payload, encoding=encoding)
+
+    def open(self, message: Message) -> Message:
+        """The message with its payload as it was before it was sealed. Raises InvalidPayload if it cannot be opened."""
+        inner, _, outer = message.encoding.rpartition("+")
+        kind, _, name = outer.partition(":")
+        if kind != SEAL:
+            if self._sealed_only:
+                raise InvalidPayload("the payload is not encrypted, and only those that are are believed here")
+            return message
+        key = self.keys.find(name)
+        if key is None:
+            known = ", ".join(self.keys.names)
+            raise InvalidPayload(f"the payload is encrypted with the key {name!r}, which is not here; known: {known}")
+        payload = message.payload
+        nonce = payload[SALT_BYTES:HEAD_BYTES].rjust(NONCE_BYTES, b"\0")
+        source = (key, payload[:SALT_BYTES])
+        cipher = self._openers.get(source) or self._derive(*source)
+        try:
+            plain = cipher.decrypt(nonce, payload[HEAD_BYTES:], _bound(message, message.encoding))
+        except self._refused as error:
+            raise InvalidPayload(
+                f"the payload does not open with the key {name!r}: it, or the id, topic, sender or format of its "
+                "message, was changed after it was sealed"
+            ) from error
+        if source not in self._openers:
+            # One for each hook that seals: deriving costs more than opening. Only for what was true: noise is not kept.
+            self._openers[source] = cipher
+            if len(self._openers) > MAX_CACHED:
+                self._openers.popitem(last=False)
+        return msgspec.structs.replace(message, payload=plain, encoding=inner)
+
+
+class _Sealer:
+    """One derived key, and how often it was used."""
+
+    def __init__(self, name: str, key: bytes, derive: Callable[[bytes, bytes], AESGCM]) -> None:
+        self._name = name
+        self._pid = os.getpid()
+        # Not from the world's dice, which a test may have loaded: what two seal with one key must never be the same.
+        self._salt = os.urandom(SALT_BYTES)
+        self._numbers = itertools.count()
+        self._last = -1
+        self._cipher = derive(key, self._salt)
+        self.encoding = f"{SEAL}:{name}"
+
+    def fits(self, name: str) -> bool:
+        """Whether it is still to be used: a process that was forked off must not go on with its parent's numbers."""
+        return name == self._name and self._pid == os.getpid() and self._last < MAX_SEALED
+
+    def seal(self, payload: bytes, bound: bytes) -> bytes:
+        # Also if several threads seal at once, each gets a number of its own.
+        self._last = number = next(self._numbers)
+        head = number.to_bytes(NUMBER_BYTES, "big")
+        return self._salt + head + self._cipher.encrypt(head.rjust(NONCE_BYTES, b"\0"), payload, bound)
+
+
+def _bound(message: Message, encoding: str) -> bytes:
+    """What belongs to the payload, in a form that can be read in one way only."""
+    return msgspec.msgpack.encode((encoding, message.id, message.topic, message.sender, message.content_type))
+
+
+def _engine() -> tuple[Callable[[bytes, bytes], AESGCM], tuple[type[Exception], ...]]:
+    """How a key is derived, and what says that something does not open."""
+    try:
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+    except ImportError as error:
+        raise MissingExtra("keys", "encrypting payloads") from error
+
+    def derive(key: bytes, salt: bytes) -> AESGCM:
+        return AESGCM(HKDF(SHA256(), KEY_BYTES, salt, _INFO).derive(key))
+
+    # ValueError: too short to be anything that was sealed.
+    return derive, (InvalidTag, ValueError)

@@ -1,0 +1,168 @@
+"""A channel: its contract, and those who produce and consume on it. The rules about them are in registry.py."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from trunkline.wire import control
+from trunkline.wire.control import ChannelChanged, ChannelInfo, DiscoveryResponse, PeerInfo, Qos
+
+ACTIVE = "active"
+SUSPECTED = "suspected"
+IDLE = "idle"
+UNKNOWN = "unknown"
+
+Registration = control.ProducerRegister | control.ConsumerRegister
+
+
+class Peer:
+    """A producer, registered by one session, or a consumer, known by its id, of which there is one on a channel."""
+
+    def __init__(self, session: str, name: str, identity: str, since: float, said: Registration) -> None:
+        self.session = session
+        self.name = name
+        self.identity = identity
+        self.since = since
+        self.suspected = False
+        self.said = said
+
+    def is_as(self, said: Registration) -> bool:
+        return replace(said, id=0) == replace(self.said, id=0)
+
+    @property
+    def schema_hash(self) -> str:
+        """What a producer has, or a consumer expects."""
+        said = self.said
+        return said.schema_hash if isinstance(said, control.ProducerRegister) else said.expected_schema_hash
+
+    def info(self) -> PeerInfo:
+        return PeerInfo(
+            name=self.name,
+            identity=self.identity,
+            status=SUSPECTED if self.suspected else ACTIVE,
+            since=self.since,
+            config=self.said.config if isinstance(self.said, control.ProducerRegister) else None,
+            metadata=self.said.metadata,
+        )
+
+
+class Channel:
+    def __init__(self, name: str, owner: str, created: float) -> None:
+        self.name = name
+        self.pattern = name
+        self.owner = owner
+        """An identity; empty while only consumers wait for somebody to produce."""
+        self.created = created
+        self.explicit = False
+        """Whether it was created as such, and stays without anybody on it."""
+        self.qos = Qos()
+        self.description = ""
+        self._hash = ""
+        self._version = ""
+        self.producers: dict[str, Peer] = {}
+        """By session."""
+        self.consumers: dict[str, Peer] = {}
+        """By id."""
+
+    def become(self, said: control.ChannelCreate) -> None:
+        self.explicit = True
+        self.qos = said.qos
+        self.description = said.description
+        self._hash, self._version = said.schema_hash, said.schema_version
+
+    def is_as(self, said: control.ChannelCreate) -> bool:
+        """Whether it was created just so."""
+        mine = (self.pattern, self.qos, self.description, self._hash, self._version)
+        pattern = said.pattern or said.channel
+        return mine == (pattern, said.qos, said.description, said.schema_hash, said.schema_version)
+
+    # The schema
+
+    @property
+    def schema_hash(self) -> str:
+        return self.schema_without("")
+
+    def schema_without(self, session: str) -> str:
+        """The schema it would have if this session did not produce."""
+        if self._hash:
+            return self._hash
+        hashes = (each.schema_hash for each in self.producers.values() if each.session != session)
+        return next(filter(None, hashes), "")
+
+    @property
+    def schema_version(self) -> str:
+        if self._hash:
+            return self._version
+        return next((said.schema_version for said in self._said() if said.schema_hash), "")
+
+    def _said(self) -> list[control.ProducerRegister]:
+        """By its producers, the most trusted first: who is not suspected, and was there first."""
+        ranked = sorted(self.producers.values(), key=lambda each: (each.suspected, each.since))
+        return [each.said for each in ranked if isinstance(each.said, control.ProducerRegister)]
+
+    def contract(self) -> tuple[Any, ...]:
+        """What publishers must know."""
+        return (self.pattern, self.schema_hash, self.qos)
+
+    def refuses(self, expected: str) -> bool:
+        """Whether a consumer that expects this schema is wrong here. Before anybody produces, nobody can tell."""
+        settled = bool(self._hash or self.producers)
+        return bool(expected) and settled and self.schema_hash != expected
+
+    def strangers(self) -> list[Peer]:
+        """Consumers who expect another schema."""
+        return [each for each in self.consumers.values() if self.refuses(each.schema_hash)]
+
+    # What it tells
+
+    def sessions(self) -> list[str]:
+        """Everybody on it, once."""
+        return list(dict.fromkeys((*self.producers, *(each.session for each in self.consumers.values()))))
+
+    def info(self, *, whole: bool) -> ChannelInfo:
+        return ChannelInfo(
+            channel=self.name,
+            pattern=self.pattern,
+            owner=self.owner,
+            created=self.created,
+            schema_hash=self.schema_hash,
+            schema_version=self.schema_version,
+            qos=self.qos,
+            description=self.description,
+            producers=[each.info() for each in self.producers.values()] if whole else [],
+            consumers=[each.info() for each in self.consumers.values()] if whole else [],
+        )
+
+    def discovered(self, re: int) -> DiscoveryResponse:
+        """Where its data is, as the first of its producers says that says it."""
+        active = any(not each.suspected for each in self.producers.values())
+        return DiscoveryResponse(
+            re=re,
+            channel=self.name,
+            shm_name=next((said.shm_name for said in self._said() if said.shm_name), ""),
+            schema_hash=self.schema_hash,
+            schema_version=self.schema_version,
+            status=ACTIVE if active else SUSPECTED if self.producers else IDLE,
+            producers=[each.info() for each in self.producers.values()],
+            consumers=[each.info() for each in self.consumers.values()],
+        )
+
+
+class Notice(NamedTuple):
+    session: str
+    said: ChannelChanged
+
+
+class Effect:
+    """What a step brought: whether anything changed, who is told what, and the patterns whose contract is another."""
+
+    def __init__(self, *, changed: bool = True) -> None:
+        self.changed = changed
+        self.notices: list[Notice] = []
+        self.patterns: list[str] = []
+
+    def tell(self, channel: Channel, event: str, name: str = "", but: str = "") -> None:
+        said = ChannelChanged(channel=channel.name, event=event, name=name)
+        self.notices += [Notice(session, said) for session in channel.sessions() if session != but]

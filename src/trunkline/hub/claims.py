@@ -1,0 +1,47 @@
+"""Claims: what a client says became of messages, checked before anybody writes it down. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from trunkline.delivery.deadletters import DeadLetter
+from trunkline.delivery.fates import Fate
+from trunkline.errors import InvalidMessage, InvalidPayload, PayloadError, ProtocolError
+from trunkline.wire.control import FateRow
+
+MAX_REASON = 1000
+MAX_NS = 2**63 - 1
+ENDS = frozenset({Fate.FILTERED, Fate.EXPIRED, Fate.DROPPED, Fate.DEAD})
+"""How a message may end for a subscriber, otherwise than by delivery."""
+
+
+def ended(fate: str) -> Fate:
+    """Raises ProtocolError unless a message that was handed out may end so."""
+    if fate not in ENDS:
+        raise ProtocolError("malformed", f"nothing that was handed out ends as {fate[:40]!r}")
+    return Fate(fate)
+
+
+def letter(data: str, last: int) -> DeadLetter:
+    """The dead letter that a client has written, of a message up to number `last`; raises ProtocolError."""
+    try:
+        read = DeadLetter.from_bytes(base64.b64decode(data, validate=True))
+        if not 0 < read.message.seq <= last:
+            raise InvalidPayload(f"there is no message {read.message.seq}")
+        read.message.check()
+    except (binascii.Error, ValueError, PayloadError, InvalidMessage) as error:
+        raise ProtocolError("malformed", f"not a dead letter: {error}") from error
+    return replace(read, reason=read.reason[:MAX_REASON], at_ns=min(max(0, read.at_ns), MAX_NS))
+
+
+def fates(rows: list[FateRow], last: int) -> Iterator[tuple[Fate, FateRow]]:
+    """Rows that can be written down: of messages up to number `last`. Raises ProtocolError."""
+    for row in rows:
+        fate = Fate.DELIVERED if row.fate == Fate.DELIVERED else ended(row.fate)
+        if not 0 < row.first <= row.last <= last or not 0 < row.count <= row.last - row.first + 1:
+            raise ProtocolError("malformed", f"{row.count} messages from {row.first} to {row.last} cannot be")
+        yield fate, replace(row, reason=row.reason[:MAX_REASON])

@@ -1,0 +1,268 @@
+"""The directory: what the hub knows of channels, of those on them, and of schemas. The shell around the pure parts.
+
+The codes of its errors:
+
+    unknown_channel   there is no channel of that name
+    exists            the channel, its topics or the consumer's id belong to somebody else
+    not_owner         only the owner, or an administrator, may do that
+    schema_mismatch   a producer has, or a consumer expects, another schema than the channel
+    incompatible      a new version of a schema breaks what its compatibility mode protects
+    unknown_schema    there is no schema of that name, version or hash
+    invalid_schema    it is no JSON Schema, or one with keywords that cannot be checked here
+    invalid_version   it is no version, does not rise, or does not fit the change
+    not_durable       a durable channel on topics that no journal keeps
+    too_many          a limit on channels, registrations or schemas
+    too_large         a schema, or what is said of a channel or a registration, beyond its size
+    forbidden         the rules of access say no
+    malformed         a value that cannot be
+    invalid_topic     a name or a pattern that cannot be
+    schema            a message does not fit; details: channel, field, why
+    dead_letter       a message did not fit, and is kept as a dead letter; details: seq. Its publisher need do nothing
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from trunkline.delivery.inbox import Overflow
+from trunkline.errors import InvalidPayload, ProtocolError
+from trunkline.hub.access import Action
+from trunkline.hub.channel import UNKNOWN, Channel, Effect
+from trunkline.hub.conformance import Broken, Sieve
+from trunkline.hub.letters import Letters
+from trunkline.hub.parcel import Parcel
+from trunkline.hub.registry import Registry, Who
+from trunkline.hub.schemas import Schemas
+from trunkline.journal.broker import JournalBroker
+from trunkline.message import NORMAL
+from trunkline.topic import covers, validate_pattern
+from trunkline.wire import control
+
+if TYPE_CHECKING:
+    from trunkline.hub.hub import Hub
+    from trunkline.hub.session import Session
+
+log = logging.getLogger("trunkline.hub")
+
+REFUSE = "refuse"
+DEAD_LETTER = "dead_letter"
+MAX_TOLD = 10_000
+"""Of a batch in which more is broken, all is refused: what there is to say must not exceed what was sent."""
+
+Handler = Callable[["Session", Any], control.Control | None]
+
+
+class Directory:
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self.registry = Registry()
+        self.schemas = Schemas()
+        self._sieve = Sieve()
+        self._letters = Letters(hub.engine.broker)
+        self.handlers: dict[type[control.Control], Handler] = {
+            control.ProducerRegister: self._register_producer,
+            control.ProducerUnregister: self._unregister_producer,
+            control.ConsumerRegister: self._register_consumer,
+            control.ConsumerUnregister: self._unregister_consumer,
+            control.DiscoveryRequest: self._discover,
+            control.ChannelCreate: self._create,
+            control.ChannelDestroy: self._destroy,
+            control.ChannelList: self._list,
+            control.ChannelDescribe: self._describe,
+            control.SchemaPut: self._put_schema,
+            control.SchemaGet: self._get_schema,
+            control.SchemaList: self._list_schemas,
+        }
+
+    def _now(self) -> float:
+        return self._hub.world.time_ns() / 1e9
+
+    def _who(self, session: Session, channel: str) -> Who:
+        administers = self._hub.access.may(session.identity, Action.ADMINISTER, channel)
+        return Who(session.id, session.name, session.identity, administers)
+
+    def _tell(self, effect: Effect) -> None:
+        for notice in effect.notices:
+            if (session := self._hub.sessions.get(notice.session)) is not None and not session.ended:
+                session.say(notice.said)
+        self._hub.changed(effect.patterns)
+
+    def _done(self, asked: int, effect: Effect) -> control.Done:
+        self._tell(effect)
+        return control.Done(re=asked, changed=effect.changed)
+
+    # Producers and consumers
+
+    def _register_producer(self, session: Session, said: control.ProducerRegister) -> control.Control:
+        channel = self.registry.channel(said.channel)
+        session.require(Action.PUBLISH, said.channel if channel is None else channel.pattern)
+        if channel is None or not channel.owner:
+            # From now on it has a contract, which binds others.
+            session.require(Action.CREATE, said.channel)
+        said = replace(said, schema_version=self._version(said.schema_hash, said.schema_version))
+        who = self._who(session, said.channel)
+        return self._done(said.id, self.registry.register_producer(who, said, self._now()))
+
+    def _version(self, hash: str, version: str) -> str:
+        """The version of a schema, also for who has not said it."""
+        return version if version or hash not in self.schemas else self.schemas.get(hash=hash).version
+
+    def _unregister_producer(self, session: Session, said: control.ProducerUnregister) -> control.Control:
+        return self._done(said.id, self.registry.unregister(session.id, "producer", said.channel))
+
+    def _register_consumer(self, session: Session, said: control.ConsumerRegister) -> control.Control:
+        channel = self.registry.channel(said.channel)
+        session.require(Action.SUBSCRIBE, said.channel if channel is None else channel.pattern)
+        who = self._who(session, said.channel)
+        return self._done(said.id, self.registry.register_consumer(who, said, self._now()))
+
+    def _unregister_consumer(self, session: Session, said: control.ConsumerUnregister) -> control.Control:
+        return self._done(said.id, self.registry.unregister(session.id, "consumer", said.channel, said.consumer_id))
+
+    def _discover(self, session: Session, said: control.DiscoveryRequest) -> control.Control:
+        channel = self.registry.channel(said.channel)
+        self._require_sight(session, said.channel if channel is None else channel.pattern)
+        if channel is None:
+            return control.DiscoveryResponse(re=said.id, channel=said.channel, status=UNKNOWN)
+        return channel.discovered(said.id)
+
+    def _may_see(self, session: Session, pattern: str) -> bool:
+        actions = (Action.SUBSCRIBE, Action.PUBLISH, Action.ADMINISTER)
+        return any(self._hub.access.may(session.identity, action, pattern) for action in actions)
+
+    def _require_sight(self, session: Session, pattern: str) -> None:
+        if not self._may_see(session, pattern):
+            session.require(Action.SUBSCRIBE, pattern)
+
+    def left(self, session: Session) -> None:
+        self._tell(self.registry.left(session.id))
+
+    def suspected(self, session: Session, suspected: bool) -> None:
+        self._tell(self.registry.suspect(session.id, suspected))
+
+    # Channels
+
+    def _create(self, session: Session, said: control.ChannelCreate) -> control.Control:
+        pattern = said.pattern or said.channel
+        session.require(Action.CREATE, said.channel)
+        session.require(Action.CREATE, pattern)
+        if said.schema_hash and said.schema_hash not in self.schemas:
+            self.schemas.get(hash=said.schema_hash)
+        self._check_qos(said.qos, pattern)
+        said = replace(said, schema_version=self._version(said.schema_hash, said.schema_version))
+        return self._done(said.id, self.registry.create(self._who(session, said.channel), said, self._now()))
+
+    def _check_qos(self, qos: control.Qos, pattern: str) -> None:
+        if not 0 <= qos.priority <= 100:
+            raise ProtocolError("malformed", f"a priority is from 0 to 100, not {qos.priority}")
+        if qos.overflow not in list(Overflow):
+            raise ProtocolError("malformed", f"no policy is called {qos.overflow!r}")
+        if qos.invalid not in (REFUSE, DEAD_LETTER):
+            raise ProtocolError(
+                "malformed", f"what does not fit is to {REFUSE} or to {DEAD_LETTER}, not {qos.invalid!r}"
+            )
+        for limit in (qos.max_age_s, qos.max_bytes, qos.max_messages):
+            if limit is not None and not limit > 0:
+                raise ProtocolError("malformed", f"a limit of retention is above 0, not {limit}")
+        if qos.durable:
+            self._require_journal(pattern)
+
+    def _require_journal(self, pattern: str) -> None:
+        broker = self._hub.engine.broker
+        if not isinstance(broker, JournalBroker):
+            raise ProtocolError(
+                "not_durable", "this hub keeps no journal: start it with one, or create the channel without durable"
+            )
+        if not any(covers(wide, pattern) for wide in broker.journal.settings.durable):
+            kept = ", ".join(broker.journal.settings.durable) or "nothing"
+            raise ProtocolError("not_durable", f"the hub's journal does not keep {pattern}: durable there is {kept}")
+
+    def _destroy(self, session: Session, said: control.ChannelDestroy) -> control.Control:
+        return self._done(said.id, self.registry.destroy(self._who(session, said.channel), said.channel))
+
+    def _list(self, session: Session, said: control.ChannelList) -> control.Control:
+        found = self.registry.select(validate_pattern(said.pattern))
+        seen = [channel.info(whole=False) for channel in found if self._may_see(session, channel.pattern)]
+        return control.Channels(re=said.id, channels=seen)
+
+    def _describe(self, session: Session, said: control.ChannelDescribe) -> control.Control:
+        channel = self.registry.known(said.channel)
+        self._require_sight(session, channel.pattern)
+        return control.Channels(re=said.id, channels=[channel.info(whole=True)])
+
+    # Schemas: whoever got in may read them
+
+    def _put_schema(self, session: Session, said: control.SchemaPut) -> control.Control:
+        session.require(Action.CREATE, said.name)
+        before = len(self.schemas)
+        info = self.schemas.put(said.name, said.schema, said.version, said.compatibility)
+        if len(self.schemas) != before:
+            # Channels may have been waiting for it: producers can name a schema that nobody has put yet.
+            self._hub.changed(self.registry.with_schema(info.hash))
+        return control.Schemas(re=said.id, schemas=[info])
+
+    def _get_schema(self, session: Session, said: control.SchemaGet) -> control.Control:
+        return control.Schemas(re=said.id, schemas=[self.schemas.get(said.name, said.version, said.hash)])
+
+    def _list_schemas(self, session: Session, said: control.SchemaList) -> control.Control:
+        return control.Schemas(re=said.id, schemas=self.schemas.overview(said.name))
+
+    # Publishing
+
+    def channel_of(self, topic: str) -> Channel | None:
+        return self.registry.find(topic)
+
+    def complete(self, info: control.TopicInfo) -> control.TopicInfo:
+        """With what the channel of the topic, if it has one, demands of its publishers."""
+        channel = self.registry.find(info.topic)
+        if channel is None:
+            return info
+        # Where what does not fit is to become a dead letter, it must be sent.
+        refuses = channel.qos.invalid == REFUSE and channel.schema_hash in self.schemas
+        return control.TopicInfo(
+            topic=info.topic,
+            heard=info.heard,
+            confirm=info.confirm or refuses,
+            durable=info.durable,
+            channel=channel.name,
+            schema=channel.schema_hash if refuses else None,
+        )
+
+    def check(self, parcel: Parcel) -> Parcel | None:
+        """What may go on of a batch on a channel; what does not is refused, or a dead letter, as the channel says."""
+        channel = self.registry.find(parcel.topic)
+        if channel is None:
+            return parcel
+        rest: Parcel | None = parcel
+        hash = channel.schema_hash
+        if hash and (checker := self.schemas.checker(hash)) is not None:
+            limit = self._hub.engine.broker.settings.max_message_bytes
+            try:
+                rest, broken = self._sieve.sift(parcel, checker, limit)
+            except InvalidPayload as error:
+                parcel.fail(-1, "malformed", str(error))
+                return None
+            if broken:
+                rest = self._sort_out(channel, parcel, rest, broken)
+        if rest is not None and rest.priority == NORMAL:
+            rest.priority = channel.qos.priority
+        return rest
+
+    def _sort_out(self, channel: Channel, parcel: Parcel, rest: Parcel | None, broken: list[Broken]) -> Parcel | None:
+        self._hub.counts["invalid"] += len(broken)
+        if channel.qos.invalid == DEAD_LETTER and len(broken) <= MAX_TOLD:
+            for each in broken:
+                seq = self._letters.bury(channel.name, each, again=parcel.again)
+                parcel.fail(each.place, "dead_letter", "", seq=seq)
+            field, why = broken[0].problem
+            log.error("%d messages on %s are dead letters: %s at %s", len(broken), parcel.topic, why, field)
+            return rest
+        for each in broken if len(broken) <= MAX_TOLD else broken[:1]:
+            field, why = each.problem
+            index = each.place if len(broken) <= MAX_TOLD else -1
+            parcel.fail(index, "schema", f"{why} at {field}", channel=channel.name, field=field, why=why)
+        return rest if len(broken) <= MAX_TOLD else None

@@ -1,0 +1,217 @@
+"""The schema registry: JSON Schemas by name, in semantic versions, each found by its hash as well. Pure, and bounded.
+
+A schema that means the same as one that is there (the same hash, see schema.py) is that one: its version is returned,
+whatever its descriptions say. Any other one is compared with the last version of its name (see compatibility.py):
+
+    mode                       backward    forward     full        none
+    what must be readable      old by new  new by old  both        -
+    a change that breaks it    refused     refused     refused     a new major version
+    any other change           minor       minor       minor       minor, if new reads old
+
+A version that is given must rise, and a change that breaks something needs a new major one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, NamedTuple, Self
+
+import msgspec
+
+from trunkline.errors import InvalidTopic, ProtocolError, UsageError
+from trunkline.hub.compatibility import Break, Side, breaks
+from trunkline.schema import hash_of
+from trunkline.schema_check import Checker
+from trunkline.schema_nodes import short
+from trunkline.topic import validate_topic
+from trunkline.wire.control import SchemaInfo
+
+NONE: Final = "none"
+BACKWARD: Final = "backward"
+FORWARD: Final = "forward"
+FULL: Final = "full"
+MODES: Final = (NONE, BACKWARD, FORWARD, FULL)
+TOLD: Final = 3
+"""So many breaks are named in an error."""
+NEW: Final = "the new one"
+_VERSION = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})", re.ASCII)
+
+
+class Version(NamedTuple):
+    major: int
+    minor: int
+    patch: int
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        found = _VERSION.fullmatch(text)
+        if found is None:
+            raise ProtocolError("invalid_version", f"{short(text)} is no version: it has three numbers, such as 1.0.0")
+        return cls(*map(int, found.groups()))
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}"
+
+    def after(self, *, breaking: bool) -> Version:
+        return Version(self.major + 1, 0, 0) if breaking else Version(self.major, self.minor + 1, 0)
+
+
+FIRST: Final = Version(1, 0, 0)
+
+
+class Limits(NamedTuple):
+    schemas: int = 10_000
+    """Versions of all names together."""
+    schema_bytes: int = 256 * 1024
+    """Of one, written as JSON."""
+    total_bytes: int = 64 * 1024 * 1024
+
+
+class Schemas:
+    def __init__(self, limits: Limits = Limits()) -> None:
+        self._limits = limits
+        self._names: dict[str, dict[Version, SchemaInfo]] = {}
+        """The versions of each name, rising."""
+        self._modes: dict[str, str] = {}
+        self._hashes: dict[str, SchemaInfo] = {}
+        self._checkers: dict[str, Checker] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._names.values()))
+
+    def __contains__(self, hash: object) -> bool:
+        return hash in self._hashes
+
+    def put(self, name: str, schema: dict[str, Any], version: str = "", compatibility: str = "") -> SchemaInfo:
+        """Register it; what is returned has its version and hash. Raises ProtocolError, and changes nothing then."""
+        try:
+            validate_topic(name)
+        except InvalidTopic as error:
+            raise ProtocolError("invalid_topic", f"a schema is named like a topic: {error}") from error
+        mode = compatibility or self._modes.get(name, BACKWARD)
+        if mode not in MODES:
+            raise ProtocolError("malformed", f"compatibility is one of {', '.join(MODES)}, not {short(mode)}")
+        size, hash = self._measured(schema)
+        known = self._names.get(name, {})
+        asked = Version.read(version) if version else None
+        for had, info in known.items():
+            if info.hash == hash:
+                if asked not in (None, had):
+                    raise ProtocolError(
+                        "invalid_version", f"{name} {had} is the same schema: it cannot be {version}, too"
+                    )
+                self._modes[name] = mode
+                return self._told(info)
+        given = self._next(name, schema, mode, asked)
+        self._make_room(size)
+        info = SchemaInfo(name=name, version=str(given), hash=hash, compatibility=mode, schema=schema)
+        self._names.setdefault(name, {})[given] = info
+        self._hashes.setdefault(hash, info)
+        self._modes[name] = mode
+        self._bytes += size
+        return self._told(info)
+
+    def _measured(self, schema: dict[str, Any]) -> tuple[int, str]:
+        size = len(msgspec.json.encode(schema))
+        if size > self._limits.schema_bytes:
+            raise ProtocolError(
+                "too_large", f"the schema has {size:,} bytes, and may have {self._limits.schema_bytes:,}"
+            )
+        try:
+            Checker(schema)
+            return size, hash_of(schema)
+        except UsageError as error:
+            raise ProtocolError("invalid_schema", str(error)) from error
+
+    def _next(self, name: str, schema: dict[str, Any], mode: str, asked: Version | None) -> Version:
+        """The version of a schema that is new under its name."""
+        known = self._names.get(name)
+        if not known:
+            return asked or FIRST
+        last = list(known)[-1]
+        try:
+            found = compare(known[last].schema, schema, str(last), mode if mode != NONE else BACKWARD)
+        except UsageError as error:
+            if mode != NONE:
+                raise ProtocolError("invalid_schema", str(error)) from error
+            found = [Break("$", str(error))]
+        if found and mode != NONE:
+            raise ProtocolError("incompatible", f"{name} is not {mode} compatible with {last}: {_listed(found)}")
+        if asked is None:
+            return last.after(breaking=bool(found))
+        if asked <= last:
+            raise ProtocolError(
+                "invalid_version", f"{name} is at {last}: the next version must be above it, not {asked}"
+            )
+        if found and asked.major == last.major:
+            least = last.after(breaking=True)
+            raise ProtocolError("invalid_version", f"{name} {asked} must be at least {least}: {_listed(found)}")
+        return asked
+
+    def _make_room(self, size: int) -> None:
+        if len(self) >= self._limits.schemas:
+            raise ProtocolError("too_many", f"there are {self._limits.schemas} schemas already")
+        if self._bytes + size > self._limits.total_bytes:
+            raise ProtocolError("too_many", f"all schemas together may have {self._limits.total_bytes:,} bytes")
+
+    # Finding
+
+    def get(self, name: str = "", version: str = "", hash: str = "") -> SchemaInfo:
+        """By its hash, or by its name and version, the last one by default. Raises ProtocolError."""
+        if hash:
+            info = self._hashes.get(hash)
+            if info is None:
+                raise ProtocolError("unknown_schema", f"no schema has the hash {short(hash, 80)}")
+            return self._told(info, whole=True)
+        known = self._names.get(name)
+        if not known:
+            raise ProtocolError("unknown_schema", f"there is no schema named {short(name)}")
+        wanted = Version.read(version) if version else list(known)[-1]
+        if wanted not in known:
+            raise ProtocolError(
+                "unknown_schema", f"there is no version {wanted} of {name}, the last is {list(known)[-1]}"
+            )
+        return self._told(known[wanted], whole=True)
+
+    def overview(self, name: str = "") -> list[SchemaInfo]:
+        """All versions of a name, or the last version of each name; without the schemas themselves."""
+        if name:
+            return [self._told(info) for info in self._names.get(name, {}).values()]
+        return [self._told(list(known.values())[-1]) for _, known in sorted(self._names.items())]
+
+    def checker(self, hash: str) -> Checker | None:
+        """What looks at payloads; None if no schema has this hash.
+
+        It leaves out patterns: a regular expression may take for ever, and a hub must not hang. Producers apply them.
+        """
+        checker = self._checkers.get(hash)
+        if checker is None and (info := self._hashes.get(hash)) is not None:
+            checker = self._checkers[hash] = Checker(info.schema, patterns=False)
+        return checker
+
+    def _told(self, info: SchemaInfo, *, whole: bool = False) -> SchemaInfo:
+        mode = self._modes[info.name]
+        return SchemaInfo(
+            name=info.name,
+            version=info.version,
+            hash=info.hash,
+            compatibility=mode,
+            schema=info.schema if whole else {},
+        )
+
+
+def compare(old: dict[str, Any], new: dict[str, Any], last: str, mode: str) -> list[Break]:
+    """What a change breaks, in the sense of a mode."""
+    before, after = Side(old, last), Side(new, NEW)
+    found: list[Break] = []
+    if mode in (BACKWARD, FULL):
+        found += breaks(writer=before, reader=after)
+    if mode in (FORWARD, FULL):
+        found += breaks(writer=after, reader=before)
+    return found
+
+
+def _listed(found: list[Break]) -> str:
+    more = f"; and {len(found) - TOLD} more" if len(found) > TOLD else ""
+    return "; ".join(map(str, found[:TOLD])) + more

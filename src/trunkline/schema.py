@@ -1,0 +1,222 @@
+"""Schemas: what payloads may look like, as JSON Schema; made from types, and told apart by a hash of their meaning.
+
+The hash is taken from a canonical form, so that the same meaning has the same hash wherever it is computed:
+
+- what only describes does not count: titles, descriptions, defaults, …, and what begins with `x-`;
+- the order of keys, of required fields, of enum values and of alternatives does not count;
+- a definition counts as if it stood where it is referred to: its name does not matter, nor, outside a circle of
+  definitions that lead to each other, whether there is one at all;
+- `const` is an enum of one, a list of types is an anyOf, and a type beside an enum only picks from it;
+- a keyword that changes nothing (`minItems: 0`, `items: true`), or is for another type, is left out;
+- `format` counts, although payloads are not checked against it: a date is not any text.
+
+How a schema is read is in schema_nodes.py, whether a payload fits it in schema_check.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any, Final
+
+import msgspec
+
+from trunkline.errors import UsageError
+from trunkline.schema_nodes import MAX_NODES, fits_kind, resolve, short, significant, split, text_of
+from trunkline.topic import validate_topic
+
+MAX_STEPS: Final = 10 * MAX_NODES
+"""So often may parts be looked at to tell what they mean."""
+MAX_NAME_CHARS: Final = 200
+
+
+def schema_of(type: Any) -> dict[str, Any]:
+    """The JSON Schema of a type that msgspec knows: a Struct, a dataclass, a TypedDict, …; a schema stays as it is."""
+    if isinstance(type, dict):
+        return type
+    try:
+        return msgspec.json.schema(type)
+    except (TypeError, NameError, RecursionError) as error:
+        raise UsageError(f"no schema can be made of {type!r}: {error}") from error
+
+
+def hash_of(schema: Any) -> str:
+    """The hash of what a schema, or the schema of a type, means. Raises UsageError for what is no schema."""
+    root = schema_of(schema)
+    try:
+        return _Digest(root).whole()
+    except RecursionError as error:
+        raise UsageError("the schema is nested too deeply") from error
+
+
+def logical_name(channel: str, prefix: str = "trunkline") -> str:
+    """The name under which the shared memory of a channel is found: `/trunkline_sensor_data`.
+
+    Two channels never have the same one: what such a name may not hold is written as its code in hex, `=2F`, and a long
+    name ends in its hash.
+    """
+    validate_topic(channel)
+    safe = re.sub(r"[^A-Za-z0-9_.-]", lambda found: "".join(f"={byte:02X}" for byte in found[0].encode()), channel)
+    if len(safe) > MAX_NAME_CHARS:
+        safe = f"{safe[: MAX_NAME_CHARS - 40]}=={sha256(channel.encode()).hexdigest()[:32]}"
+    return f"/{prefix}_{safe}"
+
+
+# The canonical form
+
+
+def _sha(meaning: Any) -> str:
+    return sha256(text_of(meaning).encode()).hexdigest()
+
+
+_ANYTHING = _sha({})
+_NOTHING = _sha(False)
+_NO_EFFECT: dict[str, Any] = {
+    **dict.fromkeys(("minLength", "minItems", "minProperties"), 0),
+    "required": [],
+    "prefixItems": [],
+    "properties": {},
+    "uniqueItems": False,
+}
+_ONE = ("items", "additionalProperties", "propertyNames")
+_SEVERAL = ("allOf", "anyOf", "oneOf", "prefixItems")
+
+
+class _Digest:
+    """The hash of each part, made of the hashes of its own parts: nothing is written out twice."""
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._final: dict[str, str] = {}
+        """Of definitions."""
+        self._so_far: dict[str, str] = {}
+        """Of definitions that lead to each other in a circle: what is known of them by now."""
+        self._places: dict[str, int] = {}
+        self._open: list[str] = []
+        self._steps = 0
+
+    def whole(self) -> str:
+        self._visit("#")
+        return self._final["#"]
+
+    def _visit(self, ref: str) -> int:
+        """Settle a definition after those it refers to, and those of a circle together (Tarjan's algorithm).
+
+        Returns the place of the earliest open definition that it leads back to.
+        """
+        earliest = place = self._places[ref] = len(self._places)
+        self._open.append(ref)
+        for other in _references(resolve(self._root, ref)):
+            resolve(self._root, other)
+            if other not in self._final:
+                known = self._places.get(other)
+                earliest = min(earliest, self._visit(other) if known is None else known)
+        if earliest == place:
+            at = self._open.index(ref)
+            circle = self._open[at:]
+            del self._open[at:]
+            self._settle(circle)
+        return earliest
+
+    def _settle(self, circle: list[str]) -> None:
+        """In a circle, definitions are told apart round by round, until that tells no more of them apart.
+
+        By then each hash says what is around it as far as it matters, and all of them together say the rest.
+        """
+        contents = {ref: resolve(self._root, ref) for ref in circle}
+        if len(circle) == 1 and circle[0] not in _references(contents[circle[0]]):
+            self._final[circle[0]] = self.of(contents[circle[0]])
+            return
+        before = dict.fromkeys(circle, "")
+        while True:
+            self._so_far = before
+            after = {ref: self.of(content) for ref, content in contents.items()}
+            if len(set(after.values())) == len(set(before.values())):
+                break
+            before = after
+        self._so_far = {}
+        among = sorted(set(after.values()))
+        self._final.update({ref: _sha({"of": digest, "among": among}) for ref, digest in after.items()})
+
+    def of(self, node: Any) -> str:
+        """All that a part demands, whatever the way it is put: its own words, what it refers to, its alternatives."""
+        self._steps += 1
+        if self._steps > MAX_STEPS:
+            raise UsageError("the schema is too large, or its parts lead to each other in too many ways")
+        if isinstance(node, bool):
+            return _ANYTHING if node else _NOTHING
+        if not isinstance(node, dict):
+            raise UsageError(f"{short(node)} is no schema: it must be an object, true or false")
+        words = significant(node)
+        demands: list[str] = []
+        if "$ref" in words:
+            ref = words.pop("$ref")
+            demands.append(self._so_far[ref] if ref in self._so_far else self._final[ref])
+        demands += [self.of(each) for each in _parts(words.pop("allOf", []))]
+        if "anyOf" in words:
+            demands.append(_any_of([self.of(each) for each in _parts(words.pop("anyOf"))]))
+        if "oneOf" in words:
+            demands.append(_sha({"oneOf": sorted(self.of(each) for each in _parts(words.pop("oneOf")))}))
+        if words:
+            demands.append(_any_of([self._own(each) for each in split(words)]))
+        different = sorted(set(demands) - {_ANYTHING})
+        if not different:
+            return _ANYTHING
+        return different[0] if len(different) == 1 else _sha({"allOf": different})
+
+    def _own(self, words: dict[str, Any]) -> str:
+        if "const" in words and "enum" not in words:
+            words = {**words, "enum": [words["const"]]}
+            del words["const"]
+        meaning: dict[str, Any] = {}
+        for key, value in words.items():
+            if key in _NO_EFFECT and value == _NO_EFFECT[key]:
+                continue
+            if key in _ONE:
+                if (digest := self.of(value)) != _ANYTHING:
+                    meaning[key] = digest
+            elif key == "properties":
+                if not isinstance(value, dict):
+                    raise UsageError(f"{key} cannot be {short(value)}")
+                meaning[key] = {name: self.of(each) for name, each in value.items()}
+            elif key == "prefixItems":
+                meaning[key] = [self.of(each) for each in _parts(value)]
+            elif key in ("required", "enum"):
+                meaning[key] = sorted({text_of(each) for each in _parts(value)})
+            else:
+                meaning[key] = value
+        if "enum" in words and "type" in words:
+            kind = meaning.pop("type")
+            meaning["enum"] = sorted({text_of(each) for each in words["enum"] if fits_kind(each, kind)})
+        return _sha(meaning)
+
+
+def _references(node: Any) -> Iterator[str]:
+    """What a part refers to, wherever in it."""
+    if not isinstance(node, dict):
+        return
+    for key, value in node.items():
+        if key == "$ref":
+            yield value
+        elif key in _ONE:
+            yield from _references(value)
+        elif key in _SEVERAL or key == "properties":
+            inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+            for each in inside:
+                yield from _references(each)
+
+
+def _any_of(digests: list[str]) -> str:
+    different = sorted(set(digests) - {_NOTHING})
+    if not different:
+        return _NOTHING
+    if _ANYTHING in different:
+        return _ANYTHING
+    return different[0] if len(different) == 1 else _sha({"anyOf": different})
+
+
+def _parts(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise UsageError(f"{short(value)} must be a list")
+    return value

@@ -1,0 +1,45 @@
+"""Where a hub may listen without keys: on this machine only, unless it is told twice."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from typing import Final
+
+from trunkline.errors import InvalidSettings
+from trunkline.transports.keys import KeyStore
+from trunkline.transports.places import place_of
+
+VARIABLE: Final = "TRUNKLINE_INSECURE"
+
+
+def allowed_to_bind(url: str, keys: KeyStore | None, exposed: bool) -> None:
+    """Raises InvalidSettings if anybody in the network could connect, and not both of setting and environment want it.
+
+    `exposed` is the setting: `--insecure`, `insecure = true`. The other word is TRUNKLINE_INSECURE=1.
+    """
+    host, _ = place_of(url)
+    if keys is not None or is_loopback(host):
+        return
+    told = os.environ.get(VARIABLE) == "1"
+    if exposed and told:
+        return
+    if exposed or told:
+        missing = f"set {VARIABLE}=1 as well" if exposed else "say --insecure (or insecure=True) as well"
+        raise InvalidSettings(f"{url}: without keys, anybody who reaches it could use it: if that is meant, {missing}")
+    name = "HOST" if is_every_address(host) else host
+    raise InvalidSettings(
+        f"{url}: without keys a hub listens on this machine only, at 127.0.0.1: "
+        f'make some with "trunkline keys make hub {name}" and name their directory with --keys, or TRUNKLINE_KEYS'
+    )
+
+
+def is_every_address(host: str) -> bool:
+    return host in ("0.0.0.0", "::")
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

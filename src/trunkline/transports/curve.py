@@ -1,0 +1,94 @@
+"""CURVE: who may come in over ZeroMQ, by key.
+
+ZeroMQ asks one address of the context for every connection to a socket that has keys (the ZAP protocol, RFC 27). One
+thread answers for all hubs of the process: each may live in an event loop of its own, and end before the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from itertools import count
+
+import zmq
+
+from trunkline.transports.zmq_socket import Socket, close_socket, open_socket
+
+log = logging.getLogger("trunkline.transports")
+
+NameOf = Callable[[bytes], str | None]
+"""Whose public key this is; None if it may not come in."""
+
+_ZAP = "inproc://zeromq.zap.01"
+_VERSION = b"1.0"
+
+
+class Gate:
+    """Opened for each listener, and closed with it: the thread lives as long as somebody needs it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._domains: dict[bytes, NameOf] = {}
+        self._numbers = count()
+        self._thread: threading.Thread | None = None
+        self._sockets: tuple[Socket, ...] = ()
+
+    def open(self, name_of: NameOf) -> bytes:
+        """Ask `name_of`, in a thread, for every key that comes. Returns the domain under which this is asked."""
+        with self._lock:
+            domain = b"trunkline.%d" % next(self._numbers)
+            self._domains[domain] = name_of
+            # In a child process the thread is not alive.
+            if self._thread is None or not self._thread.is_alive():
+                self._start(f"inproc://{domain.decode()}")
+            return domain
+
+    def _start(self, place: str) -> None:
+        self._sockets = zap, end, bell = open_socket(zmq.REP), open_socket(zmq.PAIR), open_socket(zmq.PAIR)
+        zap.bind(_ZAP)
+        end.bind(place)
+        bell.connect(place)
+        self._thread = threading.Thread(target=self._answer, args=(zap, end), name="trunkline-zap", daemon=True)
+        self._thread.start()
+
+    def close(self, domain: bytes) -> None:
+        with self._lock:
+            del self._domains[domain]
+            if not self._domains and self._thread is not None:
+                self._sockets[-1].send(b"")
+                self._thread.join()
+                self._thread = None
+                for socket in self._sockets:
+                    close_socket(socket, 0.0)
+
+    def _answer(self, zap: Socket, end: Socket) -> None:
+        poller = zmq.Poller()
+        poller.register(zap, zmq.POLLIN)
+        poller.register(end, zmq.POLLIN)
+        while True:
+            ready = dict(poller.poll())
+            if zap in ready:
+                zap.send_multipart(self.decide(zap.recv_multipart()))
+            if end in ready:
+                return
+
+    def decide(self, asked: Sequence[bytes]) -> list[bytes]:
+        """A question of ZeroMQ, and the answer."""
+        number = asked[1] if len(asked) > 1 else b""
+        name: str | None = None
+        if len(asked) == 7 and asked[0] == _VERSION and asked[5] == b"CURVE":
+            name_of = self._domains.get(asked[2])
+            try:
+                name = None if name_of is None else name_of(asked[6])
+            except Exception:
+                # In doubt, nobody comes in; and the next one is asked for all the same.
+                log.exception("whose key this is could not be found out")
+        if name is None:
+            log.warning("a key that is not known, or not any more, was refused")
+            return [_VERSION, number, b"400", b"this key may not come in", b"", b""]
+        return [_VERSION, number, b"200", b"OK", name.encode(), b""]
+
+
+gate = Gate()
+"""Of this process, as the context is."""

@@ -1,0 +1,131 @@
+"""ZeroMQ: `zmq+ipc:///path` and `zmq+tcp://host:port`, a ROUTER at the hub and a DEALER at each client.
+
+A DEALER of anybody else's can speak with a hub, too: packets.py says what it must send. What ZeroMQ cannot do is to
+throw out one peer, or to bound what a message that is never finished takes in memory: so let in only whom you know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+from typing import Final
+
+import zmq
+
+from trunkline.transports import packets
+from trunkline.transports.binding import allowed_to_bind
+from trunkline.transports.curve import gate
+from trunkline.transports.keys import KeyStore
+from trunkline.transports.places import QUEUE, SocketFile, at, path_of, place_of
+from trunkline.transports.transport import Accept, Listener, Receiver, Wire
+from trunkline.transports.zmq_client import Dealer
+from trunkline.transports.zmq_router import Router
+from trunkline.transports.zmq_socket import Socket, close_socket, open_socket
+
+RETRY_S: Final = 0.02
+RETRIES: Final = 15
+"""ZeroMQ lets go of a port a moment after its socket was closed: so often we ask for it again."""
+
+
+class ZmqIpcTransport:
+    """`zmq+ipc:///run/user/1000/trunkline.ipc`. Whoever may open the socket file may connect: its mode is 0600."""
+
+    async def connect(self, url: str, receiver: Callable[[Wire], Receiver], *, max_frame_bytes: int) -> Wire:
+        return await Dealer(url, max_frame_bytes).open(f"ipc://{path_of(url)}", receiver)
+
+    async def listen(self, url: str, accept: Accept, *, max_frame_bytes: int) -> Listener:
+        file = SocketFile(path_of(url))
+        router = _bound(file.socket, f"ipc://{file.path}", max_frame_bytes)
+        return Router(router, f"zmq+ipc://{file.path}", accept, max_frame_bytes, file=file)
+
+
+class ZmqTcpTransport:
+    """`zmq+tcp://host:7420`, with CURVE if there are keys."""
+
+    def __init__(self, keys: KeyStore | None = None, *, exposed: bool = False) -> None:
+        self._keys = keys
+        self._exposed = exposed
+
+    async def connect(self, url: str, receiver: Callable[[Wire], Receiver], *, max_frame_bytes: int) -> Wire:
+        host, port = place_of(url)
+        failure: OSError = ConnectionRefusedError(errno.ECONNREFUSED, f"{host} has no address")
+        for _, address in await _addresses(host, port):
+            try:
+                return await Dealer(url, max_frame_bytes, self._keys).open(at("tcp", address, port), receiver)
+            except ConnectionError as error:
+                failure = error
+        raise failure
+
+    async def listen(self, url: str, accept: Accept, *, max_frame_bytes: int) -> Listener:
+        allowed_to_bind(url, self._keys, self._exposed)
+        host, port = place_of(url)
+        if self._keys is not None:
+            self._keys.check_hub()
+        family, address = (await _addresses(host, port))[0]
+        listening = await _listen(family, address, port)
+        port = listening.getsockname()[1]
+        domain = None if self._keys is None else gate.open(self._keys.name_of_curve_key)
+        try:
+            router = _bound(listening, at("tcp", address, port), max_frame_bytes, self._keys, domain)
+        except BaseException:
+            if domain is not None:
+                gate.close(domain)
+            raise
+        return Router(router, at("zmq+tcp", host, port), accept, max_frame_bytes, domain=domain)
+
+
+async def _addresses(host: str, port: int) -> list[tuple[int, str]]:
+    """Those of a host, by family. ZeroMQ would go on asking for a name that nobody has."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return sorted((int(family), str(address[0])) for family, _, _, _, address in found)
+
+
+async def _listen(family: int, address: str, port: int) -> socket.socket:
+    """Raises OSError if somebody else listens there, and goes on doing so."""
+    for attempt in range(RETRIES + 1):
+        try:
+            return socket.create_server((address, port), family=family, backlog=QUEUE)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or attempt == RETRIES:
+                raise
+        await asyncio.sleep(RETRY_S)
+    raise AssertionError
+
+
+def _bound(
+    listening: socket.socket,
+    address: str,
+    max_frame_bytes: int,
+    keys: KeyStore | None = None,
+    domain: bytes | None = None,
+) -> Socket:
+    """A ROUTER that takes connections from a socket which listens: ZeroMQ would remove another hub's socket file."""
+    router = open_socket(zmq.ROUTER)
+    try:
+        for option, value in (
+            (zmq.ROUTER_MANDATORY, 1),
+            # How much is on its way is the wires' business.
+            (zmq.SNDHWM, 0),
+            (zmq.MAXMSGSIZE, packets.max_bytes(max_frame_bytes)),
+        ):
+            router.setsockopt(option, value)
+        if keys is not None and domain is not None:
+            public, secret = keys.curve_pair()
+            router.setsockopt(zmq.CURVE_SERVER, 1)
+            router.setsockopt(zmq.CURVE_PUBLICKEY, public)
+            router.setsockopt(zmq.CURVE_SECRETKEY, secret)
+            router.setsockopt(zmq.ZAP_DOMAIN, domain)
+            # Without it, everybody comes in as soon as nobody answers who may.
+            router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        listening.setblocking(False)
+        router.setsockopt(zmq.USE_FD, listening.fileno())
+        router.bind(address)
+        # It is ZeroMQ's now.
+        listening.detach()
+    except BaseException:
+        close_socket(router, 0.0)
+        listening.close()
+        raise
+    return router

@@ -1,0 +1,337 @@
+"""Channels, producers, consumers and schemas through a hub: with one, without one, and when it comes back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+import trunkline as tl
+from tests.hub.hubs import Place, connection_of, until
+from trunkline.brokers.hub.directory import HubDirectory
+from trunkline.errors import HubRefused, UsageError
+from trunkline.hub.settings import HubSettings
+from trunkline.schema import hash_of, logical_name, schema_of
+from trunkline.testing import Simulation, world
+from trunkline.transports.pair import PairTransport
+from trunkline.transports.transport import Wire
+from trunkline.wire import control, frames
+from trunkline.wire.control import ChannelChanged, Config, Qos
+
+
+class Reading(msgspec.Struct):
+    sensor: str
+    value: float
+
+
+class Wider(msgspec.Struct):
+    sensor: str
+    value: float
+    unit: str = "m"
+
+
+class Other(msgspec.Struct):
+    name: str
+
+
+def directory_of(bus: tl.Bus) -> HubDirectory:
+    assert isinstance(bus.broker, tl.HubBroker)
+    return bus.broker.directory
+
+
+@asynccontextmanager
+async def meeting(simulation: Simulation, *names: str) -> AsyncIterator[tuple[Place, list[tl.Bus]]]:
+    """A hub, and buses with connections of their own."""
+    place = Place(world(simulation), settings=HubSettings(heartbeat_s=1.0))
+    await place.start()
+    async with place.bus(names[0]) as first:
+        buses = [first]
+        try:
+            for name in names[1:]:
+                buses.append(await place.bus(name).__aenter__())
+            yield place, buses
+        finally:
+            for bus in buses[1:]:
+                await bus.__aexit__(None, None, None)
+    await place.stop()
+
+
+async def test_producers_are_found_with_all_they_said(simulation: Simulation) -> None:
+    async with meeting(simulation, "sensor", "display") as (_, (sensor, display)):
+        config = Config(policy="RingBuffer", capacity=10, page_size=4096)
+        assert await directory_of(sensor).register_producer(
+            "sensor_data",
+            schema=Reading,
+            config=config,
+            shm_name=logical_name("sensor_data", "pylabhub"),
+            metadata={"room": 3},
+        )
+        found = await directory_of(display).discover_producer("sensor_data", schema=Reading)
+        assert found is not None
+        assert (found.channel, found.shm_name, found.status) == ("sensor_data", "/pylabhub_sensor_data", "active")
+        assert (found.schema_hash, found.schema_version) == (hash_of(Reading), "1.0.0")
+        (producer,) = found.producers
+        assert (producer.name, producer.identity, producer.config) == ("sensor", "local", config)
+        assert producer.metadata == {"room": 3}
+        assert await directory_of(display).discover_producer("nobody") is None
+        assert await directory_of(display).discover_consumers("nobody") == []
+
+
+async def test_consumers_are_found_and_everybody_hears_who_comes_and_goes(simulation: Simulation) -> None:
+    async with meeting(simulation, "sensor", "display") as (place, (sensor, display)):
+        heard: list[ChannelChanged] = []
+        directory_of(sensor).on_change.append(heard.append)
+        await directory_of(sensor).register_producer("data")
+        assert await directory_of(display).register_consumer("data", "screen-1", metadata={"size": 2})
+        found = await directory_of(sensor).discover_consumers("data")
+        assert found is not None
+        assert [(each.name, each.status, each.metadata) for each in found] == [("screen-1", "active", {"size": 2})]
+        assert await directory_of(display).unregister_consumer("data", "screen-1")
+        assert not await directory_of(display).unregister_consumer("data", "screen-1")
+        await directory_of(display).register_consumer("data", "screen-2")
+        place.cut("display")
+        await place.back(display)
+        await until(lambda: len(heard) == 5, "all is told")
+        assert [(each.event, each.name) for each in heard] == [
+            ("consumer_joined", "screen-1"),
+            ("consumer_left", "screen-1"),
+            ("consumer_joined", "screen-2"),
+            ("consumer_left", "screen-2"),
+            ("consumer_joined", "screen-2"),
+        ]
+        assert await directory_of(sensor).unregister_producer("data")
+
+
+async def test_schemas_that_differ_are_refused_by_both_hashes(simulation: Simulation) -> None:
+    async with meeting(simulation, "a", "bb") as (_, (one, other)):
+        await directory_of(one).register_producer("data", schema=Reading)
+        for attempt in (
+            directory_of(other).register_producer("data", schema=Other),
+            directory_of(other).register_consumer("data", "c", schema=Other),
+            directory_of(other).discover_producer("data", schema=Other),
+        ):
+            with pytest.raises(HubRefused) as refusal:
+                await attempt
+            # As a schema under the same name, it would not be compatible either.
+            assert refusal.value.code in ("schema_mismatch", "incompatible")
+            if refusal.value.code == "schema_mismatch":
+                assert hash_of(Reading) in refusal.value.text
+                assert hash_of(Other) in refusal.value.text
+        assert await directory_of(other).register_consumer("data", "c", schema=schema_of(Reading))
+
+
+async def test_channels_are_created_listed_described_and_destroyed(simulation: Simulation) -> None:
+    async with meeting(simulation, "a", "bb") as (_, (one, other)):
+        directory = directory_of(one)
+        assert await directory.create_channel("orders", pattern="orders.>", schema=Reading, qos=Qos(priority=75))
+        assert await directory.create_channel("plain", description="nothing special")
+        assert await directory.create_channel("plain", description="nothing special"), "it is as asked for"
+        await directory_of(other).register_producer("orders", schema=Reading)
+        found = await directory_of(other).channels()
+        assert found is not None
+        assert [(each.channel, each.pattern, each.owner) for each in found] == [
+            ("orders", "orders.>", "local"),
+            ("plain", "plain", "local"),
+        ]
+        assert await directory_of(other).channels("plain.>") == []
+        described = await directory.describe("orders")
+        assert described is not None
+        assert (described.schema_hash, described.schema_version) == (hash_of(Reading), "1.0.0")
+        assert (described.qos.priority, [each.name for each in described.producers]) == (75, ["bb"])
+        assert await directory_of(other).destroy_channel("plain")
+        for attempt in (directory.describe("plain"), directory.destroy_channel("plain")):
+            with pytest.raises(HubRefused) as refusal:
+                await attempt
+            assert refusal.value.code == "unknown_channel"
+        with pytest.raises(HubRefused) as refusal:
+            await directory.create_channel("orders")
+        assert refusal.value.code == "exists"
+
+
+async def test_schemas_are_put_got_and_listed(simulation: Simulation) -> None:
+    async with meeting(simulation, "a", "bb") as (_, (one, other)):
+        directory = directory_of(one)
+        first = await directory.put_schema("readings", Reading)
+        second = await directory.put_schema("readings", Wider)
+        assert first is not None
+        assert second is not None
+        assert (first.version, second.version, second.compatibility) == ("1.0.0", "1.1.0", "backward")
+        last = await directory_of(other).get_schema("readings")
+        assert last is not None
+        assert (last.hash, last.schema) == (hash_of(Wider), schema_of(Wider))
+        by_hash = await directory_of(other).get_schema(hash=first.hash)
+        assert by_hash is not None
+        assert by_hash.version == "1.0.0"
+        versions = await directory.schemas("readings")
+        assert versions is not None
+        assert [each.version for each in versions] == ["1.0.0", "1.1.0"]
+        assert len(await directory.schemas() or []) == 1
+        with pytest.raises(HubRefused) as refusal:
+            await directory.put_schema("readings", Other)
+        assert refusal.value.code == "incompatible"
+        assert "$.name: the new one requires it, 1.1.0 does not" in refusal.value.text
+        with pytest.raises(HubRefused, match="no schema named"):
+            await directory.get_schema("nobody")
+        with pytest.raises(HubRefused, match=r"\$\.a: the keyword 'not'"):
+            await directory.put_schema("bad", {"properties": {"a": {"not": {}}}})
+        with pytest.raises(UsageError, match="no schema can be made"):
+            await directory.put_schema("bad", object)
+
+
+# Without a hub
+
+
+async def test_without_a_hub_everything_says_so_in_time_and_once(
+    simulation: Simulation, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.clear()
+    place = Place(world(simulation))
+    async with place.bus("lonely") as bus:
+        directory = directory_of(bus)
+        begun = simulation.now()
+        assert await directory.register_producer("data", schema=Reading) is False
+        assert simulation.now() - begun <= 5.1
+        waited = simulation.now()
+        assert await directory.register_consumer("data", "c") is False
+        assert await directory.unregister_consumer("data", "c") is False
+        assert await directory.unregister_producer("nothing") is False
+        assert await directory.discover_producer("data") is None
+        assert await directory.discover_consumers("data") is None
+        assert await directory.create_channel("made", schema=Reading) is False
+        assert await directory.destroy_channel("other") is False
+        assert await directory.channels() is None
+        assert await directory.describe("data") is None
+        assert await directory.put_schema("readings", Reading) is None
+        assert await directory.get_schema("readings") is None
+        assert await directory.schemas() is None
+        assert simulation.now() == waited, "whoever has waited once need not again"
+        assert _warnings(caplog) == 1
+        # And when it comes, it is told everything.
+        await place.start()
+        await place.back(bus)
+        found = await directory.discover_producer("data", schema=Reading)
+        assert found is not None
+        assert found.schema_version == "1.0.0"
+        assert [each.channel for each in await directory.channels() or []] == ["data", "made"]
+        assert [each.name for each in await directory.schemas() or []] == ["data", "made", "readings"]
+        await place.stop()
+        assert await directory.discover_producer("data") is None
+        assert _warnings(caplog) == 2, "one for each time"
+    assert await directory.register_producer("data") is False, "nor when it is closed"
+
+
+def _warnings(caplog: pytest.LogCaptureFixture) -> int:
+    texts = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    return sum("without the directory" in text for text in texts)
+
+
+async def test_after_a_restart_everything_is_there_again(simulation: Simulation) -> None:
+    async with meeting(simulation, "sensor", "display") as (place, (sensor, display)):
+        await directory_of(sensor).create_channel("orders", pattern="orders.>", schema=Reading, qos=Qos(priority=80))
+        await directory_of(sensor).register_producer("orders", schema=Reading, shm_name="/x")
+        await directory_of(sensor).register_producer("gone")
+        await directory_of(sensor).unregister_producer("gone")
+        await directory_of(display).register_consumer("orders", "screen", schema=Reading)
+        await directory_of(sensor).put_schema("orders", Wider)
+        for times in (2, 3):
+            if times == 2:
+                place.cut()
+            else:
+                await place.stop()
+                await place.start()
+            for bus in (sensor, display):
+                await until(lambda bus=bus, n=times: connection_of(bus).connects == n, "it is back")  # type: ignore[misc]
+                await bus.flush()
+            described = await directory_of(display).describe("orders")
+            assert described is not None
+            assert (described.pattern, described.qos.priority) == ("orders.>", 80)
+            assert (described.schema_hash, described.schema_version) == (hash_of(Reading), "1.0.0")
+            assert [each.name for each in described.producers] == ["sensor"]
+            assert [each.name for each in described.consumers] == ["screen"]
+            assert [each.channel for each in await directory_of(display).channels() or []] == ["orders"]
+            assert [each.version for each in await directory_of(sensor).schemas("orders") or []] == ["1.0.0", "1.1.0"]
+
+
+async def test_what_was_destroyed_is_not_made_again(simulation: Simulation) -> None:
+    async with meeting(simulation, "sensor", "display") as (place, (sensor, display)):
+        await directory_of(sensor).create_channel("orders")
+        await directory_of(sensor).register_producer("orders")
+        await directory_of(display).register_consumer("orders", "screen")
+        await directory_of(display).destroy_channel("orders")
+        await place.stop()
+        await place.start()
+        await place.back(sensor, display)
+        assert await directory_of(sensor).channels() == []
+
+
+async def test_a_consumer_that_waited_for_something_else_is_told(simulation: Simulation) -> None:
+    async with meeting(simulation, "sensor", "display") as (_, (sensor, display)):
+        heard: list[ChannelChanged] = []
+        directory_of(display).on_change.append(heard.append)
+        assert await directory_of(display).register_consumer("data", "screen", schema=Other)
+        await directory_of(sensor).register_producer("data", schema=Reading)
+        await until(lambda: len(heard) == 2, "it is told")
+        assert [(each.event, each.name) for each in heard] == [
+            ("producer_joined", "sensor"),
+            ("schema_mismatch", "screen"),
+        ]
+        assert await directory_of(sensor).discover_consumers("data") == []
+
+
+async def test_buses_that_share_a_connection_share_its_directory(simulation: Simulation) -> None:
+    place = Place(world(simulation))
+    await place.start()
+    async with place.bus("one") as one, place.bus("two") as two:
+        assert directory_of(one) is directory_of(two)
+        await directory_of(one).register_producer("data")
+        assert not await directory_of(two).unregister_consumer("data", "x")
+        assert await directory_of(two).unregister_producer("data")
+    await place.stop()
+
+
+# Who lives
+
+
+class Silent:
+    """A client that says what it is told to, and nothing else."""
+
+    def __init__(self) -> None:
+        self.wire: Wire
+
+    async def connect(self, address: str) -> None:
+        self.wire = await PairTransport().connect(address, lambda wire: self, max_frame_bytes=1 << 20)
+        self.say(control.Hello(id=1, versions=[1], name="silent"))
+
+    def say(self, said: control.Control) -> None:
+        self.wire.send([(frames.control(control.write(said)),)])
+
+    def received(self, frames: object) -> None: ...
+    def broken(self, error: object) -> None: ...
+    def writable(self) -> None: ...
+    def lost(self, why: str) -> None: ...
+
+
+async def test_who_is_silent_is_suspected_and_then_gone(simulation: Simulation) -> None:
+    async with meeting(simulation, "display") as (place, (display,)):
+        heard: list[tuple[float, str]] = []
+        begun = simulation.now()
+        directory_of(display).on_change.append(lambda said: heard.append((simulation.now() - begun, said.event)))
+        await directory_of(display).register_consumer("data", "screen")
+        silent = Silent()
+        await silent.connect(place.address)
+        silent.say(control.ProducerRegister(id=2, channel="data"))
+        await until(lambda: len(heard) == 2, "it is suspected")
+        found = await directory_of(display).discover_producer("data")
+        assert found is not None
+        assert found.status == "suspected"
+        silent.say(control.Heartbeat())
+        await until(lambda: len(heard) == 4, "it is suspected again")
+        await until(lambda: len(heard) == 5, "it is gone")
+        events = ["joined", "suspected", "recovered", "suspected", "left"]
+        assert [event for _, event in heard] == [f"producer_{each}" for each in events]
+        assert 2.0 <= heard[1][0] <= 3.0
+        assert 3.0 <= heard[4][0] - heard[1][0] <= 4.5
+        assert await directory_of(display).discover_producer("data") is None
