@@ -1,4 +1,4 @@
-"""Several processes on one bus: a hub, two workers that share jobs, and one of them killed in the middle of its work."""
+"""Several processes on one bus: two workers share jobs through a hub, and one dies in the middle of its work."""
 
 from __future__ import annotations
 
@@ -35,24 +35,27 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         address = f"unix://{folder}/hub.sock"
         # A hub of our own, for as long as this bus lives; a real one is started with `trunkline up`.
-        async with tl.connect(address, name="boss", embed=True) as bus:
-            async with bus.subscribe("ready") as ready, bus.subscribe("results") as results:
-                spawn = multiprocessing.get_context("spawn")
-                workers = [
-                    spawn.Process(target=work, args=(address, name, name == "clumsy"), daemon=True)
-                    for name in ("careful", "clumsy")
-                ]
-                for worker in workers:
-                    worker.start()
-                for _ in workers:
-                    await ready.recv()
-                print(f"two workers are here, {JOBS} jobs are shared between them")
-                await bus.publish_many("jobs", list(range(JOBS)))
-                done = dict([(await results.recv()).decode() for _ in range(JOBS)])
-                print(f"one worker died over a job, and all {len(done)} are done: {sorted(done.values())}")
-                for worker in workers:
-                    worker.kill()
-                    worker.join()
+        async with (
+            tl.connect(address, name="boss", embed=True) as bus,
+            bus.subscribe("ready") as ready,
+            bus.subscribe("results") as results,
+        ):
+            spawn = multiprocessing.get_context("spawn")
+            names = ("careful", "clumsy")
+            workers = [
+                spawn.Process(target=work, args=(address, name, name == "clumsy"), daemon=True) for name in names
+            ]
+            for worker in workers:
+                worker.start()
+            for _ in workers:
+                await ready.recv()
+            print(f"two workers are here, {JOBS} jobs are shared between them")
+            await bus.publish_many("jobs", list(range(JOBS)))
+            done = [message.decode()[1] for _ in range(JOBS) if (message := await results.recv()) is not None]
+            print(f"one worker died over a job, and all {len(done)} are done: {sorted(done)}")
+            for worker in workers:
+                worker.kill()
+                worker.join()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import trunkline as tl
 
@@ -54,7 +56,7 @@ async def taker(address: str, overflow: str) -> None:
         taking.cancel()
 
 
-PROGRAMS = {"member": member, "taker": taker}
+PROGRAMS: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {"member": member, "taker": taker}
 
 if __name__ == "__main__":
     asyncio.run(PROGRAMS[sys.argv[1]](*sys.argv[2:]))

@@ -192,7 +192,7 @@ async def test_the_priority_of_a_channel_is_for_what_has_none(simulation: Simula
         for topic, priority, wanted in (("readings.x", 50, 80), ("readings.x", 20, 20), ("other", 50, 50)):
             parcel = place.hub.directory.check(Parcel(None, frames.PublishHead(1, topic, 1, priority), body))
             assert parcel is not None
-            assert parcel.priority == wanted
+            assert parcel.rank == wanted
         hostile = Parcel(None, frames.PublishHead(1, "readings.x", 1), b"\x00")
         assert place.hub.directory.check(hostile) is None
         assert [failure.code for failure in hostile.failures] == ["malformed"]

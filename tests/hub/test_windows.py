@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 import trunkline as tl
 from tests.hub.hubs import Place, received, until
+from trunkline.hub.settings import HubSettings
 from trunkline.testing import Simulation, simulate, world
 
 
@@ -63,3 +65,35 @@ async def flood(bus: tl.Bus) -> None:
     while True:
         await bus.publish("t", number)
         number += 1
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_what_is_larger_than_a_frame_is_cut(durable: bool, tmp_path: Path) -> None:
+    """By whatever way it is published: at once, by many tasks, in a pipeline. One message must fit a frame."""
+
+    async def play(simulation: Simulation) -> None:
+        settings = HubSettings(max_frame_bytes=4 * 1024 * 1024)
+        place = Place(world(simulation), tmp_path if durable else None, settings)
+        await place.start()
+        payload = bytes(900_000)
+        async with place.bus() as bus, bus.subscribe("t") as messages:
+            got = 0
+
+            async def take() -> None:
+                nonlocal got
+                async for _ in messages:
+                    got += 1
+
+            taking = asyncio.ensure_future(take())
+            await bus.publish_many("t", [payload] * 10)
+            await asyncio.gather(*(bus.publish("t", payload) for _ in range(10)))
+            async with bus.pipeline(100) as pipe:
+                for _ in range(10):
+                    await pipe.publish("t", payload)
+            await until(lambda: got == 30, "all of it has arrived")
+            with pytest.raises(tl.MessageTooLarge):
+                await bus.publish("t", bytes(5 * 1024 * 1024))
+            taking.cancel()
+        await place.stop()
+
+    simulate(play)

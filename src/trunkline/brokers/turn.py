@@ -65,7 +65,7 @@ class Waiter:
 class Turn:
     """While the last of it is an owner's, the owner may append plain messages itself."""
 
-    __slots__ = ("alike", "messages", "owner", "plain", "topic", "waiters")
+    __slots__ = ("alike", "messages", "owner", "plain", "size", "topic", "waiters")
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -78,6 +78,8 @@ class Turn:
         """Whether all were published without a field of their own."""
         self.alike = False
         """Whether all are plain, and have one sender and one format."""
+        self.size = 0
+        """Bytes of payload, as far as whoever sends it has counted them."""
 
     def leave(self, messages: Batch[Message]) -> None:
         """Some whose publisher does not wait, after some whose publishers do."""
@@ -117,6 +119,19 @@ class Turn:
         ends = [*(waiter.start for waiter in self.waiters[1:]), len(self.messages)]
         for waiter, end in zip(self.waiters, ends, strict=True):
             yield waiter, self.messages[waiter.start : end]
+
+    def part(self, start: int, end: int) -> Turn:
+        """Some of it, as a turn of its own. Only owners, who are told of many, may be told in parts."""
+        part = Turn(self.topic)
+        part.plain, part.alike = self.plain, self.alike
+        part.messages = self.messages[start:end]
+        for waiter in self.waiters:
+            assert waiter.future is None
+            if waiter.start <= start:
+                part.waiters = [Waiter(None, waiter.owner, 0)]
+            elif waiter.start < end:
+                part.waiters.append(Waiter(None, waiter.owner, waiter.start - start))
+        return part
 
     def unclaimed(self) -> list[Message]:
         """Messages whose publisher does not wait."""

@@ -126,7 +126,7 @@ class Outgoing:
         force_setattr(message, "seq", UNNUMBERED)
         try:
             failures = await lane.put_many((message,), alike=False)
-        except (Refused, HubError) as error:
+        except (Refused, HubError, MessageTooLarge) as error:
             self.refuse(message, error)
             raise
         self.total += 1
@@ -243,9 +243,9 @@ class Outgoing:
             yield numbered
 
     def remember_stored(self, messages: Iterable[Message]) -> None:
-        """These have got their numbers, if they were stored."""
+        """These have got their numbers, or will; those that were refused have lost theirs."""
         for message in messages:
-            if message.seq > 0:
+            if message.seq:
                 self.history.remember(message)
                 self.senders.add(message.sender)
 

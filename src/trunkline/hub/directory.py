@@ -249,7 +249,7 @@ class Directory:
             if broken:
                 rest = self._sort_out(channel, parcel, rest, broken)
         if rest is not None and rest.priority == NORMAL:
-            rest.priority = channel.qos.priority
+            rest.rank = channel.qos.priority
         return rest
 
     def _sort_out(self, channel: Channel, parcel: Parcel, rest: Parcel | None, broken: list[Broken]) -> Parcel | None:

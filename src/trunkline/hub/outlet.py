@@ -7,7 +7,6 @@ here they drop only what a connection that does not drain cannot take.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Protocol
 
 from trunkline.delivery.inbox import Overflow
@@ -44,6 +43,7 @@ class Client(Protocol):
 class Outlet:
     __slots__ = (
         "_client",
+        "_last_lost",
         "_waiting",
         "accepted",
         "capacity",
@@ -82,6 +82,8 @@ class Outlet:
         """How many messages more may be sent; ENDLESS if there is no limit."""
         self.hears = hears
         self._waiting: Lanes[Piece] = Lanes()
+        self._last_lost: Piece | None = None
+        """The word of a loss that is the last of those that wait."""
         self.waiting = 0
         """Messages that wait here."""
         self.waiting_bytes = 0
@@ -92,7 +94,7 @@ class Outlet:
 
     def offer(self, parcel: Parcel) -> None:
         self.accepted += parcel.count
-        if not self.waiting and self._may_send(parcel.count):
+        if not self._waiting and self._may_send(parcel.count):
             self._send(Piece(parcel, parcel.first, parcel.count, parcel.body))
             return
         piece = Piece(parcel, parcel.first, parcel.count, parcel.body)
@@ -122,6 +124,7 @@ class Outlet:
             # Its publisher waits with it.
             piece.parcel.waiting += 1
         self._waiting.put(piece)
+        self._last_lost = None
         self._count(piece, 1)
         if self._client.full:
             self._client.congested(self)
@@ -133,11 +136,17 @@ class Outlet:
 
     def pump(self) -> None:
         """Send what waits, as far as there is credit, the highest priority first."""
-        while self.waiting and self.credit and not self.closed:
+        while self._waiting and not self.closed:
             if self._client.full:
                 self._client.congested(self)
                 return
             piece = self._pop()
+            if piece.why_lost:
+                self._tell(piece, piece.why_lost)
+                continue
+            if not self.credit:
+                self._push(piece)
+                return
             if self.credit != ENDLESS and piece.count > self.credit:
                 if piece.count <= self.capacity:
                     # It fits once more was taken: not worth taking it apart.
@@ -165,6 +174,8 @@ class Outlet:
         self._count(piece, 1)
 
     def _count(self, piece: Piece, sign: int) -> None:
+        if piece.why_lost:
+            return
         size = sign * len(piece.body)
         self.waiting += sign * piece.count
         self.waiting_bytes += size
@@ -204,7 +215,21 @@ class Outlet:
                 self._wait(first)
         except InvalidPayload as error:
             reason = str(error)
-        self._drop(piece, reason)
+        self.dropped += piece.count
+        if self._waiting:
+            # Behind those that wait: what comes out of its order seems to be missing.
+            self._lose(piece, reason)
+        else:
+            self._tell(piece, reason)
+
+    def _lose(self, piece: Piece, reason: str) -> None:
+        """The word of a loss joins the last one, if that is of the same kind and nothing came between."""
+        last = self._last_lost
+        if last is not None and _follows(last, piece, reason):
+            last.count += piece.count
+        else:
+            self._last_lost = piece.lose(reason)
+            self._waiting.put(self._last_lost)
 
     def _drop_oldest(self) -> None:
         client = self._client
@@ -225,6 +250,11 @@ class Outlet:
 
     def _drop(self, piece: Piece, reason: str, *, waits: bool | None = None) -> None:
         self.dropped += piece.count
+        self._tell(piece, reason)
+        if self.overflow is Overflow.BLOCK if waits is None else waits:
+            piece.parcel.done()
+
+    def _tell(self, piece: Piece, reason: str) -> None:
         self._client.tell_dropped(
             Dropped(
                 subscription=self.subscription,
@@ -234,11 +264,9 @@ class Outlet:
                 count=piece.count,
                 origin=piece.parcel.origin,
                 position=piece.position,
-                priority=piece.priority,
+                priority=piece.parcel.priority,
             )
         )
-        if self.overflow is Overflow.BLOCK if waits is None else waits:
-            piece.parcel.done()
 
     def rank(self) -> int:
         """The highest priority that waits here."""
@@ -246,25 +274,41 @@ class Outlet:
 
     def withdraw(self, parcel: Parcel, reason: str) -> bool:
         """Its publisher waits no longer; False if it does not wait here."""
-        found = [piece for piece in self._waiting if piece.parcel is parcel]
+        pieces = list(self._waiting)
+        found = [piece for piece in pieces if piece.parcel is parcel and not piece.why_lost]
         if not found:
             return False
-        kept: deque[Piece] = deque(piece for piece in self._waiting if piece.parcel is not parcel)
         self._waiting.clear()
-        for piece in kept:
-            self._waiting.put(piece)
+        for piece in pieces:
+            # The word of the loss waits at its place: those before it are still to come.
+            self._waiting.put(piece.lose(reason) if piece.parcel is parcel and not piece.why_lost else piece)
+        self._last_lost = None
         for piece in found:
             self._count(piece, -1)
-            self._drop(piece, reason)
+            self.dropped += piece.count
+            if self.overflow is Overflow.BLOCK:
+                piece.parcel.done()
+        self.pump()
         return True
 
     def close(self) -> int:
         """It gets nothing more; what waited is dropped, and counted."""
         self.closed = True
         lost = self.waiting
-        while self.waiting:
+        while self._waiting:
             piece = self._pop()
-            self.dropped += piece.count
-            if self.overflow is Overflow.BLOCK:
-                piece.parcel.done()
+            if not piece.why_lost:
+                self.dropped += piece.count
+                if self.overflow is Overflow.BLOCK:
+                    piece.parcel.done()
         return lost
+
+
+def _follows(last: Piece, piece: Piece, reason: str) -> bool:
+    one, other = last.parcel, piece.parcel
+    return (
+        last.why_lost == reason
+        and (one.topic, one.origin, one.priority) == (other.topic, other.origin, other.priority)
+        and last.last + 1 == piece.first
+        and last.position + last.count == piece.position
+    )

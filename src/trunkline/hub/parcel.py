@@ -30,6 +30,7 @@ class Parcel:
         "position",
         "priority",
         "publisher",
+        "rank",
         "topic",
         "urgent",
         "waiting",
@@ -41,6 +42,8 @@ class Parcel:
         self.topic = head.topic
         self.count = head.count
         self.priority = head.priority
+        self.rank = head.priority
+        """What it counts among others: the priority its publisher gave it, or that of its channel."""
         self.again = head.again
         self.urgent = head.urgent
         self.origin = origin
@@ -79,17 +82,24 @@ class Parcel:
 class Piece:
     """A parcel, or a part of one, as it waits for one subscriber."""
 
-    __slots__ = ("again", "body", "count", "first", "parcel")
+    __slots__ = ("body", "count", "first", "parcel", "why_lost")
 
-    def __init__(self, parcel: Parcel, first: int, count: int, body: bytes) -> None:
+    def __init__(self, parcel: Parcel, first: int, count: int, body: bytes, why_lost: str = "") -> None:
         self.parcel = parcel
         self.first = first
         self.count = count
         self.body = body
+        self.why_lost = why_lost
+        """If it is only the word of a loss: it waits for its turn, as what it tells of would have."""
+
+    def lose(self, why: str) -> Piece:
+        """The word of its loss."""
+        return Piece(self.parcel, self.first, self.count, b"", why)
 
     @property
     def priority(self) -> int:
-        return self.parcel.priority
+        """Its place among others that wait."""
+        return self.parcel.rank
 
     @property
     def last(self) -> int:

@@ -31,13 +31,12 @@ INSERT = "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 class Pending(Turn):
     """What one turn published on one topic, on its way to the journal."""
 
-    __slots__ = ("at_ns", "failures", "given", "size", "waits")
+    __slots__ = ("at_ns", "failures", "given", "waits")
 
     def __init__(self, topic: str, waits: bool) -> None:
         super().__init__(topic)
         self.waits = waits
         """Whether it is given on only when it is committed."""
-        self.size = 0
         self.at_ns = 0
         self.given = False
         self.failures: Failures = []

@@ -255,14 +255,19 @@ class Connection:
     def ask_soon(self, make: Callable[[int], control.Ask]) -> asyncio.Future[control.Control]:
         """The same on a connection that is live, without waiting for it."""
         said = make(self._next_id())
-        answer: asyncio.Future[control.Control] = asyncio.get_running_loop().create_future()
-        self._answers[said.id] = answer
+        answer = self._expect(said.id)
         self.say(said)
         return answer
 
-    async def _ask(self, said: control.Ask) -> control.Control:
+    def _expect(self, number: int) -> asyncio.Future[control.Control]:
         answer: asyncio.Future[control.Control] = asyncio.get_running_loop().create_future()
-        self._answers[said.id] = answer
+        # Whoever asked may have gone: then nobody else is to hear of an error.
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._answers[number] = answer
+        return answer
+
+    async def _ask(self, said: control.Ask) -> control.Control:
+        answer = self._expect(said.id)
         self.say(said)
         self.flush()
         try:
@@ -273,9 +278,8 @@ class Connection:
     async def sync(self) -> None:
         """Return when the hub has taken up everything that was said before."""
         await self.ready()
-        answer: asyncio.Future[control.Control] = asyncio.get_running_loop().create_future()
         number = self._next_id()
-        self._answers[number] = answer
+        answer = self._expect(number)
         self.say(control.Heartbeat(id=number))
         self.flush()
         await answer

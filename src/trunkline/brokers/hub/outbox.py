@@ -25,6 +25,7 @@ from trunkline.errors import (
     BackpressureTimeout,
     HubRefused,
     InboxFull,
+    MessageTooLarge,
     NotAllowed,
     NotConfirmed,
     NotStored,
@@ -36,7 +37,7 @@ from trunkline.message import Message
 from trunkline.settings import Settings
 from trunkline.topic import OWN_PREFIXES, REPLIES
 from trunkline.wire import control, frames
-from trunkline.wire.frames import PublishHead
+from trunkline.wire.frames import MAX_FRAME_BYTES, PublishHead
 
 log = logging.getLogger("trunkline.link")
 
@@ -45,6 +46,8 @@ SOON = 256
 MAX_BODY_BYTES = 1024 * 1024
 HIGH_BYTES = 1024 * 1024
 """While so much waits to leave this process, publishers wait, too."""
+FRAME_BYTES = 256 * 1024
+"""What a frame may need besides a payload: head, and header fields."""
 EXTRA_BYTES = 300
 """What a message counts beyond its frame, for the window in bytes: the hub counts so, too."""
 
@@ -151,6 +154,9 @@ class HubLane:
 
     def put_many(self, messages: Sequence[Message], *, alike: bool) -> Awaitable[Failures]:
         outbox = self._outbox
+        if not alike:
+            # Otherwise they are small.
+            outbox.weigh(messages)
         if self.swift and self.in_flight < outbox.window and not outbox.full:
             turn = outbox.turn.get(self.topic)
             if turn is None:
@@ -226,19 +232,25 @@ class Outbox:
         if lane.info is None:
             await self._inform(lane)
         broken: Failures = []
+        size = self.weigh(messages)
+        if size > MAX_BODY_BYTES and len(messages) > 1:
+            for start, end in _cuts(messages):
+                broken += await self.put_slowly(lane, messages[start:end], alike=alike)
+            return broken
         if lane.info is not None and lane.info.schema is not None:
             messages, broken = await self._contracts.sift(lane.info, messages)
             if not messages:
                 raise broken[0][1] if len(broken) == 1 else PartlyRefused(broken, len(broken))
         await self._room(lane)
         turn = self.turn.get(lane.topic)
-        if turn is not None and lane.confirm and not lane.durable:
-            # Each on its own: one that gives up must not take others with it.
+        if turn is not None and ((lane.confirm and not lane.durable) or turn.size + size > MAX_BODY_BYTES):
+            # Each on its own: one that gives up must not take others with it. And no frame too large.
             self.send_turn(turn)
             turn = None
         if turn is None:
             turn = self.begin(lane)
         lane.in_flight += len(messages)
+        turn.size += size
         if not lane.confirm:
             turn.extend(messages, None, alike=alike)
             return broken
@@ -247,6 +259,15 @@ class Outbox:
         if not lane.durable:
             self.send_turn(turn)
         return broken + await self._confirmed(lane, turn, taken)
+
+    def weigh(self, messages: Sequence[Message]) -> int:
+        """Bytes of payload; raises MessageTooLarge for a message that fits no frame."""
+        sizes = [len(message.payload) for message in messages]
+        welcome = self._connection.welcome
+        limit = welcome.max_frame_bytes - FRAME_BYTES if welcome is not None else MAX_FRAME_BYTES
+        if max(sizes) > limit:
+            raise MessageTooLarge(max(sizes), limit)
+        return sum(sizes)
 
     async def _inform(self, lane: HubLane) -> None:
         try:
@@ -330,10 +351,11 @@ class Outbox:
         if not messages:
             return
         size = sum([len(message.payload) for message in messages])
-        if size > MAX_BODY_BYTES and len(messages) > 1 and not turn.waiters:
-            for part in _parts(turn):
-                self._send(lane, part)
+        if size > MAX_BODY_BYTES and all(waiter.future is None for waiter in turn.waiters):
+            for start, end in _cuts(messages):
+                self._send(lane, turn.part(start, end))
         else:
+            # Where somebody waits, it was cut before.
             self._send(lane, turn)
 
     def _send(self, lane: HubLane, turn: Turn) -> None:
@@ -493,18 +515,16 @@ class Outbox:
         self._unsent.clear()
 
 
-def _parts(turn: Turn) -> list[Turn]:
-    """A turn that nobody waits for, in frames of a fitting size."""
-    parts: list[Turn] = []
-    size = MAX_BODY_BYTES
-    for message in turn.messages:
-        if size >= MAX_BODY_BYTES:
-            parts.append(Turn(turn.topic))
-            parts[-1].plain, parts[-1].alike = turn.plain, turn.alike
-            size = 0
-        parts[-1].messages.append(message)
+def _cuts(messages: Sequence[Message]) -> list[tuple[int, int]]:
+    """Where to cut messages, so that each part fits a frame well."""
+    cuts: list[tuple[int, int]] = []
+    start = size = 0
+    for index, message in enumerate(messages):
+        if size and size + len(message.payload) > MAX_BODY_BYTES:
+            cuts.append((start, index))
+            start, size = index, 0
         size += len(message.payload)
-    return parts
+    return [*cuts, (start, len(messages))]
 
 
 def _refusal(code: str, text: str, details: dict[str, Any]) -> Refused:
