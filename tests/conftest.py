@@ -31,6 +31,12 @@ def leaves_nothing() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def own_runtime(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sockets and descriptor files of a test are nobody else's."""
+    monkeypatch.setenv("TRUNKLINE_RUNTIME", str(tmp_path_factory.getbasetemp() / "runtime"))
+
+
 @pytest.fixture
 def simulation() -> None:
     """Stands for what an `async def` test gets only when it is called: it is another one for each seed."""

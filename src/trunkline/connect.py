@@ -14,7 +14,6 @@ from trunkline.bus.bus import Bus
 from trunkline.clock import World
 from trunkline.errors import UnknownScheme, Unsupported, UsageError
 from trunkline.hooks.hook import Hook
-from trunkline.hub.embedded import Embedded
 from trunkline.journal.broker import JournalBroker
 from trunkline.journal.journal import Journal
 from trunkline.settings import Settings
@@ -80,6 +79,9 @@ def _at_hub(
             raise Unsupported(url, "a journal of its own: the one it has is where its hub runs")
         broker = HubBroker(url, world, settings, client=name, link=link)
         return Bus(broker, name=name, settings=settings, hooks=hooks, owns_broker=True)
+    # Only here: most who connect to a hub are none.
+    from trunkline.hub.embedded import Embedded
+
     inside = Embedded(url, lambda: _with_journal(journal, world, settings) if journal is not None else None, world)
     broker = HubBroker(url, world, settings, client=name, link=link, embed=inside)
     return Bus(broker, name=name, settings=settings, hooks=hooks, owns_broker=True)

@@ -335,3 +335,18 @@ async def test_who_is_silent_is_suspected_and_then_gone(simulation: Simulation) 
         assert 2.0 <= heard[1][0] <= 3.0
         assert 3.0 <= heard[4][0] - heard[1][0] <= 4.5
         assert await directory_of(display).discover_producer("data") is None
+
+
+async def test_a_channel_is_found_by_its_file_while_there_is_no_hub(simulation: Simulation) -> None:
+    """And by the hub once there is one; a producer that has left is found by neither."""
+    place = Place(world(simulation))
+    async with place.bus("alone") as bus:
+        directory = directory_of(bus)
+        assert await directory.register_producer("camera", shm_name="/camera", metadata={"hz": 25}) is False
+        assert await directory.discover_producer("camera") is None
+        found = await directory.find("camera")
+        assert found is not None
+        assert (found.shm_name, found.status) == ("/camera", "active")
+        assert await directory.find("microphone") is None
+        await directory.unregister_producer("camera")
+        assert await directory.find("camera") is None

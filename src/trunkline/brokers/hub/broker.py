@@ -69,6 +69,7 @@ class HubBroker(Broker):
         self._feeds: dict[str, InboxFeed] = {}
         self._taps: list[Feed] = []
         self._links: set[tuple[str, str]] = set()
+        self._told: list[Callable[[Batch[Message], Exception], None]] = []
         self._closed = False
 
     @property
@@ -114,6 +115,7 @@ class HubBroker(Broker):
         return here or (["somebody elsewhere"] if lane is not None and lane.info is not None and lane.heard else [])
 
     def on_lost(self, tell: Callable[[Batch[Message], Exception], None]) -> None:
+        self._told.append(tell)
         self.uplink.outbox.on_lost.append(tell)
 
     # Subscribing
@@ -201,3 +203,5 @@ class HubBroker(Broker):
         for pattern, topic in self._links:
             self.uplink.unlink(pattern, topic)
         await self.uplink.release()
+        for tell in self._told:
+            self.uplink.outbox.on_lost.remove(tell)

@@ -8,6 +8,7 @@ hub comes, or comes back; channels and schemas are made again if it is another r
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -15,8 +16,9 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from trunkline.brokers.hub.connection import Connection
-from trunkline.errors import HubError, HubRefused, HubUnavailable, ProtocolError
+from trunkline.errors import HubError, HubRefused, HubUnavailable, InvalidSettings, ProtocolError
 from trunkline.schema import hash_of, schema_of
+from trunkline.transports.descriptors import Descriptor, Descriptors
 from trunkline.wire import control
 from trunkline.wire.control import ChannelChanged, ChannelInfo, Config, DiscoveryResponse, PeerInfo, Qos, SchemaInfo
 
@@ -38,6 +40,7 @@ class HubDirectory:
         """Schemas and channels, in their order: another run of the hub is told of them again."""
         self._registered: dict[Key, control.Ask] = {}
         self._hub = ""
+        self._files = Descriptors()
         self._warned = False
         self.on_change: list[Callable[[ChannelChanged], None]] = []
         """Told when somebody comes, goes or falls silent on a channel this client is on, and when it is destroyed."""
@@ -78,11 +81,28 @@ class HubDirectory:
         if schema is not None:
             info = await self._have_schema(channel, schema_of(schema), said.schema_hash, version)
             said = replace(said, schema_version=info.version if info is not None else version)
+        self._announce(said)
         return await self._register(("producer", channel), said)
+
+    def _announce(self, said: control.ProducerRegister) -> None:
+        """For processes of this machine, also while there is no hub."""
+        descriptor = Descriptor(
+            channel=said.channel,
+            shm_name=said.shm_name,
+            schema_hash=said.schema_hash,
+            schema_version=said.schema_version,
+            metadata=said.metadata,
+        )
+        try:
+            self._files.announce(descriptor)
+        except (OSError, InvalidSettings) as error:
+            log.warning("%s cannot be found without a hub: %s", said.channel, error)
 
     async def unregister_producer(self, channel: str) -> bool:
         """False if it was not registered at the hub."""
         self._registered.pop(("producer", channel), None)
+        with contextlib.suppress(OSError, InvalidSettings):
+            self._files.withdraw(channel)
         return await self._do(control.ProducerUnregister(id=0, channel=channel))
 
     async def register_consumer(
@@ -111,6 +131,23 @@ class HubDirectory:
             has = found.schema_hash or "none"
             raise HubRefused("schema_mismatch", f"schemas differ on {channel}: it has {has}, expected is {expected}")
         return found
+
+    async def find(self, channel: str) -> DiscoveryResponse | None:
+        """As `discover_producer`, and if the hub does not answer, or knows of none, by the files of this machine."""
+        found = await self.discover_producer(channel)
+        if found is not None:
+            return found
+        descriptor = self._files.find(channel)
+        if descriptor is None:
+            return None
+        return DiscoveryResponse(
+            re=0,
+            channel=channel,
+            shm_name=descriptor.shm_name,
+            schema_hash=descriptor.schema_hash,
+            schema_version=descriptor.schema_version,
+            status="active",
+        )
 
     async def discover_consumers(self, channel: str) -> list[PeerInfo] | None:
         found = await self._discover(channel)
