@@ -126,15 +126,22 @@ def encode(messages: Sequence[Message], times: list[int], *, plain: bool = False
         _add(rest, "sender", [message.sender for message in different])
         _add(rest, "content_type", [message.content_type for message in different])
     elif len(messages) == 1:
-        # A request, an answer: a third of the time.
-        values = astuple(messages[0])[len(CORE) :]
-        rest = {name: value for name, value, default in zip(REST, values, _DEFAULTS, strict=True) if value != default}
+        return _encode_one(messages[0])
     else:
         for name in REST:
             _add(rest, name, [getattr(message, name) for message in messages])
     ids = _join_texts([message.id for message in messages])
     payloads = _join([message.payload for message in messages])
     return _encode(Body(ids, pack("q", times), payloads, rest))
+
+
+def _encode_one(message: Message) -> bytes:
+    """The same for a message alone, such as a request or an answer, in a fifth of the time."""
+    message_id, _, payload, timestamp_ns, _, *values = astuple(message)
+    rest = {name: value for name, value, default in zip(REST, values, _DEFAULTS, strict=True) if value != default}
+    ids = message_id.encode()
+    time = timestamp_ns.to_bytes(8, "little", signed=True)
+    return _encode(Body(Strings(ids, len(ids)), time, Strings(payload, len(payload)), rest))
 
 
 def _add(rest: dict[str, Any], name: str, column: list[Any]) -> None:
@@ -147,6 +154,8 @@ def _add(rest: dict[str, Any], name: str, column: list[Any]) -> None:
 
 def build(topic: str, body: Body, seqs: Sequence[int]) -> list[Message]:
     count = len(seqs)
+    if count == 1:
+        return [_build_one(topic, body, seqs[0])]
     ids = list(map(bytes.decode, body.ids.split(count)))
     columns: list[Iterable[Any]] = [ids, repeat(topic), body.payloads.split(count), unpack("q", body.times), seqs]
     rest = body.rest
@@ -157,6 +166,14 @@ def build(topic: str, body: Body, seqs: Sequence[int]) -> list[Message]:
             value = list(map(MessageType, value)) if isinstance(value, list) else MessageType(value)
         columns.append(value if isinstance(value, list) else repeat(value))
     return list(map(Message, *columns))
+
+
+def _build_one(topic: str, body: Body, seq: int) -> Message:
+    fields = {name: value[0] if isinstance(value, list) else value for name, value in body.rest.items()}
+    if "type" in fields:
+        fields["type"] = MessageType(fields["type"])
+    time = int.from_bytes(body.times, "little", signed=True)
+    return Message(body.ids.data.decode(), topic, body.payloads.data, time, seq, **fields)
 
 
 _encode = msgspec.msgpack.Encoder().encode

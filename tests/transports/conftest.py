@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.transports.wires import begin_what_lasts
+from trunkline.testing import no_leaks
+from trunkline.transports.zmq_socket import LINGER_S
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing() -> Iterator[None]:
+    """ZeroMQ lets go of a socket by itself, when what was sent last is gone, or has waited long enough."""
+    with no_leaks(deadline_s=2 * LINGER_S):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -196,7 +196,7 @@ class Session:
         if parcel.urgent or parcel.failures or self._untold >= self._many:
             self._tell_taken()
         elif self._later is None:
-            # A frame less on the way of a request: the word travels with what comes next, or a moment later.
+            # A frame less on the way of each request: one word a moment later is enough for all of them.
             self._later = asyncio.get_running_loop().call_later(TAKEN_S, self._tell_taken)
 
     def _tell_taken(self) -> None:
@@ -288,7 +288,7 @@ class Session:
 
     def flush(self) -> None:
         """The end of a turn: send what it brought."""
-        if (self._urgent or self._out) and (self._runs or self._failures):
+        if self._urgent and (self._runs or self._failures):
             self._say_taken()
         if self._out and not self.ended:
             out, self._out = self._out, []

@@ -26,6 +26,9 @@ HANDSHAKE_S = 10.0
 """So long a TLS handshake may take."""
 
 
+JOINED_BYTES = 32 * 1024
+
+
 class SocketWire(asyncio.Protocol):
     """One connection, on either side. `admit` says who is there, or raises ConnectionRefusedError."""
 
@@ -94,13 +97,16 @@ class SocketWire(asyncio.Protocol):
         if self._closing or self._transport.is_closing():
             return
         buffers: list[Any] = []
+        total = 0
         for frame in frames:
             size = 0
             for part in frame:
                 size += len(part)
+            total += size
             buffers.append(LENGTH.pack(size))
             buffers.extend(frame)
-        if len(buffers) == 2:
+        if total <= JOINED_BYTES:
+            # One buffer costs less than several small ones.
             self._transport.write(b"".join(buffers))
         else:
             self._transport.writelines(buffers)
