@@ -132,3 +132,38 @@ def test_settings_that_make_no_sense_are_named(tmp_path: Path) -> None:
     done = call(None, "up", "--config", str(config))
     assert done.returncode == 2
     assert "did you mean 'heartbeat_s'?" in done.stderr
+
+
+def test_channels_are_created_listed_described_and_destroyed(hub: Up, tmp_path: Path) -> None:
+    schema = tmp_path / "reading.json"
+    schema.write_text('{"type": "object", "properties": {"celsius": {"type": "number"}}, "required": ["celsius"]}')
+    words = ("channels", "create", "readings", "--pattern", "readings.>", "--priority", "80", "--schema", str(schema))
+    assert call(hub, *words).stdout == "readings is there\n"
+    (line,) = call(hub, "channels", "list", "--json").stdout.splitlines()
+    found = json.loads(line)
+    assert (found["channel"], found["pattern"], found["qos"]["priority"]) == ("readings", "readings.>", 80)
+    assert "priority 80" in call(hub, "channels", "list").stdout
+    assert call(hub, "channels", "describe", "readings").stdout.startswith("readings on readings.>, of uid:")
+    refused = call(hub, "pub", "readings.x", '{"celsius": "warm"}')
+    assert refused.returncode == 1
+    assert "$.celsius" in refused.stderr
+    assert call(hub, "channels", "destroy", "readings").returncode == 0
+    assert call(hub, "channels", "list").stdout == "there are none\n"
+    gone = call(hub, "channels", "describe", "readings")
+    assert gone.returncode == 1
+    assert "readings" in gone.stderr
+
+
+def test_schemas_are_stored_in_versions(hub: Up, tmp_path: Path) -> None:
+    file = tmp_path / "order.json"
+    file.write_text('{"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}')
+    first = json.loads(call(hub, "schemas", "put", "order", str(file), "--json").stdout)
+    assert first["version"] == "1.0.0"
+    assert json.loads(call(hub, "schemas", "get", "order").stdout) == json.loads(file.read_text())
+    file.write_text('{"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}')
+    broken = call(hub, "schemas", "put", "order", str(file))
+    assert broken.returncode == 1
+    assert "$.id" in broken.stderr
+    assert "1.0.0" in call(hub, "schemas", "list", "order").stdout
+    file.write_text("[]")
+    assert call(hub, "schemas", "put", "order", str(file)).returncode == 2

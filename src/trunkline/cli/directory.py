@@ -1,0 +1,187 @@
+"""`trunkline channels` and `trunkline schemas`: what the hub knows of who speaks what."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import typer
+
+from trunkline.brokers.hub.broker import HubBroker
+from trunkline.brokers.hub.directory import HubDirectory
+from trunkline.brokers.hub.settings import LinkSettings
+from trunkline.cli import show
+from trunkline.cli.options import AsJson, Hub, hub_at
+from trunkline.connect import connect
+from trunkline.errors import HubUnavailable, UsageError
+from trunkline.hub.serve import run
+from trunkline.wire.control import PeerInfo, Qos
+
+channels = typer.Typer(help="The channels of a hub: topics with a contract.", no_args_is_help=True)
+schemas = typer.Typer(help="The schemas of a hub, by name and version.", no_args_is_help=True)
+
+T = TypeVar("T")
+Channel = Annotated[str, typer.Argument(help="The channel's name.", metavar="CHANNEL")]
+Name = Annotated[str, typer.Argument(help="The schema's name.", metavar="NAME")]
+
+
+def ask(hub: str, question: Callable[[HubDirectory], Awaitable[T | None]]) -> T:
+    """The answer to a question; raises HubUnavailable if there is no hub."""
+    url = hub_at(hub)
+
+    async def work() -> T:
+        async with connect(url, name="trunkline", link=LinkSettings(connect_s=2.0)) as bus:
+            broker = bus.broker
+            assert isinstance(broker, HubBroker)
+            await broker.connection.ready()
+            answer = await question(broker.directory)
+            if answer is None:
+                raise HubUnavailable(url, "it does not answer")
+            return answer
+
+    return run(work())
+
+
+@channels.command("list")
+def list_channels(
+    pattern: Annotated[str, typer.Argument(help="Only those whose names match.", metavar="PATTERN")] = ">",
+    hub: Hub = "",
+    json: AsJson = False,
+) -> None:
+    """Which channels there are, whose they are, and how many are on them."""
+    found = ask(hub, lambda directory: directory.channels(pattern))
+    if json:
+        for each in found:
+            show.json(each)
+        return
+    rows: list[list[object]] = [
+        [each.channel, each.pattern, each.owner or "nobody", each.schema_version or "none", _kind(each.qos)]
+        for each in found
+    ]
+    show.table("Channels", ["channel", "topics", "owner", "schema", "quality"], rows)
+    if not found:
+        show.say("there are none")
+
+
+def _kind(qos: Qos) -> str:
+    said = ["durable"] if qos.durable else []
+    if qos.priority != Qos().priority:
+        said.append(f"priority {qos.priority}")
+    return ", ".join(said) or "plain"
+
+
+@channels.command()
+def describe(channel: Channel, hub: Hub = "", json: AsJson = False) -> None:
+    """What a channel is, and who is on it."""
+    found = ask(hub, lambda directory: directory.describe(channel))
+    if json:
+        show.json(found)
+        return
+    show.say((found.channel, "bold"), f" on {found.pattern}, of {found.owner or 'nobody'}")
+    if found.description:
+        show.say(show.plain(found.description))
+    show.say(f"schema {found.schema_hash or 'none'} {found.schema_version}")
+    show.say(f"quality: {show.plain(str(msgspec.to_builtins(found.qos)))}")
+    _people("Producers", found.producers)
+    _people("Consumers", found.consumers)
+
+
+def _people(title: str, people: list[PeerInfo]) -> None:
+    show.table(
+        title,
+        ["name", "identity", "status", "since"],
+        [[each.name, each.identity, each.status, show.time_of(int(each.since * 1e9))] for each in people],
+    )
+
+
+@channels.command()
+def create(
+    channel: Channel,
+    pattern: Annotated[str, typer.Option(help="Which topics belong to it; by default the one of its name.")] = "",
+    priority: Annotated[int, typer.Option(help="For messages that have none of their own.", min=0, max=100)] = 50,
+    durable: Annotated[bool, typer.Option("--durable", help="Refuse, unless the hub's journal keeps it.")] = False,
+    invalid: Annotated[str, typer.Option(help="What breaks the schema: refuse, or dead_letter.")] = "refuse",
+    schema: Annotated[Path | None, typer.Option(help="A file with its JSON Schema.")] = None,
+    description: Annotated[str, typer.Option(help="What it is for.")] = "",
+    hub: Hub = "",
+    json: AsJson = False,
+) -> None:
+    """Create a channel. Creating the same again is fine."""
+    qos = Qos(priority=priority, durable=durable, invalid=invalid)
+    given = None if schema is None else _read(schema)
+    made = ask(
+        hub,
+        lambda directory: directory.create_channel(
+            channel, pattern=pattern, schema=given, qos=qos, description=description
+        ),
+    )
+    if json:
+        show.json({"channel": channel, "created": made})
+    else:
+        show.say(f"{channel} is there")
+
+
+@channels.command()
+def destroy(channel: Channel, hub: Hub = "", json: AsJson = False) -> None:
+    """Remove a channel: its topics stay, without a contract."""
+    done = ask(hub, lambda directory: directory.destroy_channel(channel))
+    if json:
+        show.json({"channel": channel, "destroyed": done})
+    else:
+        show.say(f"{channel} is gone")
+
+
+@schemas.command("list")
+def list_schemas(
+    name: Annotated[str, typer.Argument(help="Only those of this name.", metavar="NAME")] = "",
+    hub: Hub = "",
+    json: AsJson = False,
+) -> None:
+    """Which schemas there are, in all their versions."""
+    found = ask(hub, lambda directory: directory.schemas(name))
+    if json:
+        for each in found:
+            show.json(each)
+        return
+    rows: list[list[object]] = [[each.name, each.version, each.compatibility, each.hash] for each in found]
+    show.table("Schemas", ["name", "version", "compatibility", "hash"], rows)
+    if not found:
+        show.say("there are none")
+
+
+@schemas.command()
+def get(
+    name: Name,
+    version: Annotated[str, typer.Option(help="Which version; by default the last.")] = "",
+    hub: Hub = "",
+) -> None:
+    """Print a schema, as JSON."""
+    found = ask(hub, lambda directory: directory.get_schema(name, version))
+    show.json(found.schema)
+
+
+@schemas.command()
+def put(
+    name: Name,
+    file: Annotated[Path, typer.Argument(help="A file with a JSON Schema.")],
+    version: Annotated[str, typer.Option(help="By default the next one that the change deserves.")] = "",
+    compatibility: Annotated[str, typer.Option(help="none, backward, forward or full; by default as before.")] = "",
+    hub: Hub = "",
+    json: AsJson = False,
+) -> None:
+    """Store a new version of a schema, if it is compatible with the last one."""
+    info = ask(hub, lambda directory: directory.put_schema(name, _read(file), version, compatibility))
+    if json:
+        show.json({"name": info.name, "version": info.version, "hash": info.hash})
+    else:
+        show.say(f"{info.name} {info.version}, {info.hash}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{path} is no JSON Schema: {error}") from error
+    return found
