@@ -13,8 +13,6 @@ JOBS = 12
 
 
 def work(address: str, name: str, clumsy: bool) -> None:
-    """A worker, in a process of its own."""
-
     async def main() -> None:
         async with tl.connect(address, name=name) as bus:
 
@@ -40,8 +38,7 @@ async def main() -> None:
             bus.subscribe("ready") as ready,
             bus.subscribe("results") as results,
         ):
-            spawn = multiprocessing.get_context("spawn")
-            names = ("careful", "clumsy")
+            spawn, names = multiprocessing.get_context("spawn"), ("careful", "clumsy")
             workers = [
                 spawn.Process(target=work, args=(address, name, name == "clumsy"), daemon=True) for name in names
             ]

@@ -34,6 +34,8 @@ class Client(Protocol):
 
     def deliver(self, subscription: int, piece: Piece) -> None: ...
 
+    def count_dropped(self, count: int) -> None: ...
+
     def tell_dropped(self, dropped: Dropped) -> None: ...
 
     def congested(self, outlet: Outlet) -> None:
@@ -215,7 +217,7 @@ class Outlet:
                 self._wait(first)
         except InvalidPayload as error:
             reason = str(error)
-        self.dropped += piece.count
+        self._lost(piece.count)
         if self._waiting:
             # Behind those that wait: what comes out of its order seems to be missing.
             self._lose(piece, reason)
@@ -249,10 +251,14 @@ class Outlet:
             self._drop(piece, reason)
 
     def _drop(self, piece: Piece, reason: str, *, waits: bool | None = None) -> None:
-        self.dropped += piece.count
+        self._lost(piece.count)
         self._tell(piece, reason)
         if self.overflow is Overflow.BLOCK if waits is None else waits:
             piece.parcel.done()
+
+    def _lost(self, count: int) -> None:
+        self.dropped += count
+        self._client.count_dropped(count)
 
     def _tell(self, piece: Piece, reason: str) -> None:
         self._client.tell_dropped(
@@ -285,7 +291,7 @@ class Outlet:
         self._last_lost = None
         for piece in found:
             self._count(piece, -1)
-            self.dropped += piece.count
+            self._lost(piece.count)
             if self.overflow is Overflow.BLOCK:
                 piece.parcel.done()
         self.pump()

@@ -248,8 +248,10 @@ class Session:
         self.delivered += len(seqs)
         self._put(frames.deliver(head, body))
 
+    def count_dropped(self, count: int) -> None:
+        self.hub.counts["dropped"] += count
+
     def tell_dropped(self, dropped: control.Dropped) -> None:
-        self.hub.counts["dropped"] += dropped.count
         if self.full:
             for notice in self._notices.add(dropped):
                 self.say(notice)
