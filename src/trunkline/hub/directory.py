@@ -213,9 +213,6 @@ class Directory:
 
     # Publishing
 
-    def channel_of(self, topic: str) -> Channel | None:
-        return self.registry.find(topic)
-
     def complete(self, info: control.TopicInfo) -> control.TopicInfo:
         """With what the channel of the topic, if it has one, demands of its publishers."""
         channel = self.registry.find(info.topic)

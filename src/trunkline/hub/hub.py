@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any, Self
 
@@ -307,6 +306,3 @@ class Hub:
             "counts": dict(self.counts),
             "listening": self.addresses,
         }
-
-
-Handler = Callable[[Session, Any], None]

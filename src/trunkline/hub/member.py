@@ -7,6 +7,7 @@ what became of it; if the client is gone, it goes to another member, or waits in
 from __future__ import annotations
 
 import asyncio
+import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -19,6 +20,8 @@ from trunkline.delivery.fates import Fate
 from trunkline.delivery.stream import Stream
 from trunkline.message import Message
 
+log = logging.getLogger("trunkline.hub")
+
 MAX_BATCH = 1000
 ENDLESS = 2**62
 
@@ -29,6 +32,8 @@ class Client(Protocol):
 
     async def drained(self) -> None:
         """Return when it is not full."""
+
+    def end(self, reason: str) -> None: ...
 
     def deliver_some(self, subscription: int, topic: str, seqs: list[int], body: bytes) -> None: ...
 
@@ -42,6 +47,7 @@ class Member:
         self._held: dict[int, Message] = {}
         self._room = asyncio.Event()
         self._task = asyncio.ensure_future(self._feed())
+        self._task.add_done_callback(self._fed)
 
     @property
     def name(self) -> str:
@@ -65,6 +71,12 @@ class Member:
             elif self._credit <= 0:
                 self._room.clear()
                 await self._room.wait()
+
+    def _fed(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # It gets nothing more: better that its client comes again than that it waits for ever.
+            log.error("%s cannot be fed any more", self.name, exc_info=error)
+            self._client.end(f"the hub failed to feed {self.name}: its log says why")
 
     def _send(self, batch: list[Message]) -> None:
         for run in _by_topic(batch):

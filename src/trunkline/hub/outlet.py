@@ -18,7 +18,6 @@ from trunkline.wire.control import Dropped
 ENDLESS = -1
 MAX_FAILURES = 100_000
 """Of a batch of which more is refused, all counts as refused: what there is to say must not exceed what was sent."""
-GONE = "its subscriber left before it could be sent"
 
 
 class Client(Protocol):

@@ -119,10 +119,6 @@ class Switch:
                     found[linked] = None
         return found
 
-    def linked(self, topic: str) -> list[str]:
-        """The endpoints' topics that a topic is linked to."""
-        return [entry.topic for entry in self._tree.match(topic) if isinstance(entry, Link)]
-
     def attach(self, outlet: Outlet) -> None:
         for pattern in patterns(outlet.pattern):
             self._tree.add(pattern, outlet)

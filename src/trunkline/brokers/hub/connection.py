@@ -80,7 +80,6 @@ class Connection:
         self._ended: asyncio.Event
         self._heard_at = 0.0
         self._said_at = 0.0
-        self._refused: HubRefused | None = None
         self.bytes_out = 0
         self.bytes_in = 0
         self.delivered = 0
