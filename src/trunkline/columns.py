@@ -210,10 +210,13 @@ def _check_rest(rest: dict[str, Any], count: int) -> None:
         valid = _VALID.get(name)
         if valid is None:
             raise InvalidPayload(f"not a batch: messages have no {name!r}")
-        values = value if isinstance(value, list) else (value,)
-        if isinstance(value, list) and len(value) != count:
-            raise InvalidPayload(f"not a batch: {len(value)} values of {name} for {count} messages")
-        if not all(map(valid, values)):
+        if isinstance(value, list):
+            if len(value) != count:
+                raise InvalidPayload(f"not a batch: {len(value)} values of {name} for {count} messages")
+            fits = all(map(valid, value))
+        else:
+            fits = valid(value)
+        if not fits:
             raise InvalidPayload(f"not a batch: {name} has a value that no message may have")
 
 

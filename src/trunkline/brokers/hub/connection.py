@@ -287,6 +287,11 @@ class Connection:
         """Without a connection it is not said."""
         self.send((frames.control(control.write(said)),))
 
+    def queue(self, frame: Frame) -> None:
+        """With the next `flush`, which the caller sees to."""
+        if self._wire is not None:
+            self._out.append(frame)
+
     def send(self, frame: Frame) -> None:
         """At the end of the turn, with what else there is."""
         if self._wire is not None:

@@ -181,6 +181,7 @@ class Outbox:
         self._settings = settings
         self.window = settings.backpressure.max_pending
         self.window_bytes = connection.settings.max_unsent_bytes
+        self._max_payload = MAX_FRAME_BYTES - FRAME_BYTES
         self.full = False
         """Whether as many bytes are on their way as may be."""
         self._bytes = 0
@@ -245,7 +246,7 @@ class Outbox:
         turn = self.turn.get(lane.topic)
         if turn is not None and ((lane.confirm and not lane.durable) or turn.size + size > MAX_BODY_BYTES):
             # Each on its own: one that gives up must not take others with it. And no frame too large.
-            self.send_turn(turn)
+            self.send_now(turn)
             turn = None
         if turn is None:
             turn = self.begin(lane)
@@ -257,16 +258,14 @@ class Outbox:
         taken: asyncio.Future[Failures] = asyncio.get_running_loop().create_future()
         turn.extend(messages, taken, alike=alike)
         if not lane.durable:
-            self.send_turn(turn)
+            self.send_now(turn)
         return broken + await self._confirmed(lane, turn, taken)
 
     def weigh(self, messages: Sequence[Message]) -> int:
         """Bytes of payload; raises MessageTooLarge for a message that fits no frame."""
         sizes = [len(message.payload) for message in messages]
-        welcome = self._connection.welcome
-        limit = welcome.max_frame_bytes - FRAME_BYTES if welcome is not None else MAX_FRAME_BYTES
-        if max(sizes) > limit:
-            raise MessageTooLarge(max(sizes), limit)
+        if max(sizes) > self._max_payload:
+            raise MessageTooLarge(max(sizes), self._max_payload)
         return sum(sizes)
 
     async def _inform(self, lane: HubLane) -> None:
@@ -338,13 +337,16 @@ class Outbox:
     def send_topic(self, topic: str) -> None:
         """What was published there so far."""
         if (turn := self.turn.get(topic)) is not None:
-            self.send_turn(turn)
+            self.send_now(turn)
 
     def send_turn(self, turn: Turn) -> None:
         if self.turn.get(turn.topic) is turn:
             del self.turn[turn.topic]
         lane = self.lanes[turn.topic]
         messages = turn.messages
+        if not turn.waiters and len(messages) == 1:
+            self._send(lane, turn)
+            return
         if turn.owner is not None or any(waiter.owner is not None for waiter in turn.waiters):
             # A pipeline does not count for itself.
             lane.in_flight += sum(len(share) for waiter, share in turn.shares() if waiter.owner is not None)
@@ -371,7 +373,7 @@ class Outbox:
             first.ttl_s,
             False,
             lane.published.get(first.priority, 0),
-            lane.confirm or bool(lane.line) or self.full or 2 * lane.in_flight >= self.window,
+            lane.confirm or bool(turn.waiters or lane.line) or self.full or 2 * lane.in_flight >= self.window,
         )
         lane.published[first.priority] = head.position + head.count
         times = [message.timestamp_ns for message in messages]
@@ -386,7 +388,7 @@ class Outbox:
 
     def _dispatch(self, sent: Sent) -> None:
         self._sent[sent.number] = sent
-        self._connection.send((sent.frame,))
+        self._connection.queue((sent.frame,))
 
     async def flush(self) -> None:
         """Return when the hub has everything."""
@@ -475,6 +477,7 @@ class Outbox:
 
     def live(self, welcome: control.Welcome) -> None:
         self.window = min(welcome.window, self._settings.backpressure.max_pending)
+        self._max_payload = welcome.max_frame_bytes - FRAME_BYTES
         self.window_bytes = min(welcome.window_bytes, self._connection.settings.max_unsent_bytes)
         for lane in self.lanes.values():
             if lane.info is not None and not (lane.topic == REPLIES or lane.topic.startswith(OWN_PREFIXES)):
@@ -484,6 +487,7 @@ class Outbox:
         unsent, self._unsent = self._unsent, deque()
         for sent in unsent:
             self._dispatch(sent)
+        self._connection.flush()
 
     def lost(self) -> None:
         """What the hub had not taken: durable batches are sent again, of the others nobody knows."""
