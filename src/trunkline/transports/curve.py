@@ -38,17 +38,22 @@ class Gate:
         """Ask `name_of`, in a thread, for every key that comes. Returns the domain under which this is asked."""
         with self._lock:
             domain = b"trunkline.%d" % next(self._numbers)
-            self._domains[domain] = name_of
             # In a child process the thread is not alive.
             if self._thread is None or not self._thread.is_alive():
                 self._start(f"inproc://{domain.decode()}")
+            self._domains[domain] = name_of
             return domain
 
     def _start(self, place: str) -> None:
         self._sockets = zap, end, bell = open_socket(zmq.REP), open_socket(zmq.PAIR), open_socket(zmq.PAIR)
-        zap.bind(_ZAP)
-        end.bind(place)
-        bell.connect(place)
+        try:
+            zap.bind(_ZAP)
+            end.bind(place)
+            bell.connect(place)
+        except zmq.ZMQError:
+            for socket in self._sockets:
+                close_socket(socket, 0.0)
+            raise
         self._thread = threading.Thread(target=self._answer, args=(zap, end), name="trunkline-zap", daemon=True)
         self._thread.start()
 
@@ -59,6 +64,8 @@ class Gate:
                 self._sockets[-1].send(b"")
                 self._thread.join()
                 self._thread = None
+                # A closed socket gives its address up some time later, and another hub may want it at once.
+                self._sockets[0].unbind(_ZAP)
                 for socket in self._sockets:
                     close_socket(socket, 0.0)
 
