@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import base64
 import logging
@@ -35,7 +36,7 @@ RECENT = 10_000
 """So many numbers that were acknowledged are remembered: after a reconnection they may come again."""
 
 
-class Feed:
+class Feed(abc.ABC):
     """What it shares: how it is opened, again after each reconnection, and closed."""
 
     def __init__(self, connection: Connection, number: int, pattern: str) -> None:
@@ -56,11 +57,13 @@ class Feed:
             self._opening.add_done_callback(_retrieve)
         return self._opening
 
+    @abc.abstractmethod
     def request(self, number: int) -> control.Subscribe:
-        raise NotImplementedError
+        """What the hub is asked for, under this number."""
 
+    @abc.abstractmethod
     def take(self, head: DeliverHead, body: memoryview) -> None:
-        raise NotImplementedError
+        """A batch has come."""
 
     def open(self) -> None:
         """Say to the hub what is wanted, if there is one; otherwise when there is."""
