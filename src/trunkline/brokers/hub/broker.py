@@ -13,7 +13,7 @@ from trunkline.brokers.broker import UNNUMBERED, Broker, Feature
 from trunkline.brokers.hub.connection import Embedded
 from trunkline.brokers.hub.directory import HubDirectory
 from trunkline.brokers.hub.feed import Feed, InboxFeed, MemberFeed, TapFeed
-from trunkline.brokers.hub.outbox import HubLane
+from trunkline.brokers.hub.lane import HubLane
 from trunkline.brokers.hub.settings import LinkSettings
 from trunkline.brokers.hub.uplink import LinkMetrics, Uplink
 from trunkline.clock import World

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from trunkline import columns
 from trunkline.brokers.hub.connection import Connection, State
 from trunkline.brokers.hub.places import Places
+from trunkline.brokers.hub.refusals import of_subscription
 from trunkline.brokers.hub.reporter import Reporter
 from trunkline.delivery.deadletters import DeadLetter
 from trunkline.delivery.fates import Fate
@@ -21,7 +22,7 @@ from trunkline.delivery.inbox import Inbox, Overflow
 from trunkline.delivery.ledger import QuietLedger
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.route import Take
-from trunkline.errors import HubRefused, InvalidPayload, InvalidSettings, NotAllowed, Refused, TrunklineError
+from trunkline.errors import HubRefused, InvalidPayload, Refused
 from trunkline.message import Message
 from trunkline.wire import control
 from trunkline.wire.frames import DeliverHead
@@ -82,7 +83,7 @@ class Feed(abc.ABC):
                 self.opening.set_result(None)
         elif isinstance(error, HubRefused):
             if not self.opening.done():
-                self.opening.set_exception(_translated(error))
+                self.opening.set_exception(of_subscription(error))
             else:
                 log.error("the hub does not take the subscription to %s up again: %s", self.pattern, error.text)
         # Otherwise the connection ended: it is opened again with the next one.
@@ -381,15 +382,6 @@ def _read(head: DeliverHead, body: memoryview, connection: Connection) -> tuple[
         connection.malformed += 1
         log.error("%d messages on %s could not be read: %s", head.count, head.topic, error)
         return [], True
-
-
-def _translated(error: HubRefused) -> TrunklineError:
-    """What the hub said of a subscription, as it would be said in one process."""
-    if error.code == "forbidden":
-        return NotAllowed(error.text)
-    if error.details.get("error") == InvalidSettings.__name__:
-        return InvalidSettings(error.text)
-    return error
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count, repeat
 from typing import Any
 
@@ -19,19 +19,17 @@ from msgspec.structs import force_setattr, replace
 from trunkline import columns
 from trunkline.brokers.hub.connection import Connection, State
 from trunkline.brokers.hub.contract import DEAD_LETTER, Contracts, numbered
-from trunkline.brokers.turn import Failures, Owner, Turn
+from trunkline.brokers.hub.lane import HubLane
+from trunkline.brokers.hub.refusals import refusal
+from trunkline.brokers.turn import Failures, Turn
 from trunkline.clock import Sequence as Numbers
 from trunkline.errors import (
     BackpressureTimeout,
     HubRefused,
-    InboxFull,
     MessageTooLarge,
-    NotAllowed,
     NotConfirmed,
-    NotStored,
     PartlyRefused,
     Refused,
-    SchemaBroken,
 )
 from trunkline.message import Message
 from trunkline.settings import Settings
@@ -41,8 +39,6 @@ from trunkline.wire.frames import MAX_FRAME_BYTES, PublishHead
 
 log = logging.getLogger("trunkline.link")
 
-SOON = 256
-"""So many messages on one topic are sent at once, without waiting for the end of the turn."""
 MAX_BODY_BYTES = 1024 * 1024
 HIGH_BYTES = 1024 * 1024
 """While so much waits to leave this process, publishers wait, too."""
@@ -50,21 +46,6 @@ FRAME_BYTES = 256 * 1024
 """What a frame may need besides a payload: head, and header fields."""
 EXTRA_BYTES = 300
 """What a message counts beyond its frame, for the window in bytes: the hub counts so, too."""
-
-
-class _Done(Awaitable[Failures]):
-    """What a publish that need not wait returns: awaiting it costs next to nothing."""
-
-    def __await__(self) -> Generator[Any, None, Failures]:
-        return _nothing()
-
-
-def _nothing() -> Generator[Any, None, Failures]:
-    return []
-    yield
-
-
-DONE = _Done()
 
 
 class Sent:
@@ -79,99 +60,6 @@ class Sent:
         self.frame = frame
         self.size = len(turn.messages)
         self.bytes = len(frame) + EXTRA_BYTES * self.size
-
-
-class HubLane:
-    """The way in for one topic."""
-
-    __slots__ = (
-        "_outbox",
-        "confirm",
-        "durable",
-        "heard",
-        "in_flight",
-        "info",
-        "line",
-        "published",
-        "swift",
-        "topic",
-        "turn",
-    )
-
-    def __init__(self, outbox: Outbox, topic: str) -> None:
-        self._outbox = outbox
-        self.topic = topic
-        self.turn: Mapping[str, Turn] = outbox.turn
-        self.info: control.TopicInfo | None = None
-        self.heard = True
-        self.confirm = True
-        self.durable = False
-        self.swift = False
-        """Whether a publish need not wait: the topic is known, plain, and nobody stands in line."""
-        self.in_flight = 0
-        """Messages that the hub has not taken."""
-        self.published: dict[int, int] = {}
-        """Messages so far, by priority."""
-        self.line: deque[asyncio.Future[None]] = deque()
-        """Who waits for room."""
-
-    def learn(self, info: control.TopicInfo) -> None:
-        self.info = info
-        self.heard = info.heard
-        self.confirm = info.confirm
-        self.durable = info.durable
-        self.measure()
-
-    def measure(self) -> None:
-        self.swift = self.info is not None and not self.confirm and not self.line and self.info.schema is None
-
-    def put_now(self, message: Message) -> bool:
-        outbox = self._outbox
-        if self.in_flight >= outbox.window or not self.swift or outbox.full:
-            return False
-        turn = self.turn.get(self.topic)
-        if turn is None:
-            turn = outbox.begin(self)
-        messages = turn.messages
-        if turn.waiters:
-            turn.leave([message])
-        else:
-            messages.append(message)
-        self.in_flight += 1
-        if len(messages) >= SOON:
-            outbox.send_now(turn)
-        return True
-
-    def put(self, message: Message) -> Awaitable[Failures]:
-        return DONE if self.put_now(message) else self._outbox.put_slowly(self, [message], alike=True)
-
-    def post(self, message: Message, owner: Owner) -> None:
-        outbox = self._outbox
-        turn = outbox.turn.get(self.topic)
-        if turn is None:
-            turn = outbox.begin(self)
-        turn.post(message, owner)
-
-    def put_many(self, messages: Sequence[Message], *, alike: bool) -> Awaitable[Failures]:
-        outbox = self._outbox
-        if not alike:
-            # Otherwise they are small.
-            outbox.weigh(messages)
-        if self.swift and self.in_flight < outbox.window and not outbox.full:
-            turn = outbox.turn.get(self.topic)
-            if turn is None:
-                turn = outbox.begin(self)
-            turn.alike = alike and not turn.messages
-            turn.plain = turn.plain and alike
-            if turn.waiters:
-                turn.leave(messages)
-            else:
-                turn.messages.extend(messages)
-            self.in_flight += len(messages)
-            if len(turn.messages) >= SOON:
-                outbox.send_now(turn)
-            return DONE
-        return outbox.put_slowly(self, messages, alike=alike)
 
 
 class Outbox:
@@ -272,7 +160,7 @@ class Outbox:
         try:
             await self._connection.ask(lambda number: control.Topic(id=number, topic=lane.topic))
         except HubRefused as error:
-            raise _refusal(error.code, error.text, error.details) from error
+            raise refusal(error.code, error.text, error.details) from error
 
     async def _room(self, lane: HubLane) -> None:
         if lane.in_flight < self.window and not lane.line and not self.full and self._connection.backlog < HIGH_BYTES:
@@ -428,10 +316,10 @@ class Outbox:
             return
         whole = next((failure for failure in failures if failure.index < 0), None)
         if whole is not None:
-            self._fail(turn, lambda: _refusal(whole.code, whole.text, whole.details))
+            self._fail(turn, lambda: refusal(whole.code, whole.text, whole.details))
             return
         found: Failures = [
-            (messages[each.index], _refusal(each.code, each.text, each.details))
+            (messages[each.index], refusal(each.code, each.text, each.details))
             for each in failures
             if each.index < len(messages) and each.code != DEAD_LETTER
         ]
@@ -529,18 +417,3 @@ def _cuts(messages: Sequence[Message]) -> list[tuple[int, int]]:
             start, size = index, 0
         size += len(message.payload)
     return [*cuts, (start, len(messages))]
-
-
-def _refusal(code: str, text: str, details: dict[str, Any]) -> Refused:
-    """What the hub said, as the error that it would be in one process."""
-    match code:
-        case "inbox_full":
-            return InboxFull(str(details.get("name", "?")), int(details.get("capacity", 0)))
-        case "not_stored":
-            return NotStored(text)
-        case "forbidden":
-            return NotAllowed(text)
-        case "schema":
-            return SchemaBroken(str(details.get("channel")), str(details.get("field")), str(details.get("why")))
-        case _:
-            return Refused(text)

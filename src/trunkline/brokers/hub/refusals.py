@@ -1,0 +1,40 @@
+"""What a hub refuses, as the errors that it would be in one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trunkline.errors import (
+    HubRefused,
+    InboxFull,
+    InvalidSettings,
+    NotAllowed,
+    NotStored,
+    Refused,
+    SchemaBroken,
+    TrunklineError,
+)
+
+
+def refusal(code: str, text: str, details: dict[str, Any]) -> Refused:
+    """What the hub said, as the error that it would be in one process."""
+    match code:
+        case "inbox_full":
+            return InboxFull(str(details.get("name", "?")), int(details.get("capacity", 0)))
+        case "not_stored":
+            return NotStored(text)
+        case "forbidden":
+            return NotAllowed(text)
+        case "schema":
+            return SchemaBroken(str(details.get("channel")), str(details.get("field")), str(details.get("why")))
+        case _:
+            return Refused(text)
+
+
+def of_subscription(error: HubRefused) -> TrunklineError:
+    """What the hub said of a subscription, as it would be said in one process."""
+    if error.code == "forbidden":
+        return NotAllowed(error.text)
+    if error.details.get("error") == InvalidSettings.__name__:
+        return InvalidSettings(error.text)
+    return error
