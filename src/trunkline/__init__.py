@@ -44,5 +44,6 @@ from trunkline.settings import History as History
 from trunkline.settings import Orphans as Orphans
 from trunkline.settings import Settings as Settings
 from trunkline.topic import endpoint as endpoint
+from trunkline.wire.control import Qos as Qos
 
 __version__ = "0.1.0"

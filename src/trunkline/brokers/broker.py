@@ -7,13 +7,13 @@ import enum
 from collections.abc import Awaitable, Callable, Container, Mapping
 from collections.abc import Sequence as Batch
 from types import MappingProxyType
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from trunkline.brokers.turn import Failures, Owner, Turn
 from trunkline.clock import Sequence, World
 from trunkline.delivery.deadletters import DeadLetter
 from trunkline.delivery.fates import Outcome
-from trunkline.delivery.options import Delivery
+from trunkline.delivery.options import Delivery, DeliveryOptions
 from trunkline.delivery.requests import Why
 from trunkline.delivery.roster import Roster
 from trunkline.delivery.route import Route, Take
@@ -36,6 +36,13 @@ class Feature(enum.StrEnum):
     BACKPRESSURE = "backpressure"
     LINKS = "links to endpoints"
     DURABLE = "durable topics"
+
+
+class Terms(NamedTuple):
+    """What a channel says to its consumers: the topics, and how they are delivered unless asked otherwise."""
+
+    pattern: str
+    options: DeliveryOptions
 
 
 class Lane(Protocol):
@@ -137,6 +144,14 @@ class Broker(abc.ABC):
     async def forget(self, name: str) -> bool:
         """Remove a durable subscription for good; False if there is none. Its subscribers must have left."""
         raise Unsupported(self.name, Feature.DURABLE.value)
+
+    async def attach(self, channel: str, consumer_id: str, schema: Any, metadata: Mapping[str, Any]) -> Terms:
+        """Register a consumer of a channel, and say what its contract is."""
+        raise Unsupported(self.name, "channels: they are kept by a hub")
+
+    async def detach(self, channel: str, consumer_id: str) -> None:
+        """The consumer has left."""
+        raise Unsupported(self.name, "channels: they are kept by a hub")
 
     def pause(self) -> None:
         """Hand out nothing more of what is stored: the bus is about to close."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from collections.abc import Sequence as Batch
+from typing import Any
 
-from trunkline.brokers.broker import Broker, Lane
+from trunkline.brokers.broker import Broker, Lane, Terms
 from trunkline.delivery.deadletters import DeadLetter
 from trunkline.delivery.fates import Outcome
 from trunkline.delivery.options import Delivery
@@ -64,6 +65,12 @@ class RecordingBroker(Broker):
 
     def outcomes(self, message: Message) -> list[Outcome]:
         return self.inner.outcomes(message)
+
+    async def attach(self, channel: str, consumer_id: str, schema: Any, metadata: Mapping[str, Any]) -> Terms:
+        return await self.inner.attach(channel, consumer_id, schema, metadata)
+
+    async def detach(self, channel: str, consumer_id: str) -> None:
+        await self.inner.detach(channel, consumer_id)
 
     async def recall_dead_letters(self, seen: Container[tuple[str, int]]) -> list[DeadLetter]:
         return await self.inner.recall_dead_letters(seen)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, Unpack
 from weakref import WeakSet
 
 from trunkline.brokers.broker import Broker, Feature
+from trunkline.bus.consuming import Consumption
 from trunkline.bus.dispatcher import Around, Handler
 from trunkline.bus.handlers import bind, name_of
 from trunkline.bus.requesting import Requesting
@@ -54,6 +55,30 @@ class Handling(Requesting):
         delivery = build(Delivery, options)
         self._require(delivery)
         return Subscription(lambda: self._open(pattern, delivery))
+
+    def consume(
+        self,
+        channel: str,
+        consumer_id: str,
+        *,
+        schema: Any = None,
+        metadata: Mapping[str, Any] | None = None,
+        **options: Unpack[DeliveryOptions],
+    ) -> Consumption:
+        """`async with bus.consume("orders", "billing-1", schema=Order) as messages`: from a channel of the hub.
+
+        What its contract says holds for what is not given here: overflow policy, the group whose members share the
+        messages, and on a durable channel a place that is kept under the consumer's id, or the group's name.
+        """
+
+        async def attach() -> Subscription:
+            terms = await self.broker.attach(channel, consumer_id, schema, metadata or {})
+            asked: DeliveryOptions = {"name": consumer_id}
+            asked |= terms.options
+            asked |= options
+            return self.subscribe(terms.pattern, **asked)
+
+        return Consumption(attach, lambda: self.broker.detach(channel, consumer_id))
 
     def _open(self, pattern: str, delivery: Delivery) -> Stream:
         self._out.check_open()

@@ -69,6 +69,13 @@ def _kind(qos: Qos) -> str:
     said = ["durable"] if qos.durable else []
     if qos.priority != Qos().priority:
         said.append(f"priority {qos.priority}")
+    if qos.group is not None:
+        said.append(f"group {qos.group}")
+    if qos.overflow != Qos().overflow:
+        said.append(qos.overflow)
+    kept = {"s": qos.max_age_s, "bytes": qos.max_bytes, "messages": qos.max_messages}
+    if any(kept.values()):
+        said.append("keeps " + " / ".join(f"{most:g} {unit}" for unit, most in kept.items() if most))
     return ", ".join(said) or "plain"
 
 
@@ -103,13 +110,29 @@ def create(
     priority: Annotated[int, typer.Option(help="For messages that have none of their own.", min=0, max=100)] = 50,
     durable: Annotated[bool, typer.Option("--durable", help="Refuse, unless the hub's journal keeps it.")] = False,
     invalid: Annotated[str, typer.Option(help="What breaks the schema: refuse, or dead_letter.")] = "refuse",
+    overflow: Annotated[
+        str, typer.Option(help="When a consumer's inbox is full: block, reject, drop_oldest, drop_newest.")
+    ] = "block",
+    group: Annotated[str | None, typer.Option(help="Consumers share the messages, as members of this group.")] = None,
+    max_age_s: Annotated[float | None, typer.Option(help="Keep no message longer.")] = None,
+    max_bytes: Annotated[int | None, typer.Option(help="Keep no more bytes of a topic.")] = None,
+    max_messages: Annotated[int | None, typer.Option(help="Keep no more messages of a topic.")] = None,
     schema: Annotated[Path | None, typer.Option(help="A file with its JSON Schema.")] = None,
     description: Annotated[str, typer.Option(help="What it is for.")] = "",
     hub: Hub = "",
     json: AsJson = False,
 ) -> None:
     """Create a channel. Creating the same again is fine."""
-    qos = Qos(priority=priority, durable=durable, invalid=invalid)
+    qos = Qos(
+        priority=priority,
+        durable=durable,
+        invalid=invalid,
+        overflow=overflow,
+        group=group,
+        max_age_s=max_age_s,
+        max_bytes=max_bytes,
+        max_messages=max_messages,
+    )
     given = None if schema is None else _read(schema)
     made = ask(
         hub,

@@ -36,10 +36,11 @@ from trunkline.hub.conformance import Broken, Sieve
 from trunkline.hub.letters import Letters
 from trunkline.hub.parcel import Parcel
 from trunkline.hub.registry import Registry, Who
+from trunkline.hub.retention import limits, rules_of
 from trunkline.hub.schemas import Schemas
 from trunkline.journal.broker import JournalBroker
 from trunkline.message import NORMAL
-from trunkline.topic import covers, validate_pattern
+from trunkline.topic import EVERYTHING, covers, validate_pattern
 from trunkline.wire import control
 
 if TYPE_CHECKING:
@@ -89,7 +90,15 @@ class Directory:
         for notice in effect.notices:
             if (session := self._hub.sessions.get(notice.session)) is not None and not session.ended:
                 session.say(notice.said)
-        self._hub.changed(effect.patterns)
+        if effect.patterns:
+            self.retain()
+            self._hub.changed(effect.patterns)
+
+    def retain(self) -> None:
+        """Have the journal keep of the channels' topics what their contracts say."""
+        broker = self._hub.engine.broker
+        if isinstance(broker, JournalBroker):
+            broker.journal.channel_rules = rules_of(self.registry.select(EVERYTHING))
 
     def _done(self, asked: int, effect: Effect) -> control.Done:
         self._tell(effect)
@@ -168,14 +177,17 @@ class Directory:
         for limit in (qos.max_age_s, qos.max_bytes, qos.max_messages):
             if limit is not None and not limit > 0:
                 raise ProtocolError("malformed", f"a limit of retention is above 0, not {limit}")
-        if qos.durable:
+        if qos.group == "":
+            raise ProtocolError("malformed", "a group has a name")
+        if qos.durable or limits(qos):
             self._require_journal(pattern)
 
     def _require_journal(self, pattern: str) -> None:
         broker = self._hub.engine.broker
         if not isinstance(broker, JournalBroker):
             raise ProtocolError(
-                "not_durable", "this hub keeps no journal: start it with one, or create the channel without durable"
+                "not_durable",
+                "this hub keeps no journal: start it with one, or create the channel neither durable nor with limits",
             )
         if not any(covers(wide, pattern) for wide in broker.journal.settings.durable):
             kept = ", ".join(broker.journal.settings.durable) or "nothing"

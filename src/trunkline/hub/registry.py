@@ -71,7 +71,7 @@ class Registry:
         if len(self._found) >= MAX_CACHED:
             self._found.clear()
         fitting = self._tree.match(topic)
-        found = self._found[topic] = min(fitting, key=lambda channel: _rank(channel.pattern), default=None)
+        found = self._found[topic] = min(fitting, key=lambda channel: rank(channel.pattern), default=None)
         return found
 
     def channel(self, name: str) -> Channel | None:
@@ -308,7 +308,7 @@ def _check_name(name: str, pattern: str) -> None:
         raise ProtocolError("invalid_topic", "names that begin with _ are the bus's own, and belong to no channel")
 
 
-def _rank(pattern: str) -> tuple[int, ...]:
+def rank(pattern: str) -> tuple[int, ...]:
     """Smaller where it says more: a word before `*`, and that before `>`. No two patterns of one topic are equal."""
     return tuple({"*": 1, ">": 2}.get(token, 0) for token in pattern.split("."))
 

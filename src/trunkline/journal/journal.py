@@ -24,7 +24,7 @@ from trunkline.journal.lock import Lock
 from trunkline.journal.quarantine import put_aside
 from trunkline.journal.reader import Reader
 from trunkline.journal.retention import Progress
-from trunkline.journal.settings import JournalSettings
+from trunkline.journal.settings import JournalSettings, Retention
 from trunkline.journal.tender import Tender
 from trunkline.journal.writer import Database, Writer
 from trunkline.message import Message
@@ -81,6 +81,14 @@ class Journal:
         self.cursors: dict[str, Cursor] = {}
         """The durable subscriptions that somebody works on."""
         self.tender = Tender(self)
+        self.channel_rules: tuple[Retention, ...] = ()
+        """What the channels of a hub keep, beside what the settings say. Those that say most about a topic come first.
+
+        Replaced as a whole: the tender looks at it in a thread of its own."""
+
+    @property
+    def retention(self) -> tuple[tuple[Retention, ...], ...]:
+        return self.settings.retention, self.channel_rules
 
     # Life
 

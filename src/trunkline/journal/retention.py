@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from trunkline.delivery.fates import Fate
 from trunkline.journal.ledger import FATE
 from trunkline.journal.reader import Reader
-from trunkline.journal.settings import JournalSettings, Retention
+from trunkline.journal.settings import Retention
 from trunkline.journal.writer import Database
 from trunkline.topic import matches
 
@@ -55,25 +55,34 @@ class Progress(msgspec.Struct, frozen=True):
     """Nobody can tell how far, at this moment."""
 
 
-def plan(reader: Reader, settings: JournalSettings, now_ns: int, progress: list[Progress]) -> list[Remove]:
-    """What is to go now: the oldest pieces beyond a limit, up to what somebody has not read yet."""
+def plan(reader: Reader, rules: Sequence[Sequence[Retention]], now_ns: int, progress: list[Progress]) -> list[Remove]:
+    """What is to go now: the oldest pieces beyond a limit, up to what somebody has not read yet.
+
+    Rules come in lists: of each the first that matches a topic counts, and of those the one that keeps least.
+    """
     removes: list[Remove] = []
     for topic, pieces in _pieces(reader).items():
-        rule = settings.retention_of(topic)
-        if rule is None:
-            continue
         readers = [each for each in progress if matches(each.pattern, topic)]
-        for piece, why in _beyond(rule, pieces, now_ns):
-            if not rule.even_unread and any(each.low < piece.last for each in readers):
-                # Those after it are as unread.
-                break
-            behind = [each for each in readers if each.read < piece.last]
-            if any(each.reading for each in behind):
-                # What is lost to whom is not known yet: another time.
-                break
-            unread = tuple(_unread(reader, piece, each) for each in behind)
+        fitting = (next((rule for rule in some if matches(rule.topics, topic)), None) for some in rules)
+        going = (_going(rule, pieces, now_ns, readers) for rule in fitting if rule is not None)
+        # Each takes the oldest, up to somewhere.
+        for piece, why in max(going, key=len, default=[]):
+            unread = tuple(_unread(reader, piece, each) for each in readers if each.read < piece.last)
             removes.append(Remove(topic, piece.path, piece.first, piece.last, piece.count, why, unread))
     return removes
+
+
+def _going(rule: Retention, pieces: list[Piece], now_ns: int, readers: list[Progress]) -> list[tuple[Piece, str]]:
+    going = []
+    for piece, why in _beyond(rule, pieces, now_ns):
+        if not rule.even_unread and any(each.low < piece.last for each in readers):
+            # Those after it are as unread.
+            break
+        if any(each.reading for each in readers if each.read < piece.last):
+            # What is lost to whom is not known yet: another time.
+            break
+        going.append((piece, why))
+    return going
 
 
 def _unread(reader: Reader, piece: Piece, progress: Progress) -> Unread:

@@ -85,6 +85,3 @@ class JournalSettings(Group, frozen=True, kw_only=True):
             aside = topic == REPLIES or topic.startswith((REPLY_PREFIX, DEAD_PREFIX))
             return Kept.RECORDED if aside else Kept.DURABLE
         return Kept.RECORDED if any(matches(pattern, topic) for pattern in self.recorded) else Kept.NOT
-
-    def retention_of(self, topic: str) -> Retention | None:
-        return next((rule for rule in self.retention if matches(rule.topics, topic)), None)

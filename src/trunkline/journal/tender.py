@@ -57,8 +57,6 @@ class Tender:
         self._damaged: set[str] = set()
 
     def start(self) -> None:
-        if not self._journal.settings.seal and not self._journal.settings.retention:
-            return
         self._stop.clear()
         self._thread = threading.Thread(target=self._run, name=f"tend {self._journal.directory.name}", daemon=True)
         self._thread.start()
@@ -279,10 +277,10 @@ class Tender:
     def retain(self) -> list[Remove]:
         """Remove what retention says; returns what was removed."""
         journal = self._journal
-        if not journal.settings.retention:
+        if not any(journal.retention):
             return []
         with self._turn, self._reader() as reader:
-            removes = plan(reader, journal.settings, journal.world.time_ns(), journal.progress(reader))
+            removes = plan(reader, journal.retention, journal.world.time_ns(), journal.progress(reader))
             for file in reader.files():
                 gone = {remove.topic for remove in removes if remove.path == file.path}
                 if gone and self._is_sound(file):

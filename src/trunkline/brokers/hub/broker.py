@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from trunkline.brokers.broker import UNNUMBERED, Broker, Feature
+from trunkline.brokers.broker import UNNUMBERED, Broker, Feature, Terms
 from trunkline.brokers.hub.connection import Embedded
 from trunkline.brokers.hub.directory import HubDirectory
 from trunkline.brokers.hub.feed import Feed, InboxFeed, MemberFeed, TapFeed
@@ -18,7 +18,7 @@ from trunkline.brokers.hub.settings import LinkSettings
 from trunkline.brokers.hub.uplink import LinkMetrics, Uplink
 from trunkline.clock import World
 from trunkline.delivery.inbox import Inbox
-from trunkline.delivery.options import Delivery
+from trunkline.delivery.options import Delivery, DeliveryOptions
 from trunkline.delivery.route import Take
 from trunkline.delivery.stream import Stream
 from trunkline.errors import PartlyRefused, StreamClosed
@@ -137,6 +137,16 @@ class HubBroker(Broker):
         self._feeds[inbox.name] = feed
         self.uplink.add(feed)
         return stream
+
+    async def attach(self, channel: str, consumer_id: str, schema: Any, metadata: Mapping[str, Any]) -> Terms:
+        found = await self.directory.attach(channel, consumer_id, schema=schema, metadata=dict(metadata))
+        options: DeliveryOptions = {"overflow": found.qos.overflow, "group": found.qos.group}
+        if found.qos.durable:
+            options["durable"] = True
+        return Terms(found.pattern, options)
+
+    async def detach(self, channel: str, consumer_id: str) -> None:
+        await self.directory.unregister_consumer(channel, consumer_id)
 
     def tap(self, pattern: str, take: Take, *, hears: bool = True) -> Callable[[], None]:
         feed = TapFeed(self.connection, self.uplink.number(), validate_pattern(pattern), take, hears)

@@ -118,6 +118,17 @@ class HubDirectory:
         )
         return await self._register(("consumer", channel, consumer_id), said)
 
+    async def attach(
+        self, channel: str, consumer_id: str, *, schema: Any = None, metadata: dict[str, Any] | None = None
+    ) -> ChannelInfo:
+        """As `register_consumer`, with what the channel is; raises HubUnavailable if there is no hub to say so."""
+        if await self.register_consumer(channel, consumer_id, schema=schema, metadata=metadata):
+            info = await self.describe(channel)
+            if info is not None:
+                return info
+        self._registered.pop(("consumer", channel, consumer_id), None)
+        raise HubUnavailable(self._connection.url, f"nobody can say what the channel {channel} is")
+
     async def unregister_consumer(self, channel: str, consumer_id: str) -> bool:
         self._registered.pop(("consumer", channel, consumer_id), None)
         return await self._do(control.ConsumerUnregister(id=0, channel=channel, consumer_id=consumer_id))

@@ -1,0 +1,31 @@
+"""What the channels of a hub say about how long the journal keeps their topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trunkline.hub.channel import Channel
+from trunkline.hub.registry import rank
+from trunkline.journal.settings import Retention
+from trunkline.topic import covers
+from trunkline.wire.control import Qos
+
+
+def limits(qos: Qos) -> bool:
+    return not (qos.max_age_s is None and qos.max_bytes is None and qos.max_messages is None)
+
+
+def rules_of(channels: Iterable[Channel]) -> tuple[Retention, ...]:
+    """Of several channels that a topic fits, the one whose pattern says most counts, also if it has no limit."""
+    channels = list(channels)
+    limited = [channel.pattern for channel in channels if limits(channel.qos)]
+    counting = [channel for channel in channels if any(covers(pattern, channel.pattern) for pattern in limited)]
+    return tuple(
+        Retention(
+            topics=channel.pattern,
+            max_age_s=channel.qos.max_age_s,
+            max_bytes=channel.qos.max_bytes,
+            max_count=channel.qos.max_messages,
+        )
+        for channel in sorted(counting, key=lambda channel: rank(channel.pattern))
+    )
