@@ -2,6 +2,9 @@
 
 Columns of one kind lie end to end, as Arrow has them: they are written by one join and read without touching a message.
 A column whose values are all the same is stored once, and one of defaults not at all.
+
+A message that travels alone, such as a request or its answer, travels as what it is, a map of its fields: `pack_batch`
+and `read` take a tenth of the time for it that columns would take.
 """
 
 from __future__ import annotations
@@ -14,11 +17,11 @@ from struct import iter_unpack, unpack_from
 from typing import Any
 
 import msgspec
-from msgspec.structs import astuple
+from msgspec.structs import astuple, force_setattr
 
 from trunkline.codec import RAW
-from trunkline.errors import MAX_TTL_S, InvalidPayload
-from trunkline.message import Message, MessageType
+from trunkline.errors import MAX_TTL_S, InvalidPayload, TrunklineError
+from trunkline.message import NORMAL, Message, MessageType
 
 MAX_UNPACKED = 4096
 CORE = ("id", "topic", "payload", "timestamp_ns", "seq")
@@ -135,8 +138,15 @@ def encode(messages: Sequence[Message], times: list[int], *, plain: bool = False
     return _encode(Body(ids, pack("q", times), payloads, rest))
 
 
+def pack_batch(messages: Sequence[Message], *, plain: bool = False, alike: bool = False) -> bytes:
+    """For the way between processes: columns, or a message alone."""
+    if len(messages) == 1:
+        return _encode(messages[0])
+    return encode(messages, [message.timestamp_ns for message in messages], plain=plain, alike=alike)
+
+
 def _encode_one(message: Message) -> bytes:
-    """The same for a message alone, such as a request or an answer, in a fifth of the time."""
+    """The same for a message alone, in a fifth of the time."""
     message_id, _, payload, timestamp_ns, _, *values = astuple(message)
     rest = {name: value for name, value, default in zip(REST, values, _DEFAULTS, strict=True) if value != default}
     ids = message_id.encode()
@@ -178,6 +188,9 @@ def _build_one(topic: str, body: Body, seq: int) -> Message:
 
 _encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(Body).decode
+_decode_alone = msgspec.msgpack.Decoder(Message).decode
+_MAPS = frozenset({*range(0x80, 0x90), 0xDE})
+"""What the first byte of a map is; columns begin as an array."""
 
 
 def read(topic: str, data: bytes | memoryview, seqs: Sequence[int]) -> list[Message]:
@@ -190,6 +203,8 @@ def read_batch(topic: str, data: bytes | memoryview, seqs: Sequence[int]) -> tup
 
     What comes is well formed: as if each message had been checked. The topic and the numbers are the caller's word.
     """
+    if data and data[0] in _MAPS and len(seqs) == 1:
+        return _read_alone(topic, data, seqs[0])
     try:
         body = decode(data)
         if not body.fits(len(seqs)):
@@ -203,6 +218,27 @@ def read_batch(topic: str, data: bytes | memoryview, seqs: Sequence[int]) -> tup
     if "type" in rest and any(message.type in ANSWERS and not message.request_id for message in messages):
         raise InvalidPayload("not a batch: an answer that says not what it answers")
     return messages, not MARKS & rest.keys()
+
+
+def _read_alone(topic: str, data: bytes | memoryview, seq: int) -> tuple[list[Message], bool]:
+    try:
+        message = _decode_alone(data)
+    except (msgspec.DecodeError, TrunklineError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidPayload(f"not a message: {error}") from error
+    plain = message.priority == NORMAL and message.ttl_s is None and not message.requires_ack
+    # The types are right already. The topic is the one it was routed by.
+    if not (
+        message.payload.__class__ is bytes
+        and message.topic == topic
+        and message.content_type
+        and 0 <= message.timestamp_ns < 2**63
+        and 0 <= message.attempts < 2**63
+        and (message.type not in ANSWERS or message.request_id)
+        and (plain or (0 <= message.priority <= 100 and (message.ttl_s is None or 0 < message.ttl_s <= MAX_TTL_S)))
+    ):
+        raise InvalidPayload("not a message: a field has a value that no message may have")
+    force_setattr(message, "seq", seq)
+    return [message], plain
 
 
 def _check_rest(rest: dict[str, Any], count: int) -> None:

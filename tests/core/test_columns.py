@@ -67,6 +67,28 @@ def test_any_batch_survives(batch: list[Message]) -> None:
             assert (message.priority, message.ttl_s, message.requires_ack) == (50, None, False)
 
 
+@given(messages(), st.integers(-1, 5))
+def test_a_message_alone_survives(message: Message, seq: int) -> None:
+    """Whatever number it had: a number of its own must not let it past the checks."""
+    sent = msgspec.structs.replace(message, seq=seq)
+    assert columns.read_batch("t", columns.pack_batch([sent]), [7])[0] == numbered([message], 7)
+
+
+def test_a_message_alone_is_told_from_a_plain_one() -> None:
+    for special in (
+        Message(topic="t", ttl_s=5),
+        Message(topic="t", priority=75),
+        Message(topic="t", requires_ack=True),
+    ):
+        assert columns.read_batch("t", columns.pack_batch([special]), [1])[1] is False
+    assert columns.read_batch("t", columns.pack_batch([Message(topic="t")]), [1])[1] is True
+
+
+def test_a_message_alone_must_be_of_its_topic() -> None:
+    with pytest.raises(InvalidPayload):
+        columns.read("u", columns.pack_batch([Message(topic="t")]), [1])
+
+
 def test_every_field_is_among_them() -> None:
     """The strategy above must not forget one."""
     covered = {"id", "topic", "payload", "timestamp_ns", "seq", *columns._VALID}
@@ -97,7 +119,7 @@ def well_formed(message: Message) -> None:
 @given(st.data())
 def test_any_change_is_refused_or_harmless(data: st.DataObject) -> None:
     batch = data.draw(st.lists(messages(), min_size=1, max_size=4))
-    body = bytearray(written(batch))
+    body = bytearray(data.draw(st.sampled_from([written, columns.pack_batch]))(batch))
     for _ in range(data.draw(st.integers(1, 6))):
         at = data.draw(st.integers(0, len(body) - 1))
         body[at] = data.draw(st.integers(0, 255) | st.sampled_from([0xC0, 0xC3, 0xCB, 0xDF, 0x7F, 0xFF]))
@@ -140,6 +162,11 @@ anything: st.SearchStrategy[Any] = st.recursive(
 )
 def test_any_other_fields_are_refused_or_harmless(rest: dict[str, Any], count: int) -> None:
     look(body_of(count, rest), count)
+
+
+@given(st.dictionaries(st.sampled_from([*Message.__struct_fields__, "nonsense"]), anything, max_size=5))
+def test_any_fields_of_a_message_alone_are_refused_or_harmless(fields: dict[str, Any]) -> None:
+    look(msgspec.msgpack.encode({"topic": "t", "content_type": RAW, "seq": -1, **fields}), 1)
 
 
 @given(anything, anything, anything, anything)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,10 @@ from trunkline.cli import show
 from trunkline.hub.config import HubConfig
 from trunkline.hub.hub import Hub
 from trunkline.hub.serve import run, serve
+from trunkline.transports.binding import is_every_address
+from trunkline.transports.key_register import HUB
+from trunkline.transports.keys import HOSTS, KeyStore, keys_in_use
+from trunkline.transports.places import at, place_of
 
 
 def up(
@@ -49,6 +54,23 @@ def up(
             return
         for address in hub.addresses:
             show.say("listening at ", (address, "bold"))
-        show.say(f'connect with tl.connect("{hub.addresses[0]}"); Ctrl-C ends it')
+        address = reachable(hub.addresses[0], keys_in_use(settings.keys))
+        show.say(f'connect with tl.connect("{address}"); Ctrl-C ends it')
 
     run(serve(settings, ready))
+
+
+def reachable(address: str, keys: KeyStore | None) -> str:
+    """An address to connect to: every address of this machine, where a hub may listen, is none."""
+    scheme = address.partition(":")[0]
+    if not scheme.endswith("tcp"):
+        return address
+    host, port = place_of(address)
+    if not is_every_address(host):
+        return address
+    here = "::1" if host == "::" else "127.0.0.1"
+    if keys is None:
+        return at(scheme, socket.gethostname() or here, port)
+    # A name that the certificate does not have would be refused.
+    names = [name for key in keys.list() if key.name == HUB for name in key.hosts if name not in HOSTS]
+    return at(scheme, names[0] if names else here, port)

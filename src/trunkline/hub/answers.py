@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,11 +17,12 @@ from trunkline.errors import InvalidTopic, ProtocolError, TrunklineError
 from trunkline.hub import claims
 from trunkline.hub.access import Action
 from trunkline.hub.claims import MAX_REASON
+from trunkline.hub.letterdesk import LetterDesk
 from trunkline.hub.member import Member
 from trunkline.hub.outlet import Outlet
 from trunkline.topic import validate_pattern
 from trunkline.wire import control
-from trunkline.wire.control import VERSIONS
+from trunkline.wire.control import LETTERS_KEPT, VERSIONS
 
 if TYPE_CHECKING:
     from trunkline.hub.hub import Hub
@@ -41,6 +42,7 @@ class Answers:
         self._hub = hub
         self._tokens: OrderedDict[str, None] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._letters = LetterDesk(hub)
         self._handlers: dict[type[control.Control], Callable[[Session, Any], control.Control | None]] = {
             control.Hello: self._hello,
             control.Goodbye: self._goodbye,
@@ -59,6 +61,7 @@ class Answers:
             control.Stats: self._stats,
             control.Trace: self._trace,
             **hub.directory.handlers,
+            **{kind: self._later(work) for kind, work in self._letters.handlers.items()},
         }
 
     def take(self, session: Session, said: control.Control) -> None:
@@ -71,15 +74,34 @@ class Answers:
             answer = handler(session, said)
             if answer is not None:
                 session.say(answer)
-        except ProtocolError as error:
-            self._hub.counts["refused"] += 1
-            session.say(control.Error(code=error.code, text=error.text, re=asked))
-        except InvalidTopic as error:
-            session.say(control.Error(code="invalid_topic", text=str(error), re=asked))
         except TrunklineError as error:
-            session.say(
-                control.Error(code="refused", text=str(error), details={"error": type(error).__name__}, re=asked)
-            )
+            session.say(self._refusal(error, asked))
+
+    def _refusal(self, error: TrunklineError, asked: int) -> control.Error:
+        if isinstance(error, ProtocolError):
+            self._hub.counts["refused"] += 1
+            return control.Error(code=error.code, text=error.text, re=asked)
+        if isinstance(error, InvalidTopic):
+            return control.Error(code="invalid_topic", text=str(error), re=asked)
+        return control.Error(code="refused", text=str(error), details={"error": type(error).__name__}, re=asked)
+
+    def _later(self, work: Callable[[Session, Any], Awaitable[control.Control]]) -> Callable[[Session, Any], None]:
+        """For what takes longer than a turn: it is answered when it is done."""
+        return lambda session, said: self._start(self._answer(session, said, work))
+
+    async def _answer(
+        self, session: Session, said: control.Ask, work: Callable[[Session, Any], Awaitable[control.Control]]
+    ) -> None:
+        try:
+            answer = await work(session, said)
+        except TrunklineError as error:
+            answer = self._refusal(error, said.id)
+        except Exception:
+            # Whoever asked must not wait for ever.
+            log.exception("%s could not be answered", type(said).__name__)
+            self._hub.counts["internal_errors"] += 1
+            answer = control.Error(code="internal", text="the hub failed at this: its log says why", re=said.id)
+        session.say(answer)
 
     # The beginning and the end
 
@@ -139,7 +161,8 @@ class Answers:
             # Half of what is borne: whoever keeps to it is never held up, nor what it says of deliveries.
             window_bytes=hub.settings.limits.pending_bytes // 2,
             max_frame_bytes=hub.settings.max_frame_bytes,
-            features=sorted(feature.value for feature in hub.engine.broker.features),
+            features=sorted(feature.value for feature in hub.engine.broker.features)
+            + ([LETTERS_KEPT] if self._letters.keeps else []),
         )
 
     def _goodbye(self, session: Session, said: control.Goodbye) -> None:
@@ -236,7 +259,8 @@ class Answers:
             )
             return
         hub.changed([said.pattern])
-        session.say(control.Subscribed(re=said.id, subscription=said.subscription))
+        role = stream.inbox.role if self._letters.keeps else ""
+        session.say(control.Subscribed(re=said.id, subscription=said.subscription, role=role))
 
     def _start(self, work: Any) -> None:
         task = asyncio.ensure_future(work)

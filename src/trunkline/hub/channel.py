@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from trunkline.wire import control
@@ -48,6 +49,32 @@ class Peer:
         )
 
 
+class KeptChannel(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is left of a channel without anybody on it: how it was created, by whom and when."""
+
+    channel: str
+    pattern: str
+    owner: str
+    created: float
+    schema_hash: str = ""
+    schema_version: str = ""
+    qos: Qos = Qos()
+    description: str = ""
+
+    @classmethod
+    def of(cls, said: control.ChannelCreate, owner: str, created: float) -> KeptChannel:
+        return cls(
+            channel=said.channel,
+            pattern=said.pattern or said.channel,
+            owner=owner,
+            created=created,
+            schema_hash=said.schema_hash,
+            schema_version=said.schema_version,
+            qos=said.qos,
+            description=said.description,
+        )
+
+
 class Channel:
     def __init__(self, name: str, owner: str, created: float) -> None:
         self.name = name
@@ -55,8 +82,8 @@ class Channel:
         self.owner = owner
         """An identity; empty while only consumers wait for somebody to produce."""
         self.created = created
-        self.explicit = False
-        """Whether it was created as such, and stays without anybody on it."""
+        self.kept: KeptChannel | None = None
+        """How it was created; None if it came by itself, and goes when nobody is left on it."""
         self.qos = Qos()
         self.description = ""
         self._hash = ""
@@ -66,17 +93,18 @@ class Channel:
         self.consumers: dict[str, Peer] = {}
         """By id."""
 
-    def become(self, said: control.ChannelCreate) -> None:
-        self.explicit = True
-        self.qos = said.qos
-        self.description = said.description
-        self._hash, self._version = said.schema_hash, said.schema_version
+    @property
+    def explicit(self) -> bool:
+        """Whether it was created as such, and stays without anybody on it."""
+        return self.kept is not None
 
-    def is_as(self, said: control.ChannelCreate) -> bool:
-        """Whether it was created just so."""
-        mine = (self.pattern, self.qos, self.description, self._hash, self._version)
-        pattern = said.pattern or said.channel
-        return mine == (pattern, said.qos, said.description, said.schema_hash, said.schema_version)
+    def become(self, kept: KeptChannel) -> None:
+        """One that stays. Where its topics are is for the registry."""
+        self.kept = kept
+        self.owner = kept.owner
+        self.qos = kept.qos
+        self.description = kept.description
+        self._hash, self._version = kept.schema_hash, kept.schema_version
 
     # The schema
 

@@ -78,7 +78,7 @@ class Sieve:
 
 def _part(parcel: Parcel, places: list[int], messages: list[Message]) -> Parcel:
     left = [messages[index] for index in places]
-    body = columns.encode(left, [message.timestamp_ns for message in left])
+    body = columns.pack_batch(left)
     head = PublishHead(parcel.number, parcel.topic, len(left), parcel.priority, again=parcel.again)
     part = Parcel(Rest(parcel, places), head, body, parcel.origin)
     part.position = parcel.position

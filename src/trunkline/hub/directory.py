@@ -10,6 +10,7 @@ The codes of its errors:
     unknown_schema    there is no schema of that name, version or hash
     invalid_schema    it is no JSON Schema, or one with keywords that cannot be checked here
     invalid_version   it is no version, does not rise, or does not fit the change
+    not_kept          the hub could not write it to its disk: nothing has changed
     not_durable       a durable channel on topics that no journal keeps
     too_many          a limit on channels, registrations or schemas
     too_large         a schema, or what is said of a channel or a registration, beyond its size
@@ -31,13 +32,14 @@ from msgspec.structs import replace
 from trunkline.delivery.inbox import Overflow
 from trunkline.errors import InvalidPayload, ProtocolError
 from trunkline.hub.access import Action
-from trunkline.hub.channel import UNKNOWN, Channel, Effect
+from trunkline.hub.channel import UNKNOWN, Channel, Effect, KeptChannel
 from trunkline.hub.conformance import Broken, Sieve
+from trunkline.hub.keeping import Keeping, Kept
 from trunkline.hub.letters import Letters
 from trunkline.hub.parcel import Parcel
 from trunkline.hub.registry import Registry, Who
 from trunkline.hub.retention import limits, rules_of
-from trunkline.hub.schemas import Schemas
+from trunkline.hub.schemas import KeptSchema, Schemas
 from trunkline.journal.broker import JournalBroker
 from trunkline.message import NORMAL
 from trunkline.topic import EVERYTHING, covers, validate_pattern
@@ -64,6 +66,8 @@ class Directory:
         self.schemas = Schemas()
         self._sieve = Sieve()
         self._letters = Letters(hub.engine.broker)
+        broker = hub.engine.broker
+        self._keeping = Keeping(broker.journal.directory) if isinstance(broker, JournalBroker) else None
         self.handlers: dict[type[control.Control], Handler] = {
             control.ProducerRegister: self._register_producer,
             control.ProducerUnregister: self._unregister_producer,
@@ -78,6 +82,40 @@ class Directory:
             control.SchemaGet: self._get_schema,
             control.SchemaList: self._list_schemas,
         }
+
+    # Over a restart: of a hub with a journal, channels that were created and schemas are there again
+
+    def recall(self) -> None:
+        """Before anybody is here. Raises JournalUnusable if what was kept cannot be read."""
+        if self._keeping is None:
+            return
+        kept = self._keeping.read()
+        try:
+            self.schemas.restore(kept.schemas)
+            self.registry.restore(kept.channels)
+        except ProtocolError as error:
+            raise self._keeping.damaged(error.text) from error
+        for channel in kept.channels:
+            try:
+                self._check_qos(channel.qos, channel.pattern)
+            except ProtocolError as error:
+                # The settings of the journal are others now. The channel stays: its owner must decide.
+                log.warning("the hub does not keep all that the channel %s promises: %s", channel.channel, error.text)
+        self.retain()
+
+    @property
+    def _keep_channels(self) -> Callable[[list[KeptChannel]], None] | None:
+        keeping = self._keeping
+        if keeping is None:
+            return None
+        return lambda channels: keeping.write(Kept(channels=channels, schemas=self.schemas.kept()))
+
+    @property
+    def _keep_schemas(self) -> Callable[[list[KeptSchema]], None] | None:
+        keeping = self._keeping
+        if keeping is None:
+            return None
+        return lambda schemas: keeping.write(Kept(channels=self.registry.kept(), schemas=schemas))
 
     def _now(self) -> float:
         return self._hub.world.time_ns() / 1e9
@@ -163,7 +201,8 @@ class Directory:
             self.schemas.get(hash=said.schema_hash)
         self._check_qos(said.qos, pattern)
         said = replace(said, schema_version=self._version(said.schema_hash, said.schema_version))
-        return self._done(said.id, self.registry.create(self._who(session, said.channel), said, self._now()))
+        who = self._who(session, said.channel)
+        return self._done(said.id, self.registry.create(who, said, self._now(), self._keep_channels))
 
     def _check_qos(self, qos: control.Qos, pattern: str) -> None:
         if not 0 <= qos.priority <= 100:
@@ -194,7 +233,8 @@ class Directory:
             raise ProtocolError("not_durable", f"the hub's journal does not keep {pattern}: durable there is {kept}")
 
     def _destroy(self, session: Session, said: control.ChannelDestroy) -> control.Control:
-        return self._done(said.id, self.registry.destroy(self._who(session, said.channel), said.channel))
+        who = self._who(session, said.channel)
+        return self._done(said.id, self.registry.destroy(who, said.channel, self._keep_channels))
 
     def _list(self, session: Session, said: control.ChannelList) -> control.Control:
         found = self.registry.select(validate_pattern(said.pattern))
@@ -211,7 +251,7 @@ class Directory:
     def _put_schema(self, session: Session, said: control.SchemaPut) -> control.Control:
         session.require(Action.CREATE, said.name)
         before = len(self.schemas)
-        info = self.schemas.put(said.name, said.schema, said.version, said.compatibility)
+        info = self.schemas.put(said.name, said.schema, said.version, said.compatibility, self._keep_schemas)
         if len(self.schemas) != before:
             # Channels may have been waiting for it: producers can name a schema that nobody has put yet.
             self._hub.changed(self.registry.with_schema(info.hash))

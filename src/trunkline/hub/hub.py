@@ -14,7 +14,7 @@ from trunkline.brokers.broker import Broker
 from trunkline.brokers.memory import MemoryBroker
 from trunkline.clock import World
 from trunkline.delivery.limits import Buckets, Rate
-from trunkline.errors import InvalidTopic, ProtocolError
+from trunkline.errors import InvalidTopic, JournalUnusable, ProtocolError
 from trunkline.hub.access import Access, Action
 from trunkline.hub.answers import Answers
 from trunkline.hub.directory import Directory
@@ -23,7 +23,8 @@ from trunkline.hub.member import Member
 from trunkline.hub.parcel import Parcel
 from trunkline.hub.session import Session
 from trunkline.hub.settings import HubSettings
-from trunkline.hub.switch import Switch, concerned
+from trunkline.hub.switch import Switch, patterns
+from trunkline.hub.watchers import Watchers
 from trunkline.transports.table import transport_for
 from trunkline.transports.transport import Listener, Wire
 from trunkline.wire import control
@@ -56,20 +57,23 @@ class Hub:
         self.answers = Answers(self)
         self.id = self.world.uuid7()
         self.sessions: dict[str, Session] = {}
-        self.watchers: dict[str, set[Session]] = {}
-        """By topic: who publishes there, and wants to know who listens."""
+        self.watchers: Watchers[Session] = Watchers()
+        """Who publishes on which topic, and wants to know who listens there."""
         self.counts: Counter[str] = Counter()
         rate = self.settings.limits.messages_per_s
         self.rates = None if rate is None else Buckets(Rate(per_s=rate))
         self.tracing: dict[Session, str] = {}
         """Who wants to see what is said, and of which clients."""
         self._listeners: list[Listener] = []
+        self._recalled = False
         self._opened = 0
         self._dirty: dict[Session, None] = {}
         self._in_turn = 0
         self._scheduled = False
         self._watch: asyncio.TimerHandle | None = None
         self._leaving: set[asyncio.Task[None]] = set()
+        self._wires: dict[asyncio.Future[None], Session] = {}
+        """Of those who are here, or have left and have not heard all of what was said."""
         self._closed = False
 
     @property
@@ -86,7 +90,15 @@ class Hub:
         """Take connections at `url`; return the address under which it is reached. Raises OSError.
 
         `keys` is a directory of keys. Without them, beyond this machine only if `insecure` and the environment say so.
+        The first time, raises JournalUnusable if what an earlier run has kept of channels cannot be read, and closes.
         """
+        if not self._recalled:
+            try:
+                self.directory.recall()
+            except JournalUnusable:
+                await self.aclose()
+                raise
+            self._recalled = True
         transport = transport_for(url, keys, insecure=insecure)
         listener = await transport.listen(url, self._accept, max_frame_bytes=self.settings.max_frame_bytes)
         self._listeners.append(listener)
@@ -99,6 +111,8 @@ class Hub:
         self._opened += 1
         session = Session(self, wire, self._opened)
         self.sessions[session.id] = session
+        self._wires[session.gone] = session
+        session.gone.add_done_callback(self._wires.pop)
         if len(self.sessions) > self.settings.max_clients:
             session.say(
                 control.Error(code="too_many", text=f"{self.settings.max_clients} clients are connected already")
@@ -114,7 +128,7 @@ class Hub:
             session.end("no HELLO")
 
     async def aclose(self) -> None:
-        """Say goodbye to everybody, and stop."""
+        """Say goodbye to everybody, and stop. What was said has left this process then, or its reader is too slow."""
         if self._closed:
             return
         self._closed = True
@@ -124,8 +138,10 @@ class Hub:
             self._watch.cancel()
         for session in list(self.sessions.values()):
             session.end("the hub is closing")
-        if self._leaving:
-            await asyncio.wait(self._leaving, timeout=CLOSE_S)
+        if ending := [*self._leaving, *self._wires]:
+            await asyncio.wait(ending, timeout=CLOSE_S)
+        for session in self._wires.values():
+            session.wire.abort()
         await self.engine.aclose()
 
     async def __aenter__(self) -> Self:
@@ -164,7 +180,7 @@ class Hub:
         self._dirty.pop(session, None)
         self.tracing.pop(session, None)
         for topic in session.topics:
-            self._unwatch(topic, session)
+            self.watchers.discard(topic, session)
         for outlet in list(session.outlets.values()):
             self.switch.detach(outlet)
             lost = outlet.close()
@@ -251,31 +267,24 @@ class Hub:
         if topic not in session.topics and len(session.topics) >= self.settings.limits.topics:
             oldest = next(iter(session.topics))
             del session.topics[oldest]
-            self._unwatch(oldest, session)
+            self.watchers.discard(oldest, session)
         try:
             info = self.info(topic)
         except InvalidTopic as error:
             raise ProtocolError("invalid_topic", str(error)) from error
         session.topics[topic] = info
-        self.watchers.setdefault(topic, set()).add(session)
+        self.watchers.add(topic, session)
         return info
 
-    def _unwatch(self, topic: str, session: Session) -> None:
-        watchers = self.watchers.get(topic)
-        if watchers is not None:
-            watchers.discard(session)
-            if not watchers:
-                del self.watchers[topic]
-
-    def changed(self, patterns: list[str]) -> None:
-        """Subscriptions have changed: tell those who publish there what it means for them."""
-        for pattern in patterns:
-            for topic in concerned(pattern, list(self.watchers)):
-                info = self.info(topic)
-                for session in self.watchers[topic]:
-                    if session.topics[topic] != info:
-                        session.topics[topic] = info
-                        session.say(info)
+    def changed(self, where: list[str]) -> None:
+        """Subscriptions to these patterns have changed: tell those who publish there what it means for them."""
+        wanted = dict.fromkeys(each for pattern in where for each in patterns(pattern))
+        for topic, watchers in self.watchers.matching(*wanted).items():
+            info = self.info(topic)
+            for session in watchers:
+                if session.topics[topic] != info:
+                    session.topics[topic] = info
+                    session.say(info)
 
     # Watching
 

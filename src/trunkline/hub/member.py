@@ -81,7 +81,7 @@ class Member:
     def _send(self, batch: list[Message]) -> None:
         for run in _by_topic(batch):
             seqs = [message.seq for message in run]
-            body = columns.encode(run, [message.timestamp_ns for message in run])
+            body = columns.pack_batch(run)
             self._held.update(zip(seqs, run, strict=True))
             self._client.deliver_some(self.subscription, run[0].topic, seqs, body)
 

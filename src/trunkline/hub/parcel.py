@@ -116,5 +116,4 @@ class Piece:
         return self._part(messages[:count]), self._part(messages[count:])
 
     def _part(self, messages: list[Message]) -> Piece:
-        times = [message.timestamp_ns for message in messages]
-        return Piece(self.parcel, messages[0].seq, len(messages), columns.encode(messages, times))
+        return Piece(self.parcel, messages[0].seq, len(messages), columns.pack_batch(messages))

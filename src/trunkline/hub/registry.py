@@ -11,18 +11,20 @@ channel has got now, and is registered no longer) and destroyed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from trunkline.errors import InvalidTopic, ProtocolError
-from trunkline.hub.channel import Channel, Effect, Notice, Peer, Registration
-from trunkline.topic import MAX_TOPIC_CHARS, TopicTree, matches, validate_pattern, validate_topic
+from trunkline.hub.channel import Channel, Effect, KeptChannel, Notice, Peer, Registration
+from trunkline.topic import EVERYTHING, MAX_TOPIC_CHARS, TopicTree, matches, validate_pattern, validate_topic
 from trunkline.wire import control
 from trunkline.wire.control import ChannelChanged
 
 MAX_CACHED: Final = 100_000
 Held = tuple[str, str, str]
 """A registration: producer or consumer, the channel, and the consumer's id."""
+Keep = Callable[[list[KeptChannel]], None]
+"""Called with the created channels as they are to be, before anything changes: if it raises, nothing does."""
 
 
 class Who(NamedTuple):
@@ -86,7 +88,8 @@ class Registry:
 
     def select(self, pattern: str) -> Iterator[Channel]:
         """Those whose name matches, in order."""
-        return (channel for name, channel in sorted(self._channels.items()) if matches(pattern, name))
+        everything = pattern == EVERYTHING
+        return (channel for name, channel in sorted(self._channels.items()) if everything or matches(pattern, name))
 
     def with_schema(self, hash: str) -> list[str]:
         """The patterns of the channels that have this schema."""
@@ -94,34 +97,43 @@ class Registry:
 
     # Channels
 
-    def create(self, who: Who, said: control.ChannelCreate, now: float) -> Effect:
+    def create(self, who: Who, said: control.ChannelCreate, now: float, keep: Keep | None = None) -> Effect:
         """As asked for. What came by itself may be made one that stays, by its owner."""
         pattern = said.pattern or said.channel
         _check_name(said.channel, pattern)
         self._check_size(said)
         channel = self._channels.get(said.channel)
-        if channel is not None and channel.explicit:
-            if channel.owner == who.identity and channel.is_as(said):
-                return Effect(changed=False)
-            raise ProtocolError("exists", f"the channel {said.channel} exists already, and belongs to {channel.owner}")
+        if channel is None:
+            kept = KeptChannel.of(said, who.identity, now)
+        else:
+            kept = KeptChannel.of(said, channel.owner or who.identity, channel.created)
+            if channel.kept is not None:
+                if channel.owner == who.identity and channel.kept == kept:
+                    return Effect(changed=False)
+                text = f"the channel {said.channel} exists already, and belongs to {channel.owner}"
+                raise ProtocolError("exists", text)
         self._check_free(pattern, channel)
         if channel is None:
-            channel = self._add(said.channel, who.identity, now)
+            self._check_new(said.channel)
         else:
             self._may_change(who, channel)
             if said.schema_hash and channel.producers and channel.schema_hash not in ("", said.schema_hash):
                 raise _mismatch(channel, "its producers have", channel.schema_hash, "asked for is", said.schema_hash)
+        if keep is not None:
+            keep([*self.kept(), kept])
+        channel = channel or self._add(said.channel, kept.owner, now)
         effect = Effect()
         effect.patterns += dict.fromkeys((channel.pattern, pattern))
-        channel.owner = channel.owner or who.identity
-        channel.become(said)
+        channel.become(kept)
         self._place(channel, pattern)
         self._part_with_strangers(channel, effect)
         return effect
 
-    def destroy(self, who: Who, name: str) -> Effect:
+    def destroy(self, who: Who, name: str, keep: Keep | None = None) -> Effect:
         channel = self.known(name)
         self._may_change(who, channel)
+        if keep is not None and channel.kept is not None:
+            keep([kept for kept in self.kept() if kept is not channel.kept])
         effect = Effect()
         effect.tell(channel, "destroyed", but=who.session)
         for producer in channel.producers.values():
@@ -132,14 +144,31 @@ class Registry:
         effect.patterns.append(channel.pattern)
         return effect
 
+    def kept(self) -> list[KeptChannel]:
+        """Those that were created, and stay without anybody on them: what `restore` takes."""
+        return [channel.kept for channel in self._channels.values() if channel.kept is not None]
+
+    def restore(self, kept: Iterable[KeptChannel]) -> None:
+        """Channels of an earlier run, before anybody is here. Raises ProtocolError for what cannot be a channel."""
+        for each in kept:
+            _check_name(each.channel, each.pattern)
+            if each.channel in self._channels or each.pattern in self._patterns:
+                raise ProtocolError("exists", f"{each.channel}, or its topics {each.pattern}, are there twice")
+            channel = self._channels[each.channel] = Channel(each.channel, each.owner, each.created)
+            channel.become(each)
+            self._place(channel, each.pattern)
+
     def _may_change(self, who: Who, channel: Channel) -> None:
         if channel.owner not in ("", who.identity) and not who.administers:
             raise ProtocolError("not_owner", f"the channel {channel.name} belongs to {channel.owner}")
 
-    def _add(self, name: str, owner: str, now: float) -> Channel:
+    def _check_new(self, name: str) -> None:
         if len(self._channels) >= self._limits.channels:
             raise ProtocolError("too_many", f"there are {self._limits.channels} channels already")
         self._check_free(name, None)
+
+    def _add(self, name: str, owner: str, now: float) -> Channel:
+        self._check_new(name)
         channel = self._channels[name] = Channel(name, owner, now)
         self._place(channel, name)
         return channel

@@ -14,6 +14,7 @@ A version that is given must rise, and a change that breaks something needs a ne
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, Self
 
 import msgspec
@@ -59,6 +60,25 @@ class Version(NamedTuple):
 FIRST: Final = Version(1, 0, 0)
 
 
+class KeptSchema(msgspec.Struct, frozen=True, kw_only=True):
+    """A name, with all that is registered under it."""
+
+    name: str
+    compatibility: str
+    versions: list[KeptVersion]
+    """Rising."""
+
+
+class KeptVersion(msgspec.Struct, frozen=True, kw_only=True):
+    version: str
+    hash: str
+    schema: dict[str, Any]
+
+
+Keep = Callable[[list[KeptSchema]], None]
+"""Called with all schemas as they are to be, before anything changes: if it raises, nothing does."""
+
+
 class Limits(NamedTuple):
     schemas: int = 10_000
     """Versions of all names together."""
@@ -83,7 +103,14 @@ class Schemas:
     def __contains__(self, hash: object) -> bool:
         return hash in self._hashes
 
-    def put(self, name: str, schema: dict[str, Any], version: str = "", compatibility: str = "") -> SchemaInfo:
+    def put(
+        self,
+        name: str,
+        schema: dict[str, Any],
+        version: str = "",
+        compatibility: str = "",
+        keep: Keep | None = None,
+    ) -> SchemaInfo:
         """Register it; what is returned has its version and hash. Raises ProtocolError, and changes nothing then."""
         try:
             validate_topic(name)
@@ -101,16 +128,23 @@ class Schemas:
                     raise ProtocolError(
                         "invalid_version", f"{name} {had} is the same schema: it cannot be {version}, too"
                     )
+                if keep is not None and mode != self._modes[name]:
+                    keep(self._kept_with(name, mode))
                 self._modes[name] = mode
                 return self._told(info)
         given = self._next(name, schema, mode, asked)
         self._make_room(size)
         info = SchemaInfo(name=name, version=str(given), hash=hash, compatibility=mode, schema=schema)
-        self._names.setdefault(name, {})[given] = info
-        self._hashes.setdefault(hash, info)
+        if keep is not None:
+            keep(self._kept_with(name, mode, info))
         self._modes[name] = mode
-        self._bytes += size
+        self._add(given, info, size)
         return self._told(info)
+
+    def _add(self, version: Version, info: SchemaInfo, size: int) -> None:
+        self._names.setdefault(info.name, {})[version] = info
+        self._hashes.setdefault(info.hash, info)
+        self._bytes += size
 
     def _measured(self, schema: dict[str, Any]) -> tuple[int, str]:
         size = len(msgspec.json.encode(schema))
@@ -154,6 +188,39 @@ class Schemas:
             raise ProtocolError("too_many", f"there are {self._limits.schemas} schemas already")
         if self._bytes + size > self._limits.total_bytes:
             raise ProtocolError("too_many", f"all schemas together may have {self._limits.total_bytes:,} bytes")
+
+    # Keeping
+
+    def kept(self) -> list[KeptSchema]:
+        """All there is: what `restore` takes."""
+        return [_kept(name, self._modes[name], known.values()) for name, known in self._names.items()]
+
+    def _kept_with(self, name: str, mode: str, *more: SchemaInfo) -> list[KeptSchema]:
+        """All there will be when a name has another mode, and perhaps a version more."""
+        others = [each for each in self.kept() if each.name != name]
+        return [*others, _kept(name, mode, (*self._names.get(name, {}).values(), *more))]
+
+    def restore(self, kept: Iterable[KeptSchema]) -> None:
+        """Schemas of an earlier run, before anybody is here. They were checked when they were put.
+
+        Raises ProtocolError for what no earlier run has kept.
+        """
+        for each in kept:
+            versions = [Version.read(one.version) for one in each.versions]
+            if each.name in self._names or each.compatibility not in MODES or versions != sorted(set(versions)):
+                raise ProtocolError(
+                    "malformed", f"{each.name} is there twice, its versions do not rise, or its mode is none"
+                )
+            self._modes[each.name] = each.compatibility
+            for version, one in zip(versions, each.versions, strict=True):
+                info = SchemaInfo(
+                    name=each.name,
+                    version=one.version,
+                    hash=one.hash,
+                    compatibility=each.compatibility,
+                    schema=one.schema,
+                )
+                self._add(version, info, len(msgspec.json.encode(one.schema)))
 
     # Finding
 
@@ -199,6 +266,14 @@ class Schemas:
             compatibility=mode,
             schema=info.schema if whole else {},
         )
+
+
+def _kept(name: str, mode: str, versions: Iterable[SchemaInfo]) -> KeptSchema:
+    return KeptSchema(
+        name=name,
+        compatibility=mode,
+        versions=[KeptVersion(version=info.version, hash=info.hash, schema=info.schema) for info in versions],
+    )
 
 
 def compare(old: dict[str, Any], new: dict[str, Any], last: str, mode: str) -> list[Break]:

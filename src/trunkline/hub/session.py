@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from trunkline.errors import ProtocolError, TrunklineError
 from trunkline.hub.access import Action
@@ -75,6 +77,8 @@ class Session:
         self._urgent = False
         self._later: asyncio.TimerHandle | None = None
         self.ended = False
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the wire has ended, too: it may have something left to send."""
 
     # What comes in
 
@@ -109,22 +113,25 @@ class Session:
             else:
                 raise ProtocolError("unknown_kind", f"no frame is of kind {kind}")
         except ProtocolError as error:
-            self.complain(error)
+            self.complain(error, _batch_in(frame))
         except Exception:
             # Whatever it was: the others must not suffer for it.
             log.exception("a frame of %s could not be worked on", self.name or self.wire.peer.address)
             self.hub.counts["internal_errors"] += 1
-            self.say(control.Error(code="internal", text="the hub failed at this: its log says why"))
+            batch = _batch_in(frame)
+            if (parcel := self._pending.pop(batch, None)) is not None:
+                self._pending_bytes -= parcel.size
+            self.say(control.Error(code="internal", text="the hub failed at this: its log says why", batch=batch))
 
     def broken(self, error: ProtocolError) -> None:
         self.complain(error)
         self.end(error.text)
 
-    def complain(self, error: ProtocolError) -> None:
+    def complain(self, error: ProtocolError, batch: int = -1) -> None:
         """A bad frame: answered, counted, and too many of them end the connection."""
         self.malformed += 1
         self.hub.counts["malformed"] += 1
-        self.say(control.Error(code=error.code, text=error.text))
+        self.say(control.Error(code=error.code, text=error.text, batch=batch))
         if not self.name or self.malformed > self.hub.settings.max_malformed:
             self.end(f"{self.malformed} bad frames, the last: {error.text}")
 
@@ -343,6 +350,7 @@ class Session:
         self._leave(reason)
 
     def lost(self, why: str) -> None:
+        self.gone.set_result(None)
         if not self.ended:
             self._leave(why)
 
@@ -358,3 +366,15 @@ class Session:
             self.hub.left(self, why)
         except TrunklineError:
             log.exception("%s left, and not all of it could be cleared away", self.name)
+
+
+def _batch_in(frame: memoryview) -> int:
+    """The number of the batch in a frame that cannot be taken; -1 if it holds none, or not even that can be read."""
+    if len(frame) < frames.PREFIX.size or frame[0] != Kind.PUBLISH:
+        return -1
+    size = frames.PREFIX.unpack_from(frame)[1]
+    try:
+        head = msgspec.msgpack.decode(frame[frames.PREFIX.size : frames.PREFIX.size + size], type=list[Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return -1
+    return head[0] if head and type(head[0]) is int and head[0] >= 0 else -1

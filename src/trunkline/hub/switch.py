@@ -9,7 +9,7 @@ from trunkline.clock import Sequence
 from trunkline.delivery.inbox import Overflow
 from trunkline.hub.outlet import Outlet
 from trunkline.hub.parcel import Parcel
-from trunkline.topic import BROADCAST, ENDPOINT_PREFIX, TopicTree, matches, validate_pattern, validate_topic
+from trunkline.topic import BROADCAST, ENDPOINT_PREFIX, TopicTree, validate_pattern, validate_topic
 
 
 class Engine(Protocol):
@@ -164,9 +164,3 @@ class Switch:
 def patterns(pattern: str) -> tuple[str, ...]:
     """An endpoint also gets what is for everyone."""
     return (pattern, BROADCAST) if pattern.startswith(ENDPOINT_PREFIX) else (pattern,)
-
-
-def concerned(pattern: str, topics: Iterable[str]) -> list[str]:
-    """Which of these topics a subscription to `pattern` concerns."""
-    every = patterns(pattern)
-    return [topic for topic in topics if any(matches(each, topic) for each in every)]

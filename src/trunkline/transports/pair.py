@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from trunkline.transports.transport import Accept, Frame, Listener, Peer, Receiver, Wire
+from trunkline.transports.transport import LINGER_S, Accept, Frame, Listener, Peer, Receiver, Wire
 
 _listening: dict[str, Accept] = {}
 """By URL. Of one process, as are the addresses of the kernel for the others."""
@@ -21,10 +21,12 @@ class End:
         self._inbound: list[memoryview] = []
         self._scheduled = False
         self._paused = False
+        self._closing = False
+        self._linger: asyncio.TimerHandle | None = None
         self._ended = False
 
     def send(self, frames: Sequence[Frame]) -> None:
-        if not self._ended:
+        if not self._ended and not self._closing:
             self.other.take([memoryview(b"".join(frame)) for frame in frames])
 
     @property
@@ -48,6 +50,8 @@ class End:
         self.receiver.received(frames)
         if not self.other._ended:
             self.other.receiver.writable()
+        if self.other._closing:
+            asyncio.get_running_loop().call_soon(self.other.abort)
 
     def pause(self) -> None:
         self._paused = True
@@ -58,15 +62,24 @@ class End:
             self._schedule()
 
     def close(self) -> None:
-        if not self._ended:
-            # After what was sent.
-            asyncio.get_running_loop().call_soon(self.abort)
+        if not self._ended and not self._closing:
+            self._closing = True
+            asyncio.get_running_loop().call_soon(self._end)
+
+    def _end(self) -> None:
+        """After what was sent: the other side may be paused."""
+        if self.other._paused and self.other._inbound and not self._ended:
+            self._linger = asyncio.get_running_loop().call_later(LINGER_S, self.abort)
+        else:
+            self.abort()
 
     def abort(self) -> None:
         for end, why in ((self, "closed"), (self.other, "the other side closed the connection")):
             if not end._ended:
                 end._hand_over()
                 end._ended = True
+                if end._linger is not None:
+                    end._linger.cancel()
                 asyncio.get_running_loop().call_soon(end.receiver.lost, why)
 
 

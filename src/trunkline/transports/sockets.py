@@ -15,13 +15,21 @@ from trunkline.errors import TrunklineError
 from trunkline.transports.binding import allowed_to_bind
 from trunkline.transports.keys import KeyStore
 from trunkline.transports.places import QUEUE, SocketFile, at, path_of, place_of
-from trunkline.transports.transport import HIGH_BYTES, LOW_BYTES, Accept, Frame, Listener, Peer, Receiver, Wire
+from trunkline.transports.transport import (
+    HIGH_BYTES,
+    LINGER_S,
+    LOW_BYTES,
+    Accept,
+    Frame,
+    Listener,
+    Peer,
+    Receiver,
+    Wire,
+)
 from trunkline.wire.frames import LENGTH, Splitter
 
 log = logging.getLogger("trunkline.transports")
 
-LINGER_S = 5.0
-"""So long a connection that was closed may take to send what was given to it."""
 HANDSHAKE_S = 10.0
 """So long a TLS handshake may take."""
 
@@ -49,6 +57,7 @@ class SocketWire(asyncio.Protocol):
         """What it most probably means if the other side ends it without a word."""
         self._transport: asyncio.Transport
         self._why = ""
+        self._paused = False
         self._closing = False
         self._lost = False
         self._linger: asyncio.TimerHandle | None = None
@@ -70,7 +79,7 @@ class SocketWire(asyncio.Protocol):
         self._opened()
 
     def data_received(self, data: bytes) -> None:
-        if self._receiver is None:
+        if self._receiver is None or self._closing:
             return
         self._closed = "the connection was closed"
         frames = self._splitter.feed(data)
@@ -116,19 +125,28 @@ class SocketWire(asyncio.Protocol):
         return self._transport.get_write_buffer_size()
 
     def pause(self) -> None:
-        if not self._transport.is_closing():
+        if not self._closing and not self._transport.is_closing():
+            self._paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        if not self._transport.is_closing():
+        if self._paused and not self._transport.is_closing():
+            self._paused = False
             self._transport.resume_reading()
 
     def close(self) -> None:
-        if not self._closing and not self._lost:
-            self._closing = True
+        if self._closing or self._lost:
+            return
+        self._closing = True
+        # Somebody who does not read must not keep it for ever.
+        self._linger = asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
+        if self._transport.is_closing() or not self._transport.can_write_eof():
             self._transport.close()
-            # Somebody who does not read must not keep it for ever.
-            self._linger = asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
+            return
+        # We say that nothing follows, and go on reading, for nobody, until the other side ends: a TCP connection that
+        # is closed with something unread throws away what the other side has not read either.
+        self._transport.write_eof()
+        self.resume()
 
     def abort(self) -> None:
         self._closing = True

@@ -45,7 +45,10 @@ class Wire(Protocol):
     def resume(self) -> None: ...
 
     def close(self) -> None:
-        """Send what was given, and end. Closing twice is fine."""
+        """Send what was given, and end. Closing twice is fine.
+
+        `lost` is told when all of it has left this process, or after LINGER_S in which the other side has taken none.
+        """
 
     def abort(self) -> None:
         """End at once."""
@@ -69,6 +72,8 @@ class Receiver(Protocol):
 
 HIGH_BYTES = 256 * 1024
 LOW_BYTES = 64 * 1024
+LINGER_S = 5.0
+"""So long a connection that was closed may take to send what was given to it."""
 
 Accept = Callable[[Wire], Receiver]
 """Asked for each new connection: who uses it?"""

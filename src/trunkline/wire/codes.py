@@ -20,6 +20,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "malformed": "The frame, or a value in it, is not what the protocol says.",
         "no_hello": "The connection was opened, and HELLO did not come in time. The connection ends.",
         "not_durable": "A durable channel on topics that no journal keeps.",
+        "not_kept": "The hub could not write it to its disk, so it was not done. It can be asked for again.",
         "not_owner": "Only the owner, or an administrator, may do that.",
         "not_stored": "The journal could not write the batch, and nobody has seen it.",
         "out_of_order": "It cannot be said now: anything before HELLO, a second HELLO, a batch whose number went back.",

@@ -14,6 +14,8 @@ from trunkline.errors import ProtocolError
 
 VERSIONS: Final = (1,)
 """Those this Trunkline speaks, the best first."""
+LETTERS_KEPT: Final = "dead letters"
+"""The feature of a hub that keeps dead letters in a journal, and tells of them."""
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag=str.upper):
@@ -66,7 +68,7 @@ class Welcome(Answer, frozen=True, kw_only=True, tag="WELCOME"):
     """How many bytes in all, each message counted with 300 more. Who has more is not read from for a while."""
     max_frame_bytes: int
     features: list[str] = []
-    """What the hub's broker offers beyond publish and subscribe."""
+    """What the hub's broker offers beyond publish and subscribe; `dead letters` if it can be asked for them."""
 
 
 class Goodbye(Control, frozen=True, kw_only=True, tag="GOODBYE"):
@@ -98,6 +100,8 @@ class Error(Control, frozen=True, kw_only=True, tag="ERROR"):
     text: str
     details: dict[str, Any] = {}
     re: int = 0
+    batch: int = -1
+    """The number of the batch that was not taken because of it; -1 if it is about none, or nobody can tell."""
 
 
 # Publishing
@@ -180,6 +184,8 @@ class Subscribed(Answer, frozen=True, kw_only=True, tag="SUBSCRIBED"):
     subscription: int
     kept: bool = False
     """Whether the hub's journal wants to know what becomes of what this subscription gets."""
+    role: str = ""
+    """Of a group's member or a durable subscription: the name its dead letters have in the hub's journal, if any."""
 
 
 class Unsubscribe(Ask, frozen=True, kw_only=True, tag="UNSUBSCRIBE"):
@@ -264,6 +270,87 @@ class Unlink(Ask, frozen=True, kw_only=True, tag="UNLINK"):
 
     pattern: str
     topic: str
+
+
+# Dead letters
+
+
+class Letters(Ask, frozen=True, kw_only=True, tag="LETTERS"):
+    """Which dead letters there are, oldest first, on topics the client may subscribe to. Answered by LETTERS_ANSWER."""
+
+    subscriber: str | None = None
+    topic: str = ">"
+    """A pattern."""
+    cause: str | None = None
+    message_id: str | None = None
+    brief: bool = False
+    """Without payloads and tracebacks: enough to look them over."""
+    limit: int = 1000
+    """No more than so many in one answer."""
+    max_bytes: int = 0
+    """The largest frame the client takes; 0: the largest the hub sends."""
+    after: str = ""
+    """Where the answer before ended: its `more`."""
+
+
+class Letter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A dead letter that the hub's journal keeps."""
+
+    letter: str
+    """Base64 of its MessagePack."""
+    whole: bool = True
+    """False: its payload, or its traceback, was left out, because it is too large or was not asked for."""
+    returns: bool = False
+    """Whether the hub gives it back to its subscriber by LETTER_REPLAY; if not, that is up to the subscriber."""
+
+
+class LettersAnswer(Answer, frozen=True, kw_only=True, tag="LETTERS_ANSWER"):
+    """The answer to LETTERS. It may hold none, and there may be more all the same."""
+
+    letters: list[Letter]
+    more: str = ""
+    """Ask again with this in `after`; empty: these were the last."""
+
+
+class LetterAgain(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A dead letter that is to be handled once more."""
+
+    subscriber: str
+    seq: int
+    message: str | None = None
+    """The message as it was changed, in base64 of its MessagePack; who changes it must be allowed to publish."""
+
+
+class LetterReplay(Ask, frozen=True, kw_only=True, tag="LETTER_REPLAY"):
+    """Give dead letters back to those who failed: members of groups, durable subscriptions. Answered by LETTERS_DONE.
+
+    They are no dead letters any more then, but on their way. A durable subscription gets its own when it next comes.
+    """
+
+    letters: list[LetterAgain]
+
+
+class LetterRemove(Ask, frozen=True, kw_only=True, tag="LETTER_REMOVE"):
+    """Throw dead letters away: somebody has seen them, or their subscriber has handled them now."""
+
+    letters: list[tuple[str, int]]
+    """Subscribers and message numbers."""
+
+
+class LetterFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A dead letter that stays where it is."""
+
+    subscriber: str
+    seq: int
+    code: str
+    text: str
+
+
+class LettersDone(Answer, frozen=True, kw_only=True, tag="LETTERS_DONE"):
+    """The answer to LETTER_REPLAY and LETTER_REMOVE."""
+
+    done: int
+    failures: list[LetterFailure] = []
 
 
 # Who speaks what
@@ -507,6 +594,9 @@ FROM_CLIENT: Final = (
     Fates,
     Link,
     Unlink,
+    Letters,
+    LetterReplay,
+    LetterRemove,
     ProducerRegister,
     ProducerUnregister,
     ConsumerRegister,
@@ -533,6 +623,8 @@ FROM_HUB: Final = (
     Taken,
     Subscribed,
     Dropped,
+    LettersAnswer,
+    LettersDone,
     DiscoveryResponse,
     Channels,
     ChannelChanged,

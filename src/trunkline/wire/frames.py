@@ -3,7 +3,8 @@
     frame   length of the rest (4 bytes, lowest first) · kind (1 byte) · the rest
     CONTROL the rest is a JSON object: see control.py
     PUBLISH, DELIVER
-            length of the head (2 bytes, lowest first) · head (a MessagePack array) · body (the columns of a batch)
+            length of the head (2 bytes, lowest first) · head (a MessagePack array) · body (the columns of a batch,
+            or a message alone as a map of its fields: see columns.py)
 
 A transport that keeps the borders of what it carries, such as ZeroMQ, leaves the length out.
 """

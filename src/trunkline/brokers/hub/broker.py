@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from collections.abc import Sequence as Batch
 from typing import Any
 
@@ -12,11 +12,14 @@ from msgspec.structs import replace
 from trunkline.brokers.broker import UNNUMBERED, Broker, Feature, Terms
 from trunkline.brokers.hub.connection import Embedded
 from trunkline.brokers.hub.directory import HubDirectory
-from trunkline.brokers.hub.feed import Feed, InboxFeed, MemberFeed, TapFeed
+from trunkline.brokers.hub.feed import Feed, InboxFeed, TapFeed
 from trunkline.brokers.hub.lane import HubLane
+from trunkline.brokers.hub.letters import HubLetters
+from trunkline.brokers.hub.member import MemberFeed
 from trunkline.brokers.hub.settings import LinkSettings
 from trunkline.brokers.hub.uplink import LinkMetrics, Uplink
 from trunkline.clock import World
+from trunkline.delivery.deadletters import DeadLetter
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery, DeliveryOptions
 from trunkline.delivery.route import Take
@@ -67,6 +70,8 @@ class HubBroker(Broker):
         self.sequence = self.uplink.numbers
         self.lanes: Mapping[str, HubLane] = self.uplink.outbox.lanes
         self._feeds: dict[str, InboxFeed] = {}
+        self.letters = HubLetters(self.connection, self.roster, self._feeds)
+        """The dead letters that the hub keeps."""
         self._taps: list[Feed] = []
         self._links: set[tuple[str, str]] = set()
         self._told: list[Callable[[Batch[Message], Exception], None]] = []
@@ -134,6 +139,7 @@ class HubBroker(Broker):
             stream.keep_exact()
         kind = MemberFeed if shared else InboxFeed
         feed = stream.feed = kind(self.connection, self.uplink.number(), inbox, delivery)
+        feed.letters = self.letters
         self._feeds[inbox.name] = feed
         self.uplink.add(feed)
         return stream
@@ -164,6 +170,7 @@ class HubBroker(Broker):
         feed = self._feeds.pop(inbox.name)
         self.roster.part(inbox)
         self.uplink.remove(feed)
+        self.letters.left(feed)
 
     def link(self, pattern: str, topic: str) -> bool:
         key = (validate_pattern(pattern), validate_topic(topic))
@@ -179,6 +186,12 @@ class HubBroker(Broker):
         self._links.remove((pattern, topic))
         self.uplink.unlink(pattern, topic)
         return True
+
+    # Dead letters
+
+    async def recall_dead_letters(self, seen: Container[tuple[str, int]]) -> list[DeadLetter]:
+        """As everywhere; raises HubUnavailable if there is no hub."""
+        return await self.letters.recall(seen)
 
     # Watching
 
@@ -212,6 +225,7 @@ class HubBroker(Broker):
             self.uplink.remove(feed)
         for pattern, topic in self._links:
             self.uplink.unlink(pattern, topic)
+        await self.letters.aclose()
         await self.uplink.release()
         for tell in self._told:
             self.uplink.outbox.on_lost.remove(tell)

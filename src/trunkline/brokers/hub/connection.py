@@ -14,7 +14,7 @@ from typing import Protocol
 
 from trunkline.brokers.hub.settings import LinkSettings
 from trunkline.clock import World
-from trunkline.errors import HubRefused, HubUnavailable, ProtocolError, UsageError
+from trunkline.errors import HubRefused, HubUnavailable, JournalError, ProtocolError, UsageError
 from trunkline.transports.table import transport_for
 from trunkline.transports.transport import Frame, Wire
 from trunkline.wire import control, frames
@@ -22,6 +22,9 @@ from trunkline.wire.control import VERSIONS
 from trunkline.wire.frames import DeliverHead, Kind
 
 log = logging.getLogger("trunkline.link")
+
+CLOSE_S = 1.0
+"""So long closing waits for what was said last to leave."""
 
 
 class State(enum.Enum):
@@ -116,27 +119,42 @@ class Connection:
         return self.welcome
 
     async def aclose(self) -> None:
-        """Say goodbye. Closing twice is fine, and so is closing what was never opened."""
+        """Say goodbye, and return when all that was said has left, or after CLOSE_S.
+
+        Closing twice is fine, and so is closing what was never opened.
+        """
         if self.state is State.CLOSED:
             return
         self.state = State.CLOSED
-        if self._wire is not None:
+        wire = self._wire
+        if wire is not None:
             self.say(control.Goodbye())
             self.flush()
-            self._wire.close()
+            wire.close()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._fail_all(HubUnavailable(self.url, "the connection was closed"))
+        if wire is not None:
+            await self._part(wire)
         if self.embedded is not None:
             await self.embedded.aclose()
+
+    async def _part(self, wire: Wire) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self._ended.wait()
+        except TimeoutError:
+            log.warning("the hub at %s does not take what was said last", self.url)
+        finally:
+            wire.abort()
 
     async def _run(self) -> None:
         pause_s = self.settings.backoff_s
         while self.state is not State.CLOSED:
             try:
                 await self._connect()
-            except (OSError, ProtocolError, TimeoutError, HubRefused, UsageError) as error:
+            except (OSError, ProtocolError, TimeoutError, HubRefused, JournalError, UsageError) as error:
                 self._note_failure(error)
             else:
                 pause_s = self.settings.backoff_s
@@ -153,8 +171,8 @@ class Connection:
         if self._wire is not None:
             self._wire.abort()
             self._wire = None
-        if isinstance(error, HubRefused | UsageError):
-            # It does not want us, or an optional part is missing: who waits need not wait longer.
+        if isinstance(error, HubRefused | JournalError | UsageError):
+            # It does not want us, has no journal to start with, or lacks a part: who waits need not wait longer.
             self._fail_waiting(error)
 
     async def _connect(self) -> None:
@@ -356,7 +374,7 @@ class Connection:
             self.last_failure = said.reason or "the hub said goodbye"
         elif isinstance(said, control.Error):
             log.warning("the hub at %s complains: %s", self.url, said.text)
-        elif (hear := self.heard.get(type(said))) is not None:
+        if (hear := self.heard.get(type(said))) is not None:
             hear(said)
 
     def writable(self) -> None:

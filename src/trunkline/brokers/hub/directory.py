@@ -2,7 +2,8 @@
 
 Everything works without a hub, too: what would register says False and what would find says None, after `connect_s` at
 the most and with one warning until there is a hub again. What was registered is registered again by itself, when the
-hub comes, or comes back; channels and schemas are made again if it is another run of the hub, which knows nothing.
+hub comes, or comes back; channels and schemas are made again if it is another run of the hub, which
+may know nothing.
 """
 
 from __future__ import annotations

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import base64
 import logging
-from collections import OrderedDict
-from typing import Any
-
-from msgspec.structs import replace
+from typing import TYPE_CHECKING, Any
 
 from trunkline import columns
 from trunkline.brokers.hub.connection import Connection, State
 from trunkline.brokers.hub.places import Places
 from trunkline.brokers.hub.refusals import of_subscription
 from trunkline.brokers.hub.reporter import Reporter
-from trunkline.delivery.deadletters import DeadLetter
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox, Overflow
-from trunkline.delivery.ledger import QuietLedger
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.route import Take
 from trunkline.errors import HubRefused, InvalidPayload, Refused
@@ -27,14 +21,14 @@ from trunkline.message import Message
 from trunkline.wire import control
 from trunkline.wire.frames import DeliverHead
 
+if TYPE_CHECKING:
+    from trunkline.brokers.hub.letters import HubLetters
+
 log = logging.getLogger("trunkline.link")
 
 ENDLESS = -1
-RETURNED = "returned"
 CHECK_S = 0.02
 """While an inbox is full, so often somebody looks whether there is room."""
-RECENT = 10_000
-"""So many numbers that were acknowledged are remembered: after a reconnection they may come again."""
 
 
 class Feed(abc.ABC):
@@ -133,7 +127,7 @@ class TapFeed(Feed):
         )
 
     def take(self, head: DeliverHead, body: memoryview) -> None:
-        for message in _read(head, body, self.connection)[0]:
+        for message in read(head, body, self.connection)[0]:
             for sink in self._take(message) or ():
                 try:
                     sink.offer(message)
@@ -154,6 +148,8 @@ class InboxFeed(Feed):
         self._check: asyncio.TimerHandle | None = None
         self._places = Places()
         self._reporter: Reporter | None = None
+        self.letters: HubLetters | None = None
+        """Who knows of its dead letters at the hub."""
         inbox.dry = self.top_up
 
     def open(self) -> None:
@@ -179,13 +175,29 @@ class InboxFeed(Feed):
     def subscribed(self, said: control.Subscribed) -> None:
         if said.kept and self.inbox.ledger is None:
             self.inbox.ledger = self._reporter = Reporter(self.connection, self.number)
+            if self.letters is not None:
+                self._reporter.handled = self.letters.handled
+
+    def replayed(self, seq: int) -> None:
+        """A dead letter of this subscription is in its inbox again."""
+        if self._reporter is not None:
+            self._reporter.replayed.add(seq)
+
+    def has_again(self, seq: int) -> bool:
+        """Whether a dead letter was replayed here, and has no other fate yet."""
+        return self._reporter is not None and seq in self._reporter.replayed
+
+    def report(self) -> None:
+        """Tell the hub at once what there is to tell."""
+        if self._reporter is not None:
+            self._reporter.report()
 
     def take(self, head: DeliverHead, body: memoryview) -> None:
         if self.closed:
             return
         if missing := self._places.passed(head.origin, head.topic, head.priority, head.position, head.count):
             self._miss(missing, head.topic)
-        messages, plain = _read(head, body, self.connection)
+        messages, plain = read(head, body, self.connection)
         self._outstanding -= head.count
         if messages:
             self.fill(messages, plain)
@@ -244,136 +256,13 @@ class InboxFeed(Feed):
                 inbox.record.row(seq, Fate.DROPPED, said.reason, now_ns)
 
     def close(self) -> None:
-        if self._reporter is not None:
-            self._reporter.report()
+        self.report()
         super().close()
         if self._check is not None:
             self._check.cancel()
 
 
-class MemberFeed(InboxFeed, QuietLedger):
-    """A member of a group, or a durable subscription: the hub is told what became of each message.
-
-    It is the ledger of its inbox. What it leaves without a word, the hub gives to others.
-    """
-
-    def __init__(self, connection: Connection, number: int, inbox: Inbox, delivery: Delivery) -> None:
-        super().__init__(connection, number, inbox, delivery)
-        inbox.ledger = self
-        inbox.back = lambda message, story: None
-        self._done: list[int] = []
-        self._recent: OrderedDict[int, None] = OrderedDict()
-        self._kept: set[int] = set()
-        """What was here when the connection was made, and has not come again."""
-        self._scheduled = False
-        self._hub = ""
-
-    def take(self, head: DeliverHead, body: memoryview) -> None:
-        messages, plain = _read(head, body, self.connection)
-        if not messages:
-            for seq in head.seqs or range(head.first, head.first + head.count):
-                self._nack(seq, Fate.DROPPED, "it could not be read")
-        self._outstanding -= head.count
-        fresh = [message for message in messages if not self._is_known(message)]
-        if self.inbox.closed:
-            for message in fresh:
-                self._say_nack(message.seq, RETURNED, "its subscriber takes in no more")
-        elif fresh:
-            self.fill(fresh, plain)
-        self.top_up()
-
-    def stop(self) -> None:
-        """It takes in nothing new."""
-        self.connection.say(control.Stop(subscription=self.number))
-
-    def _is_known(self, message: Message) -> bool:
-        """Whether it came before, on an earlier connection: acknowledged, or still here."""
-        if message.seq in self._recent:
-            self._ack(message.seq)
-            return True
-        if message.seq in self._kept:
-            self._kept.remove(message.seq)
-            return True
-        return False
-
-    def open(self) -> None:
-        welcome = self.connection.welcome
-        if welcome is not None and welcome.hub != self._hub:
-            if self._hub and not self._delivery.durable:
-                # Another run of the hub numbers from the beginning.
-                self._recent.clear()
-            self._hub = welcome.hub
-        self._kept = {message.seq for message in self.inbox.unfinished()}
-        super().open()
-
-    # The ledger
-
-    def delivered(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
-        for seq in range(first, last + 1):
-            self._ack(seq)
-
-    def delivered_one(self, inbox: Inbox, message: Message, at_ns: int) -> None:
-        self._ack(message.seq)
-
-    def settled(self, inbox: Inbox, message: Message, fate: Fate, reason: str, at_ns: int) -> None:
-        if fate is not Fate.DEAD:
-            self._nack(message.seq, fate, reason)
-
-    def died(self, letter: DeadLetter, inbox: Inbox | None) -> None:
-        self._send_acks()
-        # The hub has the message itself: its payload need not travel back, and might be too large to.
-        letter = replace(letter, message=replace(letter.message, payload=b""))
-        self.connection.say(
-            control.Nack(
-                subscription=self.number,
-                seq=letter.message.seq,
-                fate=Fate.DEAD.value,
-                reason=letter.reason,
-                letter=base64.b64encode(letter.to_bytes()).decode(),
-            )
-        )
-
-    # What the hub is told
-
-    def _ack(self, seq: int) -> None:
-        self._done.append(seq)
-        self._recent[seq] = None
-        if len(self._recent) > RECENT:
-            self._recent.popitem(last=False)
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._send_acks)
-
-    def _nack(self, seq: int, fate: Fate, reason: str) -> None:
-        self._say_nack(seq, fate.value, reason)
-
-    def _say_nack(self, seq: int, fate: str, reason: str) -> None:
-        self._send_acks()
-        self.connection.say(control.Nack(subscription=self.number, seq=seq, fate=fate, reason=reason))
-
-    def _send_acks(self) -> None:
-        self._scheduled = False
-        if self._done and not self.closed:
-            done, self._done = self._done, []
-            self.connection.say(control.Ack(subscription=self.number, ranges=ranges(done)))
-
-    def close(self) -> None:
-        self._send_acks()
-        super().close()
-
-
-def ranges(numbers: list[int]) -> list[tuple[int, int]]:
-    """Numbers as ranges, both ends included."""
-    found: list[tuple[int, int]] = []
-    for number in sorted(numbers):
-        if found and number <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], number)
-        else:
-            found.append((number, number))
-    return found
-
-
-def _read(head: DeliverHead, body: memoryview, connection: Connection) -> tuple[list[Message], bool]:
+def read(head: DeliverHead, body: memoryview, connection: Connection) -> tuple[list[Message], bool]:
     """The messages of a frame, and whether all are plain; none if it holds something else, which is counted."""
     seqs = range(head.first, head.first + head.count) if head.seqs is None else head.seqs
     try:

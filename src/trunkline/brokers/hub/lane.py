@@ -124,3 +124,7 @@ class HubLane:
                 outbox.send_now(turn)
             return DONE
         return outbox.put_slowly(self, messages, alike=alike)
+
+    def put_alone(self, messages: Sequence[Message], *, again: bool) -> Awaitable[Failures]:
+        """In one piece, without others, and until the hub has it; `again` if it may have it already."""
+        return self._outbox.put_alone(self, messages, again=again)

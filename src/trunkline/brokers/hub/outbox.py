@@ -90,6 +90,7 @@ class Outbox:
         self.on_lost: list[Callable[[Sequence[Message], Refused], None]] = []
         connection.heard[control.TopicInfo] = self._learn
         connection.heard[control.Taken] = self._taken
+        connection.heard[control.Error] = self._complained
 
     # Putting in
 
@@ -147,6 +148,29 @@ class Outbox:
         turn.extend(messages, taken, alike=alike)
         if not lane.durable:
             self.send_now(turn)
+        return broken + await self._confirmed(lane, turn, taken)
+
+    async def put_alone(self, lane: HubLane, messages: Sequence[Message], *, again: bool) -> Failures:
+        """A batch that travels in one piece and without others. Returns when the hub has it, on plain topics, too.
+
+        The hub knows it by its first message: if the batch was sent before, `again` keeps it from being stored twice.
+        """
+        if lane.info is None:
+            await self._inform(lane)
+        self.weigh(messages)
+        broken: Failures = []
+        if lane.info is not None and lane.info.schema is not None:
+            messages, broken = await self._contracts.sift(lane.info, messages)
+            if not messages:
+                raise broken[0][1] if len(broken) == 1 else PartlyRefused(broken, len(broken))
+        await self._room(lane)
+        self.send_topic(lane.topic)
+        taken: asyncio.Future[Failures] = asyncio.get_running_loop().create_future()
+        turn = Turn(lane.topic)
+        turn.extend(messages, taken, alike=False)
+        lane.in_flight += len(messages)
+        self._send(lane, turn, again=again)
+        self._connection.flush()
         return broken + await self._confirmed(lane, turn, taken)
 
     def weigh(self, messages: Sequence[Message]) -> int:
@@ -248,7 +272,7 @@ class Outbox:
             # Where somebody waits, it was cut before.
             self._send(lane, turn)
 
-    def _send(self, lane: HubLane, turn: Turn) -> None:
+    def _send(self, lane: HubLane, turn: Turn, *, again: bool = False) -> None:
         messages = turn.messages
         first = messages[0]
         self._number += 1
@@ -259,13 +283,12 @@ class Outbox:
             first.priority,
             first.requires_ack,
             first.ttl_s,
-            False,
+            again,
             lane.published.get(first.priority, 0),
             lane.confirm or bool(turn.waiters or lane.line) or self.full or 2 * lane.in_flight >= self.window,
         )
         lane.published[first.priority] = head.position + head.count
-        times = [message.timestamp_ns for message in messages]
-        body = columns.encode(messages, times, plain=turn.plain, alike=turn.alike)
+        body = columns.pack_batch(messages, plain=turn.plain, alike=turn.alike)
         sent = Sent(self._number, lane, turn, frames.publish(head, body))
         self._bytes += sent.bytes
         self.full = self._bytes >= self.window_bytes
@@ -331,6 +354,13 @@ class Outbox:
                 # Its publisher did not wait: it is told afterwards.
                 assert isinstance(error, Refused)
                 self._lose([message], error)
+
+    def _complained(self, error: control.Error) -> None:
+        """The hub could not take a batch at all: nobody has seen it, and nothing more will be said of it."""
+        sent = self._sent.pop(error.batch, None)
+        if sent is not None:
+            self._count_out(sent)
+            self._fail(sent.turn, lambda: refusal(error.code, f"the hub did not take it: {error.text}", error.details))
 
     def _count_out(self, sent: Sent) -> None:
         sent.lane.in_flight -= sent.size

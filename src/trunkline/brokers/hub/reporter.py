@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from trunkline.brokers.hub.connection import Connection
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 REPORT_S = 0.02
 """Fates wait so long for others to travel with."""
 MAX_ROWS = 1000
+ENDS = frozenset({Fate.DELIVERED, Fate.FILTERED, Fate.EXPIRED})
+"""Fates after which a dead letter that was replayed is none any more. One that is dropped stays one."""
 
 
 class Reporter(QuietLedger):
@@ -29,10 +32,17 @@ class Reporter(QuietLedger):
         self._subscription = subscription
         self._rows: list[control.FateRow] = []
         self._letters: list[str] = []
+        self.replayed: set[int] = set()
+        """Dead letters that are in the inbox again."""
+        self.handled: Callable[[Inbox, int], None] = lambda inbox, seq: None
+        """Told when one of those has its fate."""
         self._first = self._last = self._count = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def delivered(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
+        if self.replayed:
+            for seq in [seq for seq in self.replayed if first <= seq <= last]:
+                self._end_replay(inbox, seq, Fate.DELIVERED)
         if self._count and first == self._last + 1:
             self._last = last
             self._count += count
@@ -47,7 +57,14 @@ class Reporter(QuietLedger):
     def settled(self, inbox: Inbox, message: Message, fate: Fate, reason: str, at_ns: int) -> None:
         self._end_run()
         self._rows.append(control.FateRow(fate=fate.value, first=message.seq, last=message.seq, count=1, reason=reason))
+        self._end_replay(inbox, message.seq, fate)
         self._schedule()
+
+    def _end_replay(self, inbox: Inbox, seq: int, fate: Fate) -> None:
+        if seq in self.replayed:
+            self.replayed.remove(seq)
+            if fate in ENDS:
+                self.handled(inbox, seq)
 
     def died(self, letter: DeadLetter, inbox: Inbox | None) -> None:
         self._letters.append(base64.b64encode(letter.to_bytes()).decode())

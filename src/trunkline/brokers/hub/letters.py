@@ -1,0 +1,306 @@
+"""Dead letters that the hub keeps, as a client uses them: looked through, replayed, thrown away.
+
+What died at a member of a group or a durable subscription, the hub gives back itself, to whoever of them is there. What
+died at a plain subscription goes back into its inbox here, and the hub's letter goes when that has another fate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from trunkline.brokers.broker import Feature
+from trunkline.brokers.hub.connection import Connection
+from trunkline.brokers.hub.feed import InboxFeed
+from trunkline.brokers.hub.member import MemberFeed
+from trunkline.delivery.deadletters import Cause, DeadLetter
+from trunkline.delivery.inbox import Inbox
+from trunkline.delivery.ledger import QuietLedger
+from trunkline.delivery.roster import Roster
+from trunkline.errors import HubError, HubRefused, HubUnavailable, InvalidPayload
+from trunkline.message import Message
+from trunkline.topic import EVERYTHING
+from trunkline.wire import control
+from trunkline.wire.control import LETTERS_KEPT
+
+log = logging.getLogger("trunkline.link")
+
+T = TypeVar("T")
+Key = tuple[str, int]
+
+TELL_S = 0.02
+"""What is to be told of dead letters waits so long for more to travel with."""
+TOGETHER = 500
+UNKNOWN = ("unknown", "unknown_type")
+
+
+class KeptLetter(msgspec.Struct, frozen=True):
+    """A dead letter at the hub."""
+
+    letter: DeadLetter
+    whole: bool
+    """Whether its payload, its traceback and its attempts are there."""
+    returns: bool
+    """Whether the hub gives it back to its subscriber; if not, that is up to the process of the subscriber."""
+
+    @property
+    def key(self) -> Key:
+        return self.letter.subscriber, self.letter.message.seq
+
+
+class HubLetters(QuietLedger):
+    """One for a broker. It is the ledger of the dead letters here: what is replayed or removed, the hub is told."""
+
+    def __init__(self, connection: Connection, roster: Roster, feeds: Mapping[str, InboxFeed]) -> None:
+        self._connection = connection
+        self._roster = roster
+        self._feeds = feeds
+        self._elsewhere: set[str] = set()
+        """Subscribers in other processes, to whom the hub gives letters back."""
+        self._again: list[control.LetterAgain] = []
+        self._gone: list[Key] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._telling = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._seen: Container[Key] | None = None
+        self._place: str | None = ""
+        """Where the recall of what `_seen` lacks has come; None: to the end."""
+        self._warned = False
+        roster.dead_letters.ledger = self
+        connection.users.append(self)
+
+    # Looking
+
+    async def find(
+        self,
+        *,
+        subscriber: str | None = None,
+        topic: str = EVERYTHING,
+        cause: Cause | None = None,
+        message_id: str | None = None,
+        limit: int | None = None,
+        brief: bool = False,
+    ) -> list[KeptLetter]:
+        """Dead letters in the hub's journal, oldest first, as far as this client may subscribe to their topics.
+
+        `brief` leaves payloads and tracebacks out. A hub without a journal has none. Raises HubUnavailable.
+        """
+        await self.tell()
+        found: list[KeptLetter] = []
+        after: str | None = ""
+        while after is not None and (limit is None or len(found) < limit):
+            wanted = control.Letters(
+                id=0,
+                subscriber=subscriber,
+                topic=topic,
+                cause=None if cause is None else cause.value,
+                message_id=message_id,
+                brief=brief,
+                limit=1000 if limit is None else min(1000, limit - len(found)),
+                after=after,
+            )
+            page, after = await self._page(wanted)
+            found += page
+        return found
+
+    async def recall(self, seen: Container[Key]) -> list[DeadLetter]:
+        """Some that are not among those seen, ready to be replayed; none: there are no more."""
+        await self.tell()
+        if seen is not self._seen:
+            self._begin(seen)
+        while self._place is not None:
+            page, self._place = await self._page(control.Letters(id=0, after=self._place))
+            if letters := [kept.letter for kept in page if kept.key not in seen and self._can_replay(kept)]:
+                return letters
+        self._seen = None
+        return []
+
+    def _begin(self, seen: Container[Key]) -> None:
+        # Through a whole replay it is the same set, which grows: without a place each page would cost all before it.
+        self._seen, self._place = seen, ""
+        for name in self._elsewhere:
+            self._roster.receivers.pop(name, None)
+        self._elsewhere.clear()
+
+    def _can_replay(self, kept: KeptLetter) -> bool:
+        name, seq = kept.key
+        if kept.returns:
+            if name not in self._roster.receivers:
+                self._roster.receivers[name] = _leave_to_the_hub
+                self._elsewhere.add(name)
+            return True
+        if not kept.whole:
+            log.warning("the dead letter %s of %s is too large to be replayed here", kept.letter.message.id, name)
+            return False
+        feed = self._feeds.get(name)
+        return feed is None or not feed.has_again(seq)
+
+    async def keeps(self) -> bool:
+        """Whether the hub has a journal, and tells of the dead letters in it. Raises HubUnavailable."""
+        welcome = await self._connection.ready()
+        if LETTERS_KEPT in welcome.features:
+            return True
+        if Feature.DURABLE.value in welcome.features:
+            self._warn_of_old_hub()
+        return False
+
+    def _warn_of_old_hub(self) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "the hub at %s keeps dead letters and cannot tell of them: run it with a later Trunkline",
+                self._connection.url,
+            )
+
+    async def _page(self, wanted: control.Letters) -> tuple[list[KeptLetter], str | None]:
+        """A page, and where the next one begins; None if this was the last."""
+        if not await self.keeps():
+            return [], None
+        max_bytes = self._connection.settings.max_frame_bytes
+        try:
+            answer = await self._connection.ask(lambda asked: replace(wanted, id=asked, max_bytes=max_bytes))
+        except HubRefused as error:
+            if error.code not in UNKNOWN:
+                raise
+            self._warn_of_old_hub()
+            return [], None
+        assert isinstance(answer, control.LettersAnswer)
+        return [kept for each in answer.letters if (kept := _read(each)) is not None], answer.more or None
+
+    # Replaying
+
+    async def replay(self, letters: Iterable[DeadLetter]) -> list[control.LetterFailure]:
+        """Have the hub give them back to who failed; says which stay, and why. Raises HubUnavailable."""
+        again = [control.LetterAgain(subscriber=each.subscriber, seq=each.message.seq) for each in letters]
+        return await self._replay(again)
+
+    async def _replay(self, again: Sequence[control.LetterAgain]) -> list[control.LetterFailure]:
+        failures: list[control.LetterFailure] = []
+        for part in _parts(again):
+            failures += await self._ask(partial(control.LetterReplay, letters=part))
+        return failures
+
+    async def _ask(self, make: Callable[..., control.Ask]) -> list[control.LetterFailure]:
+        answer = await self._connection.ask(lambda asked: make(id=asked))
+        assert isinstance(answer, control.LettersDone)
+        return answer.failures
+
+    def returns(self, role: str) -> None:
+        """The hub gives letters back to this one, a subscriber here."""
+        self._roster.receivers[role] = _leave_to_the_hub
+        self._elsewhere.discard(role)
+
+    def left(self, feed: InboxFeed) -> None:
+        """A durable subscription has its letters waiting for it; nobody else that left takes any."""
+        if isinstance(feed, MemberFeed) and not feed.durable:
+            self._roster.receivers.pop(feed.inbox.role, None)
+
+    # The ledger of the dead letters here
+
+    def revived(self, letter: DeadLetter, message: Message) -> None:
+        name, seq = letter.subscriber, letter.message.seq
+        if name in self._roster.receivers:
+            changed = message != replace(letter.message, attempts=0)
+            data = base64.b64encode(msgspec.msgpack.encode(message)).decode() if changed else None
+            self._again.append(control.LetterAgain(subscriber=name, seq=seq, message=data))
+            self._schedule()
+        elif (feed := self._feeds.get(name)) is not None:
+            feed.replayed(seq)
+
+    def removed(self, letter: DeadLetter) -> None:
+        self._remove((letter.subscriber, letter.message.seq))
+
+    def handled(self, inbox: Inbox, seq: int) -> None:
+        """One that was replayed here has its fate."""
+        self._remove((inbox.name, seq))
+
+    def _remove(self, key: Key) -> None:
+        welcome = self._connection.welcome
+        if welcome is not None and LETTERS_KEPT in welcome.features:
+            self._gone.append(key)
+            self._schedule()
+
+    # What the hub is told
+
+    def live(self, welcome: control.Welcome) -> None:
+        if self._again or self._gone:
+            self._schedule()
+
+    def lost(self) -> None:
+        return
+
+    def _schedule(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TELL_S, self._tell_soon)
+
+    def _tell_soon(self) -> None:
+        self._timer = None
+        if self._connection.live:
+            task = asyncio.ensure_future(self._tell_later())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _tell_later(self) -> None:
+        try:
+            await self.tell()
+        except HubError as error:
+            log.warning("the hub does not know yet which dead letters were replayed or removed: %s", error)
+
+    async def tell(self) -> None:
+        """Return when the hub knows what was replayed and removed here so far; raises HubUnavailable."""
+        for feed in self._feeds.values():
+            feed.report()
+        async with self._telling:
+            while self._again or self._gone:
+                again, self._again = self._again, []
+                gone, self._gone = self._gone, []
+                try:
+                    failures = await self._replay(again)
+                    for part in _slices(gone):
+                        await self._ask(partial(control.LetterRemove, letters=part))
+                except HubUnavailable:
+                    # With the next connection: what the hub has done already it does not find any more.
+                    self._again[:0], self._gone[:0] = again, gone
+                    raise
+                for failure in failures:
+                    log.error("a dead letter of %s was not replayed: %s", failure.subscriber, failure.text)
+
+    async def aclose(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._connection.live:
+            await self._tell_later()
+        if self._tasks:
+            await asyncio.gather(*self._tasks)
+        self._connection.users.remove(self)
+
+
+def _leave_to_the_hub(message: Message) -> None:
+    """It takes the letter out of its journal, and brings the message: `revived` tells it to."""
+
+
+def _read(told: control.Letter) -> KeptLetter | None:
+    try:
+        letter = DeadLetter.from_bytes(base64.b64decode(told.letter, validate=True))
+    except (binascii.Error, InvalidPayload) as error:
+        log.error("a dead letter of the hub cannot be read, and is left out: %s", error)
+        return None
+    return KeptLetter(letter, told.whole, told.returns)
+
+
+def _slices(values: Sequence[T]) -> Iterable[list[T]]:
+    return (list(values[at : at + TOGETHER]) for at in range(0, len(values), TOGETHER))
+
+
+def _parts(again: Sequence[control.LetterAgain]) -> Iterable[list[control.LetterAgain]]:
+    """What fits into one frame: those that were changed carry a message, and travel alone."""
+    yield from _slices([each for each in again if each.message is None])
+    yield from ([each] for each in again if each.message is not None)

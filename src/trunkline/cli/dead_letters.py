@@ -1,0 +1,182 @@
+"""`trunkline dead-letters`: what could not be handled at a hub with a journal; shown, and given back to who failed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from trunkline.brokers.hub.broker import HubBroker
+from trunkline.brokers.hub.letters import HubLetters, KeptLetter
+from trunkline.brokers.hub.settings import LinkSettings
+from trunkline.cli import show
+from trunkline.cli.options import AsJson, Hub, hub_at
+from trunkline.connect import connect
+from trunkline.delivery.deadletters import Cause, DeadLetter
+from trunkline.hub.serve import run
+from trunkline.topic import EVERYTHING, validate_pattern
+from trunkline.wire.control import LetterFailure
+
+app = typer.Typer(help="The dead letters that a hub keeps in its journal.", no_args_is_help=True)
+
+T = TypeVar("T")
+Subscriber = Annotated[str | None, typer.Option(help="Only those of this subscriber.")]
+Topic = Annotated[str, typer.Option(help="Only those on topics that match.", metavar="PATTERN")]
+WhyDead = Annotated[Cause | None, typer.Option(help="Only those with this cause.")]
+
+
+def ask(hub: str, question: Callable[[HubLetters], Awaitable[T]]) -> T:
+    """The answer to a question; raises HubUnavailable if there is no hub. Says if this one keeps no letters."""
+    url = hub_at(hub)
+
+    async def work() -> T:
+        async with connect(url, name="trunkline", link=LinkSettings(connect_s=2.0)) as bus:
+            broker = bus.broker
+            assert isinstance(broker, HubBroker)
+            if not await broker.letters.keeps():
+                show.tell("this hub keeps no dead letters: start it with a journal, trunkline up --journal DIRECTORY")
+            return await question(broker.letters)
+
+    return run(work())
+
+
+@app.command("list")
+def list_letters(
+    subscriber: Subscriber = None,
+    topic: Topic = EVERYTHING,
+    cause: WhyDead = None,
+    limit: Annotated[int, typer.Option(help="At most so many, the oldest first.", min=1)] = 100,
+    hub: Hub = "",
+    json: AsJson = False,
+) -> None:
+    """Which dead letters there are, oldest first, on topics you may subscribe to."""
+    validate_pattern(topic)
+    found = ask(
+        hub,
+        # One more than is shown tells whether there are more.
+        lambda letters: letters.find(subscriber=subscriber, topic=topic, cause=cause, limit=limit + 1, brief=True),
+    )
+    if json:
+        for each in found[:limit]:
+            show.json(_told(each))
+    else:
+        _table([each.letter for each in found[:limit]])
+    if len(found) > limit:
+        show.tell(f"there are more than these {limit:,}: see them with a larger --limit, or choose")
+
+
+@app.command("show")
+def show_letter(
+    message_id: Annotated[str, typer.Argument(help="The id of the message.", metavar="ID")],
+    hub: Hub = "",
+    json: AsJson = False,
+) -> None:
+    """All of a dead letter: what failed, when, how often, and the traceback. One for each subscriber that failed."""
+    found = ask(hub, lambda letters: letters.find(message_id=message_id))
+    if not found:
+        show.tell(f"there is no dead letter {message_id}: trunkline dead-letters list has those there are")
+        raise typer.Exit(1)
+    for each in found:
+        if json:
+            show.json(_told(each) | _rest(each))
+        else:
+            _print(each)
+
+
+@app.command()
+def replay(
+    message_id: Annotated[str | None, typer.Argument(help="Only this message.", metavar="[ID]")] = None,
+    subscriber: Subscriber = None,
+    topic: Topic = EVERYTHING,
+    cause: WhyDead = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be replayed.")] = False,
+    hub: Hub = "",
+    json: AsJson = False,
+) -> None:
+    """Give dead letters back to those who failed: durable subscriptions, and members of groups that are there.
+
+    A durable subscription that is not there gets its own when it comes. What died at a plain subscriber can only be
+    replayed in its process, by bus.replay_dead(). Ends with 1 if one of them stays.
+    """
+    validate_pattern(topic)
+
+    async def work(letters: HubLetters) -> tuple[list[KeptLetter], list[LetterFailure]]:
+        chosen = await letters.find(message_id=message_id, subscriber=subscriber, topic=topic, cause=cause, brief=True)
+        return chosen, [] if dry_run else await letters.replay([each.letter for each in chosen])
+
+    chosen, failures = ask(hub, work)
+    if json:
+        show.json({"dry_run": dry_run, "letters": [_told(each) for each in chosen], "failures": failures})
+    else:
+        _tell_replayed(chosen, failures, dry_run)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _tell_replayed(chosen: Sequence[KeptLetter], failures: Sequence[LetterFailure], dry_run: bool) -> None:
+    _table([each.letter for each in chosen])
+    for failure in failures:
+        show.tell(f"number {failure.seq} stays: {show.plain(failure.text)}")
+    count = sum(each.returns for each in chosen) if dry_run else len(chosen) - len(failures)
+    if dry_run and chosen:
+        show.say(f"{show.count(count, 'dead letter')} would go back")
+    elif chosen:
+        show.say(show.count(count, "dead letter goes back", "dead letters go back"))
+
+
+# How they are shown
+
+
+def _table(letters: Sequence[DeadLetter]) -> None:
+    show.table(
+        "Dead letters",
+        ["died", "subscriber", "cause", "topic", "id", "reason"],
+        [
+            [show.time_of(each.at_ns), each.subscriber, each.cause, each.message.topic, each.message.id, each.reason]
+            for each in letters
+        ],
+    )
+    if not letters:
+        show.say("there are none")
+
+
+def _told(kept: KeptLetter) -> dict[str, Any]:
+    letter, message = kept.letter, kept.letter.message
+    return {
+        "id": message.id,
+        "seq": message.seq,
+        "topic": message.topic,
+        "subscriber": letter.subscriber,
+        "cause": letter.cause.value,
+        "reason": letter.reason,
+        "died": show.time_of(letter.at_ns),
+        "attempts": message.attempts,
+        "returns": kept.returns,
+    }
+
+
+def _rest(kept: KeptLetter) -> dict[str, Any]:
+    letter = kept.letter
+    return {
+        "error_type": letter.error_type,
+        "traceback": letter.traceback,
+        "history": [
+            {"attempt": each.number, "time": show.time_of(each.at_ns), "error": each.error} for each in letter.attempts
+        ],
+        "whole": kept.whole,
+        "message": show.record(letter.message),
+    }
+
+
+def _print(kept: KeptLetter) -> None:
+    letter = kept.letter
+    show.say((show.plain(letter.subscriber), "bold"), f" gave up on {letter.message.id} on {letter.message.topic}")
+    show.say(show.line(letter.message) if kept.whole else "the message is too large to be shown")
+    show.say(f"{show.time_of(letter.at_ns)}  {letter.cause}: {show.plain(letter.reason)}")
+    for each in letter.attempts:
+        show.say(f"  attempt {each.number}  {show.time_of(each.at_ns)}  {show.plain(each.error)}")
+    for line in letter.traceback.splitlines():
+        show.say(f"  {show.plain(line)}")
+    show.say("the hub gives it back" if kept.returns else "the hub has nobody to give it back to")
+    show.say()

@@ -1,0 +1,108 @@
+"""What a hub with a journal keeps over its restart: the channels that were created, and the schemas, in one file.
+
+It is written as a whole, before whoever asked for a change is answered. With 10,000 channels that takes 15 ms, with as
+many schemas of 650 bytes besides 50 ms: creating is rare, and the hub does nothing else meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import zlib
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from trunkline.errors import JournalUnusable, ProtocolError
+from trunkline.hub.channel import KeptChannel
+from trunkline.hub.schemas import KeptSchema
+
+log = logging.getLogger("trunkline.hub")
+
+FILE: Final = "registry.json"
+LAYOUT: Final = 1
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    channels: list[KeptChannel] = []
+    schemas: list[KeptSchema] = []
+
+
+class _Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """What every layout has: the others may have nothing else in common."""
+
+    layout: int
+
+
+class _File(_Layout, frozen=True, kw_only=True):
+    checksum: int
+    """Of `kept`, as it is written (CRC-32)."""
+    kept: msgspec.Raw
+
+
+class Keeping:
+    """The file, in the directory of a journal that is this process's own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._path = directory / FILE
+
+    def read(self) -> Kept:
+        """What was written last; nothing, if it was never. Raises JournalUnusable if that cannot be told."""
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return Kept()
+        except OSError as error:
+            raise self.unusable(f"cannot be read ({error.strerror})", "make it readable") from error
+        try:
+            layout = msgspec.json.decode(data, type=_Layout).layout
+            if layout > LAYOUT:
+                raise self.unusable(f"has layout {layout}, of a newer Trunkline", "start the hub with that one")
+            file = msgspec.json.decode(data, type=_File)
+            if zlib.crc32(file.kept) != file.checksum:
+                raise self.damaged("its checksum does not fit")
+            return msgspec.json.decode(file.kept, type=Kept)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise self.damaged(str(error)) from error
+
+    def write(self, kept: Kept) -> None:
+        """Return when it is on disk. Raises ProtocolError if that cannot be said."""
+        data = msgspec.json.encode(kept)
+        file = _File(layout=LAYOUT, checksum=zlib.crc32(data), kept=msgspec.Raw(data))
+        draft = self._path.with_name(f".{FILE}.draft")
+        try:
+            with draft.open("wb") as out:
+                out.write(msgspec.json.encode(file))
+                out.flush()
+                os.fsync(out.fileno())
+            draft.replace(self._path)
+            _sync(self._directory)
+        except OSError as error:
+            log.error("%s cannot be written: %s", self._path, error.strerror)
+            with contextlib.suppress(OSError):
+                # On a full disk, what is left of it would be in the way.
+                draft.unlink(missing_ok=True)
+            raise ProtocolError("not_kept", f"the hub cannot write it to its disk: {error.strerror}") from error
+
+    def damaged(self, why: str) -> JournalUnusable:
+        return self.unusable(
+            f"is damaged ({why})",
+            "put a copy of it back, or move it away and have channels and schemas made again by those who made them",
+        )
+
+    def unusable(self, what: str, step: str) -> JournalUnusable:
+        return JournalUnusable(
+            str(self._directory), f"{self._path}, in which the hub keeps its channels and schemas, {what}: {step}"
+        )
+
+
+def _sync(directory: Path) -> None:
+    """A new name in it is on disk, too."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,174 @@
+"""What the hub answers to those who ask for dead letters: who may see which, and how large an answer is."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from trunkline.delivery.deadletters import Cause, DeadLetter
+from trunkline.errors import InvalidMessage, PayloadError, ProtocolError, TrunklineError
+from trunkline.hub.access import Action
+from trunkline.hub.letterbox import Change, Choice, Key, Letterbox, missing
+from trunkline.journal.ledger import decode_message
+from trunkline.message import Message
+from trunkline.topic import validate_pattern
+from trunkline.wire import control
+
+if TYPE_CHECKING:
+    from trunkline.hub.hub import Hub
+    from trunkline.hub.session import Session
+
+PAGE_BYTES = 1024 * 1024
+MIN_BYTES = 64 * 1024
+"""A client takes at least so much."""
+MAX_LETTERS = 1000
+MAX_ASKED = 100
+"""So many questions of one connection may wait."""
+MAX_TRACEBACK = 10_000
+ENVELOPE_BYTES = 1024
+"""What an answer is made of besides its letters, and more than that."""
+
+
+class LetterDesk:
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._box = Letterbox(hub.engine.broker)
+        self._asking: Counter[Session] = Counter()
+        self.handlers: dict[type[control.Control], Callable[[Session, Any], Awaitable[control.Control]]] = {
+            control.Letters: self._list,
+            control.LetterReplay: self._replay,
+            control.LetterRemove: self._remove,
+        }
+
+    @property
+    def keeps(self) -> bool:
+        return self._box.keeps
+
+    def _may(self, session: Session) -> Callable[[str], bool]:
+        return lambda topic: self._hub.access.may(session.identity, Action.SUBSCRIBE, topic)
+
+    @asynccontextmanager
+    async def _line(self, session: Session) -> AsyncIterator[None]:
+        """They are answered one after another: nobody may fill the line alone."""
+        if self._asking[session] >= MAX_ASKED:
+            raise ProtocolError("too_many", f"{MAX_ASKED} questions about dead letters wait for an answer already")
+        self._asking[session] += 1
+        try:
+            yield
+        finally:
+            self._asking[session] -= 1
+            if not self._asking[session]:
+                del self._asking[session]
+
+    # Looking
+
+    async def _list(self, session: Session, said: control.Letters) -> control.Control:
+        if said.limit < 1:
+            raise ProtocolError("malformed", "a page has room for one letter at least")
+        largest = self._hub.settings.max_frame_bytes
+        if said.max_bytes:
+            largest = min(largest, max(MIN_BYTES, said.max_bytes))
+        room = (largest - ENVELOPE_BYTES) * 3 // 4
+        choice = Choice(
+            topic=validate_pattern(said.topic),
+            subscriber=said.subscriber,
+            cause=None if said.cause is None else _cause(said.cause),
+            message_id=said.message_id,
+            limit=min(said.limit, MAX_LETTERS),
+            max_bytes=min(room // 2, PAGE_BYTES),
+            after=said.after,
+        )
+        async with self._line(session):
+            letters, more = await self._box.page(choice, self._may(session))
+            takers = await self._box.takers()
+        told = [_told(letter, letter.subscriber in takers, room, said.brief) for letter in letters]
+        return control.LettersAnswer(re=said.id, letters=told, more=more)
+
+    # Giving back, throwing away
+
+    async def _replay(self, session: Session, said: control.LetterReplay) -> control.Control:
+        asked = {(each.subscriber, each.seq): self._change(session, each) for each in said.letters}
+        _check(asked)
+        async with self._line(session):
+            failed = await self._box.replay(asked)
+        failures = [_failure(key, error) for key, error in failed.items()]
+        return control.LettersDone(re=said.id, done=len(asked) - len(failures), failures=failures)
+
+    def _change(self, session: Session, again: control.LetterAgain) -> Change:
+        """The message as it is to be handled; refuses what this client may not do."""
+
+        def change(letter: DeadLetter) -> Message:
+            if not self._may(session)(letter.message.topic):
+                # As if it were not there: what it is on is not for this client.
+                raise missing((again.subscriber, again.seq))
+            if again.message is None:
+                return letter.message
+            session.require(Action.PUBLISH, letter.message.topic)
+            message = _message(again.message)
+            if message.topic != letter.message.topic:
+                raise ProtocolError("malformed", "a dead letter stays on its topic: publish it on another one instead")
+            self._check_schema(message)
+            return replace(message, seq=letter.message.seq)
+
+        return change
+
+    def _check_schema(self, message: Message) -> None:
+        directory = self._hub.directory
+        channel = directory.registry.find(message.topic)
+        checker = None if channel is None else directory.schemas.checker(channel.schema_hash)
+        limit = self._hub.engine.broker.settings.max_message_bytes
+        if channel is not None and checker is not None and (problem := checker.broken(message, limit)) is not None:
+            raise ProtocolError("schema", f"it does not fit the channel {channel.name}: {': '.join(problem)}")
+
+    async def _remove(self, session: Session, said: control.LetterRemove) -> control.Control:
+        asked = dict.fromkeys(said.letters)
+        _check(asked)
+        async with self._line(session):
+            gone = await self._box.remove(asked, self._may(session))
+        failures = [_failure(key, missing(key)) for key in asked if key not in gone]
+        return control.LettersDone(re=said.id, done=len(gone), failures=failures)
+
+
+def _cause(text: str) -> Cause:
+    try:
+        return Cause(text)
+    except ValueError as error:
+        raise ProtocolError("malformed", f"no cause is called {text[:40]!r}: there are {', '.join(Cause)}") from error
+
+
+def _check(asked: Mapping[Key, object]) -> None:
+    if len(asked) > MAX_LETTERS:
+        raise ProtocolError("too_many", f"{len(asked)} dead letters at once: {MAX_LETTERS} will do")
+    if not all(0 < seq < 2**63 for _, seq in asked):
+        raise ProtocolError("malformed", "no message has such a number")
+
+
+def _failure(key: Key, error: TrunklineError) -> control.LetterFailure:
+    code, text = (error.code, error.text) if isinstance(error, ProtocolError) else ("refused", str(error))
+    return control.LetterFailure(subscriber=key[0], seq=key[1], code=code, text=text)
+
+
+def _message(data: str) -> Message:
+    try:
+        message = decode_message(base64.b64decode(data, validate=True))
+        message.check()
+    except (binascii.Error, ValueError, msgspec.DecodeError, PayloadError, InvalidMessage) as error:
+        raise ProtocolError("malformed", f"not a message: {error}") from error
+    return message
+
+
+def _told(letter: DeadLetter, returns: bool, room: int, brief: bool) -> control.Letter:
+    data = letter.to_bytes()
+    whole = not brief and len(data) <= room
+    if not whole:
+        bare = replace(letter.message, payload=b"")
+        traceback = "" if brief else letter.traceback[-MAX_TRACEBACK:]
+        data = replace(letter, message=bare, traceback=traceback, attempts=()).to_bytes()
+    return control.Letter(letter=base64.b64encode(data).decode(), whole=whole, returns=returns)

@@ -1,0 +1,67 @@
+"""Watchers: who is told when the subscriptions to a topic change. Pure.
+
+The other way round than a TopicTree, in which patterns are found by topic: here topics are found by pattern. It costs
+what matches, not what is watched; with 10,000 topics, asking each of them took 20 ms for every subscription.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class _Node(Generic[T]):
+    __slots__ = ("below", "topic", "watchers")
+
+    def __init__(self) -> None:
+        self.below: dict[str, _Node[T]] = {}
+        self.topic = ""
+        self.watchers: set[T] = set()
+
+
+class Watchers(Generic[T]):
+    def __init__(self) -> None:
+        self._root: _Node[T] = _Node()
+
+    def add(self, topic: str, watcher: T) -> None:
+        node = self._root
+        for token in topic.split("."):
+            node = node.below.setdefault(token, _Node())
+        node.topic = topic
+        node.watchers.add(watcher)
+
+    def discard(self, topic: str, watcher: T) -> None:
+        path = [self._root]
+        tokens = topic.split(".")
+        for token in tokens:
+            node = path[-1].below.get(token)
+            if node is None:
+                return
+            path.append(node)
+        path[-1].watchers.discard(watcher)
+        for above, token, node in zip(path[-2::-1], tokens[::-1], path[:0:-1], strict=True):
+            if node.watchers or node.below:
+                break
+            del above.below[token]
+
+    def matching(self, *patterns: str) -> dict[str, set[T]]:
+        """The topics that match any of the patterns, and who watches them."""
+        return {node.topic: node.watchers for pattern in patterns for node in self._walk(pattern) if node.watchers}
+
+    def _walk(self, pattern: str) -> Iterator[_Node[T]]:
+        nodes = [self._root]
+        for token in pattern.split("."):
+            if token == ">":
+                below = [each for node in nodes for each in node.below.values()]
+                while below:
+                    node = below.pop()
+                    yield node
+                    below.extend(node.below.values())
+                return
+            if token == "*":
+                nodes = [each for node in nodes for each in node.below.values()]
+            else:
+                nodes = [node.below[token] for node in nodes if token in node.below]
+        yield from nodes

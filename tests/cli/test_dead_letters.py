@@ -1,0 +1,141 @@
+"""`trunkline dead-letters`, as it is called in a shell: what failed at a hub is listed, shown and given back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trunkline as tl
+from tests.hub.up import Up, up
+
+PROGRAM = "import sys; from trunkline.cli import main; sys.exit(main())"
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Up]:
+    with up(tmp_path, durable=True) as running:
+        yield running
+
+
+def call(hub: Up, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", PROGRAM, "dead-letters", *words, "--hub", hub.address]
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+
+
+def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    assert "Traceback" not in done.stderr, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def let_die(hub: Up, **options: Any) -> list[str]:
+    """A subscriber fails at three orders, and leaves; the ids of the messages."""
+
+    async def life() -> list[str]:
+        async with tl.connect(hub.address, name="shop") as bus:
+
+            @bus.on("orders.*", name="billing", retry=tl.Retry(attempts=1), **options)
+            async def billing(number: int) -> None:
+                raise ValueError(f"card [declined] \x1b[31m{number}") if number else tl.Reject("never")
+
+            await bus.flush()
+            ids = [await bus.publish("orders.placed", number) for number in range(3)]
+            async with asyncio.timeout(DEADLINE_S):
+                await bus.quiet()
+            return ids
+
+    return asyncio.run(life())
+
+
+def handle(hub: Up, count: int) -> list[int]:
+    """The subscriber comes again, and handles so many."""
+
+    async def life() -> list[int]:
+        handled: list[int] = []
+        done = asyncio.Event()
+        async with tl.connect(hub.address, name="shop") as bus:
+
+            @bus.on("orders.*", name="billing", durable=True)
+            async def billing(number: int) -> None:
+                handled.append(number)
+                if len(handled) == count:
+                    done.set()
+
+            async with asyncio.timeout(DEADLINE_S):
+                await done.wait()
+                await bus.quiet()
+        return handled
+
+    return asyncio.run(life())
+
+
+def test_they_are_listed_and_chosen(hub: Up) -> None:
+    ids = let_die(hub, durable=True)
+    found = lines(call(hub, "list", "--json"))
+    assert [each["id"] for each in found] == ids
+    assert {(each["subscriber"], each["topic"], each["returns"]) for each in found} == {
+        ("billing", "orders.placed", True)
+    }
+    rejected = lines(call(hub, "list", "--cause", "rejected by the handler", "--json"))
+    assert [each["id"] for each in rejected] == ids[:1]
+    assert lines(call(hub, "list", "--subscriber", "nobody", "--json")) == []
+    assert lines(call(hub, "list", "--topic", "invoices.>", "--json")) == []
+    few = call(hub, "list", "--limit", "2")
+    assert few.returncode == 0
+    assert (ids[0] in few.stdout, ids[1] in few.stdout, ids[2] in few.stdout) == (True, True, False)
+    assert "larger --limit" in few.stderr
+    assert "\x1b" not in few.stdout
+    assert call(hub, "list", "--topic", "a..b").returncode == 2
+
+
+def test_one_is_shown_with_its_traceback(hub: Up) -> None:
+    ids = let_die(hub, durable=True)
+    shown = call(hub, "show", ids[1])
+    assert shown.returncode == 0
+    assert f"billing gave up on {ids[1]} on orders.placed" in shown.stdout
+    assert "raise ValueError" in shown.stdout
+    assert "\x1b" not in shown.stdout
+    (found,) = lines(call(hub, "show", ids[1], "--json"))
+    assert found["message"]["payload"] == 1
+    assert "ValueError: card [declined]" in found["traceback"]
+    assert [each["attempt"] for each in found["history"]] == [1]
+    missing = call(hub, "show", "nobody")
+    assert missing.returncode == 1
+    assert "trunkline dead-letters list" in missing.stderr
+
+
+def test_they_are_given_back_to_a_durable_subscription_that_is_away(hub: Up) -> None:
+    ids = let_die(hub, durable=True)
+    dry = call(hub, "replay", "--dry-run")
+    assert (dry.returncode, dry.stdout.splitlines()[-1]) == (0, "3 dead letters would go back")
+    (one,) = lines(call(hub, "replay", ids[2], "--json"))
+    assert [each["id"] for each in one["letters"]] == [ids[2]]
+    assert one["failures"] == []
+    hub.end()
+    hub.start()
+    done = call(hub, "replay")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 dead letters go back")
+    assert sorted(handle(hub, 3)) == [0, 1, 2]
+    assert call(hub, "list").stdout == "there are none\n"
+
+
+def test_what_only_its_own_process_can_take_back_stays(hub: Up) -> None:
+    ids = let_die(hub)
+    done = call(hub, "replay")
+    assert done.returncode == 1
+    assert "bus.replay_dead()" in done.stderr
+    assert [each["id"] for each in lines(call(hub, "list", "--json"))] == ids
+
+
+def test_a_hub_without_a_journal_says_so(tmp_path: Path) -> None:
+    with up(tmp_path) as hub:
+        done = call(hub, "list")
+        assert (done.returncode, done.stdout) == (0, "there are none\n")
+        assert "--journal" in done.stderr

@@ -1,0 +1,105 @@
+"""Who is told when subscriptions change: those whose topics match, found without asking the others."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import trunkline as tl
+from tests.hub.hubs import Place, connection_of
+from trunkline.hub.hub import Hub
+from trunkline.hub.watchers import Watchers
+from trunkline.testing import Simulation, world
+from trunkline.topic import matches
+from trunkline.wire import control
+
+tokens = st.sampled_from(["a", "b", "c"])
+topics = st.lists(tokens, min_size=1, max_size=4).map(".".join)
+patterns = st.builds(
+    lambda words, rest: ".".join([*words, *rest]),
+    st.lists(st.sampled_from(["a", "b", "c", "*"]), min_size=1, max_size=4),
+    st.sampled_from([[], [">"]]),
+) | st.just(">")
+
+
+@given(st.lists(st.tuples(st.booleans(), topics, st.integers(0, 2))), st.lists(patterns, min_size=1, max_size=3))
+def test_finds_what_matches_whatever_came_and_went(steps: list[tuple[bool, str, int]], wanted: list[str]) -> None:
+    watchers: Watchers[int] = Watchers()
+    known: dict[str, set[int]] = {}
+    for comes, topic, who in steps:
+        if comes:
+            watchers.add(topic, who)
+            known.setdefault(topic, set()).add(who)
+        else:
+            watchers.discard(topic, who)
+            known.get(topic, set()).discard(who)
+    expected = {
+        topic: there for topic, there in known.items() if there and any(matches(each, topic) for each in wanted)
+    }
+    assert watchers.matching(*wanted) == expected
+
+
+def test_nothing_is_left_of_who_is_gone() -> None:
+    watchers: Watchers[int] = Watchers()
+    for topic in ("a", "a.b", "a.b.c", "d"):
+        watchers.add(topic, 1)
+    for topic in ("a.b", "a", "d", "a.b.c", "a.b.x"):
+        watchers.discard(topic, 1)
+    assert watchers._root.below == {}
+
+
+@pytest.mark.parametrize("pattern", ["plant.line7.heat", "plant.line7.*", "plant.line7.>", "*.line7.heat", "other.x"])
+def test_a_subscription_costs_what_matches_not_what_is_watched(pattern: str) -> None:
+    """Counted in calls and lines: ten thousand topics cost what ten cost."""
+
+    def steps(many: int) -> int:
+        watchers: Watchers[int] = Watchers()
+        for number in range(many):
+            watchers.add(f"plant.line{number}.heat", 1)
+        counted = 0
+
+        def count(*_: object) -> object:
+            nonlocal counted
+            counted += 1
+            return count
+
+        before = sys.gettrace()
+        sys.settrace(count)  # type: ignore[arg-type]
+        try:
+            found = watchers.matching(pattern)
+        finally:
+            sys.settrace(before)
+        assert list(found) == ([] if pattern == "other.x" else ["plant.line7.heat"])
+        return counted
+
+    assert steps(10_000) == steps(10)
+
+
+async def test_publishers_hear_of_subscribers_and_only_where_they_publish(simulation: Simulation) -> None:
+    place = Place(world(simulation))
+    hub: Hub = await place.start()
+    asked: list[str] = []
+    info = hub.info
+
+    def counted(topic: str) -> control.TopicInfo:
+        asked.append(topic)
+        return info(topic)
+
+    async with place.bus("publisher") as publisher, place.bus("subscriber") as subscriber:
+        for number in range(50):
+            await publisher.publish(f"t.{number}", b"")
+        assert isinstance(publisher.broker, tl.HubBroker)
+        hub.info = counted  # type: ignore[method-assign]
+        for pattern, there in (("t.7", ["t.7"]), ("t.9.x", []), ("*.8", ["t.8"]), ("other.>", [])):
+            asked.clear()
+            async with subscriber.subscribe(pattern):
+                assert asked == there
+                await publisher.flush()
+                heard = [topic for topic, lane in publisher.broker.lanes.items() if lane.heard and topic[0] == "t"]
+                assert heard == there
+            await connection_of(subscriber).sync()
+            assert asked == 2 * there, "and again when it is gone"
+    await place.stop()
