@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check bench docs protocol format clean
+.PHONY: help demo test test-long check bench docs protocol tables format clean
 
 help: ## List what can be done
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | \
@@ -56,6 +56,9 @@ docs: $(VENV)/.test ## Check that every code block of README and docs runs
 
 protocol: $(VENV)/.core ## Write docs/protocol from the types that are the protocol
 	$(BIN)/python -m trunkline.wire.document docs/protocol
+
+tables: $(VENV)/.test ## Write docs/tables.md from the code that makes the tables
+	$(BIN)/python -m trunkline.spark.document docs/tables.md
 
 clean: ## Remove the environment and what tools left behind
 	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -25,6 +25,8 @@ from benchmarks import (
     request,
     routing,
     routing_new,
+    spark_sink,
+    spark_start,
     stats,
 )
 from benchmarks.harness import Case
@@ -47,6 +49,8 @@ _MODULES = (
     journal_arrow,
     journal_latency,
     journal_growth,
+    spark_sink,
+    spark_start,
 )
 CASES: dict[str, Case] = {module.CASE.name: module.CASE for module in _MODULES}
 

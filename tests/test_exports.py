@@ -14,12 +14,13 @@ PUBLIC = """
     CircuitOpen Closed Congested DeadLetter Delivery DuplicateName EncodeError Explanation Fate Feature Fields
     Handler HandlerTimeout History HookFailed HubBroker HubError HubRefused HubUnavailable InboxFull
     InvalidExpression InvalidMessage InvalidPayload InvalidPriority InvalidSettings InvalidTopic InvalidTtl
-    JournalDamaged JournalError JournalLocked JournalUnusable LinkSettings MemoryBroker Message MessageExpired
-    MessageTooLarge MessageType MissingCorrelationId MissingExtra Nacked NotAcknowledged NotAllowed NotConfirmed
-    NotHandled NotStored Orphan Orphans Outcome Overflow PartlyRefused PayloadError Pipeline Priority ProtocolError
-    RateLimited RecordingBroker Refused Reject Replayed RequestError RequestFailed RequestTimeout Retry Rule
-    SchemaBroken Settings Stats Stream StreamClosed StreamEmpty Subscription ThreadDoor TrunklineError Unfinished
-    UnknownHandler UnknownScheme Unsupported UsageError World connect connect_blocking endpoint
+    JavaMissing JournalDamaged JournalError JournalLocked JournalUnusable LinkSettings MemoryBroker Message
+    MessageExpired MessageTooLarge MessageType MissingCorrelationId MissingExtra Nacked NotAcknowledged NotAllowed
+    NotConfirmed NotHandled NotStored Orphan Orphans Outcome Overflow PartlyRefused PayloadError Pipeline
+    PipelineError Priority ProtocolError Qos RateLimited RecordingBroker Refused Reject Replayed RequestError
+    RequestFailed RequestTimeout Retry Rule SchemaBroken Settings Stats Stream StreamClosed StreamEmpty Subscription
+    ThreadDoor TrunklineError Unfinished UnknownHandler UnknownScheme Unsupported UsageError WarehouseLocked
+    WarehouseUnusable World connect connect_blocking endpoint
 """
 
 HOOKS = """

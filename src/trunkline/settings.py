@@ -16,8 +16,10 @@ from msgspec.structs import force_setattr
 from trunkline.codec import JSON, MSGPACK
 from trunkline.errors import InvalidSettings
 
-ELSEWHERE = frozenset(f"TRUNKLINE_{name}" for name in ("CONFIG", "HUB", "INSECURE", "KEYS", "RUNTIME"))
-"""Variables that are no settings of a bus: where its hub is, where keys and sockets are."""
+ELSEWHERE = frozenset(
+    f"TRUNKLINE_{name}" for name in ("CACHE", "CONFIG", "HUB", "INSECURE", "KEYS", "RUNTIME", "SPARK_MASTER")
+)
+"""Variables that are no settings of a bus: where its hub is, where keys, sockets and caches are, where Spark runs."""
 
 G = TypeVar("G", bound=msgspec.Struct)
 

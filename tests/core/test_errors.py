@@ -61,6 +61,10 @@ SAMPLES: list[TrunklineError] = [
     errors.JournalLocked("shop", 4711),
     errors.JournalUnusable("shop", "there is no journal here"),
     errors.JournalDamaged(11, 20, "orders.placed", "its checksum does not fit"),
+    errors.JavaMissing(17, [("11.0.2", "jdk-11")]),
+    errors.PipelineError("something"),
+    errors.WarehouseLocked("tables", 4711),
+    errors.WarehouseUnusable("tables", "there is no warehouse here"),
     errors.StreamEmpty("orders.>#1"),
     errors.Closed("something"),
     errors.BusClosed("bus"),
@@ -151,6 +155,8 @@ def test_a_message_begins_with_the_words_people_look_for(error: TrunklineError, 
         (errors.JournalLocked("shop", None), ["shop", "another process"]),
         (errors.JournalUnusable("shop", "there is no journal here"), ["shop", "there is no journal here"]),
         (errors.JournalDamaged(11, 20, "orders.placed", "broken"), ["11 to 20", "orders.placed", "broken"]),
+        (errors.WarehouseLocked("tables", 4711), ["tables", "the process 4711", "reading needs no turn"]),
+        (errors.WarehouseUnusable("tables", "no permission"), ["tables", "no permission"]),
         (errors.HookFailed("Compress", ValueError("bad level")), ["Compress", "ValueError: bad level"]),
         (errors.PartlyRefused([(MESSAGE, errors.InboxFull("b", 1))], 3), ["1 of 3", "the inbox of b is full"]),
         (errors.RequestFailed("r1", "KeyError", "'a1'"), ["KeyError: 'a1'"]),
@@ -216,6 +222,7 @@ def test_what_may_succeed_later_says_so() -> None:
         "NotStored",
         "HubUnavailable",
         "JournalLocked",
+        "WarehouseLocked",
     }
 
 

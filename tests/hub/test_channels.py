@@ -87,6 +87,16 @@ async def test_of_a_batch_what_fits_is_published(simulation: Simulation) -> None
             await bus.publish_many("readings.x", [BAD, BAD])
 
 
+async def test_a_part_of_a_large_batch_that_is_refused_whole_does_not_stop_the_others(simulation: Simulation) -> None:
+    async with channel(simulation) as (_, bus, messages):
+        large = "x" * 900_000
+        payloads = [Reading(large, 1), {"value": large}, {"value": large}, Reading(large, 2)]
+        with pytest.raises(PartlyRefused) as refusal:
+            await bus.publish_many("readings.x", payloads)
+        assert len(refusal.value.refused) == 2
+        assert [(await received(messages))["value"] for _ in range(2)] == [1, 2]
+
+
 async def pour(bus: tl.Bus, payloads: list[Any]) -> None:
     async with bus.pipeline() as pipe:
         for payload in payloads:

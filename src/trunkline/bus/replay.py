@@ -134,30 +134,44 @@ async def replay(
     per_s: float | None,
     dry_run: bool,
 ) -> Replayed:
+    with Reader(source) as reader:
+        # What is published while this reads is not replayed, or it would never end.
+        end = reader.last() if last is None else min(last, reader.last())
+        messages = reader.messages(pattern, first=first, last=end, since=since, until=until)
+        own = pattern.startswith("_")
+        return await replay_these(bus, messages, to=to, per_s=per_s, dry_run=dry_run, own=own)
+
+
+async def replay_these(
+    bus: Bus,
+    messages: Iterable[Message],
+    *,
+    to: str | None = None,
+    per_s: float | None = None,
+    dry_run: bool = False,
+    own: bool = False,
+) -> Replayed:
+    """Publish messages again, in their order; those of the bus itself, answers and notices, only if `own` says so."""
     ids: list[str] = []
     failed: list[Failure] = []
     pace = Pace(per_s)
     if to is not None:
         validate_topic(to)
-    with Reader(source) as reader:
-        # What is published while this reads is not replayed, or it would never end.
-        end = reader.last() if last is None else min(last, reader.last())
-        messages = reader.messages(pattern, first=first, last=end, since=since, until=until)
-        async for message in _in_thread(messages):
-            if not pattern.startswith("_") and message.topic.startswith(OWN):
-                # Answers and notices of then are for nobody now.
-                continue
-            ids.append(message.id)
-            if dry_run:
-                continue
-            await pace.step()
-            try:
-                await bus.post(_again(bus.reopened(message), to))
-            except Closed:
-                # Nothing after it would fare better.
-                raise
-            except TrunklineError as error:
-                failed.append(Failure(message.id, str(error)))
+    async for message in _in_thread(messages):
+        if not own and message.topic.startswith(OWN):
+            # Answers and notices of then are for nobody now.
+            continue
+        ids.append(message.id)
+        if dry_run:
+            continue
+        await pace.step()
+        try:
+            await bus.post(_again(bus.reopened(message), to))
+        except Closed:
+            # Nothing after it would fare better.
+            raise
+        except TrunklineError as error:
+            failed.append(Failure(message.id, str(error)))
     return Replayed(tuple(ids), tuple(failed), dry_run)
 
 

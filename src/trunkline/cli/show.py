@@ -131,6 +131,18 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
+@contextmanager
+def stages() -> Iterator[Callable[[str, int, int], None]]:
+    """As `progress`, for work whose parts have names; gives a function (what, done, of)."""
+    if not shows_progress():
+        yield lambda what, done, of: None
+        return
+    columns = (TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=note, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda what, done, of: bar.update(task, description=what, completed=done, total=of)
+
+
 def shows_progress() -> bool:
     return sys.stderr.isatty() and note.is_terminal
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from trunkline.errors import JournalLocked, JournalUnusable
@@ -19,13 +20,20 @@ PAUSE_S = 0.02
 
 
 class Lock:
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        name: str = FILE,
+        locked: Callable[[str, int | None], Exception] = JournalLocked,
+    ) -> None:
         self._directory = directory
+        self._name = name
+        self._locked = locked
         self._descriptor: int | None = None
 
     def take(self) -> None:
-        """Own the journal; raises JournalLocked with the owner's pid."""
-        path = self._directory / FILE
+        """Own the directory; raises JournalLocked, or what else was said, with the owner's pid."""
+        path = self._directory / self._name
         if fcntl is None:
             raise JournalUnusable(str(self._directory), "a journal needs the file locks of a POSIX system")
         try:
@@ -40,7 +48,7 @@ class Lock:
         else:
             owner = os.read(descriptor, 32).decode(errors="replace").strip()
             os.close(descriptor)
-            raise JournalLocked(str(self._directory), int(owner) if owner.isdigit() else None) from None
+            raise self._locked(str(self._directory), int(owner) if owner.isdigit() else None) from None
         try:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

@@ -30,6 +30,7 @@ from trunkline.errors import (
     NotConfirmed,
     PartlyRefused,
     Refused,
+    SchemaBroken,
 )
 from trunkline.message import Message
 from trunkline.settings import Settings
@@ -125,7 +126,14 @@ class Outbox:
         size = self.weigh(messages)
         if size > MAX_BODY_BYTES and len(messages) > 1:
             for start, end in _cuts(messages):
-                broken += await self.put_slowly(lane, messages[start:end], alike=alike)
+                part = messages[start:end]
+                try:
+                    broken += await self.put_slowly(lane, part, alike=alike)
+                except PartlyRefused as error:
+                    # All of this part: the others are not to suffer for it.
+                    broken += error.refused
+                except SchemaBroken as error:
+                    broken += [(message, error) for message in part]
             return broken
         if lane.info is not None and lane.info.schema is not None:
             messages, broken = await self._contracts.sift(lane.info, messages)

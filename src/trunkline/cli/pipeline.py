@@ -1,0 +1,297 @@
+"""`trunkline pipeline`: the tables of a warehouse, made of a journal by Spark."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trunkline.cli import show
+from trunkline.cli.options import AsJson, Directory, Hub, hub_at, moment
+from trunkline.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from trunkline.spark.pipeline.run import Pipeline, Report
+
+app = typer.Typer(help="Every message is a row in Spark: make the tables, ask them, report.", no_args_is_help=True)
+
+WarehouseAt = Annotated[
+    Path | None, typer.Option(help="The directory of the tables; by default `warehouse` beside the journal's files.")
+]
+Master = Annotated[
+    str | None, typer.Option(help="Spark's master; otherwise $TRUNKLINE_SPARK_MASTER, or all cores here.")
+]
+From = Annotated[str | None, typer.Option("--from", help="From this time, such as 2026-11-16T10:00:00Z.")]
+To = Annotated[str | None, typer.Option("--to", help="Up to this time, which is not included.")]
+MAX_ROWS = 100
+
+
+def warehouse_of(journal: Path, warehouse: Path | None) -> Path:
+    return warehouse if warehouse is not None else journal / "warehouse"
+
+
+@contextmanager
+def spark_on(master: str | None) -> Iterator[SparkSession]:
+    from trunkline.spark import session
+
+    if show.shows_progress():
+        with show.note.status("Spark starts"):
+            spark = session(master)
+    else:
+        spark = session(master)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def working(journal: Path, warehouse: Path | None, master: str | None, **settings: Any) -> Iterator[Pipeline]:
+    """A pipeline, with a bar of what it does. Refused before Spark starts if another one works there."""
+    from trunkline.spark.pipeline.settings import PipelineSettings
+    from trunkline.spark.pipeline.warehouse import Warehouse
+
+    place = warehouse_of(journal, warehouse)
+    wanted = PipelineSettings(**{name: value for name, value in settings.items() if value is not None})
+    # Taken and given back: whoever must wait should not wait for Spark first.
+    Warehouse(place).open().close()
+    with spark_on(master) as spark, show.stages() as stage:
+        from trunkline.spark.pipeline.run import Pipeline
+
+        with Pipeline(spark, journal, place, wanted, progress=stage) as pipeline:
+            yield pipeline
+
+
+@app.command()
+def run(
+    journal: Directory,
+    warehouse: WarehouseAt = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Stay, and take in what comes, until Ctrl-C.")] = False,
+    every_s: Annotated[float, typer.Option(help="With --follow: how often to look for something new.", min=0.1)] = 5.0,
+    master: Master = None,
+    watermark_s: Annotated[
+        float | None, typer.Option(help="How far a publisher's clock may be from the journal's.")
+    ] = None,
+    horizon_s: Annotated[
+        float | None, typer.Option(help="How long after a message its answers are looked for.")
+    ] = None,
+    step_rows: Annotated[int | None, typer.Option(help="So many messages at a time.", min=1)] = None,
+    skip_damaged: Annotated[
+        bool, typer.Option("--skip-damaged", help="Leave out what cannot be read, and write down what that was.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Take what is new in the journal into the tables, and end; with --follow, stay."""
+    given = {"watermark_s": watermark_s, "horizon_s": horizon_s, "step_rows": step_rows, "skip_damaged": skip_damaged}
+    with working(journal, warehouse, master, **given) as pipeline:
+        _tell(pipeline.run(), json)
+        pause = threading.Event()
+        while follow:
+            pause.wait(every_s)
+            report = pipeline.run()
+            if report.steps:
+                _tell(report, json)
+
+
+def _tell(report: Report, json: bool) -> None:
+    if json:
+        show.json(report._asdict())
+        return
+    if not report.steps:
+        show.say("nothing new")
+        return
+    hours = f"{report.hours[0]} to {report.hours[-1]}" if report.hours else "no hours"
+    show.say(
+        (f"run {report.run}", "bold"),
+        f": {show.count(report.messages, 'message')}, {show.count(report.fates, 'row')} of fates, {hours}",
+    )
+    if report.late:
+        show.say(f"  {show.count(report.late, 'message')} beyond the watermark: placed by the journal's clock")
+    if report.duplicates:
+        show.say(f"  {show.count(report.duplicates, 'message')} left out: their ids were there before")
+
+
+@app.command()
+def rebuild(
+    journal: Directory,
+    warehouse: WarehouseAt = None,
+    since: From = None,
+    until: To = None,
+    master: Master = None,
+    json: AsJson = False,
+) -> None:
+    """Make the tables anew from their bronze, for the hours from --from up to --to."""
+    begin, end = _utc(since, "--from"), _utc(until, "--to")
+    with working(journal, warehouse, master) as pipeline:
+        hours = pipeline.rebuild(begin, end)
+    if json:
+        show.json({"hours": hours})
+    else:
+        show.say(f"{show.count(len(hours), 'hour')} made anew")
+
+
+def _utc(text: str | None, option: str) -> Any:
+    when = moment(text, option)
+    if when is None:
+        return None
+    from datetime import UTC
+
+    return when.astimezone(UTC).replace(tzinfo=None)
+
+
+@app.command()
+def status(journal: Directory, warehouse: WarehouseAt = None, json: AsJson = False) -> None:
+    """How far each table is, and how far behind the journal. Starts no Spark."""
+    from trunkline.spark.pipeline.status import status as status_of
+
+    found = status_of(journal, warehouse_of(journal, warehouse))
+    if json:
+        show.json(found)
+        return
+    behind = (
+        f"{found.behind:,} behind the journal, {found.lag_s:,.1f} s" if found.behind else "nothing new in the journal"
+    )
+    show.say((f"run {found.run}", "bold"), f": {show.count(found.messages, 'message')}, up to number {found.seq:,}")
+    show.say(f"  {behind}")
+    if found.upto:
+        show.say(f"  the last one was taken at {found.upto}")
+    if found.late or found.duplicates:
+        show.say(f"  {found.late:,} beyond the watermark, {found.duplicates:,} repeated ids left out")
+    for each in found.left_out:
+        show.say("  ", ("left out", "red"), f": {each.path}, numbers {each.first} to {each.last}: {each.why}")
+    show.say()
+    show.table(
+        "Tables",
+        ["table", "from", "to", "hours", "files", "bytes"],
+        [[each.table, each.first, each.last, each.hours, each.files, show.size(each.bytes)] for each in found.tables],
+        numbers=3,
+    )
+
+
+@app.command()
+def sql(
+    journal: Directory,
+    query: Annotated[str, typer.Argument(help="Such as 'select topic, count(*) from messages group by topic'.")],
+    warehouse: WarehouseAt = None,
+    rows: Annotated[int, typer.Option(help="Show so many rows; 0 for all.", min=0)] = MAX_ROWS,
+    master: Master = None,
+    json: AsJson = False,
+) -> None:
+    """Ask the tables: each is a view of its name. `trunkline pipeline tables` lists them with their columns."""
+    from trunkline.spark.pipeline.warehouse import Warehouse
+
+    place = warehouse_of(journal, warehouse)
+    Warehouse(place).look()
+    with spark_on(master) as spark:
+        from pyspark.errors import AnalysisException, ParseException
+
+        from trunkline.spark.views import register
+
+        register(spark, place)
+        try:
+            found = spark.sql(query)
+            taken = (found.limit(rows + 1) if rows else found).toArrow()
+        except (AnalysisException, ParseException) as error:
+            raise UsageError(str(error).splitlines()[0]) from None
+    values = taken.slice(0, rows or None).to_pylist()
+    if json:
+        for row in values:
+            show.json(row, flush=False)
+        return
+    show.table("", taken.column_names, [[_cell(value) for value in row.values()] for row in values])
+    if rows and taken.num_rows > rows:
+        show.tell(f"more than {rows} rows: --rows 0 shows all")
+    elif not values:
+        show.tell("no rows")
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, float):
+        return f"{value:,.3f}"
+    return "" if value is None else value if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+@app.command()
+def tables(json: AsJson = False) -> None:
+    """The tables, and what their columns mean."""
+    from trunkline.spark.views import described
+
+    for each in described():
+        if json:
+            columns = [column._asdict() for column in each.columns]
+            show.json({"table": each.name, "layer": each.layer, "about": each.about, "columns": columns})
+            continue
+        show.say((each.name, "bold"), f" ({each.layer}): {each.about}")
+        show.table("", ["column", "type", "meaning"], [[*column] for column in each.columns])
+
+
+@app.command()
+def report(
+    journal: Directory,
+    warehouse: WarehouseAt = None,
+    file: Annotated[Path, typer.Option("--out", help="Where the page goes.")] = Path("trunkline.html"),
+    since: From = None,
+    until: To = None,
+    master: Master = None,
+    json: AsJson = False,
+) -> None:
+    """Write one HTML file that needs nothing else: traffic, latency, failures, who talks to whom."""
+    from trunkline.spark.pipeline.warehouse import Warehouse
+
+    place = warehouse_of(journal, warehouse)
+    Warehouse(place).look()
+    begin, end = _utc(since, "--from"), _utc(until, "--to")
+    with spark_on(master) as spark:
+        from trunkline.spark.report import report as write
+
+        path = write(spark, place, file, since=begin, until=end)
+    if json:
+        show.json({"file": str(path)})
+    else:
+        show.say(f"{path} is there: {show.size(path.stat().st_size)}")
+
+
+@app.command()
+def replay(
+    journal: Directory,
+    query: Annotated[str, typer.Argument(help="Gives the numbers of messages, as `seq`.")],
+    warehouse: WarehouseAt = None,
+    hub: Hub = "",
+    to: Annotated[str | None, typer.Option(help="Publish below this topic, which keeps others from seeing it.")] = None,
+    per_s: Annotated[float | None, typer.Option(help="At most so many messages a second.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which messages it would be.")] = False,
+    master: Master = None,
+    json: AsJson = False,
+) -> None:
+    """Publish again what a query selects, in order, on the bus of a hub."""
+    import asyncio
+
+    from trunkline.connect import connect
+    from trunkline.spark.pipeline.warehouse import Warehouse
+
+    place = warehouse_of(journal, warehouse)
+    Warehouse(place).look()
+
+    async def work(spark: SparkSession) -> Any:
+        from trunkline.spark.replay import replay as publish
+
+        address = "memory:" if dry_run else hub_at(hub)
+        async with connect(address, name="replay") as bus:
+            found = await publish(spark, place, query, bus, to=to, per_s=per_s, dry_run=dry_run)
+            await bus.flush()
+            return found
+
+    with spark_on(master) as spark:
+        done = asyncio.run(work(spark))
+    if json:
+        show.json(done)
+    else:
+        show.say(str(done))
+    if done.failed:
+        raise typer.Exit(1)

@@ -1,0 +1,3 @@
+"""The pipeline: Spark over lake and journal, on any master. Needs the extra `spark`, and is imported without it."""
+
+from trunkline.spark.start import session as session

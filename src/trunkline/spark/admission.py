@@ -1,0 +1,65 @@
+"""How far a micro-batch goes: as far as there is something, or until so many rows. Numbers have gaps, so rows count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from trunkline.journal import Reader
+from trunkline.journal.moment import Head
+from trunkline.spark.columns import KEYS
+from trunkline.spark.partitions import sealed_rows
+from trunkline.spark.wanted import Wanted
+
+
+def end_within(reader: Reader, wanted: Wanted, after: int, last: int, max_rows: int) -> int:
+    """A number up to `last`, with at most `max_rows` wanted rows between `after` and it; beyond `after` if `last` is.
+
+    By topic and number: rows that other conditions leave out count here.
+    """
+    taken, end = 0, after
+    for head in reader.heads(wanted.kind, after + 1, last, wanted.fits, limit=max_rows):
+        count = _count(reader.directory, wanted, head, after)
+        if taken + count > max_rows:
+            return _cut(reader.directory, wanted, head, end, max_rows - taken) or end
+        taken, end = taken + count, min(head.last, last)
+    # With less than allowed, nothing that is wanted lies between what was found and the end.
+    return end if taken == max_rows else last
+
+
+def _count(directory: Path, wanted: Wanted, head: Head, after: int) -> int:
+    if head.first > after:
+        return head.rows
+    if _is_dense(head):
+        return head.last - after
+    return len(_numbers(directory, wanted, head, after))
+
+
+def _cut(directory: Path, wanted: Wanted, head: Head, after: int, rows: int) -> int | None:
+    """The number of the row with which so many beyond `after` are full; None if there is no room for any."""
+    if not rows:
+        return None
+    if _is_dense(head):
+        return max(head.first, after + 1) + rows - 1
+    numbers = _numbers(directory, wanted, head, after)
+    # Fewer than said, or none: it is damaged, and whoever reads it will say so.
+    return int(numbers[rows - 1].as_py()) if len(numbers) >= rows else head.last
+
+
+def _is_dense(head: Head) -> bool:
+    """Whether each number it covers is a row that counts."""
+    return head.rows == head.last - head.first + 1
+
+
+def _numbers(directory: Path, wanted: Wanted, head: Head, after: int) -> pa.Array:
+    """The numbers beyond `after` of those rows of a file whose topics fit, in order; none if it cannot be read."""
+    assert head.file is not None  # batches are dense
+    key = KEYS[wanted.kind]
+    topics = Wanted(wanted.kind, tuple(each for each in wanted.conditions if each.column == "topic"))
+    try:
+        expression = topics.between(after + 1, head.last).expression()
+        found = sealed_rows(directory, head.file).to_table(columns=[key], filter=expression)
+    except (OSError, pa.ArrowException):
+        return pa.array([], pa.int64())
+    return found.column(key).combine_chunks().sort()

@@ -1,0 +1,80 @@
+"""What a hub said of its channels: read from its journal's directory, and found by topic as the hub finds it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from trunkline.hub.keeping import Keeping
+from trunkline.hub.registry import rank
+from trunkline.spark.tables.table import ChannelContract
+from trunkline.topic import TopicTree, is_wild, overlaps
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+OWN = "_"
+"""Topics that begin with this are the bus's own, and belong to no channel."""
+TOKEN = {"*": r"[^.]+", ">": r".+"}
+
+
+def contracts(journal: str | Path) -> tuple[ChannelContract, ...]:
+    """The channels that were created on the hub of this journal, by name; none if no hub has kept any.
+
+    Raises JournalUnusable if the hub's file cannot be read.
+    """
+    kept = Keeping(Path(journal)).read()
+    schemas = {version.hash: version.schema for schema in kept.schemas for version in schema.versions}
+    channels = sorted(kept.channels, key=lambda each: each.channel)
+    return tuple(ChannelContract(each.channel, each.pattern, schemas.get(each.schema_hash)) for each in channels)
+
+
+class Finder:
+    """The channel of a topic: of several, the one whose pattern says most."""
+
+    def __init__(self, channels: Iterable[ChannelContract]) -> None:
+        self._tree: TopicTree[ChannelContract] = TopicTree()
+        for channel in channels:
+            self._tree.add(channel.pattern, channel)
+
+    def find(self, topic: str) -> ChannelContract | None:
+        if topic.startswith(OWN):
+            return None
+        return min(self._tree.match(topic), key=lambda channel: rank(channel.pattern), default=None)
+
+
+# The same in Spark
+
+
+def on_any(channels: Iterable[ChannelContract]) -> Column:
+    """Whether a topic fits the pattern of any of these, whichever other channel it may belong to."""
+    patterns = sorted({channel.pattern for channel in channels})
+    wild = [regex(pattern) for pattern in patterns if is_wild(pattern)]
+    plain = [pattern for pattern in patterns if not is_wild(pattern)]
+    topic = F.col("topic")
+    fits = [topic.isin(plain)] if plain else []
+    if wild:
+        fits.append(topic.rlike("|".join(wild)))
+    return reduce(or_, fits) & ~topic.startswith(OWN) if fits else F.lit(False)
+
+
+def belongs(channel: ChannelContract, channels: Iterable[ChannelContract]) -> Column:
+    """Whether a topic belongs to this channel, and to none that says more."""
+    closer = [
+        other
+        for other in channels
+        if rank(other.pattern) < rank(channel.pattern) and overlaps(other.pattern, channel.pattern)
+    ]
+    return on_any([channel]) & ~on_any(closer)
+
+
+def regex(pattern: str) -> str:
+    """For Java, which wants no more escaped than Python does."""
+    # The rest is of one token or more, and no token is empty: so it is any text.
+    return r"\A" + r"\.".join(TOKEN.get(token) or re.escape(token) for token in pattern.split(".")) + r"\z"

@@ -1,0 +1,96 @@
+"""What a journal has of what is wanted, at one moment: sealed files, and rows that are not sealed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from trunkline.errors import JournalDamaged
+from trunkline.journal import Reader, lake, layout
+from trunkline.journal.body import Row
+from trunkline.journal.sealed import File
+from trunkline.spark.columns import arrow
+from trunkline.spark.wanted import Wanted
+
+MAX_BYTES = 8 * 1024 * 1024
+"""Of rows that travel together, unless a single one is larger: Spark refuses tasks of more than 128 MiB."""
+
+
+class Found(NamedTuple):
+    files: list[File]
+    """They hold something that is wanted, and may hold more."""
+    batches: list[pa.RecordBatch]
+    """Exactly what is wanted of the rest, each of at most about MAX_BYTES."""
+
+
+def look(reader: Reader, wanted: Wanted, columns: list[str], *, thorough: bool = False) -> Found:
+    """Damage is told to the reader's `on_damage`: of batches, and of files that are gone, or not as long as they were.
+
+    A `thorough` look reads the files as well, and finds all damage.
+    """
+    first, last = wanted.numbers
+    if wanted.kind == "fates":
+        files, fates = reader.moment_of_fates(first, last)
+        whole: Iterable[pa.RecordBatch] = [layout.of_fates(fates)]
+    else:
+        files, rows = reader.moment(first, last, wanted.fits)
+        whole = _arrow(reader, [row for row in rows if wanted.may_be_in(row)])
+    near = [file for file in files if wanted.may_be_in(file) and _is_good(reader, file, thorough)]
+    return Found(near, list(_fitting(whole, wanted, columns)))
+
+
+def _is_good(reader: Reader, file: File, thorough: bool) -> bool:
+    try:
+        if thorough:
+            lake.check(reader.directory, file)
+        else:
+            _check_size(reader.directory, file)
+    except JournalDamaged as damage:
+        reader.on_damage(damage)
+        return False
+    return True
+
+
+def _check_size(directory: Path, file: File) -> None:
+    try:
+        size = (directory / file.path).stat().st_size
+    except FileNotFoundError as error:
+        raise JournalDamaged(file.first, file.last, file.path, "the file is gone") from error
+    except OSError as error:
+        raise JournalDamaged(file.first, file.last, file.path, str(error)) from error
+    if size != file.bytes:
+        raise JournalDamaged(file.first, file.last, file.path, f"it has {size} bytes, and had {file.bytes}")
+
+
+def _arrow(reader: Reader, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
+    held: list[Row] = []
+    size = 0
+    for row in rows:
+        if held and size + len(row.body) > MAX_BYTES:
+            yield layout.of_rows(held, reader.on_damage)
+            held, size = [], 0
+        held.append(row)
+        size += len(row.body)
+    if held:
+        yield layout.of_rows(held, reader.on_damage)
+
+
+def _fitting(batches: Iterable[pa.RecordBatch], wanted: Wanted, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    schema = arrow(wanted.kind, columns)
+    expression = wanted.expression()
+    for batch in batches:
+        rows = batch if expression is None else batch.filter(expression)
+        if rows.num_rows:
+            yield from _halved(rows.select(columns).cast(schema))
+
+
+def _halved(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.nbytes <= MAX_BYTES or batch.num_rows == 1:
+        yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from _halved(batch.slice(0, middle))
+    yield from _halved(batch.slice(middle))

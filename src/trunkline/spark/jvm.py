@@ -1,0 +1,133 @@
+"""The Java process under a session: what it is started with, and how it ends. It ends with its session.
+
+Left to itself it would keep its memory, and its temporary files, until the end of the program.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from trunkline.spark.java import Java, dressed
+from trunkline.spark.scratch import Scratch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PATIENCE_S = 30.0
+
+# Errors only, to stderr. Spark's own profile lets through warnings about host names and native libraries, and if the
+# level for the gateway to Python is not set, it says on stderr that it sets it.
+LOGGING = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
+
+class Jvm:
+    """One Java process with a folder for its temporary files. A process that is there already is used, and left."""
+
+    def __init__(self, java: Java | None, patience_s: float) -> None:
+        self._scratch = Scratch()
+        self.folder = self._scratch.path
+        self._java = java
+        self._patience_s = patience_s
+        self._owner = os.getpid()
+        self._ended = False
+        atexit.register(self.end)
+
+    def options(self, more: Sequence[str]) -> str:
+        """As Spark takes them, in one line."""
+        logging = self.folder / "log4j2.properties"
+        logging.write_text(LOGGING)
+        # What Java itself logs, such as that an archive does not fit, goes to the standard output of the program.
+        return " ".join(map(_quoted, ["-Xlog:disable", f"-Dlog4j2.configurationFile={logging.as_uri()}", *more]))
+
+    @contextmanager
+    def environment(self, *, local: bool) -> Iterator[None]:
+        """What Spark reads from the environment when it starts, and only then."""
+        wanted = {"PYSPARK_DRIVER_PYTHON": sys.executable}
+        if local:
+            wanted |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        else:
+            wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
+        if self._java is not None:
+            posix = os.name == "posix"
+            wanted["JAVA_HOME"] = str(dressed(self._java, self.folder / "java") if posix else self._java.home)
+        with _changed(wanted):
+            yield
+
+    def ends_with(self, spark: SparkSession) -> None:
+        """From now on `spark.stop()`, and so the end of a `with` block, ends the process too."""
+        stop = spark.stop
+
+        def stop_and_end() -> None:
+            if not self._ended:
+                try:
+                    stop()
+                finally:
+                    self.end()
+
+        spark.stop = stop_and_end  # type: ignore[method-assign]
+
+    def end(self) -> None:
+        """Wait until the process has ended, and remove its folder. The second call does nothing."""
+        if self._ended or os.getpid() != self._owner:
+            return  # a fork runs what its parent has registered for its exit
+        self._ended = True
+        atexit.unregister(self.end)
+        if self._java is not None:
+            _end_process(self._patience_s)
+        self._scratch.remove()
+
+
+def _end_process(patience_s: float) -> None:
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return  # it never came so far
+    # So that the next session starts a process of its own.
+    SparkContext._gateway = SparkContext._jvm = None
+    with suppress(Py4JError, OSError):
+        gateway.shutdown()
+    process: subprocess.Popen[bytes] = gateway.proc
+    if process.stdin is not None:
+        process.stdin.close()  # the sign for it to end
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _quoted(option: str) -> str:
+    escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+@contextmanager
+def _changed(wanted: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,106 @@
+"""The options of `format("trunkline")` for reading, and which rows they ask for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+
+from trunkline.errors import InvalidSettings
+from trunkline.journal.range import FOREVER
+from trunkline.settings import Group, build
+from trunkline.spark.columns import KEYS
+from trunkline.spark.wanted import Condition, Wanted, topic_like
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+
+class Kind(StrEnum):
+    MESSAGES = "messages"
+    FATES = "fates"
+
+
+class SourceOptions(Group, frozen=True, kw_only=True):
+    """`first` and `last` are numbers, both included. `since` and `until` are about a row's own time, `until` excluded.
+
+    For streams: `start` is where a new query begins: `beginning`, `end`, or the number of its first row; `max_rows`
+    bounds a micro-batch.
+    """
+
+    may_be_zero = frozenset({"first", "last"})
+
+    journal: str = ""
+    path: str = ""
+    """The same, as `load(path)` gives it."""
+    kind: Kind = Kind.MESSAGES
+    topic: str = ">"
+    first: int | None = None
+    last: int | None = None
+    since: str | None = None
+    until: str | None = None
+    skip_damaged: bool = False
+    start: str = "beginning"
+    max_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.journal or self.path):
+            raise InvalidSettings('which journal? Give its directory: .option("journal", "/data/journal")')
+        if not self.directory.is_absolute():
+            raise InvalidSettings(
+                f"journal={str(self.directory)!r}: give the whole path, Spark's workers run elsewhere"
+            )
+        if self.kind is Kind.FATES and self.topic != ">":
+            raise InvalidSettings("fates have no topic: leave out the option `topic`, or read messages")
+        if self.start not in ("beginning", "end") and not self.start.isdecimal():
+            raise InvalidSettings(f"start={self.start!r}: a stream starts at the beginning, the end, or a number")
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.journal or self.path)
+
+    def wanted(self) -> Wanted:
+        return wanted(self.kind, self.first, self.last, self.topic, self.since, self.until)
+
+
+def read_options(options: Mapping[str, str]) -> SourceOptions:
+    """Raises InvalidSettings, which names the nearest known option if one is unknown."""
+    return build(SourceOptions, dict(options))
+
+
+def wanted(
+    kind: str,
+    first: int | None,
+    last: int | None,
+    topic: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+) -> Wanted:
+    """What is asked for; None is no condition."""
+    conditions = topic_like(topic) if topic is not None else []
+    key = KEYS[kind]
+    conditions += [Condition(key, test, number) for test, number in ((">=", first), ("<=", last)) if number is not None]
+    time, factor = ("timestamp_ns", 1000) if kind == Kind.MESSAGES else ("time", 1)
+    for test, text in ((">=", since), ("<", until)):
+        if text is not None:
+            # In nanoseconds the numbers of the column end in the year 2262, times in 9999.
+            conditions.append(Condition(time, test, max(-FOREVER, min(factor * _micros(text), FOREVER))))
+    return Wanted(kind, tuple(conditions))
+
+
+def _micros(text: str) -> int:
+    try:
+        seconds = float(text)
+    except ValueError:
+        pass
+    else:
+        if math.isfinite(seconds):
+            return round(seconds * 1_000_000)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidSettings(f"{text!r} is not a time: write 2026-11-16T10:00:00Z, or seconds since 1970") from None
+    return ((when if when.tzinfo is not None else when.replace(tzinfo=UTC)) - EPOCH) // MICROSECOND

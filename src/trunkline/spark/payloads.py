@@ -1,0 +1,227 @@
+"""Payloads in Arrow batches: the edge at which bytes become values. What comes back is text, and what was wrong.
+
+A batch comes with at most 64 MiB or one payload (`spark.sql.execution.arrow.maxBytesPerBatch`), and goes on in pieces
+of 16 MiB, so what a worker holds does not depend on how many large payloads there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from trunkline.codec import JSON, RAW, decode, restore
+from trunkline.errors import PayloadError
+from trunkline.schema import hash_of
+from trunkline.schema_check import Checker
+from trunkline.schema_values import Problem
+from trunkline.spark.contracts import Finder
+from trunkline.spark.tables.table import ChannelContract
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PIECE_BYTES = 16 * 1024 * 1024
+NEEDED = ("topic", "payload", "content_type", "encoding")
+"""What must be known of a message to read its payload."""
+
+
+class Packet(NamedTuple):
+    topic: str
+    payload: bytes
+    content_type: str
+    encoding: str
+
+
+Look = Callable[[Packet], tuple[Any, ...] | None]
+"""What is said of a payload, a value for each new column, the longest first; None: its row is left out."""
+
+
+def texts(rows: DataFrame, carried: Sequence[str]) -> DataFrame:
+    """With `text`, the payload as JSON, or else `problem`, why there is none. Other columns than `carried` are gone."""
+    return _looked_at(rows, carried, "text string, problem string", _as_text)
+
+
+def verdicts(rows: DataFrame, carried: Sequence[str], channels: tuple[ChannelContract, ...]) -> DataFrame:
+    """Payloads against the schemas of their channels; rows on topics without one are left out."""
+    columns = "channel string, schema_hash string, ok boolean, field string, problem string"
+    return _looked_at(rows, carried, columns, _Verdicts(channels))
+
+
+def conforming(rows: DataFrame, carried: Sequence[str], channel: ChannelContract) -> DataFrame:
+    """The payloads that fit the schema of their channel, as JSON `text`; the others are left out."""
+    return _looked_at(rows, carried, "text string", _Conforming(channel))
+
+
+# One payload
+
+
+def value_of(packet: Packet) -> Any:
+    """As plain values; raises PayloadError."""
+    payload = packet.payload if not packet.encoding else restore(packet.payload, packet.encoding)
+    return decode(payload, packet.content_type)
+
+
+def json_of(packet: Packet) -> str:
+    """JSON is left as it is, MessagePack is written as JSON; raises PayloadError."""
+    if packet.content_type == RAW:
+        raise PayloadError("the payload is raw bytes")
+    plain = packet.payload if not packet.encoding else restore(packet.payload, packet.encoding)
+    value: Any = decode(plain, packet.content_type)
+    return str(plain, "utf-8") if packet.content_type == JSON else written(value)
+
+
+def written(value: Any) -> str:
+    """As JSON, in which a key is there once; raises PayloadError for what JSON has no words for."""
+    try:
+        return str(msgspec.json.encode(value), "utf-8")
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise PayloadError(f"the payload cannot be written as JSON: {error}") from error
+
+
+def _problem(packet: Packet, checker: Checker) -> tuple[Any, Problem | None]:
+    """The value, and what is wrong with it. What cannot be read does not fit, as in the hub."""
+    try:
+        value = value_of(packet)
+    except PayloadError as error:
+        return None, ("$", str(error))
+    return value, checker(value, len(packet.payload))
+
+
+# What is looked for. These are made on the driver and pickled; called in a worker, once for each partition.
+
+
+def _as_text() -> Look:
+    def look(packet: Packet) -> tuple[str | None, str | None]:
+        try:
+            return json_of(packet), None
+        except PayloadError as error:
+            return None, str(error)
+
+    return look
+
+
+@dataclass(frozen=True)
+class _Verdicts:
+    channels: tuple[ChannelContract, ...]
+
+    def __call__(self) -> Look:
+        finder = Finder(self.channels)
+        known: dict[str, tuple[str, str, Checker] | None] = {}
+
+        def contract(topic: str) -> tuple[str, str, Checker] | None:
+            channel = finder.find(topic)
+            if channel is None or channel.schema is None:
+                return None
+            return channel.name, hash_of(channel.schema), checker_of(channel)
+
+        def look(packet: Packet) -> tuple[Any, ...] | None:
+            try:
+                found = known[packet.topic]
+            except KeyError:
+                found = known[packet.topic] = contract(packet.topic)
+            if found is None:
+                return None
+            name, hash, checker = found
+            _, problem = _problem(packet, checker)
+            return (name, hash, True, None, None) if problem is None else (name, hash, False, *problem)
+
+        return look
+
+
+@dataclass(frozen=True)
+class _Conforming:
+    channel: ChannelContract
+
+    def __call__(self) -> Look:
+        checker = checker_of(self.channel)
+
+        def look(packet: Packet) -> tuple[str | None] | None:
+            value, problem = _problem(packet, checker)
+            if problem is not None:
+                return None
+            try:
+                return (written(value),)
+            except PayloadError:
+                return (None,)  # it fits, and nothing can be shown of it
+
+        return look
+
+
+def checker_of(channel: ChannelContract) -> Checker:
+    """As the hub has it, without patterns: one message for which an expression does not end would stop all runs."""
+    return Checker(channel.schema, patterns=False)
+
+
+# Batches
+
+
+def _looked_at(rows: DataFrame, carried: Sequence[str], columns: str, make: Callable[[], Look]) -> DataFrame:
+    wanted = rows.select(*dict.fromkeys((*carried, *NEEDED)))
+    kept = ", ".join(f"`{name}` {rows.schema[name].dataType.simpleString()}" for name in carried)
+    return wanted.mapInArrow(_Batches(tuple(carried), _arrow(columns), make), f"{kept}, {columns}")
+
+
+def _arrow(columns: str) -> pa.Schema:
+    types = {"string": pa.string(), "boolean": pa.bool_()}
+    named = [column.split() for column in columns.split(", ")]
+    return pa.schema([(name, types[kind]) for name, kind in named])
+
+
+@dataclass(frozen=True)
+class _Batches:
+    carried: tuple[str, ...]
+    schema: pa.Schema
+    make: Callable[[], Look]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        look = self.make()
+        for batch in batches:
+            places: list[int] = []
+            said: list[tuple[Any, ...]] = []
+            size = 0
+            for place, packet in enumerate(packets(batch)):
+                found = look(packet)
+                if found is None:
+                    continue
+                places.append(place)
+                said.append(found)
+                size += len(found[0] or "")
+                if size >= PIECE_BYTES:
+                    yield self._piece(batch, places, said)
+                    places, said, size = [], [], 0
+            if said:
+                yield self._piece(batch, places, said)
+
+    def _piece(self, batch: pa.RecordBatch, places: list[int], said: list[tuple[Any, ...]]) -> pa.RecordBatch:
+        kept = batch.select(list(self.carried))
+        if len(places) < batch.num_rows:
+            kept = kept.take(pa.array(places, pa.int64()))
+        columns = [
+            pa.array(column, type) for column, type in zip(zip(*said, strict=True), self.schema.types, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays([*kept.columns, *columns], names=[*self.carried, *self.schema.names])
+
+
+def packets(batch: pa.RecordBatch) -> Iterator[Packet]:
+    return map(Packet, *(_values(batch.column(name)) for name in NEEDED))
+
+
+def _values(column: pa.Array) -> Iterator[Any]:
+    if pa.types.is_binary(column.type):
+        return _slices(column)
+    # Few topics and fewer formats, again and again.
+    coded = column.dictionary_encode()
+    return map(coded.dictionary.to_pylist().__getitem__, coded.indices.to_pylist())
+
+
+def _slices(column: pa.Array) -> Iterator[bytes]:
+    """One after the other: as a list they would be there twice."""
+    _, offsets, data = column.buffers()
+    ends = memoryview(offsets).cast("i")[column.offset : column.offset + len(column) + 1].tolist()
+    view = memoryview(data) if data is not None else memoryview(b"")
+    return (bytes(view[start:end]) for start, end in pairwise(ends))

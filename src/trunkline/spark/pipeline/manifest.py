@@ -1,0 +1,123 @@
+"""The manifest: how far a warehouse is, and which files of it count. Replacing it is what makes a run happen."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from trunkline.errors import WarehouseUnusable
+
+FILE = "manifest.json"
+LAYOUT = 1
+HOUR = timedelta(hours=1)
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Numbers of messages: of one hour, or what the fates of one hour are about."""
+
+    first: int
+    last: int
+    count: int
+
+    def meets(self, first: int, last: int) -> bool:
+        return self.first <= last and first <= self.last
+
+    def joined(self, other: Span | None) -> Span:
+        if other is None:
+            return self
+        return Span(min(self.first, other.first), max(self.last, other.last), self.count + other.count)
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """A file of the lake that could not be read, and was left out because somebody said so."""
+
+    path: str
+    first: int
+    last: int
+    why: str
+
+
+class Manifest(msgspec.Struct, kw_only=True):
+    layout: int = LAYOUT
+    run: int = 0
+    """Runs count up; what a run writes lies in directories with its number."""
+    seq: int = 0
+    """Messages up to this number are in the tables."""
+    fate: int = 0
+    upto_us: int = 0
+    """The time of the stream, in microseconds since 1970."""
+    hours: dict[str, Span] = {}
+    """Of the messages, by hour."""
+    fate_hours: dict[str, Span] = {}
+    """Of the messages that the fates of an hour are about."""
+    tables: dict[str, dict[str, list[int]]] = {}
+    """By table and hour: the runs whose files count."""
+    open: list[str] = []
+    """Hours with requests that are neither answered nor given up."""
+    replaced: list[str] = []
+    """Directories that the last run has replaced: those who were reading then may still do so."""
+    duplicates: int = 0
+    late: int = 0
+    beyond: int = 0
+    """Answers that came later than the horizon after what they answer."""
+    left_out: list[LeftOut] = []
+
+    @property
+    def upto(self) -> datetime:
+        return datetime.fromtimestamp(self.upto_us / 1e6, UTC).replace(tzinfo=None)
+
+    def copy(self) -> Manifest:
+        return _decode(_encode(self))
+
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_decode = msgspec.json.Decoder(Manifest).decode
+
+
+def load(directory: Path) -> Manifest:
+    """Raises WarehouseUnusable if there is one that cannot be read; an empty one if there is none."""
+    path = directory / FILE
+    try:
+        manifest = _decode(path.read_bytes())
+    except FileNotFoundError:
+        return Manifest()
+    except (OSError, msgspec.DecodeError) as error:
+        raise WarehouseUnusable(str(directory), f"{path.name} cannot be read: {error}") from error
+    if manifest.layout > LAYOUT:
+        raise WarehouseUnusable(str(directory), f"it is of layout {manifest.layout}, newer than this Trunkline knows")
+    return manifest
+
+
+def save(directory: Path, manifest: Manifest) -> None:
+    """Whole or not at all, also if the power fails."""
+    path = directory / FILE
+    scratch = directory / f".{FILE}.tmp"
+    with scratch.open("wb") as file:
+        file.write(_encode(manifest))
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)
+    sync_directory(directory)
+
+
+def sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def name_of(hour: datetime) -> str:
+    return hour.strftime("%Y-%m-%dT%H")
+
+
+def hour_of(name: str) -> datetime:
+    return datetime.strptime(name, "%Y-%m-%dT%H")
+
+
+def truncated(moment: datetime) -> datetime:
+    return moment.replace(minute=0, second=0, microsecond=0)

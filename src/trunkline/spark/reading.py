@@ -1,0 +1,93 @@
+"""`messages()` and `fates()`: a DataFrame over lake and journal. The lake is read by Spark's own Parquet reader."""
+
+from __future__ import annotations
+
+import re
+from functools import reduce
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from trunkline.journal import Reader
+from trunkline.journal.reader import Damage
+from trunkline.spark.columns import all_of, arrow
+from trunkline.spark.damage import handler
+from trunkline.spark.found import look
+from trunkline.spark.options import Kind, wanted
+from trunkline.spark.wanted import COMPARE, Condition, Wanted, regex
+
+VERIFY = "parquet.page.verify-checksum.enabled"
+
+
+def messages(
+    spark: SparkSession,
+    journal: str | Path,
+    *,
+    first: int | None = None,
+    last: int | None = None,
+    topic: str | None = None,
+    skip_damaged: bool = False,
+    on_damage: Damage | None = None,
+) -> DataFrame:
+    """The messages there are now: by number, both ends included, and by a pattern of topics. In no order.
+
+    What is published, sealed or joined afterwards changes nothing in it. It can be read until `replaced_s` after a
+    file of it was replaced. Damage raises JournalDamaged here, or an error of Spark that names the file when it is
+    read; with `skip_damaged` all files are checked here, and what is bad is left out and told to `on_damage`, by
+    default a line in the log.
+    """
+    return _read(spark, journal, wanted(Kind.MESSAGES, first, last, topic), skip_damaged, on_damage)
+
+
+def fates(
+    spark: SparkSession,
+    journal: str | Path,
+    *,
+    first: int | None = None,
+    last: int | None = None,
+    skip_damaged: bool = False,
+    on_damage: Damage | None = None,
+) -> DataFrame:
+    """The same for fates, by their `number`."""
+    return _read(spark, journal, wanted(Kind.FATES, first, last), skip_damaged, on_damage)
+
+
+def _read(
+    spark: SparkSession, journal: str | Path, asked: Wanted, skip_damaged: bool, on_damage: Damage | None
+) -> DataFrame:
+    schema = all_of(asked.kind)
+    directory = Path(journal).absolute()
+    with Reader(directory, on_damage=handler(directory, skip=skip_damaged, tell=on_damage)) as reader:
+        found = look(reader, asked, schema.fieldNames(), thorough=skip_damaged)
+    parts: list[DataFrame] = []
+    if found.files:
+        paths = [_path(directory / file.path) for file in found.files]
+        # Pages have checksums: a flipped bit is an error that names the file, and not a wrong row.
+        sealed = spark.read.schema(schema).option(VERIFY, "true").parquet(*paths)
+        for condition in asked.conditions:
+            sealed = sealed.where(_filter(condition))
+        parts.append(sealed)
+    if found.batches or not parts:
+        # Spark makes a partition of each batch if there is much of it, and otherwise keeps the rows with the plan.
+        empty = arrow(asked.kind, schema.fieldNames()).empty_table()
+        rows = pa.Table.from_batches(found.batches) if found.batches else empty
+        parts.append(spark.createDataFrame(rows, schema))
+    return reduce(DataFrame.unionAll, parts)
+
+
+def _path(path: Path) -> str:
+    """For Spark, which takes some signs for wildcards unless told otherwise."""
+    return "file://" + re.sub(r"([][{}*?\\])", r"\\\1", str(path))
+
+
+def _filter(condition: Condition) -> Column:
+    column = F.col(condition.column)
+    match condition.test:
+        case "starts":
+            return column.startswith(condition.value)
+        case "matches":
+            return column.rlike(regex(condition.value))
+    compared: Column = COMPARE[condition.test](column, condition.value)
+    return compared

@@ -1,0 +1,57 @@
+"""A folder for the temporary files of one process. What a killed process left is removed by the next one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover  # not on Windows
+    fcntl = None  # type: ignore[assignment]  # asked for before it is used
+
+PREFIX = "trunkline-spark-"
+OWNER = "owner.lock"
+
+
+class Scratch:
+    """Its owner holds a lock in it. Pids would not do: containers that share a folder count them apart."""
+
+    def __init__(self) -> None:
+        _sweep(Path(tempfile.gettempdir()))
+        fresh = Path(tempfile.mkdtemp(prefix=f".{PREFIX}"))
+        self._descriptor = os.open(fresh / OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        _is_free(self._descriptor)
+        # Only now it is one of those that are looked at, as one with an owner.
+        self.path = fresh.rename(fresh.with_name(fresh.name.removeprefix(".")))
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._descriptor)
+
+
+def _sweep(parent: Path) -> None:
+    if fcntl is None:
+        return
+    for folder in parent.glob(f"{PREFIX}*"):
+        with suppress(OSError):  # a stranger's, or somebody else removes it too
+            descriptor = os.open(folder / OWNER, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                if _is_free(descriptor):
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
+def _is_free(descriptor: int) -> bool:
+    """And if so, it is ours."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,87 @@
+"""Rows that cannot be published: each becomes a dead letter with the row in it, told on `_dead.spark.NAME`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from trunkline import codec
+from trunkline.brokers.broker import UNNUMBERED
+from trunkline.delivery.deadletters import Cause
+from trunkline.errors import (
+    InvalidMessage,
+    InvalidPriority,
+    InvalidTopic,
+    InvalidTtl,
+    MissingCorrelationId,
+    PayloadError,
+    SchemaBroken,
+)
+from trunkline.message import Message, MessageType
+from trunkline.spark.rows import Bad
+from trunkline.spark.sink_options import SinkOptions
+from trunkline.spark.sink_place import Place
+
+FAULTS = (SchemaBroken, PayloadError, InvalidMessage)
+"""Errors that are the row's own: it would fail again. After any other the task fails."""
+MAX_BYTES = 1024 * 1024
+MAX_VALUE = 1000
+MAX_REASON = 2000
+SUBSCRIBER = "spark sink"
+
+_FIELDS: tuple[tuple[type[Exception], str], ...] = (
+    (InvalidTopic, "topic"),
+    (InvalidPriority, "priority"),
+    (InvalidTtl, "ttl_s"),
+    (MissingCorrelationId, "request_id"),
+    (PayloadError, "payload"),
+)
+
+
+def letter(options: SinkOptions, place: Place, bad: Bad, row: pa.RecordBatch, now_ns: int) -> Message:
+    """The notice of one row, as those of other dead letters: the payload is the row, as JSON."""
+    payload, cut = _written(row.to_pylist(maps_as_pydicts="strict")[0])
+    headers = {
+        "subscriber": SUBSCRIBER,
+        "cause": Cause.INVALID_PAYLOAD.value,
+        "reason": str(bad.error)[:MAX_REASON],
+        "error": type(bad.error).__name__,
+        "field": _field(bad.error),
+        "topic": bad.topic,
+        "query": place.query,
+        "epoch": str(place.epoch),
+        "partition": str(place.partition),
+        "row": str(bad.row),
+    }
+    if cut:
+        headers["cut"] = "true"
+    (letter_id,) = place.ids(bad.row, 1, "letter")
+    core = (letter_id, options.letters, payload, now_ns, UNNUMBERED)
+    return Message(*core, options.name, codec.JSON, MessageType.ERROR, headers=headers)
+
+
+def _field(error: Exception) -> str:
+    if isinstance(error, SchemaBroken):
+        return error.field
+    return next((field for kind, field in _FIELDS if isinstance(error, kind)), "")
+
+
+def _written(row: dict[str, Any]) -> tuple[bytes, bool]:
+    """A row as JSON, whatever is in it; if it is too large, with its long values cut."""
+    whole = _encode(row)
+    if len(whole) <= MAX_BYTES:
+        return whole, False
+    short = _encode({name: _shortened(value) for name, value in row.items()})
+    return (short, True) if len(short) <= MAX_BYTES else (_encode({"columns": list(row)[:MAX_VALUE]}), True)
+
+
+def _encode(value: Any) -> bytes:
+    return msgspec.json.encode(value, enc_hook=str)
+
+
+def _shortened(value: Any) -> Any:
+    if isinstance(value, str | bytes):
+        return value[:MAX_VALUE]
+    return value if len(_encode(value)) <= MAX_VALUE else _encode(value)[:MAX_VALUE].decode(errors="replace")

@@ -1,0 +1,85 @@
+"""Where a task stands: query, epoch, partition. From it follow the ids of its messages, the same at every attempt."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import NamedTuple
+
+ROW_BITS = 32
+_MASK = (1 << ROW_BITS) - 1
+_VARIANT = "89ab"
+
+
+class Place(NamedTuple):
+    query: str
+    epoch: int
+    partition: int
+    attempt: int = 0
+    """How often Spark has tried this task before, in the same stage."""
+    run: str = ""
+    """Of a streaming query: which of its starts this is."""
+
+    def ids(self, first: int, count: int, kind: str = "row") -> list[str]:
+        """The ids of rows from `first` on: UUIDs of version 8. What is not a row itself is of another `kind`."""
+        end = first + count
+        ids: list[str] = []
+        while first < end:
+            block = first >> ROW_BITS
+            upto = min(end, (block + 1) << ROW_BITS)
+            begin = self._begin(kind, block)
+            ids += [f"{begin}{row & _MASK:08x}" for row in range(first, upto)]
+            first = upto
+        return ids
+
+    def _begin(self, kind: str, block: int) -> str:
+        """All of an id but the number of its row: 90 bits, so that no two places share it."""
+        text = "\0".join((self.query, str(self.epoch), str(self.partition), kind, str(block)))
+        digits = blake2b(text.encode(), digest_size=12).hexdigest()
+        variant = _VARIANT[int(digits[15], 16) & 3]
+        return f"{digits[:8]}-{digits[8:12]}-8{digits[12:15]}-{variant}{digits[16:19]}-{digits[19:23]}"
+
+
+class Memory:
+    """Which epochs of which runs this process has seen: Spark uses its Python processes again and again.
+
+    Only the first epoch of a run can have been begun by a run before it. A process that has seen an earlier epoch of
+    the same run knows that this one is new.
+    """
+
+    MAX_RUNS = 1000
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, str], int] = {}
+
+    def may_repeat(self, place: Place) -> bool:
+        key = (place.query, place.run)
+        if key not in self._first and len(self._first) >= self.MAX_RUNS:
+            del self._first[next(iter(self._first))]
+        return place.epoch <= self._first.setdefault(key, place.epoch)
+
+
+class Repeats:
+    """Which batches the hub must look for: it searches its journal for each, so not more than may be there.
+
+    An earlier attempt has sent the first batch on a topic alone. If that is not there, nothing is. Otherwise it had no
+    more than `ahead` rows under way beyond the last one that is there.
+    """
+
+    def __init__(self, ahead: int, *, suspected: bool) -> None:
+        self._ahead = ahead
+        self._suspected = suspected
+        self._clear: set[str] = set()
+        self._known: dict[str, int] = {}
+
+    def again(self, topic: str, row: int) -> bool:
+        """Whether a batch that begins with this row may be there already."""
+        if not self._suspected or topic in self._clear:
+            return False
+        return row <= self._known.get(topic, row) + self._ahead
+
+    def told(self, topic: str, row: int, *, known: bool) -> None:
+        """What the hub has said of it."""
+        if known:
+            self._known[topic] = max(row, self._known.get(topic, 0))
+        elif topic not in self._known:
+            self._clear.add(topic)

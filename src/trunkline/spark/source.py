@@ -1,0 +1,96 @@
+"""`format("trunkline")`. Read, it is journal and lake as one, at the moment a query is planned.
+
+Spark makes these objects in Python processes of its own, and sends them to executors: they hold no connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
+
+from trunkline.journal import Reader
+from trunkline.spark import partitions
+from trunkline.spark.columns import all_of, chosen
+from trunkline.spark.damage import handler
+from trunkline.spark.filters import condition_of
+from trunkline.spark.options import SourceOptions, read_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession) -> None:
+    """From now on the session knows `format("trunkline")`."""
+    spark.dataSource.register(TrunklineSource)
+
+
+class TrunklineSource(DataSource):
+    """Messages or fates of a journal. docs/pipeline.md has the options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "trunkline"
+
+    def schema(self) -> StructType:
+        return all_of(read_options(self.options).kind)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return JournalReader(read_options(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from trunkline.spark.stream import JournalStreamReader
+
+        return JournalStreamReader(read_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from trunkline.spark.sink import batch_writer
+
+        return batch_writer(schema, self.options, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from trunkline.spark.sink import stream_writer
+
+        return stream_writer(schema, self.options, overwrite)
+
+
+class JournalReader(DataSourceReader):
+    """One query: made, asked for its partitions, and sent to executors, where only `read` is called."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = chosen(options.kind, schema)
+        self._wanted = options.wanted()
+        # A reader that defines pushFilters is refused by Spark while `spark.sql.python.filterPushdown.enabled` is off,
+        # as it is by default. Whether it does is seen from `__func__`; so this one does, and need not be asked.
+        push = partial(self._push)
+        push.__func__ = DataSourceReader.pushFilters  # type: ignore[attr-defined]  # a partial may have attributes
+        self.pushFilters = push  # type: ignore[method-assign]
+
+    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
+        for given in filters:
+            condition = condition_of(self._options.kind, given)
+            if condition is None:
+                yield given
+            else:
+                self._wanted = self._wanted.also(condition)
+
+    def partitions(self) -> list[InputPartition]:
+        directory, skip = self._options.directory, self._options.skip_damaged
+        with Reader(directory, on_damage=handler(directory, skip=skip)) as reader:
+            return partitions.partitions(reader, self._wanted, self._columns, skip_damaged=skip)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return partitions.read(partition)

@@ -1,0 +1,169 @@
+"""`session()`: a Spark session that starts fast, says nothing, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trunkline.errors import MissingExtra
+from trunkline.spark.archive import Archive, archive_for, cache_directory
+from trunkline.spark.java import Java, find_java
+from trunkline.spark.jvm import PATIENCE_S, Jvm
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MASTER = "TRUNKLINE_SPARK_MASTER"
+LOCAL = "local[*]"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+Setting = bool | float | int | str | None
+
+log = logging.getLogger("trunkline.spark")
+_turn = threading.Lock()
+
+
+def session(
+    master: str | None = None,
+    *,
+    app: str = "trunkline",
+    settings: Mapping[str, Setting] | None = None,
+    archive: bool = True,
+) -> SparkSession:
+    """The session that is active, or else a new one on `master`, `$TRUNKLINE_SPARK_MASTER`, or all cores here.
+
+    `settings` go before ours. On an active session those are set that can be; it is logged which cannot, and that its
+    master is another. Stopping a new one also ends its Java. With `archive` it uses a class archive, which is made
+    in the background at the end of the first program that finds none. Raises MissingExtra and JavaMissing.
+    """
+    try:
+        from pyspark import SparkContext
+    except ImportError as error:
+        raise MissingExtra("spark", "the pipeline (Spark)") from error
+    asked = master or os.environ.get(MASTER)
+    with _turn:
+        if SparkContext._active_spark_context is not None:
+            return _joined(asked, settings or {})
+        if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+            # There is a Java already, of somebody who left it behind or who started us.
+            return begin(asked or LOCAL, app, settings or {}, None, [])
+        java = find_java()
+        kept = spark_archive(java) if archive else None
+        return begin(asked or LOCAL, app, settings or {}, java, _use(kept) if kept else [])
+
+
+def begin(
+    master: str,
+    app: str,
+    settings: Mapping[str, Setting],
+    java: Java | None,
+    options: Sequence[str],
+    *,
+    patience_s: float = PATIENCE_S,
+) -> SparkSession:
+    """A new session, in a new process of this Java, which gets so long to end; None: in the one that is there."""
+    from pyspark.sql import SparkSession
+
+    jvm = Jvm(java, patience_s)
+    try:
+        wanted = {**defaults(master, jvm.folder), **settings}
+        wanted[JAVA_OPTIONS] = f"{jvm.options(options)} {settings.get(JAVA_OPTIONS, '')}".strip()
+        with jvm.environment(local=cores(master) is not None):
+            spark = SparkSession.builder.master(master).appName(app).config(map=wanted).getOrCreate()
+    except BaseException:
+        jvm.end()
+        raise
+    jvm.ends_with(spark)
+    return spark
+
+
+def _joined(asked: str | None, settings: Mapping[str, Setting]) -> SparkSession:
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+    actual = spark.sparkContext.master
+    if asked not in (None, actual):
+        log.warning("a session is active on %s, which is used instead of %s: stop it first", actual, asked)
+    for name, value in settings.items():
+        try:
+            spark.conf.set(name, value)  # type: ignore[arg-type]  # None is refused as the others are
+        except AnalysisException:
+            log.warning("%s needs a new session: stop the active one first", name)
+    return spark
+
+
+# What is set, unless it is set by others
+
+
+def defaults(master: str, folder: Path) -> dict[str, Setting]:
+    """Ours, for any master, and for this machine."""
+    wanted: dict[str, Setting] = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # others write a type that is no longer in use
+        "spark.sql.python.filterPushdown.enabled": True,
+        "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
+        "spark.ui.showConsoleProgress": False,
+    }
+    parallel = cores(master)
+    if parallel is not None:
+        wanted |= {
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.local.dir": str(folder),
+            "spark.sql.shuffle.partitions": parallel,  # 200, the default, are 200 tasks for three rows
+            "spark.ui.enabled": False,
+        }
+    return wanted
+
+
+def cores(master: str) -> int | None:
+    """How many tasks run at once; None if they do not run on this machine."""
+    if master == "local":
+        return 1
+    if threads := re.fullmatch(r"local\[\s*(\*|\d+)\s*(?:,\s*\d+\s*)?\]", master):
+        return _cores_here() if threads[1] == "*" else int(threads[1])
+    if cluster := re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master):
+        return int(cluster[1]) * int(cluster[2])
+    return None
+
+
+def _cores_here() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# The class archive
+
+
+def spark_archive(java: Java) -> Archive | None:
+    import pyspark
+
+    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+    return archive_for(java, home, pyspark.__version__, cache_directory())
+
+
+def _use(archive: Archive) -> list[str]:
+    if path := archive.find():
+        return archive.options(path)
+    if archive.is_wanted():
+        # Not now, when it would take the cores from the session; and once, however many sessions there are.
+        atexit.unregister(_train)
+        atexit.register(_train)
+    return []
+
+
+def _train() -> None:
+    subprocess.Popen(
+        [sys.executable, "-P", "-m", "trunkline.spark.train"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )

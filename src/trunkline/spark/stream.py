@@ -1,0 +1,124 @@
+"""`spark.readStream.format("trunkline")`: offsets are the numbers of the journal, so sealing changes nothing.
+
+An offset {"seq": n} says that everything up to n was read. The journal keeps no note of who reads: a commit is
+nothing to it, and retention does not wait. What it removed before it was read is told in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from trunkline.errors import JournalUnusable
+from trunkline.journal import Reader
+from trunkline.spark import partitions
+from trunkline.spark.admission import end_within
+from trunkline.spark.columns import KEYS, chosen
+from trunkline.spark.damage import handler
+from trunkline.spark.options import SourceOptions
+from trunkline.spark.wanted import Condition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Offset = dict[str, int]
+
+log = logging.getLogger("trunkline.spark")
+
+
+class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One in a process beside the driver, for as long as the query runs; copies on executors, for `read` alone."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = chosen(options.kind, schema)
+        self._key = KEYS[options.kind]
+        self._wanted = options.wanted()
+        if options.start.isdecimal():
+            self._wanted = self._wanted.also(Condition(self._key, ">=", int(options.start)))
+        self._reader: Reader | None = None
+        self._until: int | None = None
+
+    @property
+    def _journal(self) -> Reader:
+        """Opened when it is asked for: executors get a copy of this object, and have no journal."""
+        if self._reader is None:
+            directory = self._options.directory
+            self._reader = Reader(directory, on_damage=handler(directory, skip=self._options.skip_damaged))
+        return self._reader
+
+    def initialOffset(self) -> Offset:
+        """Before the first row that is there: what was removed before a query began is no loss to it."""
+        first, _ = self._wanted.numbers
+        end = self._journal.highest(self._options.kind)
+        if self._options.start == "end":
+            return {self._key: end}
+        heads = self._journal.heads(self._options.kind, first, end, limit=1)
+        return {self._key: min(end, max(first, heads[0].first) - 1 if heads else end)}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        after = start[self._key]
+        end = self._end(after)
+        if end > after and isinstance(limit, ReadMaxRows):
+            end = end_within(self._journal, self._wanted, after, end, limit.max_rows)
+        return {self._key: max(after, end)}
+
+    def _end(self, after: int) -> int:
+        highest = self._journal.highest(self._options.kind)
+        if after > highest:
+            raise JournalUnusable(
+                str(self._options.directory),
+                f"the query has read it up to number {after}, and it has come to {highest} only, so it is not the same:"
+                " put the old one back, or begin with another checkpointLocation",
+            )
+        _, last = self._wanted.numbers
+        return min(highest, last, highest if self._until is None else self._until)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable() if self._options.max_rows is None else ReadMaxRows(self._options.max_rows)
+
+    def reportLatestOffset(self) -> Offset:
+        return {self._key: self._journal.highest(self._options.kind)}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._until = self._journal.highest(self._options.kind)
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        after, upto = start[self._key], end[self._key]
+        if upto <= after:
+            return []
+        found = partitions.partitions(
+            self._journal,
+            self._wanted.between(after + 1, upto),
+            self._columns,
+            skip_damaged=self._options.skip_damaged,
+        )
+        if gone := self._removed(after, upto):
+            log.warning("up to %d messages between %d and %d were removed by retention, unread", gone, after + 1, upto)
+        return found
+
+    def _removed(self, after: int, upto: int) -> int:
+        if self._options.kind != "messages":
+            return 0
+        fits = self._wanted.fits or (lambda topic: True)
+        return sum(
+            min(count, min(last, upto) - max(first, after + 1) + 1)
+            for topic, first, last, count in self._journal.removals(after + 1, upto)
+            if fits(topic)
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return partitions.read(partition)
+
+    def commit(self, end: Offset) -> None:
+        """Nothing is noted: the checkpoint of the query has it."""
+
+    def stop(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None

@@ -1,0 +1,164 @@
+"""Accounting: for each subscriber, topic and hour, whether its messages and their fates add up.
+
+What was accepted for a subscriber is written down nowhere as such: it follows from the messages and the fates.
+Everything here is about one hour, and depends on nothing else:
+
+- What a subscriber settled reaches from the lowest to the highest number that has a fate for it in that hour.
+- Messages beyond that, on topics that it listens to, are in flight.
+- Messages within that, without a fate, are unaccounted. A subscriber that has no range there takes its messages one by
+  one, as a member of a group does, which gets a part of them: what it has no row about may be that of others.
+- If there are more messages in a range than it counts, so many are unaccounted, on the topic of its last message as
+  far as there are enough.
+- If there are fewer, the others may be in another hour: a range crosses hours, and topics. All that it counts is
+  `claimed` where its last message is. So over all hours `claimed` of a subscriber is the sum of its fates; if it is
+  more, then the books speak of messages that are not in the table.
+- What was refused was accepted for nobody.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from trunkline.spark.tables.patterns import matching
+from trunkline.spark.tables.table import GOLD, Column, Inputs, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, WindowSpec
+
+FATES = ("delivered", "filtered", "expired", "dropped", "dead")
+KEYS = ["subscriber", "topic", "hour"]
+TOLD = ["subscriber", "pattern", "fate", "settled"]
+"""What a delivery has in common with the row of fates that it comes from."""
+FEW = 200_000
+"""So many rows are sent to every task; beyond that, both sides of a join are."""
+
+
+def build(inputs: Inputs) -> DataFrame:
+    deliveries = inputs.table("deliveries")
+    refused = _sent(deliveries.where("fate = 'refused'").select("seq").distinct())
+    topics, patterns = inputs.messages.select("topic").distinct(), inputs.fates.select("pattern").distinct()
+    listens = matching(topics, patterns).withColumn("listens", F.lit(True))
+    # Looked at twice below, and small.
+    rows = _subscribers(_settled(deliveries, refused, inputs.fates), listens).localCheckpoint()
+    rows = rows.join(_unsettled(inputs.messages, refused, rows), KEYS, "left").fillna(0, ["within", "beyond"])
+    gaps = F.when(F.col("ranged") & F.col("listens"), F.col("within") - F.col("found")).otherwise(0)
+    rows = rows.withColumns({"in_flight": F.col("beyond"), "unaccounted": F.col("surplus") + gaps})
+    accepted = F.expr(" + ".join((*FATES, "in_flight", "unaccounted")))
+    return TABLE.shape(rows.withColumns({"accepted": accepted, "adds_up": F.expr("unaccounted = 0")}))
+
+
+def _settled(deliveries: DataFrame, refused: DataFrame, fates: DataFrame) -> DataFrame:
+    """By subscriber, topic, hour, fate and range, all without a range together: how many, from where to where."""
+    rows = deliveries.where("fate <> 'refused'").select(*TOLD, "topic", "hour", "seq")
+    rows = rows.join(refused.withColumn("refused", F.lit(True)), "seq", "left")
+    told = fates.withColumnRenamed("time", "settled").where("fate <> 'refused'")
+    ranges = told.where("first < last").withColumn("covered", F.max("last").over(_before()))
+    # Two at the same moment about the same: as two subscribers of one name have them. One of them counts.
+    ranges = _sent(
+        ranges.where("covered is null or covered < first").select(
+            *TOLD, "number", "first", "last", F.col("count").alias("claim")
+        )
+    )
+    # Rows about one message may be as many as the messages: only those of the moment of a range could be taken for it.
+    alone = told.where("first = last").join(ranges, TOLD, "left_semi")
+    alone = _sent(alone.select(*TOLD, F.col("first").alias("seq"), F.lit(True).alias("alone")).distinct())
+    rows = rows.join(alone, [*TOLD, "seq"], "left")
+    within = F.expr("alone is null and seq between first and last")
+    rows = rows.alias("row").join(ranges.alias("range"), _same(TOLD) & within, "left")
+    return rows.groupBy(*(f"row.{name}" for name in (*TOLD[:3], "topic", "hour")), "number", "claim", "last").agg(
+        F.count("*").alias("count"),
+        F.count_if(F.col("refused").isNull()).alias("found"),
+        F.min("seq").alias("lowest"),
+        F.max("seq").alias("highest"),
+    )
+
+
+def _before() -> WindowSpec:
+    return Window.partitionBy(*TOLD).orderBy("first", "number").rowsBetween(Window.unboundedPreceding, -1)
+
+
+def _same(names: list[str]) -> Expression:
+    return F.expr(" and ".join(f"row.{name} = range.{name}" for name in names))
+
+
+def _sent(rows: DataFrame) -> DataFrame:
+    return F.broadcast(rows) if rows.limit(FEW + 1).count() <= FEW else rows
+
+
+def _subscribers(settled: DataFrame, listens: DataFrame) -> DataFrame:
+    """By subscriber, topic and hour: the sums of what was settled, less what its ranges do not count."""
+    of_range = Window.partitionBy("number", "hour")
+    later = of_range.orderBy(F.col("highest").desc()).rowsBetween(Window.unboundedPreceding, -1)
+    ranged = F.col("number").isNotNull()
+    too_many = F.sum("count").over(of_range) - F.col("claim") - F.coalesce(F.sum("count").over(later), F.lit(0))
+    surplus = F.when(ranged, F.greatest(F.lit(0), F.least(F.col("count"), too_many))).otherwise(0)
+    ends_here = F.col("last") == F.col("highest")
+    claimed = F.when(~ranged, F.col("count")).when(ends_here, F.col("claim")).otherwise(0)
+    rows = settled.withColumns({"surplus": surplus, "claimed": claimed})
+    booked = F.col("count") - F.col("surplus")
+    sums = (
+        rows.join(F.broadcast(listens), ["topic", "pattern"], "left")
+        .groupBy(*KEYS)
+        .agg(
+            *(F.sum(F.when(F.col("fate") == fate, booked).otherwise(0)).alias(fate) for fate in FATES),
+            *(F.sum(name).alias(name) for name in ("surplus", "claimed", "found")),
+            F.max(F.coalesce("listens", F.lit(False))).alias("listens"),
+            F.max(ranged).alias("ranged"),
+            F.min("lowest").alias("lowest"),
+            F.max("highest").alias("highest"),
+        )
+    )
+    of_hour = Window.partitionBy("subscriber", "hour")
+    return sums.withColumns(
+        {
+            "ranged": F.max("ranged").over(of_hour),
+            "lowest": F.min("lowest").over(of_hour),
+            "highest": F.max("highest").over(of_hour),
+        }
+    )
+
+
+def _unsettled(messages: DataFrame, refused: DataFrame, subscribers: DataFrame) -> DataFrame:
+    """By subscriber, topic and hour: how many messages are within what it settled, and how many beyond."""
+    stretches = F.broadcast(subscribers.where("listens").select(*KEYS, "lowest", "highest"))
+    accepted = messages.select("seq", "topic", "hour").join(refused, "seq", "left_anti")
+    return (
+        accepted.join(stretches, ["topic", "hour"])
+        .groupBy(*KEYS)
+        .agg(
+            F.count_if(F.expr("seq between lowest and highest")).alias("within"),
+            F.count_if(F.expr("seq > highest")).alias("beyond"),
+        )
+    )
+
+
+TABLE = Table(
+    "accounting",
+    GOLD,
+    "A row is an hour of a topic for a subscriber to which something became of its messages; one that does not add up"
+    " is an alarm",
+    (
+        Column("topic", "string", "the topic"),
+        Column("subscriber", "string", "who"),
+        Column("accepted", "bigint", "all that follows, together"),
+        Column("delivered", "bigint", "how many messages were delivered to it"),
+        Column("filtered", "bigint", "how many it did not want"),
+        Column("expired", "bigint", "how many were too old when their turn came"),
+        Column("dropped", "bigint", "how many had no room"),
+        Column("dead", "bigint", "how many could not be handled"),
+        Column("in_flight", "bigint", "how many have no fate, and come after all that have one"),
+        Column(
+            "unaccounted", "bigint", "how many have no fate though later ones have, or are not counted by their range"
+        ),
+        Column("adds_up", "boolean", "whether nothing is unaccounted"),
+        Column(
+            "claimed", "bigint", "how many the fates speak of whose last message is here; over all hours, all fates"
+        ),
+        Column("hour", "timestamp", "the hour of the messages"),
+    ),
+    build,
+)

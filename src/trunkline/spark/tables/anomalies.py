@@ -1,0 +1,131 @@
+"""Anomalies: minutes of a topic that are unlike those before, and topics that fall silent.
+
+The past is that of the same hour, so that a row depends on nothing but its hour: a minute is compared with the earlier
+minutes of its hour in which there was traffic, if these are at least ten. What happens in the first minutes of an hour
+is therefore not seen, and a silence is followed to the end of its hour.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from trunkline.spark.tables.table import GOLD, Column, Inputs, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, WindowSpec
+
+RATE, LATENCY, SILENCE = "rate", "latency", "silence"
+PAST = 10
+"""So many minutes are a past."""
+FAR = 4.0
+"""So many standard deviations are out of the usual."""
+LEAST_MESSAGES = 10
+LEAST_MS = 10.0
+"""A difference that is smaller than that is none, however steady it was before."""
+LEAST_SILENT = 3
+STEADY = 0.1
+"""Latencies vary by a tenth of their mean even if they happened not to."""
+
+
+def build(inputs: Inputs) -> DataFrame:
+    minutes = inputs.table("topic_minute").select("topic", "minute", "messages", "latency_p95_ms", "hour")
+    rows = minutes.join(F.broadcast(_seen(inputs.messages)), "hour")
+    found = F.array(*(expression.alias("found") for expression in (_rate(), _latency(), _silence())))
+    rows = rows.withColumn("found", F.array_compact(found))
+    return TABLE.shape(rows.select("topic", "hour", F.inline("found")))
+
+
+def _seen(messages: DataFrame) -> DataFrame:
+    """By hour: the last minute of it that is known of. A message from a clock that is ahead does not count as such."""
+    last = F.least(F.max("placed"), F.max("accepted"))
+    return messages.groupBy("hour").agg(F.date_trunc("minute", last).alias("seen"))
+
+
+def _rate() -> Expression:
+    value, mean = F.col("messages"), F.avg("messages").over(_before())
+    z = (value - mean) / _spread(F.stddev_pop("messages").over(_before()), mean)
+    # The last minute may not be over yet.
+    falls = (value < mean) & (F.col("minute") < F.col("seen"))
+    far = (F.abs(z) > FAR) & (F.abs(value - mean) >= LEAST_MESSAGES) & ((value > mean) | falls)
+    return F.when(_has_past("messages") & far, _row(RATE, F.col("minute"), 1, value, mean, z))
+
+
+def _latency() -> Expression:
+    value, mean = F.col("latency_p95_ms"), F.avg("latency_p95_ms").over(_before())
+    z = (value - mean) / F.greatest(F.stddev_pop("latency_p95_ms").over(_before()), mean * STEADY, F.lit(1.0))
+    far = (z > FAR) & (value - mean >= LEAST_MS)
+    return F.when(_has_past("latency_p95_ms") & far, _row(LATENCY, F.col("minute"), 1, value, mean, z))
+
+
+def _silence() -> Expression:
+    """After ten minutes with traffic without a break: none, for as long as that is not chance."""
+    minute = F.col("minute")
+    steady = F.lag("minute", PAST - 1).over(_of_topic()) == minute - F.expr(f"interval {PAST - 1} minutes")
+    next_one = F.coalesce(F.lead("minute").over(_of_topic()), F.col("hour") + F.expr("interval 1 hour"))
+    silent = F.timestamp_diff("MINUTE", minute, F.least(next_one, F.col("seen"))) - 1
+    mean = F.avg("messages").over(_lately())
+    missed = mean * silent
+    z = -missed / (_spread(F.stddev_pop("messages").over(_lately()), mean) * F.sqrt(silent))
+    long = (silent >= LEAST_SILENT) & (missed >= LEAST_MESSAGES) & (z < -FAR)
+    return F.when(steady & long, _row(SILENCE, minute + F.expr("interval 1 minute"), silent, F.lit(0), missed, z))
+
+
+def _of_topic() -> WindowSpec:
+    return Window.partitionBy("topic", "hour").orderBy("minute")
+
+
+def _before() -> WindowSpec:
+    return _of_topic().rowsBetween(Window.unboundedPreceding, -1)
+
+
+def _lately() -> WindowSpec:
+    return _of_topic().rowsBetween(1 - PAST, 0)
+
+
+def _has_past(name: str) -> Expression:
+    return F.count(name).over(_before()) >= PAST
+
+
+def _spread(deviation: Expression, mean: Expression) -> Expression:
+    """How far counts are usually from their mean: what comes by chance varies by the root of it at least."""
+    return F.greatest(deviation, F.sqrt(mean))
+
+
+def _row(
+    what: str, minute: Expression, minutes: Expression | int, value: Expression, expected: Expression, z: Expression
+) -> Expression:
+    lasted = F.lit(minutes) if isinstance(minutes, int) else minutes
+    return F.struct(
+        F.lit(what).alias("what"),
+        minute.alias("minute"),
+        lasted.cast("int").alias("minutes"),
+        value.cast("double").alias("value"),
+        expected.cast("double").alias("expected"),
+        z.alias("z"),
+    )
+
+
+TABLE = Table(
+    "anomalies",
+    GOLD,
+    "A row is a topic that was unlike itself: compared with the minutes before, of the same hour, if there are ten",
+    (
+        Column("topic", "string", "the topic"),
+        Column("minute", "timestamp", "the minute, or the first one of a silence"),
+        Column(
+            "what", "string", f"{RATE} (more or fewer messages), {LATENCY} (slower answers), or {SILENCE} (no messages)"
+        ),
+        Column("minutes", "int", "how long a silence lasted, within the hour; otherwise 1"),
+        Column(
+            "value", "double", f"messages, or the 95th percentile of the {LATENCY} in milliseconds; 0 in a {SILENCE}"
+        ),
+        Column("expected", "double", f"the mean of that before; in a {SILENCE}, how many messages it swallowed"),
+        Column("z", "double", f"how many standard deviations lie between the two; {FAR:g} are usual"),
+        Column("hour", "timestamp", "the hour of the minute"),
+    ),
+    build,
+)

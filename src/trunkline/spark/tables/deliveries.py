@@ -1,0 +1,153 @@
+"""Deliveries: what became of each message for each subscriber, made of rows about one message and rows about ranges."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from trunkline.spark.tables.patterns import matching
+from trunkline.spark.tables.table import SILVER, Column, Inputs, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FEW = 500_000
+"""So many rows are sent to every task, so that the messages, which are many more, stay where they are."""
+
+# A range is found by the buckets it lies in, of 2^shift numbers each. They are hardly more than 16, and few ranges of
+# a subscriber share one, whatever their size. The widest are no wider than a task likes, also if the range is about a
+# topic with a message now and then.
+SHIFTS = ((16, 0), (256, 4), (4096, 8), (65_536, 12))
+WIDEST = 16
+
+ALONE = 0
+"""The place of the rows about one message. They are found by its number, whatever its topic."""
+
+
+def build(inputs: Inputs) -> DataFrame:
+    messages = inputs.messages.select(
+        "seq", "id", "topic", "sender", "placed", "accepted", "hour", F.length("payload").alias("bytes")
+    )
+    fates = inputs.fates.withColumns({"alone": F.expr("first = last"), "shift": _shift()})
+    places, few = _places(inputs, fates)
+    rows = _rows(fates, places)
+    near = matching(messages.select("topic").distinct(), places)
+    settled = _settled(
+        messages, F.broadcast(near.drop("pattern")), F.broadcast(rows) if few else rows, _disputed(fates)
+    )
+    return settled.select(
+        "seq",
+        "id",
+        "topic",
+        "sender",
+        "subscriber",
+        "pattern",
+        "fate",
+        "reason",
+        F.col("placed").alias("published"),
+        F.col("time").alias("settled"),
+        ((F.unix_micros("time") - F.unix_micros("accepted")) / 1000).alias("lag_ms"),
+        "bytes",
+        "hour",
+    )
+
+
+def _shift() -> Expression:
+    span = F.expr("last - first + 1")
+    shift = F.lit(WIDEST)
+    for most, bits in reversed(SHIFTS):
+        shift = F.when(span <= most, bits).otherwise(shift)
+    return shift
+
+
+def _places(inputs: Inputs, fates: DataFrame) -> tuple[DataFrame, bool]:
+    """Where rows are looked for: each pattern of ranges with each of their sizes, numbered; and if rows are few."""
+    buckets = F.sum(F.expr("(last >> shift) - (first >> shift) + 1")).alias("buckets")
+    pattern = F.expr("if(alone, null, pattern)").alias("pattern")
+    found = fates.groupBy(pattern, "shift").agg(buckets).collect()
+    ranges = [(row["pattern"], row["shift"]) for row in found if row["pattern"] is not None]
+    places = [(ALONE, ">", 0), *((number, *each) for number, each in enumerate(ranges, ALONE + 1))]
+    few = sum(row["buckets"] for row in found) <= FEW
+    return inputs.spark.createDataFrame(places, "place long, pattern string, shift int"), few
+
+
+def _rows(fates: DataFrame, places: DataFrame) -> DataFrame:
+    """The fates, each once for each of its buckets."""
+    of_ranges = fates.where("not alone").join(F.broadcast(places.where(F.col("place") != ALONE)), ["pattern", "shift"])
+    alone = fates.where("alone").withColumn("place", F.lit(ALONE).cast("long"))
+    rows = of_ranges.unionByName(alone).withColumn(
+        "bucket", F.explode(F.expr("sequence(first >> shift, last >> shift)"))
+    )
+    exact = F.expr("last - first + 1 = count").alias("exact")
+    return rows.select(_key(), "subscriber", "pattern", "fate", "first", "last", "number", exact, "reason", "time")
+
+
+def _key() -> Expression:
+    # One number is found several times as fast as two and a text.
+    return F.expr("bucket << 20 | place").alias("key")
+
+
+def _disputed(fates: DataFrame) -> DataFrame | None:
+    """The numbers that several rows of a subscriber may be about; None if they are too many to be listed.
+
+    All with rows of their own are taken for such: where there are ranges, they are few.
+    """
+    before = Window.partitionBy("subscriber").orderBy("first", "number").rowsBetween(Window.unboundedPreceding, -1)
+    ranges = fates.where("not alone").select("subscriber", "first", "last", "number")
+    overlaps = ranges.withColumn("last", F.least("last", F.max("last").over(before))).where("last >= first")
+    spans = overlaps.select("first", "last").unionByName(fates.where("alone").select("first", "last"))
+    (count,) = spans.select(F.sum(F.expr("last - first + 1"))).collect()[0]
+    if count is not None and count > FEW:
+        return None
+    return F.broadcast(spans.select(F.explode(F.sequence("first", "last")).alias("seq")).distinct())
+
+
+def _settled(messages: DataFrame, near: DataFrame, rows: DataFrame, disputed: DataFrame | None) -> DataFrame:
+    """Each message with the rows that count, one for each subscriber."""
+    told = _told(messages, near, rows)
+    if disputed is None:
+        return _latest(told)
+    # Comparing all would shuffle all. So only the disputed are compared, by what is needed for that.
+    compared = _latest(_told(messages.select("seq", "topic").join(disputed, "seq", "left_semi"), near, rows))
+    count = compared.groupBy("seq").agg(F.collect_list("number").alias("numbers"))
+    return told.join(F.broadcast(count), "seq", "left").where("numbers is null or array_contains(numbers, number)")
+
+
+def _told(messages: DataFrame, near: DataFrame, rows: DataFrame) -> DataFrame:
+    """Each message with each row that is about it."""
+    placed = messages.join(near, "topic").withColumn("bucket", F.expr("seq >> shift"))
+    keyed = placed.select(*messages.columns, _key())
+    return keyed.join(rows, "key").where("seq between first and last")
+
+
+def _latest(told: DataFrame) -> DataFrame:
+    """Of the rows that are about one message and subscriber the one that counts."""
+    # A range that counts all its numbers knows each of them, like a row of its own: a replay of neighbours is such.
+    rising = Window.partitionBy("seq", "subscriber").orderBy("exact", "number")
+    return told.withColumn("next", F.lead("number").over(rising)).where("next is null").drop("next")
+
+
+TABLE = Table(
+    "deliveries",
+    SILVER,
+    "A row is what became of a message for a subscriber; what is not settled yet has none",
+    (
+        Column("seq", "bigint", "the number of the message"),
+        Column("id", "string", "the message's id"),
+        Column("topic", "string", "where it was published"),
+        Column("sender", "string", "who published it"),
+        Column("subscriber", "string", "whose fate it is; the bus, if the message was refused"),
+        Column("pattern", "string", "what the subscriber listens to"),
+        Column("fate", "string", "delivered, filtered, expired, dropped, dead or refused"),
+        Column("reason", "string", "why, if it was not delivered"),
+        Column("published", "timestamp", "where the message is placed"),
+        Column("settled", "timestamp", "when its fate was known; in a range, when that of the last message was"),
+        Column("lag_ms", "double", "from when the journal took it to `settled`"),
+        Column("bytes", "bigint", "the size of its payload"),
+        Column("hour", "timestamp", "the hour of the message"),
+    ),
+    build,
+)

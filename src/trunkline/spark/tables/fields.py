@@ -1,0 +1,200 @@
+"""The fields of a JSON Schema as columns of Spark: what type each has, and how it is read from JSON text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+from pyspark.sql import Column, types
+from pyspark.sql import functions as F
+
+from trunkline.schema_nodes import resolve, significant
+
+MAX_PARTS = 2000
+"""When so many parts of a schema were looked at, what is referred to is told as text."""
+_MOMENT = r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\d\d:\d\d)?$"
+_WORD = re.compile(r"\w+")
+
+
+class Kind(Protocol):
+    """What a field is: the type of its column, the type it is parsed as, and the way from the one to the other."""
+
+    @property
+    def ddl(self) -> str: ...
+
+    @property
+    def parsed(self) -> types.DataType: ...
+
+    def read(self, parsed: Column) -> Column: ...
+
+
+class Plain(NamedTuple):
+    ddl: str
+    parsed: types.DataType
+
+    def read(self, parsed: Column) -> Column:
+        return parsed
+
+
+class Moment(NamedTuple):
+    """A text with the format date-time. Whether it is one nobody has checked: if not, it is null."""
+
+    ddl: str = "timestamp"
+    parsed: types.DataType = types.StringType()
+
+    def read(self, parsed: Column) -> Column:
+        # Spark would take a time without a date, too, and give it that of today.
+        return F.when(parsed.rlike(_MOMENT), F.upper(parsed).try_cast("timestamp"))
+
+
+class Other(NamedTuple):
+    """Anything else, as JSON text."""
+
+    ddl: str = "string"
+    parsed: types.DataType = types.VariantType()
+
+    def read(self, parsed: Column) -> Column:
+        return F.when(~F.is_variant_null(parsed), F.to_json(parsed))
+
+
+class List(NamedTuple):
+    item: Kind
+
+    @property
+    def ddl(self) -> str:
+        return f"array<{self.item.ddl}>"
+
+    @property
+    def parsed(self) -> types.DataType:
+        return types.ArrayType(self.item.parsed)
+
+    def read(self, parsed: Column) -> Column:
+        return F.transform(parsed, self.item.read)
+
+
+class Record(NamedTuple):
+    fields: tuple[tuple[str, Kind], ...]
+
+    @property
+    def ddl(self) -> str:
+        return f"struct<{', '.join(f'`{name}`: {kind.ddl}' for name, kind in self.fields)}>"
+
+    @property
+    def parsed(self) -> types.DataType:
+        return types.StructType([types.StructField(name, kind.parsed) for name, kind in self.fields])
+
+    def read(self, parsed: Column) -> Column:
+        inside = F.struct(*(kind.read(parsed.getField(name)).alias(name) for name, kind in self.fields))
+        return F.when(parsed.isNotNull(), inside)
+
+
+TEXT = Plain("string", types.StringType())
+WHOLE = Plain("bigint", types.LongType())
+NUMBER = Plain("double", types.DoubleType())
+TRUTH = Plain("boolean", types.BooleanType())
+MOMENT = Moment()
+OTHER = Other()
+
+
+def properties(schema: Any) -> dict[str, Kind] | None:
+    """The top-level fields of a schema; None if what it describes is not simply an object with fields."""
+    return _Reader(schema).fields(schema, frozenset()) or None
+
+
+def kind_of(schema: Any) -> Kind:
+    return _Reader(schema).kind(schema, frozenset())
+
+
+class _Reader:
+    """`path` is what was referred to on the way: what leads back to itself has no end, and is told as text."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._left = MAX_PARTS
+
+    def fields(self, node: Any, path: frozenset[str]) -> dict[str, Kind]:
+        """Empty if it is no object, or more than its fields."""
+        words, path = self._words(node, path)
+        if _types(words) != ["object"] or isinstance(words.get("additionalProperties"), dict):
+            return {}
+        return {name: self.kind(each, path) for name, each in words.get("properties", {}).items()}
+
+    def kind(self, node: Any, path: frozenset[str]) -> Kind:
+        self._left -= 1
+        words, inner = self._words(node, path)
+        for several in ("anyOf", "oneOf"):
+            if several in words:
+                return _common(self.kind(each, inner) for each in words[several] if not self._is_null(each, inner))
+        if "type" not in words and ("enum" in words or "const" in words):
+            values = words["enum"] if "enum" in words else [words["const"]]
+            return _common(_kind_of_value(value) for value in values if value is not None)
+        match _types(words):
+            case ["boolean"]:
+                return TRUTH
+            case ["integer"]:
+                return WHOLE
+            case ["number"] | ["integer", "number"]:
+                return NUMBER
+            case ["string"]:
+                return MOMENT if words.get("format") == "date-time" else TEXT
+            case ["array"] if "items" in words and "prefixItems" not in words:
+                item = self.kind(words["items"], inner)
+                return OTHER if item == OTHER else List(item)
+            case ["object"]:
+                return _record(self.fields(node, path))
+        return OTHER
+
+    def _words(self, node: Any, path: frozenset[str]) -> tuple[dict[str, Any], frozenset[str]]:
+        """What is said of a value, here or where this refers to; nothing, if that is put in other ways."""
+        while isinstance(node, dict) and "$ref" in node:
+            if node["$ref"] in path or self._left < 0:
+                return {}, path
+            path |= {node["$ref"]}
+            node = resolve(self._root, node["$ref"])
+        words = significant(node) if isinstance(node, dict) else {}
+        return ({} if "allOf" in words else words), path
+
+    def _is_null(self, node: Any, path: frozenset[str]) -> bool:
+        words, _ = self._words(node, path)
+        return words.get("type") == "null" or words.get("const", 0) is None
+
+
+def _types(words: dict[str, Any]) -> list[str]:
+    """Without null, which any column may be."""
+    said = words.get("type", [])
+    return sorted(({said} if isinstance(said, str) else set(said)) - {"null"})
+
+
+def _kind_of_value(value: Any) -> Kind:
+    kinds: dict[type, Kind] = {bool: TRUTH, int: WHOLE, float: NUMBER, str: TEXT}
+    return kinds.get(value.__class__, OTHER)
+
+
+def _common(kinds: Iterable[Kind]) -> Kind:
+    """The kind of them all."""
+    different = list(dict.fromkeys(kinds))
+    if len(different) == 1:
+        return different[0]
+    return NUMBER if different and set(different) <= {WHOLE, NUMBER} else OTHER
+
+
+def _record(fields: dict[str, Kind]) -> Kind:
+    """An object that can be told as a struct: names that Spark can tell apart, and no field that is text anyway."""
+    plain = all(_WORD.fullmatch(name) for name in fields) and OTHER not in fields.values()
+    distinct = len({name.lower() for name in fields}) == len(fields)
+    return Record(tuple(fields.items())) if fields and plain and distinct else OTHER
+
+
+# Names
+
+
+def column_names(fields: Iterable[str], taken: Iterable[str]) -> Iterator[str]:
+    """A name of its own for each field; to Spark, small and capital letters are the same."""
+    used = {name.lower() for name in taken}
+    for field in fields:
+        name = re.sub(r"\W", "_", field) or "_"
+        while name.lower() in used:
+            name += "_"
+        used.add(name.lower())
+        yield name

@@ -1,0 +1,86 @@
+"""Senders by the minute: how much they published, and how their requests went."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from trunkline.spark.tables import sketches
+from trunkline.spark.tables.sketches import gathered, percentiles
+from trunkline.spark.tables.table import GOLD, Column, Inputs, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+KEYS = ["sender", "minute"]
+OUTCOMES = {"answered": "answered", "failed": "failed", "timed_out": "timed out"}
+
+
+def build(inputs: Inputs) -> DataFrame:
+    rows = _traffic(inputs.messages).join(_requests(inputs.table("requests")), KEYS, "left").fillna(0, [*OUTCOMES])
+    failed = F.col("failed") + F.col("timed_out")
+    rows = rows.withColumns(
+        {
+            "hour": F.date_trunc("hour", "minute"),
+            "error_rate": F.when(F.col("requests") > 0, failed / F.col("requests")),
+        }
+    )
+    return TABLE.shape(rows.select("*", *percentiles("latency")))
+
+
+def _traffic(messages: DataFrame) -> DataFrame:
+    by_topic = (
+        messages.select(
+            "sender",
+            F.date_trunc("minute", "placed").alias("minute"),
+            "topic",
+            "type",
+            F.length("payload").alias("bytes"),
+        )
+        .groupBy(*KEYS, "topic")
+        .agg(
+            F.count("*").alias("messages"),
+            F.sum("bytes").alias("bytes"),
+            F.count_if(F.col("type") == "request").alias("requests"),
+        )
+    )
+    sums = (F.sum(name).alias(name) for name in ("messages", "bytes", "requests"))
+    return by_topic.groupBy(*KEYS).agg(*sums, F.count("*").alias("topics"))
+
+
+def _requests(requests: DataFrame) -> DataFrame:
+    counted = (
+        requests.select(
+            "sender", F.date_trunc("minute", "asked").alias("minute"), "outcome", sketches.bucket_of_ms("latency_ms")
+        )
+        .groupBy(*KEYS, "outcome", "bucket")
+        .count()
+    )
+    answered = F.col("outcome") == OUTCOMES["answered"]
+    return counted.groupBy(*KEYS).agg(
+        *(F.sum(F.when(F.col("outcome") == value, F.col("count"))).alias(name) for name, value in OUTCOMES.items()),
+        gathered(answered).alias("latency_sketch"),
+    )
+
+
+TABLE = Table(
+    "sender_minute",
+    GOLD,
+    "A row is a minute of a sender in which it published something",
+    (
+        Column("sender", "string", "who"),
+        Column("minute", "timestamp", "the minute in which its messages are placed"),
+        Column("messages", "bigint", "how many there are"),
+        Column("bytes", "bigint", "the size of their payloads"),
+        Column("topics", "bigint", "on how many different topics they are"),
+        Column("requests", "bigint", "how many of them are requests"),
+        Column("answered", "bigint", "how many of these requests were answered"),
+        Column("failed", "bigint", "how many of them got an error for an answer"),
+        Column("timed_out", "bigint", "how many of them got no answer in time"),
+        Column("error_rate", "double", "`failed` and `timed_out`, by request; null without requests"),
+        *sketches.columns("latency", "the time to the answer, of its answered requests asked in this minute"),
+        Column("hour", "timestamp", "the hour of the minute"),
+    ),
+    build,
+)

@@ -1,0 +1,44 @@
+"""Slow consumers: who fell behind, when, and what that cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from trunkline.spark.tables.table import GOLD, Column, Inputs, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SLOW, DROPPED = "slow", "dropped"
+
+
+def build(inputs: Inputs) -> DataFrame:
+    slow = F.coalesce(F.col("lag_p50_ms") > inputs.settings.slow_s * 1000, F.lit(False))
+    dropped = F.col("dropped") > 0
+    why = F.concat_ws(" and ", F.when(slow, SLOW), F.when(dropped, DROPPED))
+    worst = F.col("lag_p50_ms").desc_nulls_last(), F.col("dropped").desc(), F.col("subscriber"), F.col("minute")
+    rows = inputs.table("subscriber_minute").where(slow | dropped)
+    rank = F.row_number().over(Window.partitionBy("hour").orderBy(*worst))
+    return TABLE.shape(rows.withColumns({"why": why, "rank": rank}))
+
+
+TABLE = Table(
+    "slow_consumers",
+    GOLD,
+    "A row is a minute of a subscriber that was slow (the setting `slow_s`), or had no room for a message",
+    (
+        Column("subscriber", "string", "who"),
+        Column("minute", "timestamp", "the minute in which the messages are placed"),
+        Column("lag_p50_ms", "double", "half of what was delivered waited longer; null if nothing was"),
+        Column("lag_p99_ms", "double", "one in a hundred waited longer"),
+        Column("dropped", "bigint", "how many messages had no room"),
+        Column("delivered", "bigint", "how many were delivered"),
+        Column("why", "string", f"{SLOW}, {DROPPED}, or {SLOW} and {DROPPED}"),
+        Column("rank", "int", "within the hour: 1 is the one that waited longest, then the one that dropped most"),
+        Column("hour", "timestamp", "the hour of the minute"),
+    ),
+    build,
+)

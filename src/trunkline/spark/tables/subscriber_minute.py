@@ -1,0 +1,71 @@
+"""Subscribers by the minute: what became of the messages of that minute for each of them, and how late."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from trunkline.spark.tables import sketches
+from trunkline.spark.tables.sketches import gathered, percentiles
+from trunkline.spark.tables.table import GOLD, Column, Inputs, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+KEYS = ["subscriber", "minute"]
+FATES = ("delivered", "filtered", "expired", "dropped", "dead", "refused")
+
+
+def build(inputs: Inputs) -> DataFrame:
+    delivered = F.col("fate") == "delivered"
+    counted = (
+        inputs.table("deliveries")
+        .select(
+            "subscriber",
+            F.date_trunc("minute", "published").alias("minute"),
+            "fate",
+            "bytes",
+            "lag_ms",
+            F.when(delivered, sketches.bucket_of_ms("lag_ms")).alias("bucket"),
+        )
+        .groupBy(*KEYS, "fate", "bucket")
+        .agg(F.count("*").alias("count"), F.sum("bytes").alias("bytes"), F.max("lag_ms").alias("lag_ms"))
+    )
+    rows = counted.groupBy(*KEYS).agg(
+        *(F.sum(F.when(F.col("fate") == fate, F.col("count")).otherwise(0)).alias(fate) for fate in FATES),
+        F.sum("count").alias("all"),
+        F.sum(F.when(delivered, F.col("bytes")).otherwise(0)).alias("bytes"),
+        F.max(F.when(delivered, F.col("lag_ms"))).alias("lag_max_ms"),
+        gathered(delivered).alias("lag_sketch"),
+    )
+    rows = rows.withColumns(
+        {
+            "hour": F.date_trunc("hour", "minute"),
+            "error_rate": (F.col("dropped") + F.col("dead") + F.col("expired")) / F.col("all"),
+        }
+    )
+    return TABLE.shape(rows.select("*", *percentiles("lag")))
+
+
+TABLE = Table(
+    "subscriber_minute",
+    GOLD,
+    "A row is a minute of a subscriber: what became of those messages of that minute that are settled for it",
+    (
+        Column("subscriber", "string", "who"),
+        Column("minute", "timestamp", "the minute in which the messages are placed"),
+        Column("delivered", "bigint", "how many were delivered to it"),
+        Column("filtered", "bigint", "how many it did not want"),
+        Column("expired", "bigint", "how many were too old when their turn came"),
+        Column("dropped", "bigint", "how many had no room"),
+        Column("dead", "bigint", "how many could not be handled"),
+        Column("refused", "bigint", "how many a bus of this name refused to publish"),
+        Column("bytes", "bigint", "the size of the payloads that were delivered"),
+        Column("error_rate", "double", "`dropped`, `dead` and `expired`, by settled message"),
+        *sketches.columns("lag", "the time from journal to settled, of what was delivered"),
+        Column("lag_max_ms", "double", "the longest of these times"),
+        Column("hour", "timestamp", "the hour of the minute"),
+    ),
+    build,
+)

@@ -1,0 +1,97 @@
+"""Topics by the minute: how much came, from how many, how long it took, and how much of it went wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from trunkline.spark.tables import sketches
+from trunkline.spark.tables.sketches import bucket, gathered, percentiles
+from trunkline.spark.tables.table import GOLD, Column, Inputs, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+KEYS = ["topic", "minute"]
+
+
+def build(inputs: Inputs) -> DataFrame:
+    rows = _traffic(inputs.messages).join(_senders(inputs.messages), KEYS)
+    rows = rows.join(_latencies(inputs.table("requests")), KEYS, "left")
+    rows = rows.join(_dead(inputs.table("deliveries")), KEYS, "left").fillna(0, ["dead"])
+    rows = rows.withColumns(
+        {
+            "hour": F.date_trunc("hour", "minute"),
+            "error_rate": (F.col("errors") + F.col("dead")) / F.col("messages"),
+        }
+    )
+    return TABLE.shape(rows.select("*", *percentiles("delay"), *percentiles("latency")))
+
+
+def _traffic(messages: DataFrame) -> DataFrame:
+    delay_us = F.unix_micros("accepted") - F.unix_micros("time")
+    # One pass: the buckets of the delay take up the counts, and are summed over.
+    counted = (
+        messages.select(
+            "topic",
+            F.date_trunc("minute", "placed").alias("minute"),
+            bucket(delay_us).alias("bucket"),
+            F.length("payload").alias("bytes"),
+            "type",
+        )
+        .groupBy(*KEYS, "bucket")
+        .agg(
+            F.count("*").alias("count"),
+            F.sum("bytes").alias("bytes"),
+            F.count_if(F.col("type") == "request").alias("requests"),
+            F.count_if(F.col("type") == "error").alias("errors"),
+        )
+    )
+    return counted.groupBy(*KEYS).agg(
+        F.sum("count").alias("messages"),
+        *(F.sum(name).alias(name) for name in ("bytes", "requests", "errors")),
+        gathered().alias("delay_sketch"),
+    )
+
+
+def _senders(messages: DataFrame) -> DataFrame:
+    by = messages.select("topic", F.date_trunc("minute", "placed").alias("minute"), "sender")
+    return by.groupBy(*KEYS).agg(F.count_distinct("sender").alias("senders"))
+
+
+def _latencies(requests: DataFrame) -> DataFrame:
+    counted = (
+        requests.where("outcome = 'answered'")
+        .select("topic", F.date_trunc("minute", "asked").alias("minute"), sketches.bucket_of_ms("latency_ms"))
+        .groupBy(*KEYS, "bucket")
+        .count()
+    )
+    return counted.groupBy(*KEYS).agg(gathered().alias("latency_sketch"))
+
+
+def _dead(deliveries: DataFrame) -> DataFrame:
+    dead = deliveries.where("fate = 'dead'").select("topic", F.date_trunc("minute", "published").alias("minute"))
+    return dead.groupBy(*KEYS).agg(F.count("*").alias("dead"))
+
+
+TABLE = Table(
+    "topic_minute",
+    GOLD,
+    "A row is a minute of a topic in which something was published",
+    (
+        Column("topic", "string", "the topic"),
+        Column("minute", "timestamp", "the minute in which its messages are placed"),
+        Column("messages", "bigint", "how many there are"),
+        Column("bytes", "bigint", "the size of their payloads"),
+        Column("senders", "bigint", "how many different senders they have"),
+        Column("requests", "bigint", "how many of them are requests"),
+        Column("errors", "bigint", "how many of them are errors, as answers to requests"),
+        Column("dead", "bigint", "how often one of them ended as dead for a subscriber"),
+        Column("error_rate", "double", "`errors` and `dead`, by message; more than 1 if many subscribers failed"),
+        *sketches.columns("latency", "the time to the answer, of the answered requests asked in this minute"),
+        *sketches.columns("delay", "the time from publisher to journal; 0 where the publisher's clock is ahead"),
+        Column("hour", "timestamp", "the hour of the minute"),
+    ),
+    build,
+)

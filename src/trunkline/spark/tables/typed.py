@@ -1,0 +1,133 @@
+"""Typed tables: for each channel with a schema one, with a column for each field of what is published there."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark.sql import functions as F
+from pyspark.sql import types
+
+from trunkline.spark.contracts import belongs
+from trunkline.spark.payloads import conforming
+from trunkline.spark.tables.fields import Kind, column_names, kind_of, properties
+from trunkline.spark.tables.table import SILVER, ChannelContract, Column, Inputs, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PREFIX = "typed_"
+MAX_NAME_BYTES = 120
+"""Of a table's name: it is that of a directory, too."""
+BEFORE = (
+    Column("seq", "bigint", "the message"),
+    Column("id", "string", "its id"),
+    Column("topic", "string", "where it was published"),
+    Column("sender", "string", "who published it"),
+    Column("published", "timestamp", "where it is placed"),
+)
+AFTER = (Column("hour", "timestamp", "the hour of the message"),)
+CARRIED = ("seq", "id", "topic", "sender", "placed", "hour")
+VALUE = "value"
+"""The one column of what is no object with fields."""
+
+
+class Field(NamedTuple):
+    name: str
+    """In the payload."""
+    column: str
+    kind: Kind
+
+
+def tables(channels: tuple[ChannelContract, ...]) -> list[Table]:
+    """In the order of the channels' names."""
+    with_schema = [channel for channel in sorted(channels, key=lambda each: each.name) if channel.schema is not None]
+    names = table_names([channel.name for channel in with_schema])
+    return [_table(channel, names[channel.name]) for channel in with_schema]
+
+
+def _table(channel: ChannelContract, name: str) -> Table:
+    found = properties(channel.schema)
+    # A payload that is no object is looked at as if it were the only field of one.
+    kinds = {VALUE: kind_of(channel.schema)} if found is None else found
+    columns = column_names(kinds, [column.name for column in (*BEFORE, *AFTER)])
+    fields = [Field(field, column, kinds[field]) for field, column in zip(kinds, columns, strict=True)]
+    described = [Column(field.column, field.kind.ddl, _meaning(field, found is None)) for field in fields]
+    return Table(
+        name,
+        SILVER,
+        f"A row is a message of the channel {channel.name} that fits its schema. A value that the type of its column"
+        " cannot hold is null",
+        (*BEFORE, *described, *AFTER),
+        partial(_build, channel, fields, found is None),
+    )
+
+
+def _meaning(field: Field, whole: bool) -> str:
+    return "the payload" if whole else f"the field `{field.name}`"
+
+
+def _build(channel: ChannelContract, fields: list[Field], whole: bool, inputs: Inputs) -> DataFrame:
+    rows = inputs.messages.where(belongs(channel, inputs.channels))
+    text = F.concat(F.lit(f'{{"{VALUE}":'), "text", F.lit("}")) if whole else F.col("text")
+    shelves = _apart(fields)
+    parsed = {_shelf(number): F.from_json(text, _schema(shelf)) for number, shelf in enumerate(shelves)}
+    values = {
+        field.column: field.kind.read(F.col(_shelf(number)).getField(field.name)).alias(field.column)
+        for number, shelf in enumerate(shelves)
+        for field in shelf
+    }
+    return (
+        conforming(rows, CARRIED, channel)
+        .withColumns(parsed)
+        .select(
+            *("seq", "id", "topic", "sender"),
+            F.col("placed").alias("published"),
+            *(values[field.column] for field in fields),
+            "hour",
+        )
+    )
+
+
+def _shelf(number: int) -> str:
+    return f"parsed_{number}"
+
+
+def _apart(fields: list[Field]) -> list[list[Field]]:
+    """So that no two in one list have names that differ only in small and capital letters: Spark would mix them up."""
+    shelves: list[list[Field]] = []
+    seen: Counter[str] = Counter()
+    for field in fields:
+        number = seen[field.name.lower()]
+        seen[field.name.lower()] += 1
+        if number == len(shelves):
+            shelves.append([])
+        shelves[number].append(field)
+    return shelves
+
+
+def _schema(fields: list[Field]) -> types.StructType:
+    return types.StructType([types.StructField(field.name, field.kind.parsed) for field in fields])
+
+
+# Names
+
+
+def table_names(channels: list[str]) -> dict[str, str]:
+    """A name for each: its own with `_` for what is no letter or digit.
+
+    If others have the same then, the one that only dots were replaced in keeps it; the rest get a piece of their hash.
+    """
+    short = {channel: PREFIX + re.sub(r"\W", "_", channel) for channel in channels}
+    sharing = Counter(name.lower() for name in short.values())
+    names = {}
+    for channel, name in short.items():
+        is_straight = channel == channel.lower() and "_" not in re.sub(r"\W", "_", channel.replace(".", ""))
+        if (sharing[name.lower()] > 1 and not is_straight) or len(name.encode()) > MAX_NAME_BYTES:
+            fits = name.encode()[: MAX_NAME_BYTES - 9].decode(errors="ignore")
+            name = f"{fits}_{sha256(channel.encode()).hexdigest()[:8]}"
+        names[channel] = name
+    return names

@@ -1,0 +1,145 @@
+"""`python -m trunkline.spark.train`: make the class archive, now. For images and CI; otherwise it makes itself.
+
+A Java writes its archive when it ends: so a Java of its own does a bit of everything, ends, and is waited for. It
+writes to a name of its own; only a complete file gets the name under which it is found.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trunkline.errors import TrunklineError
+from trunkline.spark.archive import Archive, checksum
+from trunkline.spark.java import Java, find_java
+from trunkline.spark.start import begin, spark_archive
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+POLITE = 10
+WRITE_S = 600.0
+
+
+def main() -> int:
+    """Exit code 0 if there is an archive now, or another process is making it; 1 if there can be none."""
+    try:
+        java = find_java()
+        archive = spark_archive(java)
+    except (TrunklineError, ImportError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    if archive is None:
+        print(f"Java {java.version} in {java.home} makes no archive", file=sys.stderr)
+        return 1
+    try:
+        print(make(archive, partial(learn, java)) or "another process is making it")
+    except OSError as error:
+        print(f"there is no archive: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def make(archive: Archive, learn: Callable[[list[str]], None]) -> Path | None:
+    """The archive, made if there is none, by a Java that learns with the options it gets.
+
+    None if another process is making it; raises OSError if it cannot be made.
+    """
+    archive.folder.mkdir(parents=True, exist_ok=True)
+    with _alone(archive) as alone:
+        if not alone:
+            return None
+        if found := archive.find():
+            return found
+        for left in archive.folder.glob(f".{archive.name}.*"):
+            left.unlink(missing_ok=True)  # by one that was killed
+        fresh = archive.folder / f".{archive.name}.{os.getpid()}"
+        try:
+            learn(archive.training_options(fresh))
+            return _keep(archive, fresh)
+        except Exception as error:
+            archive.refused.write_text(f"{type(error).__name__}: {error}\n")
+            raise
+        finally:
+            fresh.unlink(missing_ok=True)
+
+
+@contextmanager
+def _alone(archive: Archive) -> Iterator[bool]:
+    import fcntl
+
+    with (archive.folder / f"{archive.name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def _keep(archive: Archive, fresh: Path) -> Path:
+    with fresh.open("rb") as file:
+        os.fsync(file.fileno())
+    fresh.chmod(0o644)
+    made = archive.folder / archive.file_name(checksum(fresh))
+    fresh.rename(made)
+    archive.refused.unlink(missing_ok=True)
+    archive.sweep(made)
+    return made
+
+
+def learn(java: Java, options: list[str]) -> None:
+    """Do once what sessions do, so that the classes for it are known. Returns when the Java has ended."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        begin("local[2]", "train", {}, java, options, patience_s=WRITE_S) as spark,
+    ):
+        process: subprocess.Popen[bytes] = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
+        batch_work(spark, f"{folder}/rows")
+        stream_work(spark, f"{folder}/rows", folder)
+    if process.returncode != 0:
+        raise OSError(f"Java ended with {process.returncode}")
+
+
+def batch_work(spark: SparkSession, rows: str) -> None:
+    spark.range(1000).selectExpr("id % 7 AS k").groupBy("k").count().collect()
+    spark.range(1000).selectExpr(
+        "id", "id % 7 AS k", "timestamp_micros(id) AS at", "to_json(struct(id)) AS body", "map('a', 'b') AS headers"
+    ).write.parquet(rows)
+    table = spark.read.parquet(rows)
+    table.createOrReplaceTempView("rows")
+    spark.sql("SELECT k, count(DISTINCT id), max(at), percentile(id, 0.5) FROM rows GROUP BY k ORDER BY k").toArrow()
+    table.join(table.filter("k = 3").select("id"), "id", "left").dropDuplicates(["k"]).collect()
+    table.selectExpr("get_json_object(body, '$.id')", "headers['a']", "decode(encode(body, 'utf-8'), 'utf-8')").count()
+    table.select("id").mapInArrow(_same, "id long").count()
+    spark.createDataFrame([(1, "a")], "id int, name string").toPandas()
+
+
+def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return batches
+
+
+def _take(batch: DataFrame, number: int) -> None:
+    batch.count()
+
+
+def stream_work(spark: SparkSession, rows: str, folder: str) -> None:
+    seen = spark.readStream.schema(spark.read.parquet(rows).schema).parquet(rows).withWatermark("at", "1 minute")
+    counted = seen.dropDuplicates(["id", "at"]).groupBy("at", "k").count()
+    counted.writeStream.trigger(availableNow=True).option("checkpointLocation", f"{folder}/checkpoint").foreachBatch(
+        _take
+    ).start().awaitTermination()
+
+
+if __name__ == "__main__":
+    with suppress(OSError):
+        os.nice(POLITE)
+    sys.exit(main())

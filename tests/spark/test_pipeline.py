@@ -1,0 +1,244 @@
+"""Whole runs on real journals: the tables against plain Python, however the work was cut, whatever died meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import trunkline as tl
+from tests.spark import truth_content, truth_gold, truth_silver
+from tests.spark.journals import START_NS, live
+from tests.spark.traffic import Row, Traffic
+from tests.spark.truth_journal import traffic_of
+from trunkline.journal import Journal, Reader
+from trunkline.spark.pipeline.run import Pipeline
+from trunkline.spark.pipeline.settings import PipelineSettings
+from trunkline.spark.pipeline.status import status
+from trunkline.spark.pipeline.warehouse import Warehouse
+from trunkline.spark.tables import every
+from trunkline.spark.views import table
+
+HOUR_NS = 3_600_000_000_000
+TABLES = [each.name for each in every(())]
+ROUGH = {"latency_sketch", "delay_sketch", "lag_sketch"}
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two lives over some hours, sealed here and there."""
+    directory = tmp_path_factory.mktemp("traffic") / "journal"
+    live(directory, seed=1, size=120)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def warehouse(spark: SparkSession, journal: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All of it, taken in by one run."""
+    directory = tmp_path_factory.mktemp("whole") / "warehouse"
+    with Pipeline(spark, journal, directory) as pipeline:
+        pipeline.run()
+    return directory
+
+
+def rows(spark: SparkSession, warehouse: Path, name: str) -> list[Row]:
+    found = [row.asDict(recursive=True) for row in table(spark, warehouse, name).collect()]
+    return sorted(({key: value for key, value in row.items() if key not in ROUGH} for row in found), key=repr)
+
+
+def same(spark: SparkSession, one: Path, other: Path) -> None:
+    for name in TABLES:
+        assert rows(spark, one, name) == rows(spark, other, name), name
+
+
+def like(found: list[Row], expected: list[Row], key: tuple[str, ...]) -> None:
+    """Equal in all that plain Python says."""
+
+    def by(rows: list[Row]) -> dict[tuple[Any, ...], Row]:
+        return {tuple(row[name] for name in key): row for row in rows}
+
+    mine, theirs = by(found), by(expected)
+    assert mine.keys() == theirs.keys()
+    assert len(found) == len(expected)
+    for place, row in theirs.items():
+        for name, value in row.items():
+            if name in ROUGH:
+                continue
+            seen = mine[place][name]
+            if isinstance(value, float) and seen is not None:
+                assert seen == pytest.approx(value, rel=0.011, abs=1e-6), (place, name)
+            else:
+                assert seen == value, (place, name)
+
+
+@pytest.fixture(scope="module")
+def truth(journal: Path) -> Traffic:
+    return traffic_of(journal)
+
+
+def test_bronze_is_what_the_journal_holds_once(
+    spark: SparkSession, journal: Path, warehouse: Path, truth: Traffic
+) -> None:
+    like(rows(spark, warehouse, "messages"), truth.messages, ("seq",))
+    with Reader(journal) as reader:
+        assert len(truth.messages) < sum(1 for _ in reader.messages()), "nothing was repeated"
+    assert any(row["late"] for row in truth.messages)
+    found = [{k: v for k, v in row.items() if k != "hour"} for row in rows(spark, warehouse, "fates")]
+    like(found, truth.fates, ("number",))
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "key"),
+    [
+        ("deliveries", truth_silver.deliveries, ("seq", "subscriber")),
+        ("requests", truth_silver.requests, ("seq",)),
+        ("orphans", truth_silver.orphans, ("seq",)),
+        ("dead_letters", truth_silver.dead_letters, ("subscriber", "seq")),
+        ("conversations", truth_content.conversations, ("key",)),
+        ("topic_minute", truth_gold.topic_minute, ("topic", "minute")),
+        ("sender_minute", truth_gold.sender_minute, ("sender", "minute")),
+        ("subscriber_minute", truth_gold.subscriber_minute, ("subscriber", "minute")),
+        ("accounting", truth_gold.accounting, ("topic", "subscriber", "hour")),
+    ],
+)
+def test_tables_are_what_plain_python_makes(
+    spark: SparkSession, warehouse: Path, truth: Traffic, name: str, make: Any, key: tuple[str, ...]
+) -> None:
+    expected = make(truth)
+    assert expected
+    like(rows(spark, warehouse, name), expected, key)
+
+
+def test_the_books_add_up(spark: SparkSession, warehouse: Path) -> None:
+    assert table(spark, warehouse, "accounting").where("not adds_up").collect() == []
+
+
+def test_small_runs_give_what_one_large_run_gives(spark: SparkSession, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    parts = tmp_path / "parts"
+    for number in range(3):
+        live(journal, seed=number, size=30, start_ns=START_NS + number * HOUR_NS * 2 // 3)
+        with Pipeline(spark, journal, parts, PipelineSettings(step_rows=40)) as pipeline:
+            assert pipeline.run().messages
+        if number == 1:
+            with Journal(journal) as owned:
+                owned.seal(everything=True)
+    with Pipeline(spark, journal, tmp_path / "whole") as pipeline:
+        pipeline.run()
+    same(spark, parts, tmp_path / "whole")
+    with Pipeline(spark, journal, parts) as pipeline:
+        assert pipeline.run().steps == 0
+        assert pipeline.rebuild()
+    same(spark, parts, tmp_path / "whole")
+
+
+CHILD = """
+import os, signal, sys
+from trunkline.spark import session
+from trunkline.spark.pipeline.run import Pipeline
+
+journal, warehouse, stage = sys.argv[1:]
+
+def die(what, done, of):
+    if what == stage:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+with session("local[2]", settings={"spark.sql.shuffle.partitions": 2}) as spark:
+    with Pipeline(spark, journal, warehouse, progress=die) as pipeline:
+        pipeline.run()
+"""
+STAGES = ["messages", "fates", *TABLES[3:], "commit"]
+
+
+@pytest.mark.parametrize(
+    "stage", [each if each in ("requests", "commit") else pytest.param(each, marks=pytest.mark.long) for each in STAGES]
+)
+def test_a_driver_that_is_killed_leaves_nothing_wrong(
+    spark: SparkSession, journal: Path, warehouse: Path, tmp_path: Path, stage: str
+) -> None:
+    place = tmp_path / "warehouse"
+    ended = subprocess.run(
+        [sys.executable, "-c", CHILD, str(journal), str(place), stage], capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert not Warehouse(place).look().tables, "it is visible before it is whole"
+    with Pipeline(spark, journal, place) as pipeline:
+        pipeline.run()
+    same(spark, place, warehouse)
+
+
+def test_a_second_pipeline_is_refused_and_says_who_is_there(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
+    with Pipeline(spark, journal, tmp_path / "warehouse"):
+        with pytest.raises(tl.WarehouseLocked) as refused, Pipeline(spark, journal, tmp_path / "warehouse"):
+            pass
+        assert refused.value.pid == os.getpid()
+
+
+def test_status_tells_how_far_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    journal, place = tmp_path / "journal", tmp_path / "warehouse"
+    live(journal, seed=5, size=12)
+    with pytest.raises(tl.WarehouseUnusable, match="pipeline run"):
+        status(journal, place)
+    with Pipeline(spark, journal, place) as pipeline:
+        pipeline.run()
+    found = status(journal, place)
+    assert (found.behind, found.lag_s, found.left_out) == (0, 0.0, [])
+    assert {each.table for each in found.tables if each.hours} >= {"messages", "fates", "deliveries", "topic_minute"}
+    live(journal, seed=6, size=5, start_ns=START_NS + 2 * HOUR_NS)
+    later = status(journal, place)
+    assert later.behind > 0
+    assert later.lag_s > 3600
+
+
+@pytest.fixture
+def damaged(journal: Path, tmp_path: Path) -> tuple[Path, str]:
+    """A copy in which one sealed file is cut short."""
+    copy = tmp_path / "journal"
+    shutil.copytree(journal, copy)
+    with Reader(copy) as reader:
+        file = reader.files()[1]
+    path = copy / file.path
+    path.write_bytes(path.read_bytes()[: file.bytes // 2])
+    return copy, file.path
+
+
+def test_a_damaged_file_is_named_and_can_be_left_out(
+    spark: SparkSession, damaged: tuple[Path, str], tmp_path: Path
+) -> None:
+    journal, path = damaged
+    with Pipeline(spark, journal, tmp_path / "warehouse") as pipeline, pytest.raises(tl.JournalDamaged) as refused:
+        pipeline.run()
+    assert path in str(refused.value)
+    settings = PipelineSettings(skip_damaged=True)
+    with Pipeline(spark, journal, tmp_path / "warehouse", settings) as pipeline:
+        pipeline.run()
+    found = status(journal, tmp_path / "warehouse")
+    assert [each.path for each in found.left_out] == [path]
+    gone = found.left_out[0]
+    seqs = [row["seq"] for row in rows(spark, tmp_path / "warehouse", "messages")]
+    assert seqs
+    assert not any(gone.first <= seq <= gone.last for seq in seqs)
+
+
+def test_only_some_hours(spark: SparkSession, warehouse: Path, truth: Traffic) -> None:
+    hours = truth.hours()
+    since: datetime = hours[len(hours) // 2]
+    found = table(spark, warehouse, "messages", since=since).count()
+    assert found == sum(row["hour"] >= since for row in truth.messages)
+    with pytest.raises(tl.UsageError, match="there are messages, fates"):
+        table(spark, warehouse, "message")
+
+
+def test_the_manifest_can_be_read_by_others(warehouse: Path) -> None:
+    manifest = json.loads((warehouse / "manifest.json").read_text())
+    assert manifest["layout"] == 1
+    assert set(manifest["tables"]) >= {"messages", "requests"}

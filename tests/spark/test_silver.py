@@ -1,0 +1,409 @@
+"""Deliveries, requests, orphans and dead letters, against plain Python on random traffic, and their corners by hand."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given as drawn
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.spark import truth_silver as truth
+from tests.spark.traffic import START, Row, Traffic, inputs, message, traffic
+from trunkline.spark.pipeline.settings import PipelineSettings
+from trunkline.spark.tables import dead_letters, deliveries, orphans, requests
+from trunkline.spark.tables.patterns import pairs
+from trunkline.spark.tables.table import Table
+from trunkline.topic import matches
+
+SEEDS = (1, 2, 3)
+SETTINGS = PipelineSettings()
+
+
+def made(
+    spark: SparkSession,
+    table: Table,
+    given: Traffic,
+    hours: list[datetime] | None = None,
+    settings: PipelineSettings = SETTINGS,
+) -> list[Row]:
+    def earlier(name: str) -> DataFrame:
+        assert name == "deliveries"
+        return deliveries.TABLE.build(inputs(spark, given, hours, settings=settings))
+
+    rows = table.build(inputs(spark, given, hours, settings=settings, table=earlier))
+    return ordered(row.asDict() for row in table.shape(rows).collect())
+
+
+def ordered(rows: Any) -> list[Row]:
+    return sorted((dict(sorted(row.items())) for row in rows), key=repr)
+
+
+def some_hours(given: Traffic, seed: int) -> list[datetime]:
+    """Not all of them, and with others between."""
+    hours = given.hours()
+    chosen = [hour for number, hour in enumerate(hours) if (number + seed) % 2]
+    assert 0 < len(chosen) < len(hours)
+    return chosen
+
+
+def check(spark: SparkSession, table: Table, given: Traffic, expected: list[Row], seed: int) -> None:
+    assert expected, "the traffic shows nothing"
+    assert made(spark, table, given) == ordered(expected)
+    hours = some_hours(given, seed)
+    assert made(spark, table, given, hours) == ordered(row for row in expected if row["hour"] in hours)
+
+
+def fate(number: int, subscriber: str, kind: str, first: int, last: int, count: int = 0, **fields: Any) -> Row:
+    row = {"number": number, "subscriber": subscriber, "pattern": ">", "fate": kind, "first": first, "last": last}
+    row |= {"count": count or last - first + 1, "reason": "", "time": START + timedelta(seconds=number)}
+    return row | fields
+
+
+def messages(*seqs: int, **fields: Any) -> list[Row]:
+    return [message(seq, START + timedelta(milliseconds=seq), **fields) for seq in seqs]
+
+
+# Patterns
+
+
+TOKENS = st.sampled_from(("a", "b", "a+b", "_x", "$1", "grüße", "(", "[a]"))
+WILD = st.one_of(TOKENS, st.just("*"))
+TOPIC = st.lists(TOKENS, min_size=1, max_size=3).map(".".join)
+PATTERN = st.builds(
+    lambda tokens, rest: ".".join(tokens + rest), st.lists(WILD, min_size=1, max_size=3), st.sampled_from(([], [">"]))
+)
+
+
+def test_topics_match_patterns_as_they_do_on_the_bus(spark: SparkSession) -> None:
+    @examples(max_examples=3)
+    @drawn(st.sets(PATTERN, min_size=30, max_size=40), st.sets(TOPIC, min_size=30, max_size=40))
+    def agree(patterns: set[str], topics: set[str]) -> None:
+        patterns |= {">", "*", "a.>"}
+        one = spark.createDataFrame([(each,) for each in patterns] * 2, "pattern string")
+        other = spark.createDataFrame([(each,) for each in topics] * 2, "topic string")
+        found = sorted((row["pattern"], row["topic"]) for row in pairs(one, other).collect())
+        assert found == sorted((each, topic) for each in patterns for topic in topics if matches(each, topic))
+
+    agree()
+
+
+# Deliveries
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_deliveries_are_what_the_fates_say(spark: SparkSession, seed: int) -> None:
+    given = traffic(seed)
+    expected = truth.deliveries(given)
+    assert {row["fate"] for row in expected} == {"delivered", "filtered", "expired", "dropped", "dead", "refused"}
+    check(spark, deliveries.TABLE, given, expected, seed)
+
+
+def tangle(seed: int, size: int = 60) -> Traffic:
+    """Fates over each other in every way: ranges of all sizes, wrong patterns, doubled rows, neither in order."""
+    chance = random.Random(seed)
+    seqs = sorted(chance.sample(range(1, 300_000), size // 2)) + list(range(400_000, 400_000 + size // 2))
+    rows = [
+        message(seq, START + timedelta(seconds=30 * place), topic=chance.choice(("a", "a.b", "b")))
+        for place, seq in enumerate(seqs)
+    ]
+    fates = []
+    for number in chance.sample(range(1, 1000), 2 * size):
+        first = chance.choice(seqs) + chance.choice((0, 0, -1, 1))
+        span = chance.choice((1, 1, 2, 16, 17, 256, 257, 4096, 5000, 65_536, 70_000, 500_000))
+        count = span if chance.random() < 0.5 else max(1, span - 1)
+        kind = chance.choice(("delivered", "dropped", "dead"))
+        pattern = chance.choice((">", "a.>", "*", "b", "c"))
+        fates.append(fate(number, chance.choice("xyz"), kind, first, first + span - 1, count, pattern=pattern))
+    return Traffic(rows, fates, [], [])
+
+
+@pytest.mark.parametrize("most", [1_000_000_000, 100], ids=["told apart", "all compared"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_whatever_rows_lie_over_each_other_one_counts(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int, most: int
+) -> None:
+    monkeypatch.setattr(deliveries, "FEW", most)
+    given = tangle(seed)
+    if most > 1000:
+        # Millions of numbers that ranges share would be listed: only a few are left that do.
+        narrow = [row for row in given.fates if row["last"] - row["first"] < 5000]
+        given = given._replace(fates=narrow)
+    check(spark, deliveries.TABLE, given, truth.deliveries(given), seed)
+
+
+def outcome(spark: SparkSession, fates: list[Row], *seqs: int, **fields: Any) -> dict[tuple[int, str], str]:
+    rows = made(spark, deliveries.TABLE, Traffic(messages(*seqs, **fields), fates, [], []))
+    assert len({(row["seq"], row["subscriber"]) for row in rows}) == len(rows)
+    return {(row["seq"], row["subscriber"]): row["fate"] for row in rows}
+
+
+def test_a_row_of_its_own_counts_more_than_a_range_with_others_between(spark: SparkSession) -> None:
+    fates = [
+        fate(1, "x", "dead", 2, 2),
+        fate(2, "x", "delivered", 1, 4, 3),
+        fate(3, "x", "delivered", 3, 3),
+        fate(4, "x", "dropped", 3, 3),
+    ]
+    found = outcome(spark, fates, 1, 2, 3, 4, 5)
+    assert found == {(1, "x"): "delivered", (2, "x"): "dead", (3, "x"): "dropped", (4, "x"): "delivered"}
+
+
+def test_letters_that_were_replayed_in_a_row_are_delivered(spark: SparkSession) -> None:
+    fates = [fate(1, "x", "dead", 1, 1), fate(2, "x", "dead", 2, 2), fate(3, "x", "delivered", 1, 2)]
+    assert outcome(spark, fates, 1, 2) == {(1, "x"): "delivered", (2, "x"): "delivered"}
+
+
+def test_a_range_says_nothing_of_topics_that_do_not_match(spark: SparkSession) -> None:
+    fates = [
+        fate(1, "x", "delivered", 1, 9, 1, pattern="ticks"),
+        fate(2, "x", "dropped", 1, 9, 1, pattern="orders.*"),
+        fate(3, "y", "delivered", 5, 5, pattern="orders.*"),  # an endpoint gets more than its pattern says
+    ]
+    assert outcome(spark, fates, 5, topic="ticks") == {(5, "x"): "delivered", (5, "y"): "delivered"}
+
+
+def test_without_fates_or_messages_there_are_no_deliveries(spark: SparkSession) -> None:
+    assert outcome(spark, [], 1, 2) == {}
+    assert outcome(spark, [fate(1, "x", "delivered", 1, 9)]) == {}
+
+
+# Requests
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_requests_have_the_answers_that_came(spark: SparkSession, seed: int) -> None:
+    given = traffic(seed)
+    expected = truth.requests(given)
+    assert {row["outcome"] for row in expected} >= {"answered", "failed", "timed out"}
+    check(spark, requests.TABLE, given, expected, seed)
+
+
+def test_each_way_a_request_can_end(spark: SparkSession) -> None:
+    def ask(seq: int, name: str | None, **fields: Any) -> Row:
+        return message(seq, START + timedelta(seconds=seq), type="request", request_id=name, **fields)
+
+    def answer(seq: int, name: str | None, type: str = "response", **fields: Any) -> Row:
+        return message(seq, START + timedelta(seconds=seq), type=type, request_id=name, sender=f"s{seq}", **fields)
+
+    rows = [
+        ask(1, "answered"),
+        ask(2, "failed"),
+        ask(3, "failed first"),
+        ask(4, "orphaned"),
+        ask(5, "late, then in time"),
+        ask(6, "refused"),
+        ask(7, "twice"),
+        ask(8, "twice"),
+        ask(9, None),
+        ask(10, "too late"),
+        answer(11, "answered"),
+        answer(12, "answered", "error"),
+        answer(13, "failed", "error"),
+        answer(14, "failed first", "error"),
+        answer(15, "failed first"),
+        answer(16, "orphaned"),
+        answer(17, "orphaned"),
+        answer(18, "late, then in time"),
+        answer(19, "late, then in time"),
+        answer(20, "twice"),
+        answer(21, "refused"),
+        answer(22, "never asked"),
+        answer(23, None, "error"),
+        answer(24, "answered", "ack"),
+        ask(3611, "timed out"),
+        ask(3612, "open"),
+        answer(3620, "too late"),
+        message(3641, START + timedelta(seconds=3641)),
+    ]
+    lost = [
+        {"seq": seq, "id": f"m{seq}", "request_id": "", "topic": "", "why": "late", "at": START} for seq in (16, 17, 18)
+    ]
+    given = Traffic(rows, [fate(1, "bus", "refused", 6, 6)], [], lost)
+    found = {row["seq"]: row for row in made(spark, requests.TABLE, given)}
+    assert {seq: (row["outcome"], row["answer_seq"], row["answers"]) for seq, row in found.items()} == {
+        1: ("answered", 11, 2),
+        2: ("failed", 13, 1),
+        3: ("failed", 14, 2),
+        4: ("orphaned", 16, 2),
+        5: ("answered", 19, 2),
+        6: ("refused", 21, 1),
+        7: ("answered", 20, 1),
+        8: ("answered", 20, 1),
+        9: ("timed out", None, 0),
+        10: ("timed out", None, 0),
+        3611: ("timed out", None, 0),
+        3612: ("open", None, 0),
+    }
+    assert (found[5]["latency_ms"], found[5]["responder"]) == (14_000.0, "s19")
+    assert ordered(found.values()) == ordered(truth.requests(given))
+
+
+# Orphans
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_orphans_have_their_request(spark: SparkSession, seed: int) -> None:
+    given = traffic(seed, 400)
+    expected = truth.orphans(given)
+    assert any(row["request_seq"] for row in expected)
+    check(spark, orphans.TABLE, given, expected, seed)
+
+
+def test_orphans_whose_request_is_unknown_or_asked_twice(spark: SparkSession) -> None:
+    def at(seq: int, type: str, name: str | None) -> Row:
+        return message(seq, START + timedelta(seconds=seq), type=type, request_id=name, sender=f"s{seq}")
+
+    rows = [at(1, "request", "a"), at(2, "request", "a"), at(3, "response", "a"), at(4, "response", "b")]
+    rows += [at(5, "response", None), at(6, "response", "c"), at(7, "request", "c")]
+    kept = [
+        {"seq": seq, "id": "", "request_id": "", "topic": "", "why": "late", "at": START} for seq in (3, 4, 5, 6, 9)
+    ]
+    given = Traffic(rows, [], [], kept)
+    found = made(spark, orphans.TABLE, given)
+    assert found == ordered(truth.orphans(given))
+    assert [(row["seq"], row["asker"], row["after_ms"]) for row in sorted(found, key=lambda row: row["seq"])] == [
+        (3, "s1", 2000.0),
+        (4, None, None),
+        (5, None, None),
+        (6, "s7", -1000.0),
+    ]
+
+
+# Dead letters
+
+OF_FINGERPRINTS = ("fingerprint", "first_seen", "last_seen", "senders")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_dead_letters_have_what_is_known_of_them(spark: SparkSession, seed: int) -> None:
+    given = traffic(seed, 400)
+    expected = truth.dead_letters(given)
+    assert {row["replayed"] for row in expected} == {True, False}
+    assert None in {row["traceback"] for row in expected}
+    for hours in (given.hours(), some_hours(given, seed)):
+        found = made(spark, dead_letters.TABLE, given, hours)
+        plain = [{name: value for name, value in row.items() if name not in OF_FINGERPRINTS} for row in found]
+        assert ordered(plain) == ordered(row for row in expected if row["hour"] in hours)
+        # Two places in the code fail, and what is left of letters that are gone is a third.
+        assert fingerprints(found) == fingerprints([{**row, "fingerprint": place(row)} for row in found])
+        for row in found:
+            alike = [each for each in found if (each["fingerprint"], each["hour"]) == (row["fingerprint"], row["hour"])]
+            assert row["first_seen"] == min(each["died"] for each in alike)
+            assert row["last_seen"] == max(each["died"] for each in alike)
+            assert row["senders"] == sorted({each["sender"] for each in alike})
+
+
+def place(row: Row) -> tuple[str, str | None]:
+    return row["subscriber"], row["traceback"] and row["traceback"].split("\n")[1]
+
+
+def fingerprints(rows: list[Row]) -> set[frozenset[tuple[int, str]]]:
+    """Which rows share one."""
+    shared: dict[Any, set[tuple[int, str]]] = {}
+    for row in rows:
+        shared.setdefault(row["fingerprint"], set()).add((row["seq"], row["subscriber"]))
+    return {frozenset(each) for each in shared.values()}
+
+
+def buried(*said: Row) -> Traffic:
+    """Messages that died of this: of what their letter says, or of what their fate says if there is none."""
+    rows = messages(*range(1, len(said) + 1))
+    fates, letters = [], []
+    for seq, each in enumerate(said, 1):
+        fates.append(fate(seq, each.get("subscriber", "x"), "dead", seq, seq, reason=each.pop("fate", "")))
+        if each:
+            letter = {"subscriber": "x", "seq": seq, "at": START, "topic": "ticks", "id": f"m{seq}", "attempts": 1}
+            letter |= {"cause": "handler failed", "reason": "", "error_type": "ValueError", "traceback": None}
+            letters.append(letter | each)
+    return Traffic(rows, fates, letters, [])
+
+
+def trace(*frames: tuple[str, int, str], end: str = "ValueError: bad") -> str:
+    return "\n".join(
+        ("Traceback:", *(f'  File "{file}", line {line}, in {name}\n    x()' for file, line, name in frames), end)
+    )
+
+
+def test_one_bug_has_one_fingerprint(spark: SparkSession) -> None:
+    deep = [("/srv/app/main.py", line, "walk") for line in range(7)]
+    same = [
+        [{"traceback": trace(("/srv/a/bill.py", 3, "bill"), end="ValueError: order 17"), "reason": "order 17"},
+         {"traceback": trace(("C:\\b\\bill.py", 3, "bill"), end="ValueError: order 18"), "reason": "order 18"}],
+        [{"traceback": trace(("/srv/a/bill.py", 4, "bill"))}],
+        [{"traceback": trace(("/srv/a/bill.py", 3, "pay"))}],
+        [{"traceback": trace(("/srv/a/tax.py", 3, "bill"))}],
+        [{"traceback": trace(("bill.py", 3, "bill")), "subscriber": "y"}],
+        [{"traceback": trace(("bill.py", 3, "bill")), "error_type": "KeyError"}],
+        [{"traceback": trace(("bill.py", 3, "bill")), "cause": "rejected by the handler"}],
+        [{"traceback": trace(*deep)}, {"traceback": trace(("/usr/bin/other.py", 1, "start"), *deep)}],
+        [{"reason": f"no user {name} at {at} in {number}"} for name, at, number in (
+            ("'ann'", "0x7f00aa", "3"), ('"bob, jr."', "0xdeadbeef", "17"), ("''", "0x0", "123456"))],
+        [{"reason": f"id {each} is gone", "traceback": ""} for each in (
+            "0190f5ea-7b1c-7000-8000-00000000000a", "9f86d081884c7d65", "DEADBEEF01")],
+        [{"reason": "can't pay, don't ask"}],
+        [{"reason": "can't pay, didn't ask"}],
+        [{"fate": "handler failed: KeyError: 'a1'"}, {"fate": "handler failed: KeyError: 'b2'"}],
+        [{"fate": "not acknowledged: KeyError: 'a1'"}],
+        [{"fate": ""}],
+    ]  # fmt: skip
+    given = buried(*(each for group in same for each in group))
+    found = sorted(made(spark, dead_letters.TABLE, given), key=lambda row: row["seq"])
+    assert all(len(row["fingerprint"]) == 16 for row in found)
+    numbers = iter(range(1, len(found) + 1))
+    groups = {frozenset(next(numbers) for _ in group) for group in same}
+    assert {frozenset(seq for seq, _ in each) for each in fingerprints(found)} == groups
+
+
+def test_the_fate_says_the_cause_when_the_letter_is_gone(spark: SparkSession) -> None:
+    given = buried({"fate": "handler timed out: HandlerTimeout: 3 s"}, {"fate": "because: of: this"}, {"fate": ""})
+    found = sorted(made(spark, dead_letters.TABLE, given), key=lambda row: row["seq"])
+    assert [(row["cause"], row["reason"], row["error_type"], row["attempts"]) for row in found] == [
+        ("handler timed out", "HandlerTimeout: 3 s", None, None),
+        (None, "because: of: this", None, None),
+        (None, "", None, None),
+    ]
+
+
+def test_the_last_of_several_deaths_and_letters_counts(spark: SparkSession) -> None:
+    fates = [
+        fate(1, "x", "dead", 1, 1, reason="first"),
+        fate(2, "x", "delivered", 1, 1),
+        fate(3, "x", "dead", 1, 1, reason="second"),
+        fate(4, "x", "dead", 2, 2),
+        fate(5, "x", "delivered", 2, 2),
+    ]
+    base = {"subscriber": "x", "seq": 1, "topic": "ticks", "id": "m1", "cause": "rejected by the handler"}
+    base |= {"error_type": None, "traceback": None, "attempts": None}
+    letters = [{**base, "at": START + timedelta(seconds=number), "reason": str(number)} for number in (2, 1)]
+    one, other = made(spark, dead_letters.TABLE, Traffic(messages(1, 2), fates, letters, []))
+    assert (one["died"], one["deaths"], one["reason"], one["replayed"]) == (fates[2]["time"], 2, "2", False)
+    assert (other["died"], other["deaths"], other["replayed_at"]) == (fates[3]["time"], 1, fates[4]["time"])
+
+
+def test_failures_put_the_letters_of_a_bug_together(spark: SparkSession) -> None:
+    given = traffic(4, 400)
+    rows = made(spark, dead_letters.TABLE, given)
+    table = spark.createDataFrame(
+        [tuple(row[c.name] for c in dead_letters.TABLE.columns) for row in rows], dead_letters.TABLE.ddl
+    )
+    found = [row.asDict() for row in dead_letters.failures(table).collect()]
+    assert [row["count"] for row in found] == sorted((row["count"] for row in found), reverse=True)
+    assert {row["fingerprint"] for row in found} == {row["fingerprint"] for row in rows}
+    for failure in found:
+        alike = [row for row in rows if row["fingerprint"] == failure["fingerprint"]]
+        last = max(alike, key=lambda row: (row["died"], row["seq"], row["subscriber"]))
+        assert failure == {
+            "fingerprint": last["fingerprint"],
+            "count": len(alike),
+            "first_seen": min(row["died"] for row in alike),
+            "last_seen": last["died"],
+            "senders": sorted({row["sender"] for row in alike}),
+            "subscribers": sorted({row["subscriber"] for row in alike}),
+            "replayed": sum(row["replayed"] for row in alike),
+            **{name: last[name] for name in ("cause", "error_type", "reason", "traceback")},
+        }

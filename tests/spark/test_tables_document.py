@@ -1,0 +1,24 @@
+"""docs/tables.md says what the code does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trunkline.spark.document import text
+from trunkline.spark.tables import every
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "tables.md"
+
+
+def test_is_up_to_date() -> None:
+    assert DOCUMENT.read_text(encoding="utf-8") == text(), "run `make tables`"
+
+
+def test_every_column_has_a_meaning_and_names_are_unique() -> None:
+    tables = every(())
+    assert len({table.name for table in tables}) == len(tables)
+    for table in tables:
+        names = [column.name for column in table.columns]
+        assert len(set(names)) == len(names)
+        assert "hour" in names
+        assert all(column.meaning for column in table.columns)
