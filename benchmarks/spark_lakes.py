@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.durable import payloads
+from benchmarks.durable import DIFFERENT, payloads
 from benchmarks.servers import Server, directory
 from trunkline import connect
 from trunkline.journal import Journal, JournalSettings
@@ -66,11 +66,12 @@ class Lakes:
 
 
 async def _fill(place: Path, count: int, settings: JournalSettings) -> None:
-    messages = payloads(AT_ONCE)
+    messages = payloads(min(count, DIFFERENT))
     with Journal(place, settings) as journal:
         async with connect("memory:", journal=journal) as bus:
             for number, first in enumerate(range(0, count, AT_ONCE)):
-                await bus.publish_many(f"bench.{number % TOPICS}", messages[: min(AT_ONCE, count - first)])
+                at = first % DIFFERENT
+                await bus.publish_many(f"bench.{number % TOPICS}", messages[at : at + min(AT_ONCE, count - first)])
 
 
 def _seal(place: Path) -> None:

@@ -1,5 +1,4 @@
-"""How long from a publish until a streaming query has seen it? The median of batches, each published when the last
-one was seen.
+"""How long from a publish until a streaming query has seen it? Each batch is published when the last one was seen.
 
 Beside it Spark's own stream of Parquet files, one file for each of the same batches.
 """
@@ -28,8 +27,7 @@ MESSAGES = 100
 BATCHES = 20
 WARM_UP = 5
 PATIENCE_S = 120
-Publish = Callable[[int], Awaitable[object]]
-"""Publishes a batch, which begins after this number."""
+Publish = Callable[[int], Awaitable[object]]  # a batch, which begins after this number
 
 
 async def watch(count: int, stream: DataFrame, publish: Publish, folder: Path) -> Sample:

@@ -48,7 +48,7 @@ def made(spark: SparkSession, table: Table, given: Traffic, hours: list[datetime
 def some_hours(given: Traffic, seed: int) -> list[datetime]:
     """All of them, or, with each other seed, one of them and those that it refers to: as a run would make them."""
     hours = given.hours()
-    return hours if seed % 2 else truth.closed(given, {hours[seed // 2 % len(hours)]})
+    return hours if seed % 2 else truth.closed(given, {hours[(seed // 2 - 1) % len(hours)]})
 
 
 # Conversations
@@ -75,7 +75,7 @@ def talk(*said: tuple[str, str | None], step_s: float = 1.0, **fields: Any) -> T
 def test_circles_and_chains_across_hours_have_an_end(spark: SparkSession) -> None:
     chain = ((f"n{number}", f"n{number - 1}" if number else None) for number in range(8))
     ring = [("a", "b"), ("b", "a"), ("c", "c"), ("d", "c"), ("e", "later"), ("later", "e")]
-    given = talk(*chain, *ring, step_s=1500)
+    given = talk(*chain, *ring, step_s=1500, type="error")
     found = made(spark, conversations.TABLE, given)
     assert found == ordered(truth.conversations(given))
     (row,) = (row for row in found if row["root_id"] == "n0")
@@ -122,15 +122,18 @@ def test_the_generator_makes_all_kinds_of_executions() -> None:
 
 
 def test_an_execution_that_writes_without_end_is_cut(spark: SparkSession) -> None:
+    """Part of what it wrote is seen before it was asked for, and in the hour before."""
     say = partial(jupyter, "stream", parent="e1")
-    said = [("shell.execute_request", jupyter("execute_request", {"code": "spam()"}, "e1"))]
-    said += [("iopub.stream", say({"name": "stdout", "text": f"{line:05}\n" * 100})) for line in range(2000)]
+    said = [("iopub.stream", say({"name": "stdout", "text": f"{line:03}\n" * 10})) for line in range(600)]
+    said.insert(100, ("shell.execute_request", jupyter("execute_request", {"code": "spam()"}, "e1")))
+    asked = START + timedelta(minutes=10)
     rows = [
-        message(seq, START + timedelta(milliseconds=seq), topic=f"kernel.k.{kind}", payload=json.dumps(what).encode())
-        for seq, (kind, what) in enumerate(said, start=1)
+        message(100 + seq, asked + timedelta(seconds=seq), topic=f"kernel.k.{kind}", payload=json.dumps(what).encode())
+        for seq, (kind, what) in enumerate(said, start=-100)
     ]
     (row,) = made(spark, executions.TABLE, Traffic(rows, [], [], []))
-    assert row["stdout"] == "".join(f"{line:05}\n" * 100 for line in range(2000))[:10_000]
+    assert (row["asked"], row["hour"]) == (asked, asked)
+    assert row["stdout"] == "".join(f"{line:03}\n" * 10 for line in range(600))[:10_000]
     assert row["truncated"]
 
 

@@ -122,6 +122,7 @@ def test_the_books_add_up(spark: SparkSession, warehouse: Path) -> None:
     assert table(spark, warehouse, "accounting").where("not adds_up").collect() == []
 
 
+@pytest.mark.long
 def test_small_runs_give_what_one_large_run_gives(spark: SparkSession, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     parts = tmp_path / "parts"
@@ -159,9 +160,7 @@ with session("local[2]", settings={"spark.sql.shuffle.partitions": 2}) as spark:
 STAGES = ["messages", "fates", *TABLES[3:], "commit"]
 
 
-@pytest.mark.parametrize(
-    "stage", [each if each in ("requests", "commit") else pytest.param(each, marks=pytest.mark.long) for each in STAGES]
-)
+@pytest.mark.parametrize("stage", [pytest.param(each, marks=pytest.mark.long) for each in STAGES])
 def test_a_driver_that_is_killed_leaves_nothing_wrong(
     spark: SparkSession, journal: Path, warehouse: Path, tmp_path: Path, stage: str
 ) -> None:
@@ -183,6 +182,7 @@ def test_a_second_pipeline_is_refused_and_says_who_is_there(spark: SparkSession,
         assert refused.value.pid == os.getpid()
 
 
+@pytest.mark.long
 def test_status_tells_how_far_it_is(spark: SparkSession, tmp_path: Path) -> None:
     journal, place = tmp_path / "journal", tmp_path / "warehouse"
     live(journal, seed=5, size=12)
@@ -211,6 +211,7 @@ def damaged(journal: Path, tmp_path: Path) -> tuple[Path, str]:
     return copy, file.path
 
 
+@pytest.mark.long
 def test_a_damaged_file_is_named_and_can_be_left_out(
     spark: SparkSession, damaged: tuple[Path, str], tmp_path: Path
 ) -> None:

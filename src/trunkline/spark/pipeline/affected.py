@@ -22,10 +22,10 @@ def horizon_hours(settings: PipelineSettings) -> int:
     return math.ceil(settings.horizon_s / 3600)
 
 
-def nearby(manifest: Manifest, hours: Iterable[str], settings: PipelineSettings) -> list[str]:
-    """These hours, and those up to the horizon after each of them, as far as there is anything in them."""
-    reach = range(horizon_hours(settings) + 1)
-    wanted = {name_of(hour_of(hour) + step * HOUR) for hour in hours for step in reach}
+def around(manifest: Manifest, hours: Iterable[str], settings: PipelineSettings) -> list[str]:
+    """These hours, and those up to the horizon before and after each of them, as far as there is anything in them."""
+    far = horizon_hours(settings)
+    wanted = {name_of(hour_of(hour) + step * HOUR) for hour in hours for step in range(-far, far + 1)}
     return sorted(wanted & manifest.hours.keys())
 
 

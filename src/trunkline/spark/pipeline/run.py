@@ -132,6 +132,7 @@ class _Step:
         total = len(built(())) + 3
         self._pipeline.progress("messages", 0, total)
         hours = self._take_messages()
+        hours = self._linked(hours) | affected.by_time(self._manifest, self._warehouse.manifest.upto)
         self._pipeline.progress("fates", 1, total)
         hours |= self._take_fates()
         self.make(hours)
@@ -166,7 +167,7 @@ class _Step:
         for hour in hours:
             manifest.tables.setdefault(MESSAGES.name, {}).setdefault(hour, []).append(self._run)
         manifest.seq = self._last
-        return hours | affected.by_time(manifest, self._warehouse.manifest.upto)
+        return hours
 
     def _leave_out(self, damage: JournalDamaged) -> None:
         log.warning("left out: %s", damage)
@@ -244,25 +245,27 @@ class _Step:
     # The hours
 
     def _linked(self, hours: set[str]) -> set[str]:
-        """With the hours before that hold what messages of these hours point to, as far as the horizon."""
+        """With the hours, as far as the horizon before these, that hold what messages of these hours belong to."""
         found = set(hours)
-        while earlier := affected.before(self._manifest, found, self._settings):
-            near = self._read(MESSAGES, earlier)
-            new = self._read(MESSAGES, found)
-            pointing = affected.links(new)
-            more = affected.hours_of(affected.targets(near).join(pointing, "link", "left_semi"))
-            if affected.kernel_hours(new):
-                more |= affected.kernel_hours(near)
-            if not more - found:
+        left = set(affected.before(self._manifest, hours, self._settings))
+        while left:
+            pointing = affected.links(self._read(MESSAGES, found))
+            more = affected.hours_of(affected.targets(self._read(MESSAGES, left)).join(pointing, "link", "left_semi"))
+            if not more:
                 break
             found |= more
+            left -= more
+        # What a kernel sends is joined by what is in the payload: all its hours around are looked at again.
+        around = set(affected.around(self._manifest, hours, self._settings)) - found
+        if around and affected.kernel_hours(self._read(MESSAGES, hours)):
+            found |= affected.kernel_hours(self._read(MESSAGES, around))
         return found
 
     # The tables
 
     def make(self, hours: set[str]) -> None:
-        """All tables but bronze, of the hours and of what is linked to them; then the manifest."""
-        self.hours = sorted(self._linked(hours))
+        """All tables but bronze, of these hours; then the manifest."""
+        self.hours = sorted(hours)
         if self.hours:
             inputs = self._inputs()
             tables = built(inputs.channels)
@@ -284,14 +287,18 @@ class _Step:
         about = [hour for hour, span in manifest.fate_hours.items() if span.meets(first, last)]
         fates = self._read(FATES, about).where((F.col("last") >= first) & (F.col("first") <= last))
         messages = self._read(MESSAGES, self.hours)
+        around = affected.around(manifest, self.hours, settings)
+        # Answers of the hours around may be orphans, too.
+        wide = [manifest.hours[hour] for hour in around]
+        low, high = min(span.first for span in wide), max(span.last for span in wide)
         return Inputs(
             spark=self._spark,
             hours=[hour_of(hour) for hour in self.hours],
             messages=messages,
-            nearby=self._read(MESSAGES, affected.nearby(manifest, self.hours, settings)),
+            nearby=self._read(MESSAGES, around),
             fates=fates.drop("hour"),
             letters=self._letters(messages, first, last),
-            orphans=journal.orphans(self._spark, self._pipeline.journal, first, last),
+            orphans=journal.orphans(self._spark, self._pipeline.journal, low, high),
             upto=manifest.upto,
             settings=settings,
             channels=contracts(self._pipeline.journal),

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Column as Expression
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
@@ -27,10 +26,11 @@ from trunkline.spark.tables.patterns import matching
 from trunkline.spark.tables.table import GOLD, Column, Inputs, Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, WindowSpec
+    from pyspark.sql import DataFrame
 
 FATES = ("delivered", "filtered", "expired", "dropped", "dead")
 KEYS = ["subscriber", "topic", "hour"]
+PARTS = [*KEYS, "pattern", "fate"]
 TOLD = ["subscriber", "pattern", "fate", "settled"]
 """What a delivery has in common with the row of fates that it comes from."""
 FEW = 200_000
@@ -52,65 +52,67 @@ def build(inputs: Inputs) -> DataFrame:
 
 
 def _settled(deliveries: DataFrame, refused: DataFrame, fates: DataFrame) -> DataFrame:
-    """By subscriber, topic, hour, fate and range, all without a range together: how many, from where to where."""
-    rows = deliveries.where("fate <> 'refused'").select(*TOLD, "topic", "hour", "seq")
+    """What was settled, each with the range that it comes from: its `number`, how many it claims, and the `last`."""
+    # One number is found several times as fast as three texts and a time.
+    told = F.xxhash64(*TOLD).alias("told")
+    rows = deliveries.where("fate <> 'refused'").select(*TOLD[:3], "topic", "hour", "seq", told)
     rows = rows.join(refused.withColumn("refused", F.lit(True)), "seq", "left")
-    told = fates.withColumnRenamed("time", "settled").where("fate <> 'refused'")
-    ranges = told.where("first < last").withColumn("covered", F.max("last").over(_before()))
+    fates = fates.where("fate <> 'refused'").withColumnRenamed("time", "settled")
+    fates = fates.select(told, "number", "first", "last", F.col("count").alias("claim"))
+    before = Window.partitionBy("told").orderBy("first", "number").rowsBetween(Window.unboundedPreceding, -1)
+    ranges = fates.where("first < last").withColumn("covered", F.max("last").over(before))
     # Two at the same moment about the same: as two subscribers of one name have them. One of them counts.
-    ranges = _sent(
-        ranges.where("covered is null or covered < first").select(
-            *TOLD, "number", "first", "last", F.col("count").alias("claim")
-        )
-    )
+    ranges = _sent(ranges.where("covered is null or covered < first").drop("covered"))
     # Rows about one message may be as many as the messages: only those of the moment of a range could be taken for it.
-    alone = told.where("first = last").join(ranges, TOLD, "left_semi")
-    alone = _sent(alone.select(*TOLD, F.col("first").alias("seq"), F.lit(True).alias("alone")).distinct())
-    rows = rows.join(alone, [*TOLD, "seq"], "left")
-    within = F.expr("alone is null and seq between first and last")
-    rows = rows.alias("row").join(ranges.alias("range"), _same(TOLD) & within, "left")
-    return rows.groupBy(*(f"row.{name}" for name in (*TOLD[:3], "topic", "hour")), "number", "claim", "last").agg(
-        F.count("*").alias("count"),
-        F.count_if(F.col("refused").isNull()).alias("found"),
-        F.min("seq").alias("lowest"),
-        F.max("seq").alias("highest"),
-    )
-
-
-def _before() -> WindowSpec:
-    return Window.partitionBy(*TOLD).orderBy("first", "number").rowsBetween(Window.unboundedPreceding, -1)
-
-
-def _same(names: list[str]) -> Expression:
-    return F.expr(" and ".join(f"row.{name} = range.{name}" for name in names))
+    alone = fates.where("first = last").join(ranges, "told", "left_semi")
+    alone = _sent(alone.select("told", F.col("first").alias("seq"), F.lit(True).alias("alone")).distinct())
+    rows = rows.join(alone, ["told", "seq"], "left").alias("row")
+    within = F.expr("row.told = range.told and alone is null and seq between first and last")
+    return rows.join(ranges.alias("range"), within, "left").drop("told", "alone", "first")
 
 
 def _sent(rows: DataFrame) -> DataFrame:
     return F.broadcast(rows) if rows.limit(FEW + 1).count() <= FEW else rows
 
 
+def _surplus(settled: DataFrame) -> DataFrame | None:
+    """What is more than its range counts, taken from the topic of its last message first; None if there is nothing."""
+    found = settled.where("number is not null").groupBy("number", "hour", "claim").agg(F.count("*").alias("found"))
+    ranges = found.where("found > claim").select("number", "hour", F.expr("found - claim").alias("too_many"))
+    ranges = ranges.localCheckpoint()
+    if ranges.isEmpty():
+        return None
+    of_range = Window.partitionBy("number", "hour").orderBy(F.col("highest").desc())
+    later = F.coalesce(F.sum("count").over(of_range.rowsBetween(Window.unboundedPreceding, -1)), F.lit(0))
+    rows = settled.join(F.broadcast(ranges), ["number", "hour"])
+    parts = rows.groupBy("number", *PARTS, "too_many").agg(F.count("*").alias("count"), F.max("seq").alias("highest"))
+    taken = F.greatest(F.lit(0), F.least(F.col("count"), F.col("too_many") - later))
+    return parts.withColumn("surplus", taken).groupBy(*PARTS).agg(F.sum("surplus").alias("surplus"))
+
+
 def _subscribers(settled: DataFrame, listens: DataFrame) -> DataFrame:
     """By subscriber, topic and hour: the sums of what was settled, less what its ranges do not count."""
-    of_range = Window.partitionBy("number", "hour")
-    later = of_range.orderBy(F.col("highest").desc()).rowsBetween(Window.unboundedPreceding, -1)
     ranged = F.col("number").isNotNull()
-    too_many = F.sum("count").over(of_range) - F.col("claim") - F.coalesce(F.sum("count").over(later), F.lit(0))
-    surplus = F.when(ranged, F.greatest(F.lit(0), F.least(F.col("count"), too_many))).otherwise(0)
-    ends_here = F.col("last") == F.col("highest")
-    claimed = F.when(~ranged, F.col("count")).when(ends_here, F.col("claim")).otherwise(0)
-    rows = settled.withColumns({"surplus": surplus, "claimed": claimed})
+    # All that a range counts is where its last message is.
+    claimed = F.when(~ranged, 1).when(F.expr("seq = last"), F.col("claim"))
+    parts = settled.groupBy(*PARTS).agg(
+        F.count("*").alias("count"),
+        F.count_if(F.col("refused").isNull()).alias("found"),
+        F.sum(claimed).alias("claimed"),
+        F.max(ranged).alias("ranged"),
+        F.min("seq").alias("lowest"),
+        F.max("seq").alias("highest"),
+    )
+    surplus = _surplus(settled)
+    parts = parts.withColumn("surplus", F.lit(0)) if surplus is None else parts.join(surplus, PARTS, "left")
+    parts = parts.join(F.broadcast(listens), ["topic", "pattern"], "left").fillna(0, ["surplus", "claimed"])
     booked = F.col("count") - F.col("surplus")
-    sums = (
-        rows.join(F.broadcast(listens), ["topic", "pattern"], "left")
-        .groupBy(*KEYS)
-        .agg(
-            *(F.sum(F.when(F.col("fate") == fate, booked).otherwise(0)).alias(fate) for fate in FATES),
-            *(F.sum(name).alias(name) for name in ("surplus", "claimed", "found")),
-            F.max(F.coalesce("listens", F.lit(False))).alias("listens"),
-            F.max(ranged).alias("ranged"),
-            F.min("lowest").alias("lowest"),
-            F.max("highest").alias("highest"),
-        )
+    sums = parts.groupBy(*KEYS).agg(
+        *(F.sum(F.when(F.col("fate") == fate, booked).otherwise(0)).alias(fate) for fate in FATES),
+        *(F.sum(name).alias(name) for name in ("surplus", "claimed", "found")),
+        F.max(F.coalesce("listens", F.lit(False))).alias("listens"),
+        *(F.max(name).alias(name) for name in ("ranged", "highest")),
+        F.min("lowest").alias("lowest"),
     )
     of_hour = Window.partitionBy("subscriber", "hour")
     return sums.withColumns(

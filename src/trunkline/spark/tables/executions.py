@@ -40,7 +40,8 @@ def build(inputs: Inputs) -> DataFrame:
     if inputs.messages.where(F.col("topic").startswith(PREFIX)).isEmpty():
         return inputs.spark.createDataFrame([], TABLE.ddl)
     reach = F.expr(f"interval {math.ceil(inputs.settings.horizon_s / 3600)} hours")
-    requests = _requests(_read(inputs.messages, (REQUEST,)))
+    # Needed twice, and small beside what came of them.
+    requests = _requests(_read(inputs.messages, (REQUEST,))).localCheckpoint()
     facts = _facts(_read(inputs.nearby, FACTS))
     near = facts["at"].between(F.col("hour") - reach, F.col("hour") + reach)
     keys = requests.select("asked_seq", "kernel", "msg_id", "hour")

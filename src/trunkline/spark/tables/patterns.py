@@ -13,11 +13,6 @@ if TYPE_CHECKING:
 WILD = r"(^|\.)(\*|>$)"
 
 
-def pairs(patterns: DataFrame, topics: DataFrame) -> DataFrame:
-    """Each `pattern` with each `topic` that matches it, once, however often they occur."""
-    return matching(topics.select("topic").distinct(), patterns.select("pattern").distinct())
-
-
 def matching(topics: DataFrame, patterns: DataFrame) -> DataFrame:
     """Each row of `topics` with each row of `patterns` that it matches. Each is tried on each: let them be distinct."""
     # A pattern that is a topic has no form: comparing is enough, and many are such, those of endpoints.

@@ -64,8 +64,12 @@ def _first_answers(asked: DataFrame, answers: DataFrame, horizon_s: float) -> Da
     near = F.expr("answer.hour >= hour") & (
         F.unix_micros("answer.placed") <= F.unix_micros("placed") + F.lit(int(horizon_s * 1e6))
     )
-    met = asked.join(answers, "request_id", "left").withColumn("answer", F.when(near, F.col("answer")))
-    return met.groupBy("request_id", *(name for name in asked.columns if name != "request_id")).agg(
+    # Numbers are sorted several times as fast as ids: so what is joined goes by a hash, and what is grouped by `seq`.
+    mark = F.xxhash64("request_id").alias("mark")
+    met = asked.withColumn("mark", mark).join(answers.withColumn("mark", mark), ["mark", "request_id"], "left")
+    met = met.withColumn("answer", F.when(near, F.col("answer")))
+    others = (name for name in asked.columns if name not in ("seq", "request_id"))
+    return met.groupBy("seq", "mark", "request_id", *others).agg(
         F.min("answer").alias("first"), F.count("answer").alias("answers")
     )
 

@@ -60,7 +60,7 @@ def _requests(requests: DataFrame) -> DataFrame:
     answered = F.col("outcome") == OUTCOMES["answered"]
     return counted.groupBy(*KEYS).agg(
         *(F.sum(F.when(F.col("outcome") == value, F.col("count"))).alias(name) for name, value in OUTCOMES.items()),
-        gathered(answered).alias("latency_sketch"),
+        *gathered("latency", answered),
     )
 
 

@@ -27,6 +27,7 @@ PER_E = 50
 NONE_AT_ALL = -1
 """The bucket of what took no time."""
 SUFFIX = "_sketch"
+TOTAL = "_total"
 
 
 def bucket(micros: Expression) -> Expression:
@@ -39,18 +40,19 @@ def bucket_of_ms(name: str) -> Expression:
     return bucket(F.round(F.col(name) * 1000)).alias("bucket")
 
 
-def gathered(of: Expression | None = None) -> Expression:
-    """The sketch of rows of `bucket` and `count`, all or those `of` which this is true, as an aggregate."""
-    entry = F.struct(F.col("bucket"), F.col("count"))
+def gathered(stem: str, of: Expression | None = None) -> list[Expression]:
+    """`{stem}_sketch` of rows of `bucket` and `count`, all or those `of` which this is true, as aggregates."""
     present = F.col("bucket").isNotNull() if of is None else F.col("bucket").isNotNull() & of
-    entries = F.sort_array(F.collect_list(F.when(present, entry)))
-    return F.when(F.size(entries) > 0, entries).cast(TYPE)
+    entry = F.struct(F.col("bucket"), F.col("count"))
+    total = F.sum(F.when(present, F.col("count")))
+    entries = F.when(total > 0, F.sort_array(F.collect_list(F.when(present, entry)))).cast(TYPE)
+    # The total goes with it: looked up in the sketch, it would be summed up again at each of its steps.
+    return [entries.alias(stem + SUFFIX), total.alias(stem + TOTAL)]
 
 
 def percentiles(stem: str) -> list[Expression]:
-    """`{stem}_p50_ms` and so on, out of `{stem}_sketch`."""
-    sketch = F.col(stem + SUFFIX)
-    return [_at(sketch, percent).alias(f"{stem}_p{percent}_ms") for percent in PERCENTS]
+    """`{stem}_p50_ms` and so on, out of what was gathered."""
+    return [_at(stem, percent).alias(f"{stem}_p{percent}_ms") for percent in PERCENTS]
 
 
 def columns(stem: str, of: str) -> tuple[Column, ...]:
@@ -73,22 +75,20 @@ def merged(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
 
 def _merged(rows: DataFrame, keys: list[str], stem: str) -> DataFrame:
     entries = rows.select(*keys, F.inline(stem + SUFFIX)).groupBy(*keys, "bucket").agg(F.sum("count").alias("count"))
-    sketches = entries.groupBy(*keys).agg(gathered().alias(stem + SUFFIX))
-    return sketches.select(*keys, *percentiles(stem), stem + SUFFIX)
+    return entries.groupBy(*keys).agg(*gathered(stem)).select(*keys, *percentiles(stem), stem + SUFFIX)
 
 
-def _at(sketch: Expression, percent: int) -> Expression:
+def _at(stem: str, percent: int) -> Expression:
     """The middle of the bucket in which the value is that so many percent are not above."""
-    total = F.aggregate(sketch, F.lit(0).cast("bigint"), lambda seen, entry: seen + entry["count"])
-    rank = F.ceil(total * percent / 100)
+    rank = F.col(stem + TOTAL) * percent
 
     def step(state: Expression, entry: Expression) -> Expression:
         seen = state["seen"] + entry["count"]
-        found = F.coalesce(state["bucket"], F.when(seen >= rank, entry["bucket"]))
+        found = F.coalesce(state["bucket"], F.when(seen * 100 >= rank, entry["bucket"]))
         return F.struct(seen.alias("seen"), found.alias("bucket"))
 
     start = F.struct(F.lit(0).cast("bigint").alias("seen"), F.lit(None).cast("int").alias("bucket"))
-    return F.aggregate(sketch, start, step, lambda state: _middle_ms(state["bucket"]))
+    return F.aggregate(stem + SUFFIX, start, step, lambda state: _middle_ms(state["bucket"]))
 
 
 def _middle_ms(bucket: Expression) -> Expression:

@@ -37,7 +37,7 @@ def build(inputs: Inputs) -> DataFrame:
         F.sum("count").alias("all"),
         F.sum(F.when(delivered, F.col("bytes")).otherwise(0)).alias("bytes"),
         F.max(F.when(delivered, F.col("lag_ms"))).alias("lag_max_ms"),
-        gathered(delivered).alias("lag_sketch"),
+        *gathered("lag", delivered),
     )
     rows = rows.withColumns(
         {

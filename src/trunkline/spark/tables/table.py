@@ -45,7 +45,7 @@ class Inputs(NamedTuple):
     messages: DataFrame
     """Bronze messages of these hours."""
     nearby: DataFrame
-    """The same, and what was placed up to the horizon after them: answers, descendants."""
+    """The same, and what was placed up to the horizon before and after them: answers, ancestors, descendants."""
     fates: DataFrame
     """Bronze fates that are about any of these messages; a range may reach beyond them."""
     letters: DataFrame

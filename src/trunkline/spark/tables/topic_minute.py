@@ -51,7 +51,7 @@ def _traffic(messages: DataFrame) -> DataFrame:
     return counted.groupBy(*KEYS).agg(
         F.sum("count").alias("messages"),
         *(F.sum(name).alias(name) for name in ("bytes", "requests", "errors")),
-        gathered().alias("delay_sketch"),
+        *gathered("delay"),
     )
 
 
@@ -67,7 +67,7 @@ def _latencies(requests: DataFrame) -> DataFrame:
         .groupBy(*KEYS, "bucket")
         .count()
     )
-    return counted.groupBy(*KEYS).agg(gathered().alias("latency_sketch"))
+    return counted.groupBy(*KEYS).agg(*gathered("latency"))
 
 
 def _dead(deliveries: DataFrame) -> DataFrame:
