@@ -25,8 +25,11 @@ from benchmarks import (
     request,
     routing,
     routing_new,
+    spark_history,
     spark_sink,
+    spark_source,
     spark_start,
+    spark_tail,
     stats,
 )
 from benchmarks.harness import Case
@@ -49,8 +52,11 @@ _MODULES = (
     journal_arrow,
     journal_latency,
     journal_growth,
+    spark_history,
     spark_sink,
+    spark_source,
     spark_start,
+    spark_tail,
 )
 CASES: dict[str, Case] = {module.CASE.name: module.CASE for module in _MODULES}
 

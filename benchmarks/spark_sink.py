@@ -6,17 +6,15 @@ a sink: `foreach`, with a blocking bus that each partition opens, and a publish 
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.durable import PAYLOAD_BYTES, TOPIC
 from benchmarks.harness import Case, Sample
-from benchmarks.servers import Place, Server, pid_of, process, together
+from benchmarks.servers import together
+from benchmarks.spark_servers import HUB, PARTITIONS, SPARK
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -24,34 +22,8 @@ if TYPE_CHECKING:
     from trunkline import BlockingBus
 
 FOREACH = "foreach with a publish per row"
-PARTITIONS = 2
 SINK_ROWS = 150_000
 FOREACH_ROWS = 4000
-_UP = "import sys; from trunkline.cli import main; sys.exit(main())"
-
-
-@contextmanager
-def _hub(folder: Path) -> Iterator[Place]:
-    settings = folder / "hub.toml"
-    settings.write_text(f'[hub.journal]\ndirectory = "{folder / "journal"}"\n')
-    listen = f"unix://{folder / 'hub.sock'}"
-    command = [sys.executable, "-c", _UP, "up", "--json", "--listen", listen, "--config", str(settings)]
-    with process(command, folder / "hub.log", r'"listening":\["([^"]+)"\]') as ready:
-        yield Place(ready[1], pid_of(ready))
-
-
-@contextmanager
-def _spark(folder: Path) -> Iterator[SparkSession]:
-    from trunkline.spark import session
-    from trunkline.spark.source import register
-
-    with session(f"local[{PARTITIONS}]") as spark:
-        register(spark)
-        yield spark
-
-
-HUB = Server(_hub)
-SPARK = Server(_spark)
 
 
 def measure(count: int, most: int, work: Callable[[DataFrame, str], None]) -> Sample:

@@ -36,7 +36,7 @@ TINIER = {
     "hub-memory-dropping": 1,
 }
 # Where the question itself takes many seconds.
-LONG = {"spark-sink", "spark-start"}
+LONG = {"spark-history", "spark-sink", "spark-source", "spark-start", "spark-tail"}
 HOST: dict[str, str | int] = {"cpu": "a cpu", "cores": 2, "python": "CPython 3", "os": "Linux 6"}
 VERSIONS = {"trunkline": "1"}
 

@@ -24,7 +24,8 @@ from trunkline.settings import Group
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
-WITH_CODE = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+GENERATED = ROOT / "docs" / "tables.md"
+WITH_CODE = [ROOT / "README.md", *(path for path in sorted((ROOT / "docs").glob("*.md")) if path != GENERATED)]
 CONTINUES = "<!-- continues -->"
 
 CONSOLE = re.compile(r"^```console\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)

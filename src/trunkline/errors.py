@@ -431,6 +431,24 @@ class JournalLocked(JournalError):
         self.pid = pid
 
 
+class JournalUnusable(JournalError):
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"the journal {path} cannot be used: {why}")
+        self.path = path
+        self.why = why
+
+
+class JournalDamaged(JournalError):
+    """`first` and `last` are the numbers of the messages that cannot be read."""
+
+    def __init__(self, first: int, last: int, where: str, why: str) -> None:
+        super().__init__(f"messages {first} to {last} ({where}) are damaged: {why}; all others can be read")
+        self.first = first
+        self.last = last
+        self.where = where
+        self.why = why
+
+
 class PipelineError(TrunklineError):
     pass
 
@@ -449,24 +467,6 @@ class WarehouseUnusable(PipelineError):
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"the warehouse {path} cannot be used: {why}")
         self.path = path
-        self.why = why
-
-
-class JournalUnusable(JournalError):
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"the journal {path} cannot be used: {why}")
-        self.path = path
-        self.why = why
-
-
-class JournalDamaged(JournalError):
-    """`first` and `last` are the numbers of the messages that cannot be read."""
-
-    def __init__(self, first: int, last: int, where: str, why: str) -> None:
-        super().__init__(f"messages {first} to {last} ({where}) are damaged: {why}; all others can be read")
-        self.first = first
-        self.last = last
-        self.where = where
         self.why = why
 
 

@@ -28,7 +28,7 @@ from trunkline.spark.tables import conformance, conversations, executions, typed
 from trunkline.spark.tables.conversations import climbed
 from trunkline.spark.tables.table import ChannelContract, Table
 
-SEEDS = (1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 11)))
+SEEDS = (2, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, *range(3, 11))))
 
 
 def rows_of(table: Table, made: DataFrame) -> list[Row]:

@@ -1,3 +1,30 @@
 """The pipeline: Spark over lake and journal, on any master. Needs the extra `spark`, and is imported without it."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from trunkline.spark.start import session as session
+
+if TYPE_CHECKING:
+    from trunkline.spark.pipeline.run import Pipeline as Pipeline
+    from trunkline.spark.pipeline.settings import PipelineSettings as PipelineSettings
+    from trunkline.spark.reading import fates as fates
+    from trunkline.spark.reading import messages as messages
+    from trunkline.spark.views import table as table
+
+# These import pyspark: not before somebody asks for them.
+_LATER = {
+    "Pipeline": "pipeline.run",
+    "PipelineSettings": "pipeline.settings",
+    "fates": "reading",
+    "messages": "reading",
+    "table": "views",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -81,6 +81,14 @@ def begin(
         jvm.end()
         raise
     jvm.ends_with(spark)
+    return _with_source(spark)
+
+
+def _with_source(spark: SparkSession) -> SparkSession:
+    """So that it knows `format("trunkline")`."""
+    from trunkline.spark.source import register
+
+    register(spark)
     return spark
 
 
@@ -97,7 +105,7 @@ def _joined(asked: str | None, settings: Mapping[str, Setting]) -> SparkSession:
             spark.conf.set(name, value)  # type: ignore[arg-type]  # None is refused as the others are
         except AnalysisException:
             log.warning("%s needs a new session: stop the active one first", name)
-    return spark
+    return _with_source(spark)
 
 
 # What is set, unless it is set by others
