@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.spark.journals import live
 from trunkline.spark import session
+from trunkline.spark.pipeline.run import Pipeline
 from trunkline.spark.start import Setting
 from trunkline.testing import no_leaks
 
@@ -25,6 +28,23 @@ FAST: dict[str, Setting] = {
 def spark() -> Iterator[SparkSession]:
     with session("local[2]", app="tests", settings=FAST) as spark:
         yield spark
+
+
+@pytest.fixture(scope="session")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Traffic over some hours, sealed here and there. Not to be changed."""
+    directory = tmp_path_factory.mktemp("traffic") / "journal"
+    live(directory, seed=1, size=120)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def warehouse(spark: SparkSession, journal: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All of it, taken in by one run."""
+    directory = tmp_path_factory.mktemp("whole") / "warehouse"
+    with Pipeline(spark, journal, directory) as pipeline:
+        pipeline.run()
+    return directory
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,9 @@ from trunkline.spark.tables import (
 from trunkline.spark.tables.sketches import merged
 from trunkline.spark.tables.table import Inputs, Table
 
-SEEDS = (pytest.param(1, marks=pytest.mark.long), 2)
+pytestmark = pytest.mark.long
+"""The minutes and the books are compared in test_whole_runs.py as well, in less time."""
+SEEDS = (1, 2)
 SIZE = 400
 DELIVERIES = (
     "seq long, id string, topic string, sender string, subscriber string, pattern string, fate string, reason string,"

@@ -21,7 +21,9 @@ from trunkline.spark.tables.patterns import matching
 from trunkline.spark.tables.table import Table
 from trunkline.topic import matches
 
-SEEDS = (1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 13)))
+pytestmark = pytest.mark.long
+"""The same tables are compared in test_whole_runs.py as well, on one journal and in less time."""
+SEEDS = range(1, 13)
 SETTINGS = PipelineSettings()
 
 

@@ -90,6 +90,7 @@ def test_each_row_comes_once_over_restarts_and_sealing(spark: SparkSession, dire
         assert query.rows() == [*range(1, 51), *range(151, 171)]
 
 
+@pytest.mark.long
 def test_a_driver_that_is_killed_goes_on_where_it_was(spark: SparkSession, directory: Path, place: Path) -> None:
     with journal_in(directory, seal_rows=150) as journal:
         fill(journal, 30, 5)

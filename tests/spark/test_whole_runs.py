@@ -33,23 +33,6 @@ TABLES = [each.name for each in every(())]
 ROUGH = {"latency_sketch", "delay_sketch", "lag_sketch"}
 
 
-@pytest.fixture(scope="module")
-def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two lives over some hours, sealed here and there."""
-    directory = tmp_path_factory.mktemp("traffic") / "journal"
-    live(directory, seed=1, size=120)
-    return directory
-
-
-@pytest.fixture(scope="module")
-def warehouse(spark: SparkSession, journal: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All of it, taken in by one run."""
-    directory = tmp_path_factory.mktemp("whole") / "warehouse"
-    with Pipeline(spark, journal, directory) as pipeline:
-        pipeline.run()
-    return directory
-
-
 def rows(spark: SparkSession, warehouse: Path, name: str) -> list[Row]:
     found = [row.asDict(recursive=True) for row in table(spark, warehouse, name).collect()]
     return sorted(({key: value for key, value in row.items() if key not in ROUGH} for row in found), key=repr)
