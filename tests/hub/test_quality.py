@@ -167,3 +167,22 @@ async def test_retention_needs_a_journal(simulation: Simulation) -> None:
         with pytest.raises(HubRefused, match="a group has a name"):
             await directory_of(bus).create_channel("orders", qos=Qos(group=""))
     await place.stop()
+
+
+async def test_a_link_to_an_endpoint_reaches_the_members_of_its_group(simulation: Simulation) -> None:
+    place = Place(world(simulation))
+    await place.start()
+    async with place.bus("shop") as shop, place.bus("depot") as depot:
+        inbox = tl.endpoint("depot")
+        async with depot.subscribe(inbox, group="packers") as messages:
+            assert shop.link("orders.*", "depot")
+            await shop.flush()
+            await shop.publish("orders.new", 1)
+            async with asyncio.timeout(5):
+                assert await received(messages) == 1
+            assert shop.unlink("orders.*", "depot")
+            await shop.flush()
+            await shop.publish("orders.new", 2)
+            await shop.send("depot", 3)
+            assert await received(messages) == 3
+    await place.stop()

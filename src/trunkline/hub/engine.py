@@ -39,6 +39,12 @@ class Engine:
     def names(self, topic: str) -> list[str]:
         return self.broker.subscribers(topic)
 
+    def link(self, pattern: str, topic: str) -> None:
+        self.broker.link(pattern, topic)
+
+    def unlink(self, pattern: str, topic: str) -> None:
+        self.broker.unlink(pattern, topic)
+
     def store(self, parcel: Parcel, hand_out: Callable[[Parcel], None]) -> None:
         lane = self.broker.lane(parcel.topic)
         assert lane is not None

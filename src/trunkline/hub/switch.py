@@ -28,6 +28,11 @@ class Engine(Protocol):
 
     def names(self, topic: str) -> list[str]: ...
 
+    def link(self, pattern: str, topic: str) -> None:
+        """From now on, members that listen on `topic` get what matches, too."""
+
+    def unlink(self, pattern: str, topic: str) -> None: ...
+
 
 class Link:
     """What matches its pattern also goes to whoever listens on `topic`."""
@@ -137,6 +142,7 @@ class Switch:
         if users:
             return False
         self._tree.add(pattern, known)
+        self._engine.link(pattern, topic)
         self.forget()
         return True
 
@@ -149,6 +155,7 @@ class Switch:
             return False
         del self._links[(pattern, topic)]
         self._tree.remove(pattern, known)
+        self._engine.unlink(pattern, topic)
         self.forget()
         return True
 
