@@ -10,6 +10,7 @@ from typing import Any
 
 import trunkline as tl
 from trunkline.brokers.hub.connection import Connection
+from trunkline.brokers.hub.directory import HubDirectory
 from trunkline.brokers.memory import MemoryBroker
 from trunkline.clock import World
 from trunkline.hub.hub import Hub
@@ -74,6 +75,11 @@ class Place:
 def connection_of(bus: tl.Bus) -> Connection:
     assert isinstance(bus.broker, tl.HubBroker)
     return bus.broker.connection
+
+
+def directory_of(bus: tl.Bus) -> HubDirectory:
+    assert isinstance(bus.broker, tl.HubBroker)
+    return bus.broker.directory
 
 
 async def received(messages: tl.Stream) -> Any:

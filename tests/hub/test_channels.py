@@ -12,9 +12,8 @@ import msgspec
 import pytest
 
 import trunkline as tl
-from tests.hub.hubs import Place, received, until
+from tests.hub.hubs import Place, directory_of, received, until
 from trunkline import columns
-from trunkline.brokers.hub.directory import HubDirectory
 from trunkline.errors import HubRefused, NotAllowed, PartlyRefused, SchemaBroken
 from trunkline.hub.access import Access
 from trunkline.hub.hub import Hub
@@ -38,11 +37,6 @@ class Reading(msgspec.Struct):
 
 GOOD = Reading("a", 1.5)
 BAD = {"sensor": "a", "value": "high"}
-
-
-def directory_of(bus: tl.Bus) -> HubDirectory:
-    assert isinstance(bus.broker, tl.HubBroker)
-    return bus.broker.directory
 
 
 @asynccontextmanager

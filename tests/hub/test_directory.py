@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 import trunkline as tl
-from tests.hub.hubs import Place, connection_of, until
-from trunkline.brokers.hub.directory import HubDirectory
+from tests.hub.hubs import Place, connection_of, directory_of, until
 from trunkline.errors import HubRefused, UsageError
 from trunkline.hub.settings import HubSettings
 from trunkline.schema import hash_of, logical_name, schema_of
@@ -35,11 +34,6 @@ class Wider(msgspec.Struct):
 
 class Other(msgspec.Struct):
     name: str
-
-
-def directory_of(bus: tl.Bus) -> HubDirectory:
-    assert isinstance(bus.broker, tl.HubBroker)
-    return bus.broker.directory
 
 
 @asynccontextmanager

@@ -15,9 +15,8 @@ import msgspec
 import pytest
 
 import trunkline as tl
-from tests.hub.hubs import Place
+from tests.hub.hubs import Place, directory_of
 from tests.hub.up import up
-from trunkline.brokers.hub.directory import HubDirectory
 from trunkline.errors import HubRefused, JournalUnusable
 from trunkline.hub.hub import Hub
 from trunkline.hub.keeping import FILE, LAYOUT
@@ -42,11 +41,6 @@ class Wider(msgspec.Struct):
 
 class Other(msgspec.Struct):
     name: str
-
-
-def directory_of(bus: tl.Bus) -> HubDirectory:
-    assert isinstance(bus.broker, tl.HubBroker)
-    return bus.broker.directory
 
 
 @asynccontextmanager

@@ -7,21 +7,15 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import trunkline as tl
-from tests.hub.hubs import Place, received, until
+from tests.hub.hubs import Place, directory_of, received, until
 from trunkline.errors import HubRefused, HubUnavailable, Unsupported
 from trunkline.journal import JournalBroker
 from trunkline.testing import Simulation, world
 from trunkline.wire.control import Qos
-
-
-def directory_of(bus: tl.Bus) -> Any:
-    assert isinstance(bus.broker, tl.HubBroker)
-    return bus.broker.directory
 
 
 @asynccontextmanager
@@ -44,6 +38,7 @@ async def test_consumers_of_a_channel_with_a_group_share_its_messages(simulation
         two.consume("orders", "two") as second,
     ):
         found = await directory_of(maker).discover_consumers("orders")
+        assert found is not None
         assert sorted(each.name for each in found) == ["one", "two"]
         for number in range(10):
             await maker.publish("orders.new", number)

@@ -10,7 +10,7 @@ import typer
 from trunkline.brokers.hub.broker import HubBroker
 from trunkline.brokers.hub.letters import HubLetters, KeptLetter
 from trunkline.brokers.hub.settings import LinkSettings
-from trunkline.cli import show
+from trunkline.cli import letters, show
 from trunkline.cli.options import AsJson, Hub, hub_at
 from trunkline.connect import connect
 from trunkline.delivery.deadletters import Cause, DeadLetter
@@ -128,32 +128,14 @@ def _tell_replayed(chosen: Sequence[KeptLetter], failures: Sequence[LetterFailur
 # How they are shown
 
 
-def _table(letters: Sequence[DeadLetter]) -> None:
-    show.table(
-        "Dead letters",
-        ["died", "subscriber", "cause", "topic", "id", "reason"],
-        [
-            [show.time_of(each.at_ns), each.subscriber, each.cause, each.message.topic, each.message.id, each.reason]
-            for each in letters
-        ],
-    )
-    if not letters:
+def _table(found: Sequence[DeadLetter]) -> None:
+    letters.table(found)
+    if not found:
         show.say("there are none")
 
 
 def _told(kept: KeptLetter) -> dict[str, Any]:
-    letter, message = kept.letter, kept.letter.message
-    return {
-        "id": message.id,
-        "seq": message.seq,
-        "topic": message.topic,
-        "subscriber": letter.subscriber,
-        "cause": letter.cause.value,
-        "reason": letter.reason,
-        "died": show.time_of(letter.at_ns),
-        "attempts": message.attempts,
-        "returns": kept.returns,
-    }
+    return {**letters.told(kept.letter), "attempts": kept.letter.message.attempts, "returns": kept.returns}
 
 
 def _rest(kept: KeptLetter) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -41,7 +42,7 @@ def give_back(directory: Path, choice: Choice, dry_run: bool, json: bool) -> Non
     """Let the subscribers have these dead letters when they next start, and say which those are."""
     letters = _give_back(directory, choice, dry_run)
     if json:
-        show.json({"dry_run": dry_run, "letters": [_told(letter) for letter in letters]})
+        show.json({"dry_run": dry_run, "letters": [told(letter) for letter in letters]})
     else:
         _print(letters, dry_run)
 
@@ -59,7 +60,8 @@ def _give_back(directory: Path, choice: Choice, dry_run: bool) -> list[DeadLette
         return chosen
 
 
-def _told(letter: DeadLetter) -> dict[str, object]:
+def told(letter: DeadLetter) -> dict[str, object]:
+    """For scripts."""
     message = letter.message
     return {
         "id": message.id,
@@ -72,7 +74,7 @@ def _told(letter: DeadLetter) -> dict[str, object]:
     }
 
 
-def _print(letters: list[DeadLetter], dry_run: bool) -> None:
+def table(letters: Sequence[DeadLetter]) -> None:
     show.table(
         "Dead letters",
         ["died", "subscriber", "cause", "topic", "id", "reason"],
@@ -81,6 +83,10 @@ def _print(letters: list[DeadLetter], dry_run: bool) -> None:
             for each in letters
         ],
     )
+
+
+def _print(letters: list[DeadLetter], dry_run: bool) -> None:
+    table(letters)
     if not letters:
         show.say("there are no such dead letters")
     elif dry_run:
