@@ -25,7 +25,7 @@ from trunkline.schema import hash_of, schema_of
 from trunkline.spark.contracts import Finder, belongs, contracts, on_any
 from trunkline.spark.payloads import texts
 from trunkline.spark.tables import conformance, conversations, executions, typed
-from trunkline.spark.tables.conversations import climbed
+from trunkline.spark.tables.conversations import Hints, climbed
 from trunkline.spark.tables.table import ChannelContract, Table
 
 SEEDS = (2, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, *range(3, 11))))
@@ -93,10 +93,11 @@ def test_nothing_that_refers_to_anything(spark: SparkSession) -> None:
 
 
 def test_chains_longer_than_the_limit_are_left_out_below_it(spark: SparkSession) -> None:
-    links = spark.createDataFrame([(seq, seq - 1) for seq in range(1, 12)], "seq long, parent long")
-    found = {row["seq"]: row for row in climbed(links, rounds=3).collect()}
+    steps = [(seq, seq - 1, seq // 4) for seq in range(1, 12)]
+    links = spark.createDataFrame(steps, "seq long, parent long, parent_at long")
+    found = {row["seq"]: row for row in climbed(links, Hints(len(steps)), rounds=3).collect()}
     assert sorted(found) == list(range(1, 9))
-    assert {(row["root"], row["steps"] - seq) for seq, row in found.items()} == {(0, 0)}
+    assert {(row["root"], row["root_at"], row["steps"] - seq) for seq, row in found.items()} == {(0, 0, 0)}
 
 
 # Executions

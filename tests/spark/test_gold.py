@@ -16,6 +16,8 @@ from trunkline.spark.pipeline.settings import PipelineSettings
 from trunkline.spark.tables import (
     accounting,
     anomalies,
+    deliveries,
+    requests,
     sender_minute,
     slow_consumers,
     subscriber_minute,
@@ -28,15 +30,6 @@ pytestmark = pytest.mark.long
 """The minutes and the books are compared in test_whole_runs.py as well, in less time."""
 SEEDS = (1, 2)
 SIZE = 400
-DELIVERIES = (
-    "seq long, id string, topic string, sender string, subscriber string, pattern string, fate string, reason string,"
-    " published timestamp, settled timestamp, lag_ms double, bytes long, hour timestamp"
-)
-REQUESTS = (
-    "seq long, id string, request_id string, topic string, sender string, asked timestamp, answered timestamp,"
-    " latency_ms double, outcome string, responder string, answer_seq long, answer_id string, answers int,"
-    " hour timestamp"
-)
 SKETCHED = 0.0101
 """How far a percentile may be from the exact one."""
 
@@ -56,8 +49,8 @@ def given(
 
     all_of = inputs(spark, traffic, hours, settings=settings, table=table)
     for name, rows, ddl in (
-        ("deliveries", truth.deliveries(traffic), DELIVERIES),
-        ("requests", truth.requests(traffic), REQUESTS),
+        ("deliveries", truth.deliveries(traffic), deliveries.TABLE.ddl),
+        ("requests", truth.requests(traffic), requests.TABLE.ddl),
     ):
         made[name] = frame(spark, [row for row in rows if row["hour"] in hours], ddl)
     # As the contract has it, and no more: only what is about a message of these hours.

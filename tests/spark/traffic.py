@@ -251,7 +251,7 @@ def _names(ddl: str) -> list[str]:
 
 
 def _plain(ddl: str) -> list[str]:
-    return [part.split()[0] for part in _names(ddl)]
+    return [part.split()[0].strip("`") for part in _names(ddl)]
 
 
 def frame(spark: SparkSession, rows: list[Row], ddl: str) -> DataFrame:

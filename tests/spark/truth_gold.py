@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from statistics import fmean, pstdev
 
 from tests.spark.traffic import Row, Traffic, hour_of
+from tests.spark.truth_silver import deliveries
 from trunkline.topic import matches
 
 MINUTE = timedelta(minutes=1)
@@ -21,29 +22,6 @@ def minute_of(moment: datetime) -> datetime:
 
 def micros(span: timedelta) -> int:
     return span // timedelta(microseconds=1)
-
-
-def deliveries(given: Traffic) -> list[Row]:
-    """What became of each message for each subscriber: the latest row about it alone, or else the latest range."""
-    rows = []
-    for name in sorted({fate["subscriber"] for fate in given.fates}):
-        mine = [fate for fate in given.fates if fate["subscriber"] == name]
-        for message in given.messages:
-            about = [fate for fate in mine if fate["first"] <= message["seq"] <= fate["last"] and _about(fate, message)]
-            if about:
-                fate = max(about, key=lambda each: (each["first"] == each["last"], each["number"]))
-                lag = micros(fate["time"] - message["accepted"]) / 1000
-                rows.append(
-                    {name: message[name] for name in ("seq", "id", "topic", "sender", "hour")}
-                    | {name: fate[name] for name in ("subscriber", "pattern", "fate", "reason")}
-                    | {"published": message["placed"], "settled": fate["time"], "lag_ms": lag}
-                    | {"bytes": len(message["payload"])}
-                )
-    return rows
-
-
-def _about(fate: Row, message: Row) -> bool:
-    return fate["first"] == fate["last"] or matches(fate["pattern"], message["topic"])
 
 
 def requests(given: Traffic) -> list[Row]:
@@ -240,9 +218,8 @@ def accounting(given: Traffic) -> list[Row]:
         claimed: dict[int, list[Row]] = defaultdict(list)
         for row in mine:
             of_topic[row["topic"]][row["fate"]] += 1
-            source = _range_of(row, ranges, given.fates)
-            if source is not None:
-                claimed[source["number"]].append(row)
+            if row["range"] is not None:
+                claimed[row["range"]].append(row)
             else:
                 of_topic[row["topic"]]["claimed"] += 1
         ranged = bool(claimed)
@@ -269,20 +246,6 @@ def accounting(given: Traffic) -> list[Row]:
             sums |= {"accepted": accepted, "adds_up": sums["unaccounted"] == 0}
             rows.append({"topic": topic, "subscriber": name, "hour": hour, **sums})
     return rows
-
-
-def _range_of(row: Row, ranges: list[Row], fates: list[Row]) -> Row | None:
-    """The range that a delivery comes from; None if it has a row of its own."""
-    if any(_is(fate, subscriber=row["subscriber"], first=row["seq"], last=row["seq"]) for fate in fates):
-        return None
-    return max(
-        (
-            each
-            for each in ranges
-            if each["first"] <= row["seq"] <= each["last"] and matches(each["pattern"], row["topic"])
-        ),
-        key=lambda each: int(each["number"]),
-    )
 
 
 def _is(row: Row, **fields: object) -> bool:

@@ -41,6 +41,7 @@ def deliveries(given: Traffic) -> list[Row]:
             fate = max(fates, key=weight)
             row = {name: message[name] for name in ("seq", "id", "topic", "sender", "hour")}
             row |= {name: fate[name] for name in ("pattern", "fate", "reason")}
+            row["range"] = fate["number"] if fate["first"] < fate["last"] else None
             row |= {"subscriber": subscriber, "published": message["placed"], "settled": fate["time"]}
             row |= {"lag_ms": ms(message["accepted"], fate["time"]), "bytes": len(message["payload"])}
             found.append(row)

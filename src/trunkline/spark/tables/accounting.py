@@ -30,20 +30,18 @@ if TYPE_CHECKING:
 
 FATES = ("delivered", "filtered", "expired", "dropped", "dead")
 KEYS = ["subscriber", "topic", "hour"]
-PARTS = [*KEYS, "pattern", "fate"]
-TOLD = ["subscriber", "pattern", "fate", "settled"]
-"""What a delivery has in common with the row of fates that it comes from."""
+PARTS = [*KEYS, "pattern", "fate", "range"]
 FEW = 200_000
 """So many rows are sent to every task; beyond that, both sides of a join are."""
 
 
 def build(inputs: Inputs) -> DataFrame:
-    deliveries = inputs.table("deliveries")
-    refused = _sent(deliveries.where("fate = 'refused'").select("seq").distinct())
+    refused = _refused(inputs.fates)
+    # Small beside the deliveries, and all that is wanted of them.
+    parts = _parts(inputs.table("deliveries"), refused).localCheckpoint()
     topics, patterns = inputs.messages.select("topic").distinct(), inputs.fates.select("pattern").distinct()
     listens = matching(topics, patterns).withColumn("listens", F.lit(True))
-    # Looked at twice below, and small.
-    rows = _subscribers(_settled(deliveries, refused, inputs.fates), listens).localCheckpoint()
+    rows = _subscribers(_claimed(parts, inputs.fates), listens).localCheckpoint()
     rows = rows.join(_unsettled(inputs.messages, refused, rows), KEYS, "left").fillna(0, ["within", "beyond"])
     gaps = F.when(F.col("ranged") & F.col("listens"), F.col("within") - F.col("found")).otherwise(0)
     rows = rows.withColumns({"in_flight": F.col("beyond"), "unaccounted": F.col("surplus") + gaps})
@@ -51,61 +49,53 @@ def build(inputs: Inputs) -> DataFrame:
     return TABLE.shape(rows.withColumns({"accepted": accepted, "adds_up": F.expr("unaccounted = 0")}))
 
 
-def _settled(deliveries: DataFrame, refused: DataFrame, fates: DataFrame) -> DataFrame:
-    """What was settled, each with the range that it comes from: its `number`, how many it claims, and the `last`."""
-    # One number is found several times as fast as three texts and a time.
-    told = F.xxhash64(*TOLD).alias("told")
-    rows = deliveries.where("fate <> 'refused'").select(*TOLD[:3], "topic", "hour", "seq", told)
-    rows = rows.join(refused.withColumn("refused", F.lit(True)), "seq", "left")
-    fates = fates.where("fate <> 'refused'").withColumnRenamed("time", "settled")
-    fates = fates.select(told, "number", "first", "last", F.col("count").alias("claim"))
-    before = Window.partitionBy("told").orderBy("first", "number").rowsBetween(Window.unboundedPreceding, -1)
-    ranges = fates.where("first < last").withColumn("covered", F.max("last").over(before))
-    # Two at the same moment about the same: as two subscribers of one name have them. One of them counts.
-    ranges = _sent(ranges.where("covered is null or covered < first").drop("covered"))
-    # Rows about one message may be as many as the messages: only those of the moment of a range could be taken for it.
-    alone = fates.where("first = last").join(ranges, "told", "left_semi")
-    alone = _sent(alone.select("told", F.col("first").alias("seq"), F.lit(True).alias("alone")).distinct())
-    rows = rows.join(alone, ["told", "seq"], "left").alias("row")
-    within = F.expr("row.told = range.told and alone is null and seq between first and last")
-    return rows.join(ranges.alias("range"), within, "left").drop("told", "alone", "first")
-
-
-def _sent(rows: DataFrame) -> DataFrame:
-    return F.broadcast(rows) if rows.limit(FEW + 1).count() <= FEW else rows
-
-
-def _surplus(settled: DataFrame) -> DataFrame | None:
-    """What is more than its range counts, taken from the topic of its last message first; None if there is nothing."""
-    found = settled.where("number is not null").groupBy("number", "hour", "claim").agg(F.count("*").alias("found"))
-    ranges = found.where("found > claim").select("number", "hour", F.expr("found - claim").alias("too_many"))
-    ranges = ranges.localCheckpoint()
-    if ranges.isEmpty():
+def _refused(fates: DataFrame) -> DataFrame | None:
+    """The numbers of what was refused; None if nothing was."""
+    seqs = fates.where("fate = 'refused' and first = last").select(F.col("first").alias("seq")).distinct()
+    count = seqs.limit(FEW + 1).count()
+    if not count:
         return None
-    of_range = Window.partitionBy("number", "hour").orderBy(F.col("highest").desc())
-    later = F.coalesce(F.sum("count").over(of_range.rowsBetween(Window.unboundedPreceding, -1)), F.lit(0))
-    rows = settled.join(F.broadcast(ranges), ["number", "hour"])
-    parts = rows.groupBy("number", *PARTS, "too_many").agg(F.count("*").alias("count"), F.max("seq").alias("highest"))
-    taken = F.greatest(F.lit(0), F.least(F.col("count"), F.col("too_many") - later))
-    return parts.withColumn("surplus", taken).groupBy(*PARTS).agg(F.sum("surplus").alias("surplus"))
+    return F.broadcast(seqs) if count <= FEW else seqs
 
 
-def _subscribers(settled: DataFrame, listens: DataFrame) -> DataFrame:
-    """By subscriber, topic and hour: the sums of what was settled, less what its ranges do not count."""
-    ranged = F.col("number").isNotNull()
-    # All that a range counts is where its last message is.
-    claimed = F.when(~ranged, 1).when(F.expr("seq = last"), F.col("claim"))
-    parts = settled.groupBy(*PARTS).agg(
+def _parts(deliveries: DataFrame, refused: DataFrame | None) -> DataFrame:
+    """What was settled, by all that it is summed up by."""
+    rows = deliveries.where("fate <> 'refused'").select(*PARTS, "seq")
+    known = F.lit(True)
+    if refused is not None:
+        rows = rows.join(refused.withColumn("refused", F.lit(True)), "seq", "left")
+        known = F.col("refused").isNull()
+    return rows.groupBy(*PARTS).agg(
         F.count("*").alias("count"),
-        F.count_if(F.col("refused").isNull()).alias("found"),
-        F.sum(claimed).alias("claimed"),
-        F.max(ranged).alias("ranged"),
+        F.count_if(known).alias("found"),
         F.min("seq").alias("lowest"),
         F.max("seq").alias("highest"),
     )
-    surplus = _surplus(settled)
-    parts = parts.withColumn("surplus", F.lit(0)) if surplus is None else parts.join(surplus, PARTS, "left")
-    parts = parts.join(F.broadcast(listens), ["topic", "pattern"], "left").fillna(0, ["surplus", "claimed"])
+
+
+def _claimed(parts: DataFrame, fates: DataFrame) -> DataFrame:
+    """With what the range of each part counts, where its last message is, and how many of the part that leaves out."""
+    ranges = fates.select(F.col("number").alias("range"), "last", F.col("count").alias("claim"))
+    parts = parts.join(ranges.where("first < last"), "range", "left")
+    of_range = Window.partitionBy("range", "hour")
+    later = of_range.orderBy(F.col("highest").desc()).rowsBetween(Window.unboundedPreceding, -1)
+    too_many = F.sum("count").over(of_range) - F.col("claim")
+    # Those on the topic of its last message first, then those on that of the last on another, and so on.
+    left = too_many - F.coalesce(F.sum("count").over(later), F.lit(0))
+    surplus = F.greatest(F.lit(0), F.least(F.col("count"), left))
+    ranged = F.col("range").isNotNull()
+    return parts.withColumns(
+        {
+            "ranged": ranged,
+            "surplus": F.when(ranged, surplus).otherwise(0),
+            "claimed": F.when(~ranged, F.col("count")).when(F.expr("highest = last"), F.col("claim")).otherwise(0),
+        }
+    )
+
+
+def _subscribers(parts: DataFrame, listens: DataFrame) -> DataFrame:
+    """By subscriber, topic and hour: the sums of what was settled, less what its ranges do not count."""
+    parts = parts.join(F.broadcast(listens), ["topic", "pattern"], "left")
     booked = F.col("count") - F.col("surplus")
     sums = parts.groupBy(*KEYS).agg(
         *(F.sum(F.when(F.col("fate") == fate, booked).otherwise(0)).alias(fate) for fate in FATES),
@@ -124,10 +114,12 @@ def _subscribers(settled: DataFrame, listens: DataFrame) -> DataFrame:
     )
 
 
-def _unsettled(messages: DataFrame, refused: DataFrame, subscribers: DataFrame) -> DataFrame:
+def _unsettled(messages: DataFrame, refused: DataFrame | None, subscribers: DataFrame) -> DataFrame:
     """By subscriber, topic and hour: how many messages are within what it settled, and how many beyond."""
     stretches = F.broadcast(subscribers.where("listens").select(*KEYS, "lowest", "highest"))
-    accepted = messages.select("seq", "topic", "hour").join(refused, "seq", "left_anti")
+    accepted = messages.select("seq", "topic", "hour")
+    if refused is not None:
+        accepted = accepted.join(refused, "seq", "left_anti")
     return (
         accepted.join(stretches, ["topic", "hour"])
         .groupBy(*KEYS)

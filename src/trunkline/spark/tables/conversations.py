@@ -12,8 +12,7 @@ the same whatever else is made with it, as long as the earlier hours that its me
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
@@ -26,31 +25,34 @@ if TYPE_CHECKING:
 ROUNDS = 10
 """Each looks twice as far up as the one before: what is more than 1,024 steps below its root is left out."""
 FEW = 200_000
-"""So many rows are sent to all who join with them; if there are more, both sides are sorted."""
+"""So many rows are sent to all who join with them; if there are more, both sides are divided by what they share."""
+MANY = 2_000_000
+"""So many numbers are sent to all who look for them."""
 HOUR_S = 3600
-BY_ID, BY_REQUEST = "i", "r"
-"""What a message is found by: its id, or that of the request it makes."""
-PLACE = "struct<at: bigint, seq: bigint>"
+KEY = ["key", "more"]
 
-Hint = Callable[["DataFrame"], "DataFrame"]
+
+class Hints(NamedTuple):
+    """How rows are joined that are of the size of the replies."""
+
+    count: int
+
+    def __call__(self, rows: DataFrame) -> DataFrame:
+        # Not by sorting: what is looked up is of these, and they fit into memory part by part.
+        return F.broadcast(rows) if self.count <= FEW else rows.hint("shuffle_hash")
 
 
 def build(inputs: Inputs) -> DataFrame:
     reach = math.ceil(inputs.settings.horizon_s / HOUR_S)
     # Mostly they are few, and all that follows is about them: so they are looked for once.
     replies = _replies(inputs.nearby).localCheckpoint()
-    count = replies.count()
-    if not count:
+    hints = Hints(replies.count())
+    if not hints.count:
         return inputs.spark.createDataFrame([], TABLE.ddl)
-    hint: Hint = F.broadcast if count <= FEW else _as_it_is
-    tops = climbed(_links(inputs.nearby, replies, reach, hint), hint)
-    members = replies.select("seq", "topic", "sender", "error", "placed", "at").join(hint(tops), "seq")
-    trees = _roots(inputs).join(hint(members), "root").where(F.col("at") <= F.col("begun.at") + reach)
-    return TABLE.shape(_summed(trees))
-
-
-def _as_it_is(rows: DataFrame) -> DataFrame:
-    return rows
+    tops = climbed(_links(inputs.nearby, replies, reach, hints), hints)
+    members = replies.select("seq", "topic", "sender", "error", "placed", "at").join(hints(tops), "seq")
+    trees = _summed(members.where(F.col("at") <= F.col("root_at") + reach))
+    return TABLE.shape(_told(trees.join(_roots(inputs, tops, hints), "root")))
 
 
 def _hour_number() -> Expression:
@@ -72,77 +74,99 @@ def _replies(nearby: DataFrame) -> DataFrame:
 # Parents
 
 
-def _links(nearby: DataFrame, replies: DataFrame, reach: int, hint: Hint) -> DataFrame:
-    """`seq`, and that of its `parent`, of all that have one."""
+def _links(nearby: DataFrame, replies: DataFrame, reach: int, hints: Hints) -> DataFrame:
+    """`seq`, and of all that have a `parent` that, and its hour."""
     asked = F.when(F.col("type") == "request", F.col("request_id")).alias("asked")
-    named = nearby.select("seq", "id", _hour_number(), asked)
-    place = F.struct("at", "seq").alias("place")
-    targets = named.select(place, F.inline(_names("id", "asked")))
-    pointers = replies.select("seq", "at", F.inline(_names("correlation_id", "asked")))
-    near = (F.col("place.seq") < F.col("seq")) & F.col("place.at").between(F.col("at") - reach, F.col("at"))
-    found = targets.join(hint(pointers), ["kind", "name"]).where(near)
-    by_name = found.select(
-        "seq",
-        F.when(F.col("kind") == BY_ID, F.col("place")).alias("by_id"),
-        F.when(F.col("kind") == BY_REQUEST, F.col("place")).alias("by_request"),
-        F.lit(None).cast("bigint").alias("first"),
-    )
-    nowhere = F.lit(None).cast(PLACE)
-    by_key = _firsts(replies, reach).select("seq", nowhere.alias("by_id"), nowhere.alias("by_request"), "first")
+    named = nearby.select(F.col("seq").alias("there"), "id", _hour_number().alias("there_at"), asked)
+    targets = named.select("there", "there_at", F.inline(_names("id", "asked")))
+    pointers = replies.select("seq", "at", F.inline(_names("correlation_id", "asked"))).drop("by_id")
+    near = F.expr(f"there < seq and there_at between at - {reach} and at")
+    found = targets.join(hints(pointers), KEY).where(near)
+    by_id, by_request = F.when(F.col("by_id"), F.col("there")), F.when(~F.col("by_id"), F.col("there"))
     # Of several requests with one id the last is meant.
-    best = F.coalesce(F.max("by_id")["seq"], F.max("by_request")["seq"], F.min("first"))
-    return by_name.unionByName(by_key).groupBy("seq").agg(best.alias("parent"))
+    by_name = found.groupBy("seq").agg(
+        F.max(by_id).alias("by_id"),
+        F.max_by("there_at", by_id).alias("id_at"),
+        F.max(by_request).alias("by_request"),
+        F.max_by("there_at", by_request).alias("request_at"),
+    )
+    by_name = by_name.select(
+        "seq",
+        F.coalesce("by_id", "by_request").alias("parent"),
+        F.when(F.col("by_id").isNotNull(), F.col("id_at")).otherwise(F.col("request_at")).alias("parent_at"),
+    ).localCheckpoint()
+    alone = replies.where(F.col("correlation_id").isNotNull()).join(hints(by_name), "seq", "left_anti")
+    alone = alone.select("seq", "at", "correlation_id").localCheckpoint()
+    if alone.isEmpty():
+        return by_name
+    return by_name.unionByName(_firsts(alone, replies, reach, hints))
 
 
 def _names(id: str, asked: str) -> Expression:
-    """By what a message is found, or what it points to."""
-    both = F.array(
-        F.struct(F.lit(BY_ID).alias("kind"), F.col(id).alias("name")),
-        F.struct(F.lit(BY_REQUEST).alias("kind"), F.col(asked).alias("name")),
-    )
-    return F.filter(both, lambda each: each["name"].isNotNull())
+    """By what a message is found, or what it points to: as two numbers, which are compared far faster than texts."""
+    of_id, of_request = F.struct(*_key(id, True)), F.struct(*_key(asked, False))
+    both = F.array(F.when(F.col(id).isNotNull(), of_id), F.when(F.col(asked).isNotNull(), of_request))
+    return F.array_compact(both)
 
 
-def _firsts(replies: DataFrame, reach: int) -> DataFrame:
-    """Of each message the `first` with its correlation id, if that is not itself.
+def _key(name: str, by_id: bool) -> list[Expression]:
+    # 128 bits: that two names share them does not happen.
+    said = F.lit(by_id)
+    return [F.xxhash64(said, name).alias("key"), F.xxhash64(name, said).alias("more"), said.alias("by_id")]
+
+
+def _firsts(alone: DataFrame, replies: DataFrame, reach: int, hints: Hints) -> DataFrame:
+    """For those `alone` the first message with their correlation id, if that is not themselves.
 
     Hour by hour: there may be any number of messages with one correlation id, and they must not be paired.
     """
-    keyed = replies.where(F.col("correlation_id").isNotNull()).select("seq", "at", "correlation_id")
+    keyed = replies.select("seq", "at", "correlation_id")
+    keyed = keyed.join(hints(alone.select("correlation_id").distinct()), "correlation_id", "left_semi")
     key = ["correlation_id", "at"]
-    hourly = keyed.groupBy(*key).agg(F.min("seq").alias("first"))
+    hourly = keyed.groupBy(*key).agg(F.min("seq").alias("parent"))
     seen_from = F.explode(F.sequence(F.col("at"), F.col("at") + reach)).alias("at")
-    firsts = hourly.select("correlation_id", "first", seen_from).groupBy(*key).agg(F.min("first").alias("first"))
-    return keyed.join(firsts, key).where("first < seq").select("seq", "first")
+    firsts = hourly.select("correlation_id", "parent", F.col("at").alias("parent_at"), seen_from).groupBy(*key)
+    firsts = firsts.agg(F.min("parent").alias("parent"), F.min_by("parent_at", "parent").alias("parent_at"))
+    return alone.join(hints(firsts), key).where("parent < seq").select("seq", "parent", "parent_at")
 
 
 # Trees
 
 
-def climbed(links: DataFrame, hint: Hint = _as_it_is, rounds: int = ROUNDS) -> DataFrame:
-    """`seq`, `parent`, `root` and the `steps` up to it, of all that have a parent.
+def climbed(links: DataFrame, hints: Hints, rounds: int = ROUNDS) -> DataFrame:
+    """`seq`, `parent`, `root`, the hour of that, and the `steps` up to it, of all that have a parent.
 
     By pointer jumping: in each round everybody takes over from the one it points to where that points.
     """
-    tops = links.select("seq", "parent", F.col("parent").alias("root"), F.lit(1).alias("steps")).localCheckpoint()
+    tops = links.select(
+        "seq", "parent", F.col("parent").alias("root"), F.col("parent_at").alias("root_at"), F.lit(1).alias("steps")
+    ).localCheckpoint()
     for _ in range(rounds):
-        above = tops.select(F.col("seq").alias("root"), F.col("root").alias("higher"), F.col("steps").alias("more"))
-        moved = tops.join(hint(above), "root", "left").select(
-            "seq",
-            "parent",
-            F.coalesce("higher", "root").alias("root"),
-            (F.col("steps") + F.coalesce("more", F.lit(0))).alias("steps"),
-            F.col("higher").isNotNull().alias("moved"),
+        above = tops.select(
+            F.col("seq").alias("root"),
+            F.col("root").alias("higher"),
+            F.col("root_at").alias("higher_at"),
+            F.col("steps").alias("more"),
         )
-        moved = moved.localCheckpoint()
-        tops = moved.drop("moved")
-        if moved.where("moved").isEmpty():
+        if tops.join(hints(above), "root", "left_semi").isEmpty():
             return tops
+        higher = F.col("higher").isNotNull()
+        tops = (
+            tops.join(hints(above), "root", "left")
+            .select(
+                "seq",
+                "parent",
+                F.coalesce("higher", "root").alias("root"),
+                F.when(higher, F.col("higher_at")).otherwise(F.col("root_at")).alias("root_at"),
+                (F.col("steps") + F.coalesce("more", F.lit(0))).alias("steps"),
+            )
+            .localCheckpoint()
+        )
     below = tops.select(F.col("seq").alias("root"))
-    return tops.join(hint(below), "root", "left_anti").select("seq", "parent", "root", "steps")
+    return tops.join(hints(below), "root", "left_anti")
 
 
-def _roots(inputs: Inputs) -> DataFrame:
+def _roots(inputs: Inputs, tops: DataFrame, hints: Hints) -> DataFrame:
     about = F.struct(
         "id",
         F.coalesce("correlation_id", "id").alias("key"),
@@ -151,15 +175,16 @@ def _roots(inputs: Inputs) -> DataFrame:
         _is_error(),
         "placed",
         "hour",
-        _hour_number(),
     )
-    return inputs.messages.select(F.col("seq").alias("root"), about.alias("begun"))
+    roots = tops.select(F.col("root").alias("seq")).distinct()
+    wanted = F.broadcast(roots) if hints.count <= MANY else roots
+    found = inputs.messages.join(wanted, "seq", "left_semi")
+    return found.select(F.col("seq").alias("root"), about.alias("begun"))
 
 
 def _summed(members: DataFrame) -> DataFrame:
     """A row per tree. First by parent, to see how many children each has."""
     families = members.groupBy("root", "parent").agg(
-        F.first("begun").alias("begun"),
         F.count("*").alias("children"),
         F.max("steps").alias("steps"),
         F.collect_set("sender").alias("senders"),
@@ -167,8 +192,7 @@ def _summed(members: DataFrame) -> DataFrame:
         F.max("placed").alias("ended"),
         F.sum("error").alias("errors"),
     )
-    trees = families.groupBy("root").agg(
-        F.first("begun").alias("begun"),
+    return families.groupBy("root").agg(
         (F.sum("children") + 1).alias("messages"),
         (F.max("steps") + 1).alias("depth"),
         F.max("children").alias("fan_out"),
@@ -177,6 +201,9 @@ def _summed(members: DataFrame) -> DataFrame:
         F.max("ended").alias("ended"),
         F.sum("errors").alias("errors"),
     )
+
+
+def _told(trees: DataFrame) -> DataFrame:
     began, ended = F.col("begun.placed"), F.greatest("ended", "begun.placed")
     return trees.select(
         F.col("begun.id").alias("root_id"),

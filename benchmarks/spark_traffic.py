@@ -1,0 +1,77 @@
+"""A journal as a busy bus leaves it: events, requests with their answers, and messages that follow from others.
+
+Of a thousand messages 700 are events on one of 50 topics, 100 requests, 100 their answers, and 100 name the message
+before them. A subscriber hears all of them. A thousand take two seconds: five million are a bit less than three hours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import trunkline as tl
+from benchmarks.durable import DIFFERENT, payloads
+from trunkline.clock import World
+from trunkline.journal import Journal, JournalSettings
+from trunkline.message import MessageType
+
+TOPICS = 50
+AT_ONCE = 1000
+EVENTS, ASKED, FOLLOWING = 700, 100, 100
+STEP_NS = 2_000_000_000
+BEGIN_NS = 1_763_290_800 * 1_000_000_000
+SEAL_ROWS = 250_000
+EVENT = payloads(DIFFERENT)
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.now_ns = BEGIN_NS
+
+    def time_ns(self) -> int:
+        self.now_ns += 100
+        return self.now_ns
+
+
+def fill(place: Path, count: int) -> None:
+    """A journal of so many messages, a multiple of a thousand, an eighth of them not sealed."""
+    clock = _Clock()
+    settings = JournalSettings(seal=False, seal_rows=SEAL_ROWS, sync="system")
+    hot = count // 8 // AT_ONCE
+    with Journal(place, settings, world=World(time_ns=clock.time_ns)) as journal:
+        asyncio.run(_publish(journal, clock, 0, count // AT_ONCE - hot))
+        journal.seal(everything=True)
+        asyncio.run(_publish(journal, clock, count // AT_ONCE - hot, count // AT_ONCE))
+
+
+async def _publish(journal: Journal, clock: _Clock, first: int, last: int) -> None:
+    world = World(time_ns=clock.time_ns)
+    async with tl.connect("memory:", name="shop", journal=journal, world=world) as bus, bus.subscribe(">") as heard:
+        reading = asyncio.create_task(_read(heard))
+        for number in range(first, last):
+            clock.now_ns = max(clock.now_ns, BEGIN_NS + number * STEP_NS)
+            await _thousand(bus, number)
+        await bus.quiet()
+        heard.stop()
+        await reading
+
+
+async def _read(heard: tl.Stream) -> None:
+    async for _ in heard.batches():
+        pass
+
+
+async def _thousand(bus: tl.Bus, number: int) -> None:
+    at = number * EVENTS % (len(EVENT) - EVENTS)
+    ids = await bus.publish_many(f"events.{number % TOPICS}", EVENT[at : at + EVENTS])
+    asked = [
+        bus.message("pricing", {"item": each}, type=MessageType.REQUEST, request_id=f"{number}-{each}", sender="till")
+        for each in range(ASKED)
+    ]
+    await asyncio.gather(*map(bus.post, asked))
+    answers = [
+        bus.message("pricing.answers", {"price": 9.5}, type=MessageType.RESPONSE, request_id=f"{number}-{each}")
+        for each in range(ASKED)
+    ]
+    following = [bus.message("orders.placed", {"n": each}, correlation_id=ids[each]) for each in range(FOLLOWING)]
+    await asyncio.gather(*map(bus.post, answers + following))
