@@ -13,6 +13,7 @@ import trunkline as tl
 from benchmarks.durable import DIFFERENT, payloads
 from trunkline.clock import World
 from trunkline.journal import Journal, JournalSettings
+from trunkline.journal.settings import Sync
 from trunkline.message import MessageType
 
 TOPICS = 50
@@ -36,7 +37,7 @@ class _Clock:
 def fill(place: Path, count: int) -> None:
     """A journal of so many messages, a multiple of a thousand, an eighth of them not sealed."""
     clock = _Clock()
-    settings = JournalSettings(seal=False, seal_rows=SEAL_ROWS, sync="system")
+    settings = JournalSettings(seal=False, seal_rows=SEAL_ROWS, sync=Sync.SYSTEM)
     hot = count // 8 // AT_ONCE
     with Journal(place, settings, world=World(time_ns=clock.time_ns)) as journal:
         asyncio.run(_publish(journal, clock, 0, count // AT_ONCE - hot))

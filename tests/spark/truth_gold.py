@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from statistics import fmean, pstdev
 
 from tests.spark.traffic import Row, Traffic, hour_of
-from tests.spark.truth_silver import deliveries
+from tests.spark.truth_silver import deliveries as deliveries
 from trunkline.topic import matches
 
 MINUTE = timedelta(minutes=1)

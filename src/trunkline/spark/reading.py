@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import reduce
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from trunkline.spark.columns import all_of, arrow
 from trunkline.spark.damage import handler
 from trunkline.spark.found import look
 from trunkline.spark.options import Kind, wanted
+from trunkline.spark.paths import for_reading
 from trunkline.spark.wanted import COMPARE, Condition, Wanted, regex
 
 VERIFY = "parquet.page.verify-checksum.enabled"
@@ -63,7 +63,7 @@ def _read(
         found = look(reader, asked, schema.fieldNames(), thorough=skip_damaged)
     parts: list[DataFrame] = []
     if found.files:
-        paths = [_path(directory / file.path) for file in found.files]
+        paths = [for_reading(directory / file.path) for file in found.files]
         # Pages have checksums: a flipped bit is an error that names the file, and not a wrong row.
         sealed = spark.read.schema(schema).option(VERIFY, "true").parquet(*paths)
         for condition in asked.conditions:
@@ -75,11 +75,6 @@ def _read(
         rows = pa.Table.from_batches(found.batches) if found.batches else empty
         parts.append(spark.createDataFrame(rows, schema))
     return reduce(DataFrame.unionAll, parts)
-
-
-def _path(path: Path) -> str:
-    """For Spark, which takes some signs for wildcards unless told otherwise."""
-    return "file://" + re.sub(r"([][{}*?\\])", r"\\\1", str(path))
 
 
 def _filter(condition: Condition) -> Column:

@@ -34,7 +34,7 @@ def table(
         hours = hours_between(manifest, since, until)
     known = {each.name: each for each in every(())}
     if name in known:
-        return place.read(spark, manifest, name, known[name].ddl, hours)
+        return place.read(spark, manifest, known[name], hours)
     if name in manifest.tables:
         return _typed(spark, place, manifest, name, hours)
     raise UsageError(f"there is no table {name!r}: there are {', '.join(names(manifest))}")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from trunkline.spark.pipeline.manifest import HOUR, Manifest, hour_of, name_of, truncated
+from trunkline.spark.pipeline.manifest import HOUR, Manifest, at, hour_of, name_of, truncated
 from trunkline.spark.pipeline.settings import PipelineSettings
+from trunkline.spark.tables.times import HOUR_S, hour_number
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -75,7 +76,12 @@ def targets(messages: DataFrame) -> DataFrame:
 
 
 def hours_of(rows: DataFrame) -> set[str]:
-    return {row[0] for row in rows.select(F.date_format("hour", "yyyy-MM-dd'T'HH")).distinct().collect()}
+    return {name_of_number(row[0]) for row in rows.select(hour_number("hour")).distinct().collect()}
+
+
+def name_of_number(number: int) -> str:
+    """Of an hour that is so many after the beginning of 1970."""
+    return name_of(at(number * HOUR_S))
 
 
 def kernel_hours(messages: DataFrame) -> set[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from trunkline.errors import WarehouseUnusable
+from trunkline.journal.sealed import File
 
 FILE = "manifest.json"
 LAYOUT = 1
@@ -49,6 +50,10 @@ class Manifest(msgspec.Struct, kw_only=True):
     fate: int = 0
     upto_us: int = 0
     """The time of the stream, in microseconds since 1970."""
+    watermark_s: float = 0.0
+    """Rows of bronze are placed by this: it stays as it was in the first run."""
+    bronze: dict[str, list[File]] = {}
+    """The files of messages and fates, in order. They are as the lake had them, or would have."""
     hours: dict[str, Span] = {}
     """Of the messages, by hour."""
     fate_hours: dict[str, Span] = {}
@@ -67,7 +72,7 @@ class Manifest(msgspec.Struct, kw_only=True):
 
     @property
     def upto(self) -> datetime:
-        return datetime.fromtimestamp(self.upto_us / 1e6, UTC).replace(tzinfo=None)
+        return at(0) + timedelta(microseconds=self.upto_us)
 
     def copy(self) -> Manifest:
         return _decode(_encode(self))
@@ -109,6 +114,11 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def at(seconds: int) -> datetime:
+    """So many seconds after the beginning of 1970, in UTC, without saying so."""
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
 
 
 def name_of(hour: datetime) -> str:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
 
-from trunkline.errors import JournalDamaged, PipelineError
+from trunkline.errors import PipelineError
 from trunkline.spark.pipeline import affected, journal
-from trunkline.spark.pipeline.manifest import LeftOut, Manifest, Span, hour_of
+from trunkline.spark.pipeline.intake import Intake
+from trunkline.spark.pipeline.manifest import Manifest, hour_of
 from trunkline.spark.pipeline.settings import PipelineSettings
+from trunkline.spark.pipeline.together import Together
 from trunkline.spark.pipeline.warehouse import Warehouse, hours_between
-from trunkline.spark.reading import fates as read_fates
-from trunkline.spark.reading import messages as read_messages
 from trunkline.spark.tables import built
-from trunkline.spark.tables.bronze import FATES, LETTERS, MESSAGES, place, repeated
+from trunkline.spark.tables.bronze import FATES, LETTERS, MESSAGES
 from trunkline.spark.tables.table import Inputs, Table
 
 if TYPE_CHECKING:
@@ -26,9 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("trunkline.pipeline")
 
-MANY_PIECES = 16
-"""An hour of messages in more pieces than that is put together."""
 MAX_WRITERS = 64
+BEFORE = (MESSAGES.name, FATES.name, LETTERS.name)
 
 Progress = Callable[[str, int, int], None]
 """Told what is being made, how many parts of the run are done, and how many there are."""
@@ -70,12 +70,27 @@ class Pipeline:
 
     def __enter__(self) -> Pipeline:
         self.warehouse.open()
+        try:
+            self._keep_watermark()
+        except BaseException:
+            self.warehouse.close()
+            raise
         # Otherwise all rows are sorted before they are written, by the hour that nearly all of them share.
         self.spark.conf.set("spark.sql.maxConcurrentOutputFileWriters", str(MAX_WRITERS))
         return self
 
     def __exit__(self, *_: object) -> None:
         self.warehouse.close()
+
+    def _keep_watermark(self) -> None:
+        manifest, wanted = self.warehouse.manifest, self.settings.watermark_s
+        if not manifest.run:
+            manifest.watermark_s = wanted
+        elif manifest.watermark_s != wanted:
+            raise PipelineError(
+                f"messages are placed here with a watermark of {manifest.watermark_s:g} s, and not {wanted:g}: "
+                "leave the setting as it was, or begin a new warehouse"
+            )
 
     def run(self) -> Report:
         """Take in what is new, and end."""
@@ -124,123 +139,32 @@ class _Step:
         self._manifest.run += 1
         self._run = self._manifest.run
         self._staged: dict[str, set[str]] = {}
+        self._done = 0
+        self._total = len(BEFORE) + len(built(())) + 1
         self.messages = 0
         self.fates = 0
         self.hours: list[str] = []
 
     def take(self) -> _Step:
-        total = len(built(())) + 3
-        self._pipeline.progress("messages", 0, total)
-        hours = self._take_messages()
-        hours = self._linked(hours) | affected.by_time(self._manifest, self._warehouse.manifest.upto)
-        self._pipeline.progress("fates", 1, total)
-        hours |= self._take_fates()
+        """Bronze first."""
+        manifest, before = self._manifest, self._warehouse.manifest
+        intake = Intake(self._spark, self._pipeline.journal, self._warehouse, self._settings, manifest)
+        hours: set[str] = set()
+        self._progress("messages")
+        if self._last > manifest.seq:
+            hours, self.messages = intake.messages(self._last)
+        hours = self._linked(hours) | affected.by_time(manifest, before.upto)
+        self._progress("fates")
+        if self._fate > manifest.fate:
+            new, self.fates = intake.fates(self._fate)
+            hours |= affected.by_fates(manifest, new) if new is not None else set()
+        intake.join()
         self.make(hours)
         return self
 
-    # Bronze
-
-    def _take_messages(self) -> set[str]:
-        manifest = self._manifest
-        if self._last <= manifest.seq:
-            return set()
-        new = read_messages(
-            self._spark,
-            self._pipeline.journal,
-            first=manifest.seq + 1,
-            last=self._last,
-            skip_damaged=self._settings.skip_damaged,
-            on_damage=self._leave_out if self._settings.skip_damaged else None,
-        )
-        rows = MESSAGES.shape(place(new, self._settings.watermark_s))
-        hours = self._warehouse.write(MESSAGES.name, self._run, rows)
-        written = self._staged_messages(hours)
-        drop = self._repeated(written, hours)
-        if drop is not None:
-            count = drop.count()
-            kept = rows.join(F.broadcast(drop), "seq", "left_anti")
-            log.info("%d messages have ids that were there before: left out", count)
-            manifest.duplicates += count
-            hours = self._warehouse.write(MESSAGES.name, self._run, MESSAGES.shape(kept))
-            written = self._staged_messages(hours)
-        self._count(written)
-        for hour in hours:
-            manifest.tables.setdefault(MESSAGES.name, {}).setdefault(hour, []).append(self._run)
-        manifest.seq = self._last
-        return hours
-
-    def _leave_out(self, damage: JournalDamaged) -> None:
-        log.warning("left out: %s", damage)
-        self._manifest.left_out.append(LeftOut(damage.where, damage.first, damage.last, damage.why))
-
-    def _staged_messages(self, hours: set[str]) -> DataFrame:
-        paths = [str(self._warehouse.part(MESSAGES.name, self._run, hour)) for hour in sorted(hours)]
-        if not paths:
-            return self._spark.createDataFrame([], MESSAGES.ddl)
-        return self._spark.read.schema(MESSAGES.ddl).option("recursiveFileLookup", "true").parquet(*paths)
-
-    def _repeated(self, written: DataFrame, hours: set[str]) -> DataFrame | None:
-        """Numbers of messages that are to be left out; None if there are none."""
-        earlier = set(affected.before(self._manifest, hours, self._settings)) | (hours & self._manifest.hours.keys())
-        known = self._read(MESSAGES, earlier) if earlier else None
-        found = repeated(written, known).persist()
-        if found.isEmpty():
-            found.unpersist()
-            return None
-        # What is read must not change while it is written anew.
-        return self._spark.createDataFrame(found.toArrow())
-
-    def _count(self, written: DataFrame) -> None:
-        manifest = self._manifest
-        rows = (
-            written.groupBy(F.date_format("hour", "yyyy-MM-dd'T'HH").alias("name"))
-            .agg(
-                F.min("seq").alias("first"),
-                F.max("seq").alias("last"),
-                F.count("*").alias("count"),
-                F.sum(F.col("late").cast("int")).alias("late"),
-                F.max(F.unix_micros("accepted")).alias("upto_us"),
-            )
-            .collect()
-        )
-        for row in rows:
-            span = Span(row["first"], row["last"], row["count"])
-            manifest.hours[row["name"]] = span.joined(manifest.hours.get(row["name"]))
-            manifest.late += row["late"]
-            manifest.upto_us = max(manifest.upto_us, row["upto_us"])
-            self.messages += row["count"]
-
-    def _take_fates(self) -> set[str]:
-        manifest = self._manifest
-        if self._fate <= manifest.fate:
-            return set()
-        new = read_fates(
-            self._spark,
-            self._pipeline.journal,
-            first=manifest.fate + 1,
-            last=self._fate,
-            skip_damaged=self._settings.skip_damaged,
-            on_damage=self._leave_out if self._settings.skip_damaged else None,
-        )
-        rows = FATES.shape(new.withColumn("hour", F.date_trunc("hour", "time")))
-        hours = self._warehouse.write(FATES.name, self._run, rows)
-        paths = [str(self._warehouse.part(FATES.name, self._run, hour)) for hour in sorted(hours)]
-        manifest.fate = self._fate
-        if not paths:
-            return set()
-        written = self._spark.read.schema(FATES.ddl).option("recursiveFileLookup", "true").parquet(*paths)
-        spans = (
-            written.groupBy(F.date_format("hour", "yyyy-MM-dd'T'HH").alias("name"))
-            .agg(F.min("first").alias("first"), F.max("last").alias("last"), F.count("*").alias("count"))
-            .collect()
-        )
-        for row in spans:
-            span = Span(row["first"], row["last"], row["count"])
-            manifest.fate_hours[row["name"]] = span.joined(manifest.fate_hours.get(row["name"]))
-            self.fates += row["count"]
-        for hour in hours:
-            manifest.tables.setdefault(FATES.name, {}).setdefault(hour, []).append(self._run)
-        return affected.by_fates(manifest, written)
+    def _progress(self, what: str) -> None:
+        self._pipeline.progress(what, self._done, self._total)
+        self._done += 1
 
     # The hours
 
@@ -268,15 +192,18 @@ class _Step:
         self.hours = sorted(hours)
         if self.hours:
             inputs = self._inputs()
-            tables = built(inputs.channels)
-            total = len(tables) + 3
-            for number, table in enumerate(tables):
-                self._pipeline.progress(table.name, number + 3, total)
-                self._make(table, inputs)
+            self._make_all(built(inputs.channels), inputs)
             self._note_open()
-        self._join_pieces()
-        self._pipeline.progress("commit", 1, 1)
+        self._progress("commit")
         self._warehouse.commit(self._manifest)
+
+    def _make_all(self, tables: list[Table], inputs: Inputs) -> None:
+        """Several at once: each has stretches in which it keeps one core busy, or none."""
+        self._total = len(tables) + len(BEFORE) + 1
+        together = Together(self._spark, self._settings.tables_at_once)
+        for table in tables:
+            together.add(table.name, table.needs, partial(self._make, table, inputs))
+        together.run()
 
     def _inputs(self) -> Inputs:
         from trunkline.spark.contracts import contracts
@@ -315,6 +242,7 @@ class _Step:
         return self._made(LETTERS.name).drop("hour")
 
     def _make(self, table: Table, inputs: Inputs | None) -> None:
+        self._progress(table.name)
         rows = table.shape(table.build(inputs))  # type: ignore[arg-type]  # bronze needs none
         written = self._warehouse.write(table.name, self._run, rows)
         strange = written - set(self.hours)
@@ -332,23 +260,9 @@ class _Step:
         return self._read(table, self._staged[name])
 
     def _read(self, table: Table, hours: list[str] | set[str]) -> DataFrame:
-        return self._warehouse.read(self._spark, self._manifest, table.name, table.ddl, hours)
+        return self._warehouse.read(self._spark, self._manifest, table, hours)
 
     def _note_open(self) -> None:
         requests = self._made("requests").where("outcome = 'open'")
         still = set(self._manifest.open) - set(self.hours)
         self._manifest.open = sorted(still | affected.hours_of(requests))
-
-    def _join_pieces(self) -> None:
-        """Hours in many small pieces are written anew as one."""
-        for table in (MESSAGES, FATES):
-            listed = self._manifest.tables.get(table.name, {})
-            many = [hour for hour, runs in listed.items() if len(runs) > MANY_PIECES]
-            if many:
-                rows = self._read(table, many).coalesce(1)
-                # Beside what this run has written there: under a number of its own.
-                self._manifest.run += 1
-                joined = self._manifest.run
-                self._warehouse.write(table.name, joined, rows)
-                for hour in many:
-                    listed[hour] = [joined]

@@ -21,5 +21,7 @@ class PipelineSettings(Group, frozen=True, kw_only=True):
     slow_s: float = 1.0
     """A consumer whose median lag in a minute is above this is slow."""
     step_rows: int = 10_000_000
+    tables_at_once: int = 3
+    """So many are made at the same time."""
     skip_damaged: bool = False
     """Leave out what cannot be read of the lake, and write down what that was; otherwise the run stops at it."""

@@ -7,9 +7,11 @@ from pathlib import Path
 import msgspec
 
 from trunkline.journal.reader import Reader
+from trunkline.journal.sealed import File
 from trunkline.spark.pipeline.journal import Ends
-from trunkline.spark.pipeline.manifest import LeftOut
+from trunkline.spark.pipeline.manifest import LeftOut, Manifest, Span
 from trunkline.spark.pipeline.warehouse import Warehouse
+from trunkline.spark.tables.bronze import FATES, MESSAGES
 
 
 class TableStatus(msgspec.Struct, frozen=True):
@@ -63,7 +65,10 @@ def status(journal: str | Path, warehouse: str | Path) -> Status:
         duplicates=manifest.duplicates,
         open_hours=len(manifest.open),
         left_out=manifest.left_out,
-        tables=[_table(place, name, hours) for name, hours in sorted(manifest.tables.items())],
+        tables=[
+            *(_bronze(name, files, spans) for name, files, spans in _taken(manifest)),
+            *(_table(place, name, hours) for name, hours in sorted(manifest.tables.items())),
+        ],
     )
 
 
@@ -72,6 +77,16 @@ def _accepted_us(journal: str | Path) -> int:
         (hot,) = reader.query("SELECT max(at_ns) FROM batches")[0]
         sealed = max((file.until_at_ns for file in reader.files()), default=0)
     return max(hot or 0, sealed) // 1000
+
+
+def _taken(manifest: Manifest) -> list[tuple[str, list[File], dict[str, Span]]]:
+    spans = {MESSAGES.name: manifest.hours, FATES.name: manifest.fate_hours}
+    return [(name, manifest.bronze.get(name, []), hours) for name, hours in spans.items()]
+
+
+def _bronze(name: str, files: list[File], spans: dict[str, Span]) -> TableStatus:
+    hours = sorted(spans) or [""]
+    return TableStatus(name, len(spans), hours[0], hours[-1], len(files), sum(file.bytes for file in files))
 
 
 def _table(place: Warehouse, name: str, hours: dict[str, list[int]]) -> TableStatus:

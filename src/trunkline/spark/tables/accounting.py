@@ -155,4 +155,5 @@ TABLE = Table(
         Column("hour", "timestamp", "the hour of the messages"),
     ),
     build,
+    needs=("deliveries",),
 )

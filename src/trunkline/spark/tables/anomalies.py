@@ -14,6 +14,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from trunkline.spark.tables.table import GOLD, Column, Inputs, Table
+from trunkline.spark.tables.times import minute_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, WindowSpec
@@ -42,7 +43,7 @@ def build(inputs: Inputs) -> DataFrame:
 def _seen(messages: DataFrame) -> DataFrame:
     """By hour: the last minute of it that is known of. A message from a clock that is ahead does not count as such."""
     last = F.least(F.max("placed"), F.max("accepted"))
-    return messages.groupBy("hour").agg(F.date_trunc("minute", last).alias("seen"))
+    return messages.groupBy("hour").agg(minute_of(last).alias("seen"))
 
 
 def _rate() -> Expression:
@@ -128,4 +129,5 @@ TABLE = Table(
         Column("hour", "timestamp", "the hour of the minute"),
     ),
     build,
+    needs=("topic_minute",),
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from trunkline.spark.tables.table import BRONZE, Column, Inputs, Table
+from trunkline.spark.tables.times import hour_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -90,6 +91,20 @@ LETTERS = Table(
 )
 
 TABLES = (MESSAGES, FATES, LETTERS)
+AS_SEALED = {MESSAGES.name: MESSAGES, FATES.name: FATES}
+"""Those that are made of the files of the lake."""
+FOLLOWING = frozenset({"placed", "hour", "late"})
+"""Columns that follow from the others: they are not in the files."""
+
+
+def placed(name: str, rows: DataFrame, watermark_s: float) -> DataFrame:
+    """The rows of messages or fates as they are stored, with what follows from them."""
+    return place(rows, watermark_s) if name == MESSAGES.name else rows.withColumn("hour", hour_of("time"))
+
+
+def stored(table: Table) -> str:
+    """What is in the files: the columns of the lake, whose files these are, for the most part."""
+    return ", ".join(f"`{column.name}` {column.type}" for column in table.columns if column.name not in FOLLOWING)
 
 
 def place(messages: DataFrame, watermark_s: float) -> DataFrame:
@@ -97,7 +112,7 @@ def place(messages: DataFrame, watermark_s: float) -> DataFrame:
     apart_us = F.abs(F.unix_micros("time") - F.unix_micros("accepted"))
     late = apart_us > F.lit(int(watermark_s * 1e6))
     placed = F.when(late, F.col("accepted")).otherwise(F.col("time"))
-    return messages.withColumns({"placed": placed, "hour": F.date_trunc("hour", placed), "late": late})
+    return messages.withColumns({"placed": placed, "hour": hour_of(placed), "late": late})
 
 
 def repeated(messages: DataFrame, before: DataFrame | None) -> DataFrame:

@@ -18,6 +18,7 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
 
 from trunkline.spark.tables.table import SILVER, Column, Inputs, Table
+from trunkline.spark.tables.times import HOUR_S, hour_number
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,18 +29,17 @@ FEW = 200_000
 """So many rows are sent to all who join with them; if there are more, both sides are divided by what they share."""
 MANY = 2_000_000
 """So many numbers are sent to all who look for them."""
-HOUR_S = 3600
 KEY = ["key", "more"]
 
 
 class Hints(NamedTuple):
     """How rows are joined that are of the size of the replies."""
 
-    count: int
+    size: int
 
     def __call__(self, rows: DataFrame) -> DataFrame:
         # Not by sorting: what is looked up is of these, and they fit into memory part by part.
-        return F.broadcast(rows) if self.count <= FEW else rows.hint("shuffle_hash")
+        return F.broadcast(rows) if self.size <= FEW else rows.hint("shuffle_hash")
 
 
 def build(inputs: Inputs) -> DataFrame:
@@ -47,7 +47,7 @@ def build(inputs: Inputs) -> DataFrame:
     # Mostly they are few, and all that follows is about them: so they are looked for once.
     replies = _replies(inputs.nearby).localCheckpoint()
     hints = Hints(replies.count())
-    if not hints.count:
+    if not hints.size:
         return inputs.spark.createDataFrame([], TABLE.ddl)
     tops = climbed(_links(inputs.nearby, replies, reach, hints), hints)
     members = replies.select("seq", "topic", "sender", "error", "placed", "at").join(hints(tops), "seq")
@@ -56,7 +56,7 @@ def build(inputs: Inputs) -> DataFrame:
 
 
 def _hour_number() -> Expression:
-    return F.expr(f"unix_seconds(hour) div {HOUR_S}").alias("at")
+    return hour_number("hour").alias("at")
 
 
 def _is_error() -> Expression:
@@ -125,8 +125,8 @@ def _firsts(alone: DataFrame, replies: DataFrame, reach: int, hints: Hints) -> D
     key = ["correlation_id", "at"]
     hourly = keyed.groupBy(*key).agg(F.min("seq").alias("parent"))
     seen_from = F.explode(F.sequence(F.col("at"), F.col("at") + reach)).alias("at")
-    firsts = hourly.select("correlation_id", "parent", F.col("at").alias("parent_at"), seen_from).groupBy(*key)
-    firsts = firsts.agg(F.min("parent").alias("parent"), F.min_by("parent_at", "parent").alias("parent_at"))
+    seen = hourly.select("correlation_id", "parent", F.col("at").alias("parent_at"), seen_from)
+    firsts = seen.groupBy(*key).agg(F.min("parent").alias("parent"), F.min_by("parent_at", "parent").alias("parent_at"))
     return alone.join(hints(firsts), key).where("parent < seq").select("seq", "parent", "parent_at")
 
 
@@ -177,7 +177,7 @@ def _roots(inputs: Inputs, tops: DataFrame, hints: Hints) -> DataFrame:
         "hour",
     )
     roots = tops.select(F.col("root").alias("seq")).distinct()
-    wanted = F.broadcast(roots) if hints.count <= MANY else roots
+    wanted = F.broadcast(roots) if hints.size <= MANY else roots
     found = inputs.messages.join(wanted, "seq", "left_semi")
     return found.select(F.col("seq").alias("root"), about.alias("begun"))
 

@@ -132,4 +132,5 @@ TABLE = Table(
         Column("hour", "timestamp", "the hour of the message"),
     ),
     build,
+    needs=("deliveries",),
 )

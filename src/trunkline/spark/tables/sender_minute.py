@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from trunkline.spark.tables import sketches
 from trunkline.spark.tables.sketches import gathered, percentiles
 from trunkline.spark.tables.table import GOLD, Column, Inputs, Table
+from trunkline.spark.tables.times import hour_of, minute_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,7 +23,7 @@ def build(inputs: Inputs) -> DataFrame:
     failed = F.col("failed") + F.col("timed_out")
     rows = rows.withColumns(
         {
-            "hour": F.date_trunc("hour", "minute"),
+            "hour": hour_of("minute"),
             "error_rate": F.when(F.col("requests") > 0, failed / F.col("requests")),
         }
     )
@@ -33,7 +34,7 @@ def _traffic(messages: DataFrame) -> DataFrame:
     by_topic = (
         messages.select(
             "sender",
-            F.date_trunc("minute", "placed").alias("minute"),
+            minute_of("placed").alias("minute"),
             "topic",
             "type",
             F.length("payload").alias("bytes"),
@@ -51,9 +52,7 @@ def _traffic(messages: DataFrame) -> DataFrame:
 
 def _requests(requests: DataFrame) -> DataFrame:
     counted = (
-        requests.select(
-            "sender", F.date_trunc("minute", "asked").alias("minute"), "outcome", sketches.bucket_of_ms("latency_ms")
-        )
+        requests.select("sender", minute_of("asked").alias("minute"), "outcome", sketches.bucket_of_ms("latency_ms"))
         .groupBy(*KEYS, "outcome", "bucket")
         .count()
     )
@@ -83,4 +82,5 @@ TABLE = Table(
         Column("hour", "timestamp", "the hour of the minute"),
     ),
     build,
+    needs=("requests",),
 )

@@ -41,4 +41,5 @@ TABLE = Table(
         Column("hour", "timestamp", "the hour of the minute"),
     ),
     build,
+    needs=("subscriber_minute",),
 )

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from trunkline.spark.tables import sketches
 from trunkline.spark.tables.sketches import gathered, percentiles
 from trunkline.spark.tables.table import GOLD, Column, Inputs, Table
+from trunkline.spark.tables.times import hour_of, minute_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,7 +24,7 @@ def build(inputs: Inputs) -> DataFrame:
         inputs.table("deliveries")
         .select(
             "subscriber",
-            F.date_trunc("minute", "published").alias("minute"),
+            minute_of("published").alias("minute"),
             "fate",
             "bytes",
             "lag_ms",
@@ -41,7 +42,7 @@ def build(inputs: Inputs) -> DataFrame:
     )
     rows = rows.withColumns(
         {
-            "hour": F.date_trunc("hour", "minute"),
+            "hour": hour_of("minute"),
             "error_rate": (F.col("dropped") + F.col("dead") + F.col("expired")) / F.col("all"),
         }
     )
@@ -68,4 +69,5 @@ TABLE = Table(
         Column("hour", "timestamp", "the hour of the minute"),
     ),
     build,
+    needs=("deliveries",),
 )

@@ -75,6 +75,8 @@ class Table(NamedTuple):
     about: str
     columns: tuple[Column, ...]
     build: Callable[[Inputs], DataFrame]
+    needs: tuple[str, ...] = ()
+    """The tables that it is made of, besides bronze."""
 
     @property
     def ddl(self) -> str:

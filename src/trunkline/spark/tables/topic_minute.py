@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from trunkline.spark.tables import sketches
 from trunkline.spark.tables.sketches import bucket, gathered, percentiles
 from trunkline.spark.tables.table import GOLD, Column, Inputs, Table
+from trunkline.spark.tables.times import hour_of, minute_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,7 +23,7 @@ def build(inputs: Inputs) -> DataFrame:
     rows = rows.join(_dead(inputs.table("deliveries")), KEYS, "left").fillna(0, ["dead"])
     rows = rows.withColumns(
         {
-            "hour": F.date_trunc("hour", "minute"),
+            "hour": hour_of("minute"),
             "error_rate": (F.col("errors") + F.col("dead")) / F.col("messages"),
         }
     )
@@ -35,7 +36,7 @@ def _traffic(messages: DataFrame) -> DataFrame:
     counted = (
         messages.select(
             "topic",
-            F.date_trunc("minute", "placed").alias("minute"),
+            minute_of("placed").alias("minute"),
             bucket(delay_us).alias("bucket"),
             F.length("payload").alias("bytes"),
             "type",
@@ -56,14 +57,14 @@ def _traffic(messages: DataFrame) -> DataFrame:
 
 
 def _senders(messages: DataFrame) -> DataFrame:
-    by = messages.select("topic", F.date_trunc("minute", "placed").alias("minute"), "sender")
+    by = messages.select("topic", minute_of("placed").alias("minute"), "sender")
     return by.groupBy(*KEYS).agg(F.count_distinct("sender").alias("senders"))
 
 
 def _latencies(requests: DataFrame) -> DataFrame:
     counted = (
         requests.where("outcome = 'answered'")
-        .select("topic", F.date_trunc("minute", "asked").alias("minute"), sketches.bucket_of_ms("latency_ms"))
+        .select("topic", minute_of("asked").alias("minute"), sketches.bucket_of_ms("latency_ms"))
         .groupBy(*KEYS, "bucket")
         .count()
     )
@@ -71,7 +72,7 @@ def _latencies(requests: DataFrame) -> DataFrame:
 
 
 def _dead(deliveries: DataFrame) -> DataFrame:
-    dead = deliveries.where("fate = 'dead'").select("topic", F.date_trunc("minute", "published").alias("minute"))
+    dead = deliveries.where("fate = 'dead'").select("topic", minute_of("published").alias("minute"))
     return dead.groupBy(*KEYS).agg(F.count("*").alias("dead"))
 
 
@@ -94,4 +95,8 @@ TABLE = Table(
         Column("hour", "timestamp", "the hour of the minute"),
     ),
     build,
+    needs=(
+        "requests",
+        "deliveries",
+    ),
 )

@@ -1,0 +1,15 @@
+"""Paths as Spark takes them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+
+def for_reading(path: Path) -> str:
+    """Spark takes some signs for wildcards unless told otherwise."""
+    return "file://" + re.sub(r"([][{}*?\\])", r"\\\1", str(path.absolute()))
+
+
+def for_writing(path: Path) -> str:
+    return "file://" + str(path.absolute())
