@@ -7,10 +7,14 @@ before them. A subscriber hears all of them. A thousand take two seconds: five m
 from __future__ import annotations
 
 import asyncio
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import trunkline as tl
 from benchmarks.durable import DIFFERENT, payloads
+from benchmarks.servers import Server, directory
 from trunkline.clock import World
 from trunkline.journal import Journal, JournalSettings
 from trunkline.journal.settings import Sync
@@ -22,6 +26,7 @@ EVENTS, ASKED, FOLLOWING = 700, 100, 100
 STEP_NS = 2_000_000_000
 BEGIN_NS = 1_763_290_800 * 1_000_000_000
 SEAL_ROWS = 250_000
+SETTINGS = JournalSettings(seal=False, seal_rows=SEAL_ROWS, sync=Sync.SYSTEM)
 EVENT = payloads(DIFFERENT)
 
 
@@ -37,9 +42,8 @@ class _Clock:
 def fill(place: Path, count: int) -> None:
     """A journal of so many messages, a multiple of a thousand, an eighth of them not sealed."""
     clock = _Clock()
-    settings = JournalSettings(seal=False, seal_rows=SEAL_ROWS, sync=Sync.SYSTEM)
     hot = count // 8 // AT_ONCE
-    with Journal(place, settings, world=World(time_ns=clock.time_ns)) as journal:
+    with Journal(place, SETTINGS, world=World(time_ns=clock.time_ns)) as journal:
         asyncio.run(_publish(journal, clock, 0, count // AT_ONCE - hot))
         journal.seal(everything=True)
         asyncio.run(_publish(journal, clock, count // AT_ONCE - hot, count // AT_ONCE))
@@ -76,3 +80,35 @@ async def _thousand(bus: tl.Bus, number: int) -> None:
     ]
     following = [bus.message("orders.placed", {"n": each}, correlation_id=ids[each]) for each in range(FOLLOWING)]
     await asyncio.gather(*map(bus.post, answers + following))
+
+
+class Busy:
+    """Journals, by how many messages are in them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def partly_sealed(self, count: int) -> Path:
+        """An eighth is not sealed yet."""
+        place = self._folder / f"{count}"
+        if not place.exists():
+            fill(place, count)
+        return place
+
+    def sealed(self, count: int) -> Path:
+        """The same messages, all of them in the lake."""
+        place = self._folder / f"{count} sealed"
+        if not place.exists():
+            shutil.copytree(self.partly_sealed(count), place)
+            with Journal(place, SETTINGS) as journal:
+                journal.seal(everything=True)
+        return place
+
+
+@contextmanager
+def _busy(folder: Path) -> Iterator[Busy]:
+    with directory() as place:
+        yield Busy(place)
+
+
+BUSY = Server(_busy)

@@ -34,9 +34,11 @@ TINIER = {
     "hub-memory": 1,
     "hub-memory-frozen": 1,
     "hub-memory-dropping": 1,
+    "spark-batch": 8000,
+    "spark-growth": 80_000,
 }
 # Where the question itself takes many seconds.
-LONG = {"spark-history", "spark-sink", "spark-source", "spark-start", "spark-tail"}
+LONG = {"spark-batch", "spark-growth", "spark-history", "spark-sink", "spark-source", "spark-start", "spark-tail"}
 HOST: dict[str, str | int] = {"cpu": "a cpu", "cores": 2, "python": "CPython 3", "os": "Linux 6"}
 VERSIONS = {"trunkline": "1"}
 

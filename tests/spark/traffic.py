@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from trunkline.spark.pipeline.settings import PipelineSettings
 from trunkline.spark.tables.table import ChannelContract, Inputs
+from trunkline.spark.tables.traffic import traffic as counted
 from trunkline.topic import matches
 
 Row = dict[str, Any]
@@ -278,10 +279,12 @@ def inputs(
     def missing(name: str) -> DataFrame:
         raise AssertionError(f"the table {name} was not given")
 
+    messages = frame(spark, mine, MESSAGES)
     return Inputs(
         spark=spark,
         hours=hours,
-        messages=frame(spark, mine, MESSAGES),
+        messages=messages,
+        traffic=counted(messages),
         nearby=frame(spark, nearby, MESSAGES),
         fates=frame(spark, fates, FATES),
         letters=frame(spark, given.letters, LETTERS),

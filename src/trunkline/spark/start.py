@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MASTER = "TRUNKLINE_SPARK_MASTER"
 LOCAL = "local[*]"
+CONNECT = "sc://"
+"""Of a server that has a session: this program needs no Java then."""
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 Setting = bool | float | int | str | None
 
@@ -49,6 +51,8 @@ def session(
         raise MissingExtra("spark", "the pipeline (Spark)") from error
     asked = master or os.environ.get(MASTER)
     with _turn:
+        if asked is not None and asked.startswith(CONNECT):
+            return _connected(asked, settings or {})
         if SparkContext._active_spark_context is not None:
             return _joined(asked, settings or {})
         if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -92,31 +96,51 @@ def _with_source(spark: SparkSession) -> SparkSession:
     return spark
 
 
+def _connected(url: str, settings: Mapping[str, Setting]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    try:
+        spark = SparkSession.builder.remote(url).getOrCreate()
+    except ImportError as error:
+        raise MissingExtra("connect", "Spark Connect") from error
+    return _with_source(_set(spark, {**EVERYWHERE, **settings}))
+
+
 def _joined(asked: str | None, settings: Mapping[str, Setting]) -> SparkSession:
-    from pyspark.errors import AnalysisException
     from pyspark.sql import SparkSession
 
     spark = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
     actual = spark.sparkContext.master
     if asked not in (None, actual):
         log.warning("a session is active on %s, which is used instead of %s: stop it first", actual, asked)
+    return _with_source(_set(spark, settings))
+
+
+def _set(spark: SparkSession, settings: Mapping[str, Setting]) -> SparkSession:
+    from pyspark.errors import AnalysisException
+
     for name, value in settings.items():
         try:
             spark.conf.set(name, value)  # type: ignore[arg-type]  # None is refused as the others are
         except AnalysisException:
             log.warning("%s needs a new session: stop the active one first", name)
-    return _with_source(spark)
+    return spark
 
 
 # What is set, unless it is set by others
 
 
+EVERYWHERE: dict[str, Setting] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # others write a type that is no longer in use
+    "spark.sql.python.filterPushdown.enabled": True,
+}
+
+
 def defaults(master: str, folder: Path) -> dict[str, Setting]:
     """Ours, for any master, and for this machine."""
     wanted: dict[str, Setting] = {
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # others write a type that is no longer in use
-        "spark.sql.python.filterPushdown.enabled": True,
+        **EVERYWHERE,
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
         "spark.ui.showConsoleProgress": False,
     }
@@ -125,6 +149,7 @@ def defaults(master: str, folder: Path) -> dict[str, Setting]:
         wanted |= {
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
+            "spark.driver.memory": f"{memory_mib()}m",  # all work is done in it, and 1 GiB is the default
             "spark.local.dir": str(folder),
             "spark.sql.shuffle.partitions": parallel,  # 200, the default, are 200 tasks for three rows
             "spark.ui.enabled": False,
@@ -141,6 +166,11 @@ def cores(master: str) -> int | None:
     if cluster := re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master):
         return int(cluster[1]) * int(cluster[2])
     return None
+
+
+def memory_mib() -> int:
+    """A quarter of what there is. It is taken when it is needed."""
+    return max(1024, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4 // 2**20)
 
 
 def _cores_here() -> int:

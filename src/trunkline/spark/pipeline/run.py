@@ -21,6 +21,7 @@ from trunkline.spark.pipeline.warehouse import Warehouse, hours_between
 from trunkline.spark.tables import built
 from trunkline.spark.tables.bronze import FATES, LETTERS, MESSAGES
 from trunkline.spark.tables.table import Inputs, Table
+from trunkline.spark.tables.traffic import traffic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -192,7 +193,10 @@ class _Step:
         self.hours = sorted(hours)
         if self.hours:
             inputs = self._inputs()
-            self._make_all(built(inputs.channels), inputs)
+            try:
+                self._make_all(built(inputs.channels), inputs)
+            finally:
+                inputs.traffic.unpersist()
             self._note_open()
         self._progress("commit")
         self._warehouse.commit(self._manifest)
@@ -222,6 +226,7 @@ class _Step:
             spark=self._spark,
             hours=[hour_of(hour) for hour in self.hours],
             messages=messages,
+            traffic=traffic(messages).persist(),
             nearby=self._read(MESSAGES, around),
             fates=fates.drop("hour"),
             letters=self._letters(messages, first, last),

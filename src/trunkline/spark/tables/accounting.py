@@ -39,10 +39,9 @@ def build(inputs: Inputs) -> DataFrame:
     refused = _refused(inputs.fates)
     # Small beside the deliveries, and all that is wanted of them.
     parts = _parts(inputs.table("deliveries"), refused).localCheckpoint()
-    topics, patterns = inputs.messages.select("topic").distinct(), inputs.fates.select("pattern").distinct()
-    listens = matching(topics, patterns).withColumn("listens", F.lit(True))
+    listens = matching(inputs.topics, inputs.fates.select("pattern").distinct()).withColumn("listens", F.lit(True))
     rows = _subscribers(_claimed(parts, inputs.fates), listens).localCheckpoint()
-    rows = rows.join(_unsettled(inputs.messages, refused, rows), KEYS, "left").fillna(0, ["within", "beyond"])
+    rows = rows.join(_unsettled(inputs, refused, rows), KEYS, "left").fillna(0, ["within", "beyond"])
     gaps = F.when(F.col("ranged") & F.col("listens"), F.col("within") - F.col("found")).otherwise(0)
     rows = rows.withColumns({"in_flight": F.col("beyond"), "unaccounted": F.col("surplus") + gaps})
     accepted = F.expr(" + ".join((*FATES, "in_flight", "unaccounted")))
@@ -114,16 +113,26 @@ def _subscribers(parts: DataFrame, listens: DataFrame) -> DataFrame:
     )
 
 
-def _unsettled(messages: DataFrame, refused: DataFrame | None, subscribers: DataFrame) -> DataFrame:
+def _unsettled(inputs: Inputs, refused: DataFrame | None, subscribers: DataFrame) -> DataFrame:
     """By subscriber, topic and hour: how many messages are within what it settled, and how many beyond."""
-    stretches = F.broadcast(subscribers.where("listens").select(*KEYS, "lowest", "highest"))
-    accepted = messages.select("seq", "topic", "hour")
+    topics = inputs.traffic.groupBy("topic", "hour").agg(
+        F.min("first").alias("first"), F.max("last").alias("last"), F.sum("count").alias("count")
+    )
+    stretches = subscribers.where("listens").select(*KEYS, "lowest", "highest").join(topics, ["topic", "hour"])
+    stretches = stretches.withColumn("whole", F.expr("lowest <= first and last <= highest")).localCheckpoint()
+    whole = stretches.where("whole").select(*KEYS, F.col("count").alias("within"), F.lit(0).alias("beyond"))
+    cut = stretches.where("not whole")
+    if refused is not None:
+        # What was refused is counted among the traffic.
+        cut, whole = stretches, whole.limit(0)
+    if cut.isEmpty():
+        return whole
+    accepted = inputs.messages.select("seq", "topic", "hour")
     if refused is not None:
         accepted = accepted.join(refused, "seq", "left_anti")
-    return (
-        accepted.join(stretches, ["topic", "hour"])
-        .groupBy(*KEYS)
-        .agg(
+    counted = accepted.join(F.broadcast(cut), ["topic", "hour"]).groupBy(*KEYS)
+    return whole.unionByName(
+        counted.agg(
             F.count_if(F.expr("seq between lowest and highest")).alias("within"),
             F.count_if(F.expr("seq > highest")).alias("beyond"),
         )

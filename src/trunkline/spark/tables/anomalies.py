@@ -34,16 +34,16 @@ STEADY = 0.1
 
 def build(inputs: Inputs) -> DataFrame:
     minutes = inputs.table("topic_minute").select("topic", "minute", "messages", "latency_p95_ms", "hour")
-    rows = minutes.join(F.broadcast(_seen(inputs.messages)), "hour")
+    rows = minutes.join(F.broadcast(_seen(inputs.traffic)), "hour")
     found = F.array(*(expression.alias("found") for expression in (_rate(), _latency(), _silence())))
     rows = rows.withColumn("found", F.array_compact(found))
     return TABLE.shape(rows.select("topic", "hour", F.inline("found")))
 
 
-def _seen(messages: DataFrame) -> DataFrame:
+def _seen(traffic: DataFrame) -> DataFrame:
     """By hour: the last minute of it that is known of. A message from a clock that is ahead does not count as such."""
     last = F.least(F.max("placed"), F.max("accepted"))
-    return messages.groupBy("hour").agg(minute_of(last).alias("seen"))
+    return traffic.groupBy("hour").agg(minute_of(last).alias("seen"))
 
 
 def _rate() -> Expression:

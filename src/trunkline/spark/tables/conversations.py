@@ -25,11 +25,8 @@ if TYPE_CHECKING:
 
 ROUNDS = 10
 """Each looks twice as far up as the one before: what is more than 1,024 steps below its root is left out."""
-FEW = 200_000
-"""So many rows are sent to all who join with them; if there are more, both sides are divided by what they share."""
-MANY = 2_000_000
-"""So many numbers are sent to all who look for them."""
-KEY = ["key", "more"]
+FEW = 2_000_000
+"""So many rows of numbers are sent to all who join with them; if there are more, both sides are divided by them."""
 
 
 class Hints(NamedTuple):
@@ -38,7 +35,7 @@ class Hints(NamedTuple):
     size: int
 
     def __call__(self, rows: DataFrame) -> DataFrame:
-        # Not by sorting: what is looked up is of these, and they fit into memory part by part.
+        # Not by sorting: these are what is looked up, and they fit into memory part by part.
         return F.broadcast(rows) if self.size <= FEW else rows.hint("shuffle_hash")
 
 
@@ -51,8 +48,8 @@ def build(inputs: Inputs) -> DataFrame:
         return inputs.spark.createDataFrame([], TABLE.ddl)
     tops = climbed(_links(inputs.nearby, replies, reach, hints), hints)
     members = replies.select("seq", "topic", "sender", "error", "placed", "at").join(hints(tops), "seq")
-    trees = _summed(members.where(F.col("at") <= F.col("root_at") + reach))
-    return TABLE.shape(_told(trees.join(_roots(inputs, tops, hints), "root")))
+    members = members.where(F.col("at") <= F.col("root_at") + reach)
+    return TABLE.shape(_told(_trees(members, tops, hints).join(_roots(inputs, tops, hints), "root")))
 
 
 def _hour_number() -> Expression:
@@ -76,21 +73,21 @@ def _replies(nearby: DataFrame) -> DataFrame:
 
 def _links(nearby: DataFrame, replies: DataFrame, reach: int, hints: Hints) -> DataFrame:
     """`seq`, and of all that have a `parent` that, and its hour."""
-    asked = F.when(F.col("type") == "request", F.col("request_id")).alias("asked")
-    named = nearby.select(F.col("seq").alias("there"), "id", _hour_number().alias("there_at"), asked)
-    targets = named.select("there", "there_at", F.inline(_names("id", "asked")))
-    pointers = replies.select("seq", "at", F.inline(_names("correlation_id", "asked"))).drop("by_id")
-    near = F.expr(f"there < seq and there_at between at - {reach} and at")
-    found = targets.join(hints(pointers), KEY).where(near)
-    by_id, by_request = F.when(F.col("by_id"), F.col("there")), F.when(~F.col("by_id"), F.col("there"))
-    # Of several requests with one id the last is meant.
-    by_name = found.groupBy("seq").agg(
-        F.max(by_id).alias("by_id"),
-        F.max_by("there_at", by_id).alias("id_at"),
-        F.max(by_request).alias("by_request"),
-        F.max_by("there_at", by_request).alias("request_at"),
+    asked = nearby.where("type = 'request'")
+    by_id = _found(nearby, "id", replies, "correlation_id", reach, hints)
+    by_request = _found(asked, "request_id", replies, "asked", reach, hints)
+    nowhere = F.lit(None).cast("bigint")
+    found = by_id.select("seq", F.col("there").alias("by_id"), nowhere.alias("by_request"), "there_at").unionByName(
+        by_request.select("seq", nowhere.alias("by_id"), F.col("there").alias("by_request"), "there_at")
     )
-    by_name = by_name.select(
+    # Of several requests with one id the last is meant.
+    best = found.groupBy("seq").agg(
+        F.max("by_id").alias("by_id"),
+        F.max_by("there_at", "by_id").alias("id_at"),
+        F.max("by_request").alias("by_request"),
+        F.max_by("there_at", "by_request").alias("request_at"),
+    )
+    by_name = best.select(
         "seq",
         F.coalesce("by_id", "by_request").alias("parent"),
         F.when(F.col("by_id").isNotNull(), F.col("id_at")).otherwise(F.col("request_at")).alias("parent_at"),
@@ -102,17 +99,20 @@ def _links(nearby: DataFrame, replies: DataFrame, reach: int, hints: Hints) -> D
     return by_name.unionByName(_firsts(alone, replies, reach, hints))
 
 
-def _names(id: str, asked: str) -> Expression:
-    """By what a message is found, or what it points to: as two numbers, which are compared far faster than texts."""
-    of_id, of_request = F.struct(*_key(id, True)), F.struct(*_key(asked, False))
-    both = F.array(F.when(F.col(id).isNotNull(), of_id), F.when(F.col(asked).isNotNull(), of_request))
-    return F.array_compact(both)
+def _found(targets: DataFrame, name: str, replies: DataFrame, said: str, reach: int, hints: Hints) -> DataFrame:
+    """The replies that name a target: `seq`, and `there`, the number of the target, with its hour."""
+    there = targets.where(F.col(name).isNotNull()).select(
+        F.col("seq").alias("there"), _hour_number().alias("there_at"), *_key(name, "key", "more")
+    )
+    pointers = replies.where(F.col(said).isNotNull()).select("seq", "at", *_key(said, "key", "same"))
+    # Looked up by one number, and compared by the other: not said as such, or both would be looked up, more slowly.
+    met = there.join(hints(pointers), "key").where("(more ^ same) = 0")
+    return met.where(f"there < seq and there_at between at - {reach} and at").select("seq", "there", "there_at")
 
 
-def _key(name: str, by_id: bool) -> list[Expression]:
-    # 128 bits: that two names share them does not happen.
-    said = F.lit(by_id)
-    return [F.xxhash64(said, name).alias("key"), F.xxhash64(name, said).alias("more"), said.alias("by_id")]
+def _key(name: str, one: str, other: str) -> list[Expression]:
+    # Numbers are compared far faster than texts; and that two texts share 128 bits does not happen.
+    return [F.xxhash64(name).alias(one), F.xxhash64(F.lit(1), name).alias(other)]
 
 
 def _firsts(alone: DataFrame, replies: DataFrame, reach: int, hints: Hints) -> DataFrame:
@@ -176,14 +176,32 @@ def _roots(inputs: Inputs, tops: DataFrame, hints: Hints) -> DataFrame:
         "placed",
         "hour",
     )
-    roots = tops.select(F.col("root").alias("seq")).distinct()
-    wanted = F.broadcast(roots) if hints.size <= MANY else roots
-    found = inputs.messages.join(wanted, "seq", "left_semi")
+    found = inputs.messages.join(hints(tops.select(F.col("root").alias("seq"))), "seq", "left_semi")
     return found.select(F.col("seq").alias("root"), about.alias("begun"))
 
 
+def _trees(members: DataFrame, tops: DataFrame, hints: Hints) -> DataFrame:
+    """A row per tree."""
+    # Most are a message and one that refers to it. To put together what is only one costs as much as all the rest.
+    larger = tops.groupBy("root").count().where("count > 1").select("root").localCheckpoint()
+    pairs = members if larger.isEmpty() else members.join(hints(larger), "root", "left_anti")
+    alone = pairs.select(
+        "root",
+        F.lit(2).alias("messages"),
+        F.lit(2).alias("depth"),
+        F.lit(1).alias("fan_out"),
+        F.array("sender").alias("senders"),
+        F.array("topic").alias("topics"),
+        F.col("placed").alias("ended"),
+        F.col("error").alias("errors"),
+    )
+    if larger.isEmpty():
+        return alone
+    return alone.unionByName(_summed(members.join(hints(larger), "root", "left_semi")))
+
+
 def _summed(members: DataFrame) -> DataFrame:
-    """A row per tree. First by parent, to see how many children each has."""
+    """Trees with several: first by parent, to see how many children each has."""
     families = members.groupBy("root", "parent").agg(
         F.count("*").alias("children"),
         F.max("steps").alias("steps"),
@@ -224,7 +242,7 @@ def _told(trees: DataFrame) -> DataFrame:
 
 
 def _distinct(several: str, one: str) -> Expression:
-    return F.array_sort(F.array_distinct(F.concat(F.col(several), F.array(one)))).alias(several)
+    return F.sort_array(F.array_distinct(F.concat(F.col(several), F.array(one)))).alias(several)
 
 
 TABLE = Table(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import Window
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 FEW = 500_000
 """So many rows are sent to every task, so that the messages, which are many more, stay where they are."""
 
-# A range is found by the buckets it lies in, of 2^shift numbers each. They are hardly more than 16, and few ranges of
-# a subscriber share one, whatever their size. The widest are no wider than a task likes, also if the range is about a
-# topic with a message now and then.
-SHIFTS = ((16, 0), (256, 4), (4096, 8), (65_536, 12))
-WIDEST = 16
+SHIFTS = (0, 2, 4, 6, 8, 10, 12, 14, 16, 20)
+"""A range is found by the buckets it lies in, of 2^shift numbers each."""
+ROOM = 50_000
+"""So many buckets are few, whatever is in them."""
 
 ALONE = 0
 """The place of the rows about one message. They are found by its number, whatever its topic."""
@@ -31,10 +30,10 @@ def build(inputs: Inputs) -> DataFrame:
     messages = inputs.messages.select(
         "seq", "id", "topic", "sender", "placed", "accepted", "hour", F.length("payload").alias("bytes")
     )
-    fates = inputs.fates.withColumns({"alone": F.expr("first = last"), "shift": _shift()})
+    fates = inputs.fates.withColumn("alone", F.expr("first = last"))
     places, few = _places(inputs, fates)
     rows = _rows(fates, places)
-    near = matching(messages.select("topic").distinct(), places)
+    near = matching(inputs.topics, places)
     settled = _settled(
         messages, F.broadcast(near.drop("pattern")), F.broadcast(rows) if few else rows, _disputed(fates)
     )
@@ -56,29 +55,29 @@ def build(inputs: Inputs) -> DataFrame:
     )
 
 
-def _shift() -> Expression:
-    span = F.expr("last - first + 1")
-    shift = F.lit(WIDEST)
-    for most, bits in reversed(SHIFTS):
-        shift = F.when(span <= most, bits).otherwise(shift)
-    return shift
-
-
 def _places(inputs: Inputs, fates: DataFrame) -> tuple[DataFrame, bool]:
-    """Where rows are looked for: each pattern of ranges with each of their sizes, numbered; and if rows are few."""
-    buckets = F.sum(F.expr("(last >> shift) - (first >> shift) + 1")).alias("buckets")
-    pattern = F.expr("if(alone, null, pattern)").alias("pattern")
-    found = fates.groupBy(pattern, "shift").agg(buckets).collect()
-    ranges = [(row["pattern"], row["shift"]) for row in found if row["pattern"] is not None]
-    places = [(ALONE, ">", 0), *((number, *each) for number, each in enumerate(ranges, ALONE + 1))]
-    few = sum(row["buckets"] for row in found) <= FEW
-    return inputs.spark.createDataFrame(places, "place long, pattern string, shift int"), few
+    """Where rows are looked for: patterns of ranges, numbered, with the size of their buckets; and if rows are few."""
+    of_range = F.expr("if(alone, null, pattern)")
+    buckets_by_size = (F.sum(F.expr(f"(last >> {shift}) - (first >> {shift}) + 1")) for shift in SHIFTS)
+    found = fates.groupBy(of_range).agg(F.count("*"), *buckets_by_size).collect()
+    places, size = [], 0
+    for place, (pattern, count, *sizes) in enumerate(found, ALONE + 1):
+        shift, buckets = (0, count) if pattern is None else _sized(count, sizes)
+        places.append((ALONE, ">", 0) if pattern is None else (place, pattern, shift))
+        size += buckets
+    return inputs.spark.createDataFrame(places, "place long, pattern string, shift int"), size <= FEW
+
+
+def _sized(count: int, sizes: list[int]) -> tuple[int, int]:
+    """The smallest buckets, in which the fewest ranges lie, that are not many more than the ranges."""
+    fitting = (pair for pair in zip(SHIFTS, sizes, strict=True) if pair[1] <= 3 * count + ROOM)
+    return next(fitting, (SHIFTS[-1], sizes[-1]))
 
 
 def _rows(fates: DataFrame, places: DataFrame) -> DataFrame:
     """The fates, each once for each of its buckets."""
-    of_ranges = fates.where("not alone").join(F.broadcast(places.where(F.col("place") != ALONE)), ["pattern", "shift"])
-    alone = fates.where("alone").withColumn("place", F.lit(ALONE).cast("long"))
+    of_ranges = fates.where("not alone").join(F.broadcast(places.where(F.col("place") != ALONE)), "pattern")
+    alone = fates.where("alone").withColumns({"place": F.lit(ALONE).cast("long"), "shift": F.lit(0)})
     rows = of_ranges.unionByName(alone).withColumn(
         "bucket", F.explode(F.expr("sequence(first >> shift, last >> shift)"))
     )
@@ -91,8 +90,16 @@ def _key() -> Expression:
     return F.expr("bucket << 20 | place").alias("key")
 
 
-def _disputed(fates: DataFrame) -> DataFrame | None:
-    """The numbers that several rows of a subscriber may be about; None if they are too many to be listed.
+class Disputed(NamedTuple):
+    """The numbers that several rows of a subscriber may be about, if there are any."""
+
+    seqs: DataFrame | None = None
+    low: int = 0
+    high: int = 0
+
+
+def _disputed(fates: DataFrame) -> Disputed | None:
+    """None if they are too many to be listed.
 
     All with rows of their own are taken for such: where there are ranges, they are few.
     """
@@ -100,19 +107,25 @@ def _disputed(fates: DataFrame) -> DataFrame | None:
     ranges = fates.where("not alone").select("subscriber", "first", "last", "number")
     overlaps = ranges.withColumn("last", F.least("last", F.max("last").over(before))).where("last >= first")
     spans = overlaps.select("first", "last").unionByName(fates.where("alone").select("first", "last"))
-    (count,) = spans.select(F.sum(F.expr("last - first + 1"))).collect()[0]
-    if count is not None and count > FEW:
+    count, low, high = spans.agg(F.sum(F.expr("last - first + 1")), F.min("first"), F.max("last")).collect()[0]
+    if not count:
+        return Disputed()
+    if count > FEW:
         return None
-    return F.broadcast(spans.select(F.explode(F.sequence("first", "last")).alias("seq")).distinct())
+    seqs = spans.select(F.explode(F.sequence("first", "last")).alias("seq")).distinct()
+    return Disputed(F.broadcast(seqs), low, high)
 
 
-def _settled(messages: DataFrame, near: DataFrame, rows: DataFrame, disputed: DataFrame | None) -> DataFrame:
+def _settled(messages: DataFrame, near: DataFrame, rows: DataFrame, disputed: Disputed | None) -> DataFrame:
     """Each message with the rows that count, one for each subscriber."""
     told = _told(messages, near, rows)
     if disputed is None:
         return _latest(told)
+    if disputed.seqs is None:
+        return told
     # Comparing all would shuffle all. So only the disputed are compared, by what is needed for that.
-    compared = _latest(_told(messages.select("seq", "topic").join(disputed, "seq", "left_semi"), near, rows))
+    some = messages.select("seq", "topic").where(F.col("seq").between(disputed.low, disputed.high))
+    compared = _latest(_told(some.join(disputed.seqs, "seq", "left_semi"), near, rows))
     count = compared.groupBy("seq").agg(F.collect_list("number").alias("numbers"))
     return told.join(F.broadcast(count), "seq", "left").where("numbers is null or array_contains(numbers, number)")
 

@@ -19,7 +19,7 @@ OUTCOMES = {"answered": "answered", "failed": "failed", "timed_out": "timed out"
 
 
 def build(inputs: Inputs) -> DataFrame:
-    rows = _traffic(inputs.messages).join(_requests(inputs.table("requests")), KEYS, "left").fillna(0, [*OUTCOMES])
+    rows = _traffic(inputs.traffic).join(_requests(inputs.table("requests")), KEYS, "left").fillna(0, [*OUTCOMES])
     failed = F.col("failed") + F.col("timed_out")
     rows = rows.withColumns(
         {
@@ -30,24 +30,11 @@ def build(inputs: Inputs) -> DataFrame:
     return TABLE.shape(rows.select("*", *percentiles("latency")))
 
 
-def _traffic(messages: DataFrame) -> DataFrame:
-    by_topic = (
-        messages.select(
-            "sender",
-            minute_of("placed").alias("minute"),
-            "topic",
-            "type",
-            F.length("payload").alias("bytes"),
-        )
-        .groupBy(*KEYS, "topic")
-        .agg(
-            F.count("*").alias("messages"),
-            F.sum("bytes").alias("bytes"),
-            F.count_if(F.col("type") == "request").alias("requests"),
-        )
-    )
-    sums = (F.sum(name).alias(name) for name in ("messages", "bytes", "requests"))
-    return by_topic.groupBy(*KEYS).agg(*sums, F.count("*").alias("topics"))
+def _traffic(traffic: DataFrame) -> DataFrame:
+    sums = [
+        F.sum(name).alias(as_) for name, as_ in (("count", "messages"), ("bytes", "bytes"), ("requests", "requests"))
+    ]
+    return traffic.groupBy(*KEYS).agg(*sums, F.count_distinct("topic").alias("topics"))
 
 
 def _requests(requests: DataFrame) -> DataFrame:

@@ -44,6 +44,8 @@ class Inputs(NamedTuple):
     """In UTC, without a time zone, as Spark's own clock has them."""
     messages: DataFrame
     """Bronze messages of these hours."""
+    traffic: DataFrame
+    """The same, counted: see traffic.py."""
     nearby: DataFrame
     """The same, and what was placed up to the horizon before and after them: answers, ancestors, descendants."""
     fates: DataFrame
@@ -58,6 +60,11 @@ class Inputs(NamedTuple):
     channels: tuple[ChannelContract, ...]
     table: Callable[[str], DataFrame]
     """The rows of these hours of a table that was made before, in this run."""
+
+    @property
+    def topics(self) -> DataFrame:
+        """Their topics, each once."""
+        return self.traffic.select("topic").distinct()
 
     def of_hours(self, rows: DataFrame) -> DataFrame:
         """Those rows whose `hour` is to be made anew."""

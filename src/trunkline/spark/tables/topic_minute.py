@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from trunkline.spark.tables import sketches
-from trunkline.spark.tables.sketches import bucket, gathered, percentiles
+from trunkline.spark.tables.sketches import gathered, percentiles
 from trunkline.spark.tables.table import GOLD, Column, Inputs, Table
 from trunkline.spark.tables.times import hour_of, minute_of
 
@@ -18,7 +18,7 @@ KEYS = ["topic", "minute"]
 
 
 def build(inputs: Inputs) -> DataFrame:
-    rows = _traffic(inputs.messages).join(_senders(inputs.messages), KEYS)
+    rows = _traffic(inputs.traffic).join(_senders(inputs.traffic), KEYS)
     rows = rows.join(_latencies(inputs.table("requests")), KEYS, "left")
     rows = rows.join(_dead(inputs.table("deliveries")), KEYS, "left").fillna(0, ["dead"])
     rows = rows.withColumns(
@@ -30,25 +30,9 @@ def build(inputs: Inputs) -> DataFrame:
     return TABLE.shape(rows.select("*", *percentiles("delay"), *percentiles("latency")))
 
 
-def _traffic(messages: DataFrame) -> DataFrame:
-    delay_us = F.unix_micros("accepted") - F.unix_micros("time")
-    # One pass: the buckets of the delay take up the counts, and are summed over.
-    counted = (
-        messages.select(
-            "topic",
-            minute_of("placed").alias("minute"),
-            bucket(delay_us).alias("bucket"),
-            F.length("payload").alias("bytes"),
-            "type",
-        )
-        .groupBy(*KEYS, "bucket")
-        .agg(
-            F.count("*").alias("count"),
-            F.sum("bytes").alias("bytes"),
-            F.count_if(F.col("type") == "request").alias("requests"),
-            F.count_if(F.col("type") == "error").alias("errors"),
-        )
-    )
+def _traffic(traffic: DataFrame) -> DataFrame:
+    summed = [F.sum(name).alias(name) for name in ("count", "bytes", "requests", "errors")]
+    counted = traffic.groupBy(*KEYS, "bucket").agg(*summed)
     return counted.groupBy(*KEYS).agg(
         F.sum("count").alias("messages"),
         *(F.sum(name).alias(name) for name in ("bytes", "requests", "errors")),
@@ -56,9 +40,8 @@ def _traffic(messages: DataFrame) -> DataFrame:
     )
 
 
-def _senders(messages: DataFrame) -> DataFrame:
-    by = messages.select("topic", minute_of("placed").alias("minute"), "sender")
-    return by.groupBy(*KEYS).agg(F.count_distinct("sender").alias("senders"))
+def _senders(traffic: DataFrame) -> DataFrame:
+    return traffic.groupBy(*KEYS).agg(F.count_distinct("sender").alias("senders"))
 
 
 def _latencies(requests: DataFrame) -> DataFrame:
