@@ -57,7 +57,7 @@ def java(folder: Path, name: str, ready: str, *arguments: str) -> Iterator[str]:
     opens = [f"--add-opens=java.base/{each}=ALL-UNNAMED" for each in OPEN]
     command = [str(home / "bin" / "java"), *opens, "-Xmx1g", "-cp", f"{jars}/*", *arguments]
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-    environment["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
+    environment |= {"SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_SCALA_VERSION": "2.13"}
     with log.open("w") as file, subprocess.Popen(command, stdout=file, stderr=file, env=environment) as process:
         try:
             yield said(process, log, ready)
@@ -112,7 +112,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_cluster_gives_what_one_machine_gives(
-    cluster: str, spark: object, journal: Path, warehouse: Path, tmp_path: Path, here: dict[str, int]
+    cluster: str, journal: Path, tmp_path: Path, here: dict[str, int]
 ) -> None:
     settings = {"spark.sql.shuffle.partitions": 2, "spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m"}
     assert worked(cluster, journal, tmp_path / "there", settings) == here

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import nbformat
@@ -23,7 +24,7 @@ def test_the_last_hour_is_plotted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     notebook = nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
     nbformat.validate(notebook)
     assert not any(cell.get("outputs") for cell in notebook.cells), "it is kept without outputs"
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    asyncio.run(NotebookClient(notebook, timeout=120, kernel_name="python3").async_execute())
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     tables = [output for output in outputs if "seq" in output.get("data", {}).get("text/plain", "")]
     assert tables

@@ -272,6 +272,18 @@ def test_orphans_have_their_request(spark: SparkSession, seed: int) -> None:
     check(spark, orphans.TABLE, given, expected, seed)
 
 
+def test_an_orphan_whose_request_was_asked_in_the_hour_before(spark: SparkSession) -> None:
+    start = START.replace(minute=59)
+    rows = [
+        message(seq, start + timedelta(minutes=4 * seq), type=type, request_id="a", sender=f"s{seq}")
+        for seq, type in enumerate(("request", "response"))
+    ]
+    given = Traffic(rows, [], [], [{"seq": 1, "id": "", "request_id": "a", "topic": "", "why": "late", "at": START}])
+    assert rows[0]["hour"] < rows[1]["hour"]
+    (row,) = made(spark, orphans.TABLE, given, [rows[1]["hour"]])
+    assert (row["asker"], row["after_ms"]) == ("s0", 240_000.0)
+
+
 def test_orphans_whose_request_is_unknown_or_asked_twice(spark: SparkSession) -> None:
     def at(seq: int, type: str, name: str | None) -> Row:
         return message(seq, START + timedelta(seconds=seq), type=type, request_id=name, sender=f"s{seq}")

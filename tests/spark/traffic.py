@@ -269,7 +269,8 @@ def inputs(
 ) -> Inputs:
     """As a run would have them, by default for all hours."""
     hours = given.hours() if hours is None else hours
-    near = {hour + timedelta(hours=step) for hour in hours for step in range(int(settings.horizon_s // 3600) + 2)}
+    far = int(settings.horizon_s // 3600) + 1
+    near = {hour + timedelta(hours=step) for hour in hours for step in range(-far, far + 1)}
     mine = [row for row in given.messages if row["hour"] in hours]
     nearby = [row for row in given.messages if row["hour"] in near]
     seqs = [row["seq"] for row in mine]

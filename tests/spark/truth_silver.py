@@ -112,7 +112,7 @@ def orphans(given: Traffic, settings: PipelineSettings = SETTINGS) -> list[Row]:
                 if row["type"] == "request"
                 and message["request_id"] is not None
                 and row["request_id"] == message["request_id"]
-                and is_near(row, message, settings)
+                and abs(row["placed"] - message["placed"]) <= timedelta(seconds=settings.horizon_s)
             ]
             request = min(asked, key=lambda row: row["seq"], default=None)
             row = {name: message[name] for name in ("seq", "id", "request_id", "topic", "type", "sender", "hour")}

@@ -9,7 +9,7 @@ import atexit
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -46,7 +46,8 @@ class Jvm:
         self._patience_s = patience_s
         self._owner = os.getpid()
         self._ended = False
-        atexit.register(self.end)
+        self._at_exit: Callable[[], None] = self.end
+        atexit.register(self._at_exit)
 
     def options(self, more: Sequence[str]) -> str:
         """As Spark takes them, in one line."""
@@ -74,20 +75,24 @@ class Jvm:
         stop = spark.stop
 
         def stop_and_end() -> None:
-            if not self._ended:
+            if not self._ended and os.getpid() == self._owner:
                 try:
                     stop()
                 finally:
                     self.end()
 
         spark.stop = stop_and_end  # type: ignore[method-assign]
+        # A program that does not stop it: what Spark has open here must be closed before the process ends.
+        atexit.unregister(self.end)
+        self._at_exit = stop_and_end
+        atexit.register(stop_and_end)
 
     def end(self) -> None:
         """Wait until the process has ended, and remove its folder. The second call does nothing."""
         if self._ended or os.getpid() != self._owner:
             return  # a fork runs what its parent has registered for its exit
         self._ended = True
-        atexit.unregister(self.end)
+        atexit.unregister(self._at_exit)
         if self._java is not None:
             _end_process(self._patience_s)
         self._scratch.remove()

@@ -66,8 +66,6 @@ class Manifest(msgspec.Struct, kw_only=True):
     """Directories that the last run has replaced: those who were reading then may still do so."""
     duplicates: int = 0
     late: int = 0
-    beyond: int = 0
-    """Answers that came later than the horizon after what they answer."""
     left_out: list[LeftOut] = []
 
     @property

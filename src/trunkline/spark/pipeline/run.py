@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,13 @@ log = logging.getLogger("trunkline.pipeline")
 
 MAX_WRITERS = 64
 BEFORE = (MESSAGES.name, FATES.name, LETTERS.name)
+FEW_ROWS = 50_000
+PLAINLY = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+"""For few rows: to compile a query, and to plan it again while it runs, takes longer than to run it as it is."""
 
 Progress = Callable[[str, int, int], None]
 """Told what is being made, how many parts of the run are done, and how many there are."""
@@ -126,6 +134,19 @@ class Pipeline:
         self._progress(what, done, total)
 
 
+@contextmanager
+def _plainly(spark: SparkSession, few: bool) -> Iterator[None]:
+    """Run what follows without compiling it, if it is about few rows."""
+    before = {name: spark.conf.get(name) or "" for name in PLAINLY} if few else {}
+    for name in before:
+        spark.conf.set(name, PLAINLY[name])
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+
+
 class _Step:
     """One stretch of numbers: bronze, the hours that it touches, and all tables of these hours; then the manifest."""
 
@@ -148,6 +169,17 @@ class _Step:
 
     def take(self) -> _Step:
         """Bronze first."""
+        with _plainly(self._spark, self._is_small()):
+            self._take()
+        return self
+
+    def _is_small(self) -> bool:
+        """Whether what is new, and the hours that it may touch, are few rows."""
+        recent = sorted(self._manifest.hours)[-2 - affected.horizon_hours(self._settings) :]
+        known = sum(self._manifest.hours[hour].count for hour in recent)
+        return known + self._last - self._manifest.seq + self._fate - self._manifest.fate < FEW_ROWS
+
+    def _take(self) -> None:
         manifest, before = self._manifest, self._warehouse.manifest
         intake = Intake(self._spark, self._pipeline.journal, self._warehouse, self._settings, manifest)
         hours: set[str] = set()
@@ -161,7 +193,6 @@ class _Step:
             hours |= affected.by_fates(manifest, new) if new is not None else set()
         intake.join()
         self.make(hours)
-        return self
 
     def _progress(self, what: str) -> None:
         self._pipeline.progress(what, self._done, self._total)

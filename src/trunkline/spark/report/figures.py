@@ -276,7 +276,8 @@ def _links(deliveries: DataFrame) -> list[Link]:
 def _alarms(accounting: DataFrame) -> list[Alarm]:
     rows = accounting.where("not adds_up").orderBy(F.desc(F.abs("unaccounted")), "topic").take(FAILURES)
     return [
-        Alarm(row["topic"], row["subscriber"], row["hour"].strftime("%Y-%m-%d %H:00"), row["unaccounted"])
+        # What Spark gives is in the time zone of this machine.
+        Alarm(row["topic"], row["subscriber"], _clock(int(row["hour"].timestamp())), row["unaccounted"])
         for row in rows
     ]
 

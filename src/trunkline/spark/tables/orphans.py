@@ -19,10 +19,9 @@ def build(inputs: Inputs) -> DataFrame:
     ).join(kept, "seq")
     request = F.struct("seq", "topic", "sender", "placed", "accepted", "hour").alias("request")
     asked = inputs.nearby.where("type = 'request' and request_id is not null").select("request_id", request)
-    # All that is known of a request must be the same, whichever hours are made together: see `requests`.
-    near = F.expr("request.hour >= hour") & (
-        F.unix_micros("request.placed") <= F.unix_micros("placed") + F.lit(int(inputs.settings.horizon_s * 1e6))
-    )
+    # What is looked at depends on the answer alone, and not on which hours happen to be made together.
+    apart_us = F.abs(F.unix_micros("request.placed") - F.unix_micros("placed"))
+    near = apart_us <= F.lit(int(inputs.settings.horizon_s * 1e6))
     met = asked.join(F.broadcast(orphans.select("request_id").distinct()), "request_id", "left_semi")
     first = F.min(F.when(near, F.col("request"))).alias("request")
     rows = orphans.join(met, "request_id", "left").groupBy(*orphans.columns).agg(first)
@@ -59,7 +58,9 @@ TABLE = Table(
         Column("came", "timestamp", "where the answer is placed"),
         Column("kept", "timestamp", "when it was found that nobody waited"),
         Column("why", "string", "why nobody did"),
-        Column("request_seq", "bigint", "the first request of that name in the same hour or up to the horizon later"),
+        Column(
+            "request_seq", "bigint", "the first request of that name, up to the horizon before the answer or after it"
+        ),
         Column("request_topic", "string", "where that was asked"),
         Column("asker", "string", "who asked"),
         Column("asked", "timestamp", "where the request is placed"),
