@@ -72,6 +72,8 @@ def written(directory: Path, said: list[dict[str, Any]]) -> None:
         for number, each in enumerate(said, 1):
             fields = dict(each)
             skew_s, pause_s, seal = (fields.pop(name) for name in ("skew_s", "pause_s", "seal"))
+            if fields["type"] is not MessageType.PUBLISH and fields.get("request_id") is None:
+                fields["request_id"] = "0"  # they must have one
             fields["timestamp_ns"] = clock.now_ns + skew_s * 1_000_000_000
             store(journal, [[message(fields.pop("topic"), fields.pop("payload"), **fields)]])
             if number % 5 == 0:
@@ -83,7 +85,7 @@ def written(directory: Path, said: list[dict[str, Any]]) -> None:
 
 def _settle(journal: Journal, clock: Clock, last: int) -> None:
     rows = [
-        ("all", ">", "delivered", last - 4, last, 5, None, clock.now_ns),
+        ("all", ">", "delivered", last - 4, last, 5, "", clock.now_ns),
         ("one by one", "pricing", "dropped", last, last, 1, "no room", clock.now_ns),
     ]
     journal.writer.call(lambda database: database.executemany(FATE, rows)).result()
