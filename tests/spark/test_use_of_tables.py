@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from pyspark.sql import SparkSession
 
 import trunkline as tl
 from trunkline.cli.main import run as run_command
+from trunkline.spark.pipeline.warehouse import Warehouse
 from trunkline.spark.replay import replay
 from trunkline.spark.report import report
 from trunkline.spark.views import table
@@ -107,3 +112,30 @@ def test_status_and_tables_on_the_command_line(
     assert "requests" in [json.loads(line)["table"] for line in lines]
     assert run_command(["pipeline", "status", str(journal), "--warehouse", str(journal / "none")]) == 1
     assert b"trunkline pipeline run" in capsysbinary.readouterr().err
+
+
+COMMAND = "import sys; from trunkline.cli import main; sys.exit(main())"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("when", ["in the middle", "between runs"])
+def test_ctrl_c_ends_a_pipeline_quietly(journal: Path, tmp_path: Path, when: str) -> None:
+    place = tmp_path / "warehouse"
+    command = [sys.executable, "-c", COMMAND, "pipeline", "run", str(journal), "--warehouse", str(place)]
+    command += ["--follow", "--every-s", "0.5", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        if when == "between runs":
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["messages"]
+        else:
+            ends = time.monotonic() + 60
+            while not list(place.glob("requests/run=*")):
+                assert time.monotonic() < ends
+                time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == ""
+    assert Warehouse(place).look().run == (1 if when == "between runs" else 0)
+    with Warehouse(place):
+        assert not list(place.glob("requests/run=000002"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,10 +47,18 @@ def spark_on(master: str | None) -> Iterator[SparkSession]:
             spark = session(master)
     else:
         spark = session(master)
+    # Spark's own handler asks Java to cancel everything, from wherever it interrupts, and says what came of that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    logging.getLogger().addFilter(_is_no_interrupt)
     try:
         yield spark
     finally:
         spark.stop()
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """The gateway to Java logs a Ctrl-C as an error, with a traceback."""
+    return not str(record.msg).startswith("KeyboardInterrupt")
 
 
 @contextmanager

@@ -159,6 +159,9 @@ def _bin(column: str, start_s: int, bin_s: int) -> Column:
 
 
 def _traffic(minutes: DataFrame, start_s: int, bin_s: int, bins: int) -> dict[str, list[int]]:
+    # The topics of replies are many, and tell nobody anything.
+    own = F.col("topic").startswith("_")
+    minutes = minutes.withColumn("topic", F.when(own, F.substring_index("topic", ".", 1)).otherwise(F.col("topic")))
     busiest = [
         row["topic"]
         for row in minutes.groupBy("topic").agg(F.sum("messages").alias("n")).orderBy(F.desc("n"), "topic").take(TOPICS)

@@ -36,6 +36,9 @@ td.n { text-align: right; font-variant-numeric: tabular-nums; } td { overflow-wr
 .well { border-left: 4px solid #4f9d69; background: var(--card); padding: 10px 14px; border-radius: 6px; }
 """
 
+SLOW_MS = 10_000.0
+"""From here on, latencies are shown in seconds."""
+
 
 def page(figures: Figures) -> str:
     parts = [
@@ -48,7 +51,7 @@ def page(figures: Figures) -> str:
         _numbers(figures),
         _books(figures),
         _section("Traffic over time", f"Messages in each {_width(figures.bin_s)}, by topic.", _traffic(figures)),
-        _section("Latency of requests", "Milliseconds until the first answer.", _latency(figures)),
+        _section("Latency of requests", "Until the first answer.", _latency(figures)),
         _section("Who talks to whom", "Delivered messages, from senders over topics to subscribers.", _flows(figures)),
         _section("Top talkers", "Senders by messages.", _talkers(figures)),
         _section("A conversation", _which(figures), _waterfall(figures)),
@@ -108,9 +111,16 @@ def _traffic(figures: Figures) -> str:
 
 
 def _latency(figures: Figures) -> str:
-    if not any(value is not None for values in figures.latency.values() for value in values):
+    series, unit = figures.latency, "ms"
+    found = [value for values in series.values() for value in values if value is not None]
+    if not found:
         return _nothing("No answered requests.")
-    picture = svg.lines(figures.latency, figures.start_s, figures.bin_s, "Latency of requests", " ms")
+    if max(found) >= SLOW_MS:
+        unit = "s"
+        series = {
+            name: [None if value is None else value / 1000 for value in values] for name, values in series.items()
+        }
+    picture = svg.lines(series, figures.start_s, figures.bin_s, "Latency of requests", f" {unit}")
     return picture + svg.legend(list(figures.latency))
 
 

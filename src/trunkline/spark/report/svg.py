@@ -174,7 +174,9 @@ def waterfall(rows: Sequence[tuple[str, float, float, bool]], title: str) -> str
             f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{row}" rx="2" fill="{colour}">'
             f"<title>{escape(name)}: {start:,.1f} to {stop:,.1f} ms</title></rect>"
         )
-        parts.append(_text(x + width + 5, y + row - 5, f"{stop - start:,.1f} ms", kind="axis"))
+        # What took no time of its own: when it was.
+        said = f"{stop - start:,.1f} ms" if stop > start else f"+{start - begin:,.1f} ms"
+        parts.append(_text(x + width + 5, y + row - 5, said, kind="axis"))
     return _svg(TOP * 2 + len(rows) * (row + gap), parts, title)
 
 
