@@ -68,9 +68,11 @@ def working(journal: Path, warehouse: Path | None, master: str | None, **setting
     from trunkline.spark.pipeline.warehouse import Warehouse
 
     place = warehouse_of(journal, warehouse)
-    wanted = PipelineSettings(**{name: value for name, value in settings.items() if value is not None})
     # Taken and given back: whoever must wait should not wait for Spark first.
-    Warehouse(place).open().close()
+    with Warehouse(place) as there:
+        if there.manifest.run and settings.get("watermark_s") is None:
+            settings["watermark_s"] = there.manifest.watermark_s
+    wanted = PipelineSettings(**{name: value for name, value in settings.items() if value is not None})
     with spark_on(master) as spark, show.stages() as stage:
         from trunkline.spark.pipeline.run import Pipeline
 
