@@ -79,6 +79,23 @@ def test_bronze_is_what_the_journal_holds_once(
     like(found, truth.fates, ("number",))
 
 
+def test_sealed_files_are_not_copied(journal: Path, warehouse: Path) -> None:
+    with Reader(journal) as reader:
+        sealed = {(journal / file.path).stat().st_ino for file in reader.files()}
+    manifest = Warehouse(warehouse).look()
+    mine = {(warehouse / file.path).stat().st_ino for file in manifest.bronze["messages"]}
+    assert sealed & mine, "they are the same files, under another name"
+    assert mine - sealed, "a file in which an id comes again was written anew, and so was what is not sealed"
+
+
+def test_the_watermark_of_a_warehouse_stays(spark: SparkSession, journal: Path, warehouse: Path) -> None:
+    other = PipelineSettings(watermark_s=5)
+    with pytest.raises(tl.PipelineError, match="3600 s, and not 5"), Pipeline(spark, journal, warehouse, other):
+        pass
+    with Pipeline(spark, journal, warehouse):
+        pass  # nobody holds it
+
+
 @pytest.mark.parametrize(
     ("name", "make", "key"),
     [
