@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from _pytest.mark import ParameterSet
 
 import trunkline as tl
 from trunkline import errors, expression_code
@@ -56,7 +57,18 @@ def programs(path: Path) -> Iterator[tuple[int, list[CodeType]]]:
         yield begun, blocks
 
 
-PROGRAMS = [pytest.param(blocks, id=f"{name_of(path)}:{line}") for path in WITH_CODE for line, blocks in programs(path)]
+SLOW = "docs/pipeline.md"
+"""Each of its programs starts Spark; what they show is tested elsewhere, too. The first of them is always run."""
+
+
+def param(path: Path, line: int, blocks: list[CodeType], first: bool) -> ParameterSet:
+    marks = [pytest.mark.long] if name_of(path) == SLOW and not first else []
+    return pytest.param(blocks, id=f"{name_of(path)}:{line}", marks=marks)
+
+
+PROGRAMS = [
+    param(path, line, blocks, not number) for path in WITH_CODE for number, (line, blocks) in enumerate(programs(path))
+]
 
 
 @pytest.mark.parametrize("blocks", PROGRAMS)

@@ -54,6 +54,7 @@ def some_hours(given: Traffic, seed: int) -> list[datetime]:
 # Conversations
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_conversations_are_the_trees_of_what_refers_to_what(spark: SparkSession, seed: int) -> None:
     given = traffic(seed)
@@ -72,6 +73,7 @@ def talk(*said: tuple[str, str | None], step_s: float = 1.0, **fields: Any) -> T
     return Traffic(rows, [], [], [])
 
 
+@pytest.mark.long
 def test_circles_and_chains_across_hours_have_an_end(spark: SparkSession) -> None:
     chain = ((f"n{number}", f"n{number - 1}" if number else None) for number in range(8))
     ring = [("a", "b"), ("b", "a"), ("c", "c"), ("d", "c"), ("e", "later"), ("later", "e")]

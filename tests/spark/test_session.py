@@ -157,6 +157,7 @@ def test_importing_it_does_not_import_pyspark() -> None:
 # A process of its own
 
 
+@pytest.mark.long
 def test_it_is_quiet_and_leaves_nothing_even_with_an_archive_that_does_not_fit(tmp_path: Path) -> None:
     fitting = start.spark_archive(find_java())
     assert fitting is not None, "this Java can have one"
