@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,10 @@ TOPICS = 50
 AT_ONCE = 1000
 SEAL_ROWS = 125_000
 """So that a million rows are eight files."""
+SETTINGS = JournalSettings(seal=False, seal_rows=SEAL_ROWS)
+
+Fill = Callable[[Path, int], None]
+"""Makes a journal of so many messages, of which an eighth is not sealed."""
 
 
 @contextmanager
@@ -41,19 +45,18 @@ def _spark(folder: Path) -> Iterator[SparkSession]:
 
 
 class Lakes:
-    """Journals, by what is in them."""
+    """Journals that are filled with so many messages, each once."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, fill: Fill, settings: JournalSettings) -> None:
         self._folder = folder
+        self._fill = fill
+        self._settings = settings
 
     def partly_sealed(self, count: int) -> Path:
         """An eighth is not sealed yet."""
         place = self._folder / f"{count}"
         if not place.exists():
-            settings = JournalSettings(seal=False, seal_rows=SEAL_ROWS)
-            asyncio.run(_fill(place, count - count // 8, settings))
-            _seal(place)
-            asyncio.run(_fill(place, count // 8, settings))
+            self._fill(place, count)
         return place
 
     def sealed(self, count: int) -> Path:
@@ -61,29 +64,38 @@ class Lakes:
         place = self._folder / f"{count} sealed"
         if not place.exists():
             shutil.copytree(self.partly_sealed(count), place)
-            _seal(place)
+            seal(place, self._settings)
         return place
 
 
-async def _fill(place: Path, count: int, settings: JournalSettings) -> None:
-    messages = payloads(min(count, DIFFERENT))
+def lakes_of(fill: Fill, settings: JournalSettings) -> Callable[[Path], AbstractContextManager[Lakes]]:
+    @contextmanager
+    def lakes(folder: Path) -> Iterator[Lakes]:
+        with directory() as place:
+            yield Lakes(place, fill, settings)
+
+    return lakes
+
+
+def seal(place: Path, settings: JournalSettings) -> None:
     with Journal(place, settings) as journal:
+        journal.seal(everything=True)
+
+
+def _plain(place: Path, count: int) -> None:
+    asyncio.run(_publish(place, count - count // 8))
+    seal(place, SETTINGS)
+    asyncio.run(_publish(place, count // 8))
+
+
+async def _publish(place: Path, count: int) -> None:
+    messages = payloads(min(count, DIFFERENT))
+    with Journal(place, SETTINGS) as journal:
         async with connect("memory:", journal=journal) as bus:
             for number, first in enumerate(range(0, count, AT_ONCE)):
                 at = first % DIFFERENT
                 await bus.publish_many(f"bench.{number % TOPICS}", messages[at : at + min(AT_ONCE, count - first)])
 
 
-def _seal(place: Path) -> None:
-    with Journal(place, JournalSettings(seal=False, seal_rows=SEAL_ROWS)) as journal:
-        journal.seal(everything=True)
-
-
-@contextmanager
-def _lakes(folder: Path) -> Iterator[Lakes]:
-    with directory() as place:
-        yield Lakes(place)
-
-
 SPARK = Server(_spark)
-LAKES = Server(_lakes)
+LAKES = Server(lakes_of(_plain, SETTINGS))

@@ -7,14 +7,12 @@ before them. A subscriber hears all of them. A thousand take two seconds: five m
 from __future__ import annotations
 
 import asyncio
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import trunkline as tl
 from benchmarks.durable import DIFFERENT, payloads
-from benchmarks.servers import Server, directory
+from benchmarks.servers import Server
+from benchmarks.spark_lakes import lakes_of
 from trunkline.clock import World
 from trunkline.journal import Journal, JournalSettings
 from trunkline.journal.settings import Sync
@@ -82,33 +80,4 @@ async def _thousand(bus: tl.Bus, number: int) -> None:
     await asyncio.gather(*map(bus.post, answers + following))
 
 
-class Busy:
-    """Journals, by how many messages are in them."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def partly_sealed(self, count: int) -> Path:
-        """An eighth is not sealed yet."""
-        place = self._folder / f"{count}"
-        if not place.exists():
-            fill(place, count)
-        return place
-
-    def sealed(self, count: int) -> Path:
-        """The same messages, all of them in the lake."""
-        place = self._folder / f"{count} sealed"
-        if not place.exists():
-            shutil.copytree(self.partly_sealed(count), place)
-            with Journal(place, SETTINGS) as journal:
-                journal.seal(everything=True)
-        return place
-
-
-@contextmanager
-def _busy(folder: Path) -> Iterator[Busy]:
-    with directory() as place:
-        yield Busy(place)
-
-
-BUSY = Server(_busy)
+BUSY = Server(lakes_of(fill, SETTINGS))

@@ -8,7 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from datetime import datetime
+import time
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,14 @@ from pyspark.sql import SparkSession
 import trunkline as tl
 from tests.spark import truth_content, truth_gold, truth_silver
 from tests.spark.journals import START_NS, live
-from tests.spark.traffic import Row, Traffic
+from tests.spark.traffic import Row, Traffic, inputs, message
 from tests.spark.truth_journal import traffic_of
 from trunkline.journal import Journal, Reader
 from trunkline.spark.pipeline.run import Pipeline
 from trunkline.spark.pipeline.settings import PipelineSettings
 from trunkline.spark.pipeline.status import status
 from trunkline.spark.pipeline.warehouse import Warehouse
-from trunkline.spark.tables import every
+from trunkline.spark.tables import every, requests
 from trunkline.spark.views import table
 
 HOUR_NS = 3_600_000_000_000
@@ -121,10 +122,24 @@ def test_tables_are_what_plain_python_makes(
 ) -> None:
     # Gold is made of silver: of the whole of it, not of the short versions that are enough for its own tests.
     monkeypatch.setattr(truth_gold, "requests", truth_silver.requests)
-    monkeypatch.setattr(truth_gold, "deliveries", truth_silver.deliveries)
     expected = make(truth)
     assert expected
     like(rows(spark, warehouse, name), expected, key)
+
+
+def test_the_time_zone_of_the_machine_does_not_matter(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = datetime(2025, 11, 16, 23)
+    asked = [message(seq, start, type="request", request_id=f"r{seq}") for seq in (1, 2)]
+    later = message(3, start + timedelta(seconds=20), type="response", request_id="r2")
+    given = inputs(spark, Traffic([*asked, later], [], [], []))
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        outcomes = {row["seq"]: row["outcome"] for row in requests.build(given).collect()}
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert outcomes == {1: "open", 2: "answered"}, "20 s are not yet too late"
 
 
 def test_the_books_add_up(spark: SparkSession, warehouse: Path) -> None:

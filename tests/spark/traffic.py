@@ -283,7 +283,6 @@ def inputs(
     messages = frame(spark, mine, MESSAGES)
     return Inputs(
         spark=spark,
-        hours=hours,
         messages=messages,
         traffic=counted(messages),
         nearby=frame(spark, nearby, MESSAGES),

@@ -20,6 +20,7 @@ from trunkline.errors import RequestError
 from trunkline.message import Message, MessageType
 from trunkline.spark.payloads import texts
 from trunkline.spark.selection import messages_of, select
+from trunkline.spark.tables.requests import ANSWERS
 from trunkline.spark.views import table
 
 if TYPE_CHECKING:
@@ -112,12 +113,10 @@ def _outputs(message: Message, published: list[Message], failed: str | None) -> 
 def _recorded(spark: SparkSession, warehouse: str | Path, chosen: DataFrame) -> DataFrame:
     inputs = chosen.select(F.col("seq").alias("input"), F.col("id").alias("of"), F.col("request_id").alias("asked"))
     messages = table(spark, warehouse, "messages")
-    answers = messages.where(F.col("type").isin("response", "error")).join(
+    answers = messages.where(F.col("type").isin(*ANSWERS)).join(
         inputs.where("asked is not null"), F.col("request_id") == F.col("asked")
     )
-    others = messages.where(~F.col("type").isin("response", "error")).join(
-        inputs, F.col("correlation_id") == F.col("of")
-    )
+    others = messages.where(~F.col("type").isin(*ANSWERS)).join(inputs, F.col("correlation_id") == F.col("of"))
     both = answers.withColumn("target", F.lit(ANSWER)).unionByName(others.withColumn("target", F.col("topic")))
     order = F.row_number().over(_by_target()) - 1
     return both.select(

@@ -11,12 +11,11 @@ from pyspark.sql import functions as F
 
 from trunkline.spark.pipeline.manifest import HOUR, Manifest, at, hour_of, name_of, truncated
 from trunkline.spark.pipeline.settings import PipelineSettings
+from trunkline.spark.tables.requests import ANSWERS
 from trunkline.spark.tables.times import HOUR_S, hour_number
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-ANSWERS = ("response", "error")
 
 
 def horizon_hours(settings: PipelineSettings) -> int:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from trunkline.errors import PipelineError
 from trunkline.spark.pipeline import affected, journal
 from trunkline.spark.pipeline.intake import Intake
-from trunkline.spark.pipeline.manifest import Manifest, hour_of
+from trunkline.spark.pipeline.manifest import Manifest
 from trunkline.spark.pipeline.settings import PipelineSettings
 from trunkline.spark.pipeline.together import Together
 from trunkline.spark.pipeline.warehouse import Warehouse, hours_between
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("trunkline.pipeline")
 
-MAX_WRITERS = 64
 BEFORE = (MESSAGES.name, FATES.name, LETTERS.name)
 FEW_ROWS = 50_000
+ALWAYS = {"spark.sql.maxConcurrentOutputFileWriters": "64"}
+"""Otherwise all rows are sorted before they are written, by the hour that nearly all of them share."""
 PLAINLY = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -84,8 +85,6 @@ class Pipeline:
         except BaseException:
             self.warehouse.close()
             raise
-        # Otherwise all rows are sorted before they are written, by the hour that nearly all of them share.
-        self.spark.conf.set("spark.sql.maxConcurrentOutputFileWriters", str(MAX_WRITERS))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -126,8 +125,7 @@ class Pipeline:
         """Make all but bronze anew, for the hours from `since` up to `until`; returns them."""
         hours = hours_between(self.warehouse.manifest, since, until)
         if hours:
-            step = _Step(self, self.warehouse.manifest.seq, self.warehouse.manifest.fate)
-            step.make(set(hours))
+            _Step(self, self.warehouse.manifest.seq, self.warehouse.manifest.fate).remake(set(hours))
         return hours
 
     def progress(self, what: str, done: int, total: int) -> None:
@@ -135,11 +133,11 @@ class Pipeline:
 
 
 @contextmanager
-def _plainly(spark: SparkSession, few: bool) -> Iterator[None]:
-    """Run what follows without compiling it, if it is about few rows."""
-    before = {name: spark.conf.get(name) or "" for name in PLAINLY} if few else {}
-    for name in before:
-        spark.conf.set(name, PLAINLY[name])
+def _set(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+    """For what follows: the session may be used by others before and after."""
+    before = {name: spark.conf.get(name) or "" for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
     try:
         yield
     finally:
@@ -168,10 +166,15 @@ class _Step:
         self.hours: list[str] = []
 
     def take(self) -> _Step:
-        """Bronze first."""
-        with _plainly(self._spark, self._is_small()):
+        """Bronze first, then the tables."""
+        with _set(self._spark, ALWAYS | PLAINLY if self._is_small() else ALWAYS):
             self._take()
         return self
+
+    def remake(self, hours: set[str]) -> None:
+        """The tables alone, of hours that are in bronze."""
+        with _set(self._spark, ALWAYS):
+            self._make_hours(hours)
 
     def _is_small(self) -> bool:
         """Whether what is new, and the hours that it may touch, are few rows."""
@@ -192,7 +195,7 @@ class _Step:
             new, self.fates = intake.fates(self._fate)
             hours |= affected.by_fates(manifest, new) if new is not None else set()
         intake.join()
-        self.make(hours)
+        self._make_hours(hours)
 
     def _progress(self, what: str) -> None:
         self._pipeline.progress(what, self._done, self._total)
@@ -219,7 +222,7 @@ class _Step:
 
     # The tables
 
-    def make(self, hours: set[str]) -> None:
+    def _make_hours(self, hours: set[str]) -> None:
         """All tables but bronze, of these hours; then the manifest."""
         self.hours = sorted(hours)
         if self.hours:
@@ -255,7 +258,6 @@ class _Step:
         low, high = min(span.first for span in wide), max(span.last for span in wide)
         return Inputs(
             spark=self._spark,
-            hours=[hour_of(hour) for hour in self.hours],
             messages=messages,
             traffic=traffic(messages).persist(),
             nearby=self._read(MESSAGES, around),

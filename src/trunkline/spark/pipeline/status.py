@@ -1,4 +1,4 @@
-"""How far a warehouse is behind its journal, and what each of its tables holds. Needs no Spark, and no turn."""
+"""How far a warehouse is behind its journal, and what each of its tables holds. Starts no Spark, and needs no turn."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import functions as F
 
+from trunkline.spark.tables.requests import ANSWERS
 from trunkline.spark.views import table
 
 if TYPE_CHECKING:
@@ -250,7 +251,7 @@ def _waterfall(conversations: DataFrame, messages: DataFrame) -> tuple[str, list
         )
         .take(BARS)
     )
-    ends = {row["request_id"]: row["accepted_ms"] for row in rows if row["type"] in ("response", "error")}
+    ends = {row["request_id"]: row["accepted_ms"] for row in rows if row["type"] in ANSWERS}
     return f"{chosen['topic']} ({key})", [
         Bar(
             f"{row['type']} {row['topic']} by {row['sender']}",

@@ -119,12 +119,11 @@ def _unsettled(inputs: Inputs, refused: DataFrame | None, subscribers: DataFrame
         F.min("first").alias("first"), F.max("last").alias("last"), F.sum("count").alias("count")
     )
     stretches = subscribers.where("listens").select(*KEYS, "lowest", "highest").join(topics, ["topic", "hour"])
-    stretches = stretches.withColumn("whole", F.expr("lowest <= first and last <= highest")).localCheckpoint()
-    whole = stretches.where("whole").select(*KEYS, F.col("count").alias("within"), F.lit(0).alias("beyond"))
-    cut = stretches.where("not whole")
-    if refused is not None:
-        # What was refused is counted among the traffic.
-        cut, whole = stretches, whole.limit(0)
+    # Counted as traffic is what was refused, too: if there is such, messages have to be looked at.
+    covered = F.expr("lowest <= first and last <= highest") if refused is None else F.lit(False)
+    stretches = stretches.withColumn("covered", covered).localCheckpoint()
+    whole = stretches.where("covered").select(*KEYS, F.col("count").alias("within"), F.lit(0).alias("beyond"))
+    cut = stretches.where("not covered")
     if cut.isEmpty():
         return whole
     accepted = inputs.messages.select("seq", "topic", "hour")

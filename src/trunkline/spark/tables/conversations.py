@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
 
+from trunkline.spark.tables.requests import ANSWERS
 from trunkline.spark.tables.table import SILVER, Column, Inputs, Table
 from trunkline.spark.tables.times import HOUR_S, hour_number
 
@@ -62,7 +63,7 @@ def _is_error() -> Expression:
 
 def _replies(nearby: DataFrame) -> DataFrame:
     """The messages that may have a parent, and no more of them than is needed."""
-    answers = F.col("type").isin("response", "error") & F.col("request_id").isNotNull()
+    answers = F.col("type").isin(*ANSWERS) & F.col("request_id").isNotNull()
     wanted = nearby.where(F.col("correlation_id").isNotNull() | answers)
     asked = F.when(answers, F.col("request_id")).alias("asked")
     return wanted.select("seq", "topic", "sender", "placed", "correlation_id", _is_error(), _hour_number(), asked)

@@ -21,7 +21,7 @@ def build(inputs: Inputs) -> DataFrame:
     rows = _first_answers(asked, _answers(inputs), inputs.settings.horizon_s)
     refused = inputs.fates.where("fate = 'refused' and first = last").select(F.col("first").alias("seq")).distinct()
     rows = rows.join(F.broadcast(refused.withColumn("refused", F.lit(True))), "seq", "left")
-    waited_us = F.unix_micros(F.lit(inputs.upto)) - F.unix_micros("accepted")
+    waited_us = F.lit(inputs.upto_us) - F.unix_micros("accepted")
     outcome = (
         F.when(F.col("refused"), "refused")
         .when(F.col("first.orphan"), "orphaned")

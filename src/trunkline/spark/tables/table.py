@@ -37,13 +37,11 @@ class ChannelContract(msgspec.Struct, frozen=True):
 
 
 class Inputs(NamedTuple):
-    """What a table is made of. `hours` are those whose rows are made anew; everything else is of interest for them."""
+    """What a table is made of."""
 
     spark: SparkSession
-    hours: list[datetime]
-    """In UTC, without a time zone, as Spark's own clock has them."""
     messages: DataFrame
-    """Bronze messages of these hours."""
+    """Bronze messages of the hours whose rows are made anew."""
     traffic: DataFrame
     """The same, counted: see traffic.py."""
     nearby: DataFrame
@@ -66,14 +64,10 @@ class Inputs(NamedTuple):
         """Their topics, each once."""
         return self.traffic.select("topic").distinct()
 
-    def of_hours(self, rows: DataFrame) -> DataFrame:
-        """Those rows whose `hour` is to be made anew."""
-        return rows.where(F.unix_seconds("hour").isin([seconds(hour) for hour in self.hours]))
-
     @property
-    def now(self) -> Expression:
-        """`upto`, for Spark. Not by `lit`: that takes a time without a zone to be the machine's, not UTC."""
-        return F.timestamp_seconds(F.lit(seconds(self.upto))) + F.make_interval(secs=F.lit(self.upto.microsecond / 1e6))
+    def upto_us(self) -> int:
+        """For Spark, as a number: a time without a zone would be taken for one of this machine's, not UTC."""
+        return seconds(self.upto) * 1_000_000 + self.upto.microsecond
 
 
 class Table(NamedTuple):
