@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -204,6 +205,22 @@ def test_a_second_pipeline_is_refused_and_says_who_is_there(spark: SparkSession,
         with pytest.raises(tl.WarehouseLocked) as refused, Pipeline(spark, journal, tmp_path / "warehouse"):
             pass
         assert refused.value.pid == os.getpid()
+
+
+def test_a_full_disk_is_said_to_be_that_of_the_warehouse(
+    spark: SparkSession, journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(os, "rename", full)
+    place = tmp_path / "warehouse"
+    with Pipeline(spark, journal, place) as pipeline, pytest.raises(tl.WarehouseUnusable, match="the disk is full"):
+        pipeline.run()
+    monkeypatch.undo()
+    with Warehouse(place) as warehouse:
+        assert not warehouse.manifest.run
+        assert not list(place.glob("bronze/run=*")), "what was begun is cleared away"
 
 
 @pytest.mark.long

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
 
-from trunkline.errors import JournalDamaged, WarehouseUnusable
+from trunkline.errors import JournalDamaged, JournalUnusable, WarehouseUnusable
 from trunkline.journal import Reader, lake
 from trunkline.journal.sealed import File
 from trunkline.spark.columns import KEYS, all_of
@@ -136,7 +136,10 @@ class Intake:
 
     def _write(self, kind: str, day: str, rows: Iterable[pa.RecordBatch]) -> File | None:
         place = self._place()
-        sealed = lake.write(place, kind, day, rows)
+        try:
+            sealed = lake.write(place, kind, day, rows)
+        except JournalUnusable as error:
+            raise WarehouseUnusable(str(self._warehouse.directory), error.why) from error
         if sealed is None:
             return None
         return msgspec.structs.replace(sealed.file, path=self._relative(place / sealed.file.path))
