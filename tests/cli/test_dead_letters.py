@@ -39,15 +39,19 @@ def let_die(hub: Up, **options: Any) -> list[str]:
     """A subscriber fails at three orders, and leaves; the ids of the messages."""
 
     async def life() -> list[str]:
+        tried = asyncio.Semaphore(0)
         async with tl.connect(hub.address, name="shop") as bus:
 
             @bus.on("orders.*", name="billing", retry=tl.Retry(attempts=1), **options)
             async def billing(number: int) -> None:
+                tried.release()
                 raise ValueError(f"card [declined] \x1b[31m{number}") if number else tl.Reject("never")
 
             await bus.flush()
             ids = [await bus.publish("orders.placed", number) for number in range(3)]
             async with asyncio.timeout(DEADLINE_S):
+                for _ in ids:
+                    await tried.acquire()
                 await bus.quiet()
             return ids
 

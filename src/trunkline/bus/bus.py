@@ -315,7 +315,10 @@ class Bus(Handling):
         ]
 
     async def quiet(self) -> None:
-        """Return when no handler of this bus has anything to do: all that was published so far is handled or dead."""
+        """Return when no handler of this bus has anything to do: all that has come to them is handled or dead.
+
+        In memory that is all that was published so far; what a hub has may still be on its way.
+        """
         # What one handler finishes may be work for another: done when all are quiet at once.
         while any(handler.busy for handler in self._handlers):
             await asyncio.gather(*(handler.quiet() for handler in self._handlers))

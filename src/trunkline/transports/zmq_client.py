@@ -15,7 +15,7 @@ from zmq.utils.monitor import parse_monitor_message
 from trunkline.transports import packets
 from trunkline.transports.keys import KeyStore
 from trunkline.transports.transport import Peer, Receiver, Wire
-from trunkline.transports.zmq_socket import EVENTS, LINGER_S, NOBLOCK, POLLIN, Watch, close_socket, open_socket
+from trunkline.transports.zmq_socket import EVENTS, LINGER_S, NOBLOCK, POLLIN, Watch, close_socket, let_part, open_socket
 from trunkline.transports.zmq_wire import ZmqWire
 
 TURN_PACKETS: Final = 64
@@ -87,6 +87,10 @@ class Dealer:
             return False
         self._watches[1].check()
         return True
+
+    def part(self) -> None:
+        for socket in (self.socket, self._monitor):
+            let_part(socket)
 
     def release(self, linger_s: float = LINGER_S) -> None:
         for watch in self._watches:

@@ -174,6 +174,9 @@ class Way:
         self._router.miss(self)
         return False
 
+    def part(self) -> None:
+        return
+
     def release(self) -> None:
         self._router.forget(self._sender)
 

@@ -39,12 +39,18 @@ class _Shared:
         self.pid = os.getpid()
         self.lock = threading.Lock()
         self.open = 0
+        self.parting: set[Socket] = set()
+        """Sockets whose last word has been said. Nobody else may hold them."""
         atexit.register(self._end)
 
     def _end(self) -> None:
         # What was sent last may still be with ZeroMQ: wait for it, at most as long as it lingers. With a socket that
         # nobody has closed this would be for ever.
-        if self.pid == os.getpid() and not self.open:
+        if self.pid != os.getpid():
+            return
+        for socket in list(self.parting):
+            close_socket(socket)
+        if not self.open:
             self.context.term()
 
 
@@ -74,10 +80,16 @@ def open_socket(kind: int) -> Socket:
 def close_socket(socket: Socket, linger_s: float = LINGER_S) -> None:
     """Never waits. Closing twice is fine."""
     here = _here()
+    here.parting.discard(socket)
     if not socket.closed:
         socket.close(linger=int(linger_s * 1000))
         with here.lock:
             here.open -= 1
+
+
+def let_part(socket: Socket) -> None:
+    """It is closed soon, or else when the process ends: what it has said then still leaves."""
+    _here().parting.add(socket)
 
 
 class Watch:

@@ -31,6 +31,9 @@ class Link(Protocol):
         False if there is nobody at the other end: then `part` is called, once all that came from there is taken.
         """
 
+    def part(self) -> None:
+        """The last packet was posted; the other side is given time to take it."""
+
     def release(self) -> None:
         """The wire has ended, and needs it no more."""
 
@@ -62,6 +65,8 @@ class ZmqWire:
         """Nobody is there to hear us."""
         self._broken = False
         self._closing = False
+        self._parted = False
+        """We have said goodbye, and wait for the other side to say so as well."""
         self._deadline: asyncio.TimerHandle | None = None
         self.ended = False
 
@@ -109,6 +114,8 @@ class ZmqWire:
             return
         try:
             kind = packet[0] if len(packet) else 0
+            if self._parted and kind != packets.BYE:
+                return
             if kind == packets.FRAMES:
                 self._hold(packet)
             elif kind == packets.TAKEN:
@@ -150,11 +157,16 @@ class ZmqWire:
 
     def _maybe_end(self) -> None:
         if self._parting is not None and not self._held and not self._paused:
+            if not self._closing:
+                # Whoever closes waits for this word: now all that it has said was taken.
+                self._link.post(packets.bye(""))
             self.end(self._parting)
 
     def part(self, why: str) -> None:
         """The other side will send no more."""
-        if self._parting is None:
+        if self._parted:
+            self.end("closed")
+        elif self._parting is None:
             self._parting = why
             self._loop.call_soon(self.hand_over)
 
@@ -186,13 +198,21 @@ class ZmqWire:
 
     def _wait_for_the_rest(self) -> None:
         """As long as the other side takes some of it now and then."""
-        if not self._waiting:
-            self._link.post(packets.bye(""))
-            self.end("closed")
+        if self._parted:
             return
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = self._loop.call_later(LINGER_S, self.abort)
+        if self._waiting:
+            self._deadline = self._loop.call_later(LINGER_S, self.abort)
+            return
+        if self._deaf or not self._link.post(packets.bye("")):
+            self.end("closed")
+            return
+        # If we closed the socket now, and the other side told us anything meanwhile, TCP would throw away what is
+        # still on its way from us.
+        self._parted = True
+        self._link.part()
+        self._deadline = self._loop.call_later(LINGER_S, self.end, "closed")
 
     def end(self, why: str) -> None:
         if self.ended:
