@@ -21,6 +21,9 @@ from benchmarks import (
     journal_latency,
     journal_many,
     journal_read,
+    jupyter_notebook,
+    jupyter_route,
+    jupyter_rtt,
     memory,
     request,
     routing,
@@ -61,6 +64,9 @@ _MODULES = (
     spark_source,
     spark_start,
     spark_tail,
+    jupyter_rtt,
+    jupyter_route,
+    jupyter_notebook,
 )
 CASES: dict[str, Case] = {module.CASE.name: module.CASE for module in _MODULES}
 

@@ -20,7 +20,7 @@ LAYERS = [
     ["hub"],
     ["bus"],
     ["connect"],
-    ["testing", "spark", "cli"],
+    ["testing", "spark", "jupyter", "cli"],
     ["__init__"],
 ]
 

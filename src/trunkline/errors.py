@@ -51,9 +51,15 @@ TrunklineError
 │   ├── HubUnavailable           nobody answers at its address
 │   ├── HubRefused               it answered with an error: a code, and what it means
 │   └── ProtocolError            a frame that is none, or that does not belong here
+├── KernelError
+│   ├── KernelNotStarted         there is no such kernel, or it did not answer
+│   ├── KernelDied               its process is gone, or its heartbeat
+│   ├── KernelRestarted          what it was asked before is forgotten
+│   └── ExecutionFailed          the code raised, or its result is not complete
 ├── StreamEmpty                  try_recv: nothing there right now, but it is not closed
 └── Closed                       it was closed before, or while, you used it
     ├── BusClosed
+    ├── KernelClosed
     └── StreamClosed
 """
 
@@ -76,6 +82,7 @@ __all__ = [
     "Congested",
     "DuplicateName",
     "EncodeError",
+    "ExecutionFailed",
     "HandlerTimeout",
     "HookFailed",
     "HubError",
@@ -94,6 +101,11 @@ __all__ = [
     "JournalError",
     "JournalLocked",
     "JournalUnusable",
+    "KernelClosed",
+    "KernelDied",
+    "KernelError",
+    "KernelNotStarted",
+    "KernelRestarted",
     "MessageExpired",
     "MessageTooLarge",
     "MissingCorrelationId",
@@ -498,6 +510,37 @@ class ProtocolError(HubError):
         self.text = text
 
 
+class KernelError(TrunklineError):
+    def __init__(self, text: str, kernel_id: str, result: Any = None) -> None:
+        super().__init__(text)
+        self.kernel_id = kernel_id
+        self.result = result
+        """What had come of the execution by then, if there was one."""
+
+
+class KernelNotStarted(KernelError):
+    pass
+
+
+class KernelDied(KernelError):
+    def __init__(self, kernel_id: str, how: str, result: Any = None) -> None:
+        super().__init__(f"the kernel {kernel_id} died: {how}", kernel_id, result)
+        self.how = how
+
+
+class KernelRestarted(KernelError):
+    def __init__(self, kernel_id: str, result: Any = None) -> None:
+        super().__init__(f"the kernel {kernel_id} was restarted: what it was doing is lost", kernel_id, result)
+
+
+class ExecutionFailed(KernelError):
+    """Raised by `result.check()`: the error of the code is in `result.error`."""
+
+    def __init__(self, request_id: str, why: str, result: Any) -> None:
+        super().__init__(why, "", result)
+        self.request_id = request_id
+
+
 class StreamEmpty(TrunklineError):
     def __init__(self, name: str) -> None:
         super().__init__(f"nothing to receive on {name} right now")
@@ -512,6 +555,12 @@ class BusClosed(Closed):
     def __init__(self, name: str) -> None:
         super().__init__(f"the bus {name!r} is closed: open a new one with trunkline.connect()")
         self.name = name
+
+
+class KernelClosed(Closed):
+    def __init__(self, kernel_id: str) -> None:
+        super().__init__(f"the client of kernel {kernel_id} is closed: attach to it again, or start another")
+        self.kernel_id = kernel_id
 
 
 class StreamClosed(Closed):

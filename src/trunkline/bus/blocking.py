@@ -19,7 +19,7 @@ from trunkline.delivery.deadletters import DeadLetter
 from trunkline.delivery.fates import Account
 from trunkline.delivery.options import DeliveryOptions
 from trunkline.delivery.stream import Stream
-from trunkline.errors import BusClosed, StreamEmpty, UsageError
+from trunkline.errors import BusClosed, UsageError
 from trunkline.message import Fields, Message
 
 T = TypeVar("T")
@@ -80,14 +80,7 @@ class BlockingStream:
 
     def recv(self, timeout_s: float | None = None) -> Message | None:
         """The next message, or None when the stream is closed; raises StreamEmpty after `timeout_s`."""
-        return self._thread.call(self._recv(timeout_s))
-
-    async def _recv(self, timeout_s: float | None) -> Message | None:
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await self._stream.recv()
-        except TimeoutError as error:
-            raise StreamEmpty(self._stream.name) from error
+        return self._thread.call(self._stream.recv(timeout_s))
 
     def try_recv(self) -> Message:
         """The next message, now; raises StreamEmpty or StreamClosed."""
@@ -130,6 +123,16 @@ class BlockingBus:
     @property
     def name(self) -> str:
         return self._bus.name
+
+    @property
+    def thread(self) -> LoopThread:
+        """Where it lives, for what is to live beside it."""
+        return self._thread
+
+    @property
+    def bus(self) -> Bus:
+        """The bus itself: to be used in its thread."""
+        return self._bus
 
     def publish(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> str:
         return self.publish_soon(topic, payload, **fields).result()

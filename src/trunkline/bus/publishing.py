@@ -15,7 +15,7 @@ from trunkline.bus.outgoing import Outgoing
 from trunkline.bus.pipeline import Pipeline
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.route import Route, offer
-from trunkline.errors import HubError, InvalidPayload, PartlyRefused, Refused
+from trunkline.errors import HubError, InvalidPayload, MessageTooLarge, PartlyRefused, Refused
 from trunkline.hooks.hook import Hook, openers
 from trunkline.message import Fields, Message, MessageType
 from trunkline.settings import Settings
@@ -244,6 +244,26 @@ class Publishing:
             return await self._out.launch(message)
         self._out.history.remember(message)
         return message.id
+
+    async def post_many(self, messages: Sequence[Message]) -> None:
+        """Publish messages built by hand, all of one topic, priority and ttl, in order, as one batch.
+
+        Raises PartlyRefused, with what was refused, if only some were.
+        """
+        stamped: list[Message] = []
+        refused: list[tuple[Message, Exception]] = []
+        for message in messages:
+            try:
+                stamped.append(self._out.stamp(message))
+            except MessageTooLarge as error:
+                refused.append((message, error))
+        if stamped:
+            try:
+                await self._out.send(stamped)
+            except PartlyRefused as error:
+                refused += error.refused
+        if refused:
+            raise PartlyRefused(refused, len(messages))
 
     def message(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> Message:
         """A message with id, time and sender, not yet published: hand it to `post`. Raises MessageTooLarge."""

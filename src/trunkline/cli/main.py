@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from trunkline.cli import dead_letters, directory, journal, keys, pipeline
+from trunkline.cli import dead_letters, directory, journal, kernel, keys, pipeline
 from trunkline.cli.talk import pub, request, sub
 from trunkline.cli.up import up
 from trunkline.cli.watch import status, trace
@@ -44,6 +44,7 @@ app.add_typer(directory.schemas, name="schemas", context_settings=HELP)
 app.add_typer(dead_letters.app, name="dead-letters", context_settings=HELP)
 app.add_typer(journal.app, name="journal", context_settings=HELP)
 app.add_typer(pipeline.app, name="pipeline", context_settings=HELP)
+app.add_typer(kernel.app, name="kernel", context_settings=HELP)
 app.add_typer(keys.app, name="keys", context_settings=HELP)
 
 

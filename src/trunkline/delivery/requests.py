@@ -29,6 +29,7 @@ class Why(enum.StrEnum):
     EARLY = "no request with this id (yet)"
     LATE = "its request was answered, timed out or was given up"
     NO_REQUEST_ID = "it names no request"
+    UNKNOWN_TYPE = "its request does not know what to do with it"
 
 
 class Orphan(msgspec.Struct, frozen=True):
@@ -49,6 +50,8 @@ class Pending(msgspec.Struct):
     timeout_s: float
     answer: Answer
     fail: Callable[[Exception], None]
+    accepts: Callable[[Message], bool] | None = None
+    """Which answers it knows what to do with; None: any."""
 
     @property
     def deadline_s(self) -> float:
@@ -107,8 +110,8 @@ class OrphanBox:
             and (topic is None or orphan.message.topic == topic)
         ]
 
-    def claim(self, request_id: str, give: Callable[[Message], bool]) -> None:
-        """Give what answers this request, in the order it came, until `give` takes no more. The rest is late now."""
+    def claim(self, request_id: str, give: Callable[[Message], bool], why: Callable[[Message], Why]) -> None:
+        """Give what answers this request, in the order it came. `why` says what keeps the rest here."""
         kept: deque[Orphan] = deque()
         for orphan in self._orphans:
             if orphan.message.request_id == request_id:
@@ -117,7 +120,7 @@ class OrphanBox:
                     if self.ledger is not None:
                         self.ledger.claimed(orphan)
                     continue
-                orphan = Orphan(orphan.message, Why.LATE, orphan.at_s)
+                orphan = Orphan(orphan.message, why(orphan.message), orphan.at_s)
             kept.append(orphan)
         self._orphans = kept
 
@@ -142,6 +145,9 @@ class Requests:
     def __iter__(self) -> Iterator[Pending]:
         return iter(list(self._open.values()))
 
+    def find(self, request_id: str) -> Pending | None:
+        return self._open.get(request_id)
+
     def open(self, pending: Pending) -> None:
         """Register a request, before it is sent. Orphans that answer it are claimed, in order, at once.
 
@@ -158,25 +164,30 @@ class Requests:
         self._ended.pop(request_id, None)
         if len(self.orphans):
             self.orphans.expire(pending.sent_at_s)
-            self.orphans.claim(request_id, self.answer)
+            self.orphans.claim(request_id, self.answer, self._why)
 
     def answer(self, message: Message) -> bool:
         """Give an answer to its request; False if there is none: then it is an orphan."""
         request_id = message.request_id
         pending = None if request_id is None else self._open.get(request_id)
-        if pending is None:
+        if pending is None or (pending.accepts is not None and not pending.accepts(message)):
             return False
         if pending.answer(message):
             self.close(pending.request_id)
         return True
 
-    def keep_orphan(self, message: Message, now_s: float) -> None:
-        """Keep an answer that has no request (yet)."""
+    def keep_orphan(self, message: Message, now_s: float) -> Orphan:
+        """Keep an answer that has no request (yet), or none that can take it."""
+        orphan = Orphan(message, self._why(message), now_s)
+        self.orphans.add(orphan)
+        return orphan
+
+    def _why(self, message: Message) -> Why:
         if message.request_id is None:
-            why = Why.NO_REQUEST_ID
-        else:
-            why = Why.LATE if message.request_id in self._ended else Why.EARLY
-        self.orphans.add(Orphan(message, why, now_s))
+            return Why.NO_REQUEST_ID
+        if message.request_id in self._open:
+            return Why.UNKNOWN_TYPE
+        return Why.LATE if message.request_id in self._ended else Why.EARLY
 
     def take_up(self, orphan: Orphan) -> None:
         """An orphan from before a restart: for its request, if that is open, and to be claimed otherwise."""

@@ -71,8 +71,17 @@ class Stream:
     async def opened(self) -> None:
         """Return when the broker has confirmed the subscription; in memory that is at once."""
 
-    async def recv(self) -> Message | None:
-        """The next message, or None when the stream is closed and empty. Cancelling takes nothing."""
+    async def recv(self, timeout_s: float | None = None) -> Message | None:
+        """The next message, or None when the stream is closed and empty. Cancelling takes nothing.
+
+        Raises StreamEmpty if none comes within `timeout_s`.
+        """
+        if timeout_s is not None:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await self.recv()
+            except TimeoutError as error:
+                raise StreamEmpty(self.name) from error
         while True:
             if (message := self.take()) is not None:
                 return message

@@ -15,7 +15,16 @@ from zmq.utils.monitor import parse_monitor_message
 from trunkline.transports import packets
 from trunkline.transports.keys import KeyStore
 from trunkline.transports.transport import Peer, Receiver, Wire
-from trunkline.transports.zmq_socket import EVENTS, LINGER_S, NOBLOCK, POLLIN, Watch, close_socket, let_part, open_socket
+from trunkline.transports.zmq_socket import (
+    EVENTS,
+    LINGER_S,
+    NOBLOCK,
+    POLLIN,
+    Watch,
+    close_socket,
+    let_part,
+    open_socket,
+)
 from trunkline.transports.zmq_wire import ZmqWire
 
 TURN_PACKETS: Final = 64

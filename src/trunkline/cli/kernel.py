@@ -1,0 +1,240 @@
+"""`trunkline kernel`: run notebooks, watch a kernel that runs, share one on a bus."""
+
+from __future__ import annotations
+
+import re
+from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from trunkline.cli import show
+from trunkline.cli.options import AsJson, Hub, hub_at
+from trunkline.connect import connect
+from trunkline.errors import KernelDied, KernelError, MissingExtra, UsageError
+from trunkline.hub.serve import run as run_async
+
+if TYPE_CHECKING:
+    from trunkline.bus.bus import Bus
+    from trunkline.jupyter.kernel import Kernel
+    from trunkline.jupyter.notebook import NotebookRun
+    from trunkline.jupyter.wire import KernelMessage
+
+app = typer.Typer(help="Jupyter kernels: run notebooks, watch, share.", no_args_is_help=True)
+
+ConnectionFile = Annotated[
+    str | None,
+    typer.Argument(help="A connection file, or a part of its name; the newest kernel if not given.", metavar="KERNEL"),
+]
+
+
+@app.command()
+def run(
+    notebook: Annotated[Path, typer.Argument(help="The notebook.", metavar="NOTEBOOK")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where the executed notebook goes; otherwise in its place.")
+    ] = None,
+    kernel: Annotated[
+        str | None, typer.Option(help="The kernel; otherwise the one the notebook names, or python3.")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds a cell may take; by default as long as it likes.", min=0.001)
+    ] = None,
+    allow_errors: Annotated[
+        bool, typer.Option("--allow-errors", help="Go on after a cell that fails; its error is in the notebook.")
+    ] = False,
+    hub: Annotated[str | None, typer.Option(help="Publish the kernel's traffic on the hub at this address.")] = None,
+    json: AsJson = False,
+) -> None:
+    """Execute a notebook and write its outputs into it. A cell that fails ends it; what came until then is written."""
+    from trunkline.jupyter import read_notebook, run_notebook, start_kernel, write_notebook
+
+    book = read_notebook(notebook)
+    wanted = kernel or book.metadata.get("kernelspec", {}).get("name") or "python3"
+    target = output or notebook
+
+    async def work() -> NotebookRun:
+        async with _maybe_bus(hub) as bus, start_kernel(wanted, bus=bus, cwd=notebook.resolve().parent) as started:
+            with show.progress(notebook.name) as advance:
+                return await run_notebook(
+                    started,
+                    book,
+                    allow_errors=allow_errors,
+                    timeout_s=timeout,
+                    progress=lambda at: advance(at.done, at.total),
+                )
+
+    try:
+        done = run_async(work())
+    except (KernelError, KeyboardInterrupt):
+        write_notebook(book, target)
+        show.tell(f"what came until then is in {target}")
+        raise
+    write_notebook(book, target)
+    if json:
+        show.json(_summary(done, target))
+    elif done.ok:
+        show.say(f"{show.count(len(done.results), 'cell')} executed: {target}")
+    if not done.ok:
+        if not json:
+            _complain(done, target)
+        raise typer.Exit(1)
+
+
+def _summary(done: NotebookRun, target: Path) -> dict[str, Any]:
+    return {
+        "notebook": str(target),
+        "ok": done.ok,
+        "executed": len(done.results),
+        "skipped": done.skipped,
+        "failed": done.failed,
+        "cells": [
+            {
+                "cell": place,
+                "status": result.status,
+                "complete": result.complete,
+                "missing": result.missing,
+                "execution_count": result.execution_count,
+                "outputs": len(result.outputs),
+                "seconds": result.timings.complete_s,
+                "error": None if result.error is None else str(result.error),
+            }
+            for place, result in done.results.items()
+        ],
+    }
+
+
+def _complain(done: NotebookRun, target: Path) -> None:
+    assert done.failed is not None
+    result = done.results[done.failed]
+    if result.error is not None:
+        for line in result.error.traceback:
+            show.tell(show.plain(_without_colours(line)))
+    why = str(result.error) if result.error is not None else f"{' and '.join(result.missing)} did not come in time"
+    left = f"; {show.count(done.skipped, 'cell')} after it not executed" if done.skipped else ""
+    show.tell(f"error: cell {done.failed + 1}: {show.plain(why)}{left}. What came until then is in {target}")
+
+
+@app.command()
+def watch(
+    kernel: ConnectionFile = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", help="End after so many messages.", min=1)] = None,
+    json: AsJson = False,
+) -> None:
+    """Show what a running kernel says, to whomever, as it comes, until Ctrl-C."""
+    from trunkline.jupyter import attach
+
+    async def work() -> None:
+        left = count
+        async with attach(kernel) as attached, attached.subscribe(capacity=100_000) as messages:
+            if not json:
+                show.tell(f"watching kernel {attached.id}; Ctrl-C ends it")
+            async for message in messages:
+                _show(attached, message, json)
+                left = None if left is None else left - 1
+                if left == 0:
+                    return
+            raise KernelDied(attached.id, await attached.death())
+
+    run_async(work())
+
+
+def _show(kernel: Kernel, message: Any, json: bool) -> None:
+    said: KernelMessage = message
+    if json:
+        show.json(
+            {
+                "kernel": kernel.id,
+                "socket": said.socket,
+                "header": msgspec.to_builtins(said.header),
+                "parent_header": msgspec.to_builtins(said.parent),
+                "content": said.content,
+                "buffers": len(said.buffers),
+            }
+        )
+        return
+    who = said.parent.username or "-"
+    parent = said.parent.msg_id[-8:] or "-"
+    show.say((show.time_of(said.timestamp_ns), "dim"), f"  {who}  {parent}  {said.msg_type}  {_gist(said)}")
+
+
+def _gist(message: KernelMessage) -> str:
+    """What matters of it, on one line."""
+    content = message.content
+    match message.msg_type:
+        case "status":
+            text = content.get("execution_state")
+        case "stream":
+            text = f"{content.get('name')}: {content.get('text')}"
+        case "execute_input":
+            text = content.get("code")
+        case "error":
+            text = f"{content.get('ename')}: {content.get('evalue')}"
+        case "execute_result" | "display_data" | "update_display_data":
+            data = content.get("data") or {}
+            text = data.get("text/plain") or ", ".join(data)
+        case kind if kind.startswith("comm_"):
+            text = f"{content.get('comm_id')} {content.get('target_name', '')}"
+        case _:
+            text = show.to_json(content).decode()
+    return show.plain(str(text))[: show.MAX_PAYLOAD_CHARS]
+
+
+@app.command()
+def share(
+    kernel: ConnectionFile = None,
+    hub: Hub = "",
+    start: Annotated[
+        str | None, typer.Option(help="Start a kernel of this name and share that, instead of one that runs.")
+    ] = None,
+) -> None:
+    """Share a kernel on a hub until Ctrl-C: its traffic is on kernel.<id>.>, and others there may use it."""
+    from trunkline.jupyter import attach, start_kernel
+
+    if start is not None and kernel is not None:
+        raise UsageError("either a kernel that runs, or --start: not both")
+
+    async def work() -> None:
+        async with connect(hub_at(hub), name="trunkline kernel share") as bus:
+            opening = start_kernel(start, bus=bus, share=True) if start else attach(kernel, bus=bus, share=True)
+            async with opening as shared:
+                show.say(shared.id)
+                show.tell(f"shared on kernel.{shared.id}.>; Ctrl-C ends it")
+                raise KernelDied(shared.id, await shared.death())
+
+    run_async(work())
+
+
+@app.command("list")
+def list_kernels(json: AsJson = False) -> None:
+    """The kernels that have a connection file here."""
+    try:
+        from jupyter_core.paths import jupyter_runtime_dir
+    except ImportError as error:
+        raise MissingExtra("jupyter", "kernels") from error
+    from trunkline.jupyter.sockets import Connection
+
+    rows: list[list[object]] = []
+    for path in sorted(Path(jupyter_runtime_dir()).glob("kernel-*.json"), key=lambda file: file.stat().st_mtime):
+        try:
+            connection = Connection.load(path)
+        except KernelError:
+            continue
+        rows.append([path.stem.removeprefix("kernel-"), connection.kernel_name or "-", str(path)])
+    if json:
+        for row in rows:
+            show.json(dict(zip(("kernel", "name", "connection_file"), row, strict=True)))
+    elif rows:
+        show.table("", ["kernel", "name", "connection file"], rows)
+    else:
+        show.tell(f"no connection files in {jupyter_runtime_dir()}")
+
+
+def _without_colours(line: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", line)
+
+
+def _maybe_bus(hub: str | None) -> AbstractAsyncContextManager[Bus | None]:
+    return nullcontext() if hub is None else connect(hub_at(hub), name="trunkline kernel run")

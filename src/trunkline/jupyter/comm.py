@@ -1,0 +1,140 @@
+"""Comms: conversations of a kernel and its clients that outlive the cell they began in, and are found by their id."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from trunkline.clock import World
+from trunkline.delivery.inbox import Inbox, Overflow
+from trunkline.delivery.stream import Stream
+from trunkline.jupyter import boxes
+from trunkline.jupyter.wire import KernelMessage
+
+log = logging.getLogger("trunkline.jupyter")
+
+MAX_COMMS: Final = 10_000
+CAPACITY: Final = 1000
+"""So many messages of one comm wait for a reader; then the oldest are dropped, and counted."""
+
+
+class Send(Protocol):
+    def __call__(
+        self, msg_type: str, content: Mapping[str, Any], buffers: Sequence[bytes] = (), /
+    ) -> Awaitable[None]: ...
+
+
+class Comm:
+    """One comm. `messages` is what the kernel says on it, whichever cell made it do so."""
+
+    def __init__(
+        self,
+        comm_id: str,
+        target_name: str,
+        data: Mapping[str, Any],
+        messages: Stream,
+        send: Send,
+        forget: Callable[[str], None],
+    ) -> None:
+        self.id = comm_id
+        self.target_name = target_name
+        self.data = data
+        """What it was opened with."""
+        self.messages = messages
+        self._send = send
+        self._forget = forget
+
+    @property
+    def closed(self) -> bool:
+        return self.messages.closed
+
+    async def send(self, data: Mapping[str, Any], buffers: Sequence[bytes] = ()) -> None:
+        await self._send("comm_msg", {"comm_id": self.id, "data": data}, buffers)
+
+    async def close(self, data: Mapping[str, Any] | None = None) -> None:
+        """Tell the kernel that it is over. Closing twice is fine."""
+        if not self.closed:
+            await self._send("comm_close", {"comm_id": self.id, "data": data or {}})
+            self._forget(self.id)
+
+
+class Comms:
+    """The comms of one kernel, by id."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._comms: dict[str, Comm] = {}
+        self._inboxes: dict[str, Inbox] = {}
+        self._targets: dict[str, Callable[[Comm, KernelMessage], object]] = {}
+        self.send: Send | None = None
+        self.observers: list[Callable[[KernelMessage], object]] = []
+        """Told of all that is said on comms."""
+        self.unknown = 0
+        """Messages that name a comm nobody has opened."""
+
+    def __len__(self) -> int:
+        return len(self._comms)
+
+    def get(self, comm_id: str) -> Comm | None:
+        return self._comms.get(comm_id)
+
+    def all(self) -> list[Comm]:
+        return list(self._comms.values())
+
+    def on_open(self, target_name: str, callback: Callable[[Comm, KernelMessage], object]) -> None:
+        """Call this when the kernel opens a comm to this target."""
+        self._targets[target_name] = callback
+
+    def add(self, comm_id: str, target_name: str, data: Mapping[str, Any]) -> Comm:
+        assert self.send is not None, "comms belong to a kernel"
+        self.forget(comm_id)
+        if len(self._comms) >= MAX_COMMS:
+            oldest = next(iter(self._comms))
+            log.warning("%d comms are open: the oldest, %s, is given up", MAX_COMMS, oldest)
+            self.forget(oldest)
+        inbox = self._inboxes[comm_id] = Inbox(
+            f"comm {comm_id}", "comm", self._world.time_ns, capacity=CAPACITY, overflow=Overflow.DROP_OLDEST
+        )
+        stream = boxes.stream_of(inbox, self._world)
+        comm = self._comms[comm_id] = Comm(comm_id, target_name, data, stream, self.send, self.forget)
+        return comm
+
+    def take(self, message: KernelMessage) -> None:
+        """What the kernel says on a comm."""
+        for observe in self.observers:
+            observe(message)
+        content = message.content
+        comm_id = str(content.get("comm_id", ""))
+        if message.header.msg_type == "comm_open":
+            target = str(content.get("target_name", ""))
+            data = content.get("data")
+            comm = self.add(comm_id, target, data if isinstance(data, dict) else {})
+            if (callback := self._targets.get(target)) is not None:
+                self._call(callback, comm, message)
+            return
+        inbox = self._inboxes.get(comm_id)
+        if inbox is None:
+            self.unknown += 1
+            return
+        boxes.put(inbox, message)
+        if message.header.msg_type == "comm_close":
+            self.forget(comm_id)
+
+    def _call(self, callback: Callable[[Comm, KernelMessage], object], comm: Comm, message: KernelMessage) -> None:
+        try:
+            callback(comm, message)
+        except Exception:
+            log.exception("what was to be called for comms to %s raised", comm.target_name)
+
+    def forget(self, comm_id: str) -> None:
+        """It is over; what was not read yet can still be."""
+        self._comms.pop(comm_id, None)
+        inbox = self._inboxes.pop(comm_id, None)
+        if inbox is not None:
+            boxes.end(inbox)
+
+    def end(self) -> None:
+        """All of them are over."""
+        for comm_id in list(self._comms):
+            self.forget(comm_id)

@@ -1,0 +1,361 @@
+"""A request to a kernel and everything that comes of it: five channels to read, and one result to wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from trunkline.clock import World
+from trunkline.delivery.fates import Fate
+from trunkline.delivery.inbox import Inbox
+from trunkline.delivery.stream import Stream
+from trunkline.errors import KernelError
+from trunkline.jupyter import boxes
+from trunkline.jupyter.kinds import CHANNEL_OF, COMM, DISPLAY, EXECUTION, IOPUB, STATUS, STREAM
+from trunkline.jupyter.outputs import Outputs, display_id_of
+from trunkline.jupyter.result import IDLE, REPLY, Failure, Result, Timings
+from trunkline.jupyter.settings import KernelSettings
+from trunkline.jupyter.wire import KernelMessage
+from trunkline.message import NORMAL
+
+LATE = "late"
+
+
+class Execution:
+    """One request. It takes what the kernel says of it; whoever asked reads the channels, or waits for the result.
+
+    `who` names the client that asked, if that was another one. An execution of another client is complete when it is
+    idle: its reply goes to that client alone.
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        world: World,
+        settings: KernelSettings,
+        *,
+        code: str = "",
+        who: str = "",
+        sent_at_s: float = 0.0,
+        timeout_s: float = math.inf,
+        priority: int = NORMAL,
+        needs_reply: bool = True,
+        close: Callable[[str], None] | None = None,
+    ) -> None:
+        self.id = request_id
+        self.code = code
+        self.who = who
+        self.priority = priority
+        self.reply: KernelMessage | None = None
+        self.outputs = Outputs(settings.max_output_bytes)
+        self.complete = False
+        self.failure: KernelError | None = None
+        self.on_input: Callable[[KernelMessage], None] | None = None
+        self.completed: Callable[[Execution], None] | None = None
+        """Told when it is complete."""
+        self._world = world
+        self._settings = settings
+        self._sent_at_s = sent_at_s
+        self._deadline_s = sent_at_s + timeout_s
+        self._needs_reply = needs_reply
+        self._close = close
+        self._boxes: dict[str, Inbox] = {}
+        self._streams: dict[str, Stream] = {}
+        self._times: dict[str, float] = {}
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._replied: asyncio.Future[None] = self._loop.create_future()
+        self._execution_count: int | None = None
+        self._error: Failure | None = None
+        self._late = 0
+        self._closed = False
+        self.dates: dict[str, str] = {}
+        """When the kernel said what, by its own clock: as notebooks keep it."""
+
+    # What comes in
+
+    def accepts(self, message: KernelMessage) -> bool:
+        return message.socket != IOPUB or message.header.msg_type in CHANNEL_OF
+
+    def take(self, message: KernelMessage) -> bool:
+        """A message of this request; True when it is complete."""
+        if message.socket != IOPUB:
+            return self._take_word(message)
+        kind = message.header.msg_type
+        channel = CHANNEL_OF[kind]
+        box = self._boxes.get(channel)
+        if box is None:
+            box = self._box(channel)
+        boxes.put(box, message)
+        content = message.content
+        if channel is STREAM:
+            self.outputs.write(str(content.get("name", "")), str(content.get("text", "")))
+        elif channel is STATUS:
+            return self._take_status(content.get("execution_state"), message.header.date)
+        elif channel is EXECUTION:
+            self._take_execution(kind, message)
+        elif channel is DISPLAY:
+            self.show(message)
+        return False
+
+    def show(self, message: KernelMessage) -> None:
+        """Something is displayed, changed, or cleared."""
+        content = message.content
+        match message.header.msg_type:
+            case "display_data":
+                self.outputs.add(message)
+            case "clear_output":
+                self.outputs.clear(bool(content.get("wait")))
+            case _:
+                if (display_id := display_id_of(content)) is not None:
+                    self.outputs.update(display_id, content)
+
+    def take_late(self, message: KernelMessage) -> None:
+        """A message that came after it was complete: of a thread that went on, or a changed display."""
+        self._late += 1
+        boxes.put(self._boxes.get(LATE) or self._box(LATE), message)
+        match CHANNEL_OF.get(message.header.msg_type):
+            case "stream":
+                self.outputs.write(str(message.content.get("name", "")), str(message.content.get("text", "")))
+            case "display":
+                self.show(message)
+            case "execution" if message.header.msg_type != "execute_input":
+                self.outputs.add(message)
+
+    def _take_word(self, message: KernelMessage) -> bool:
+        if message.header.msg_type == "input_request":
+            if self.on_input is not None:
+                self.on_input(message)
+            return False
+        self.reply = message
+        self.dates["shell.execute_reply"] = message.header.date
+        self._times.setdefault("replied", self._loop.time())
+        count = message.content.get("execution_count")
+        if isinstance(count, int):
+            self._execution_count = count
+        if message.content.get("status") == "error" and self._error is None:
+            self._error = _failure(message)
+        if not self._replied.done():
+            self._replied.set_result(None)
+        return self._check()
+
+    def _take_status(self, state: object, date: str) -> bool:
+        self.dates.setdefault(f"iopub.status.{state}", date)
+        if state == "busy":
+            self._times.setdefault("started", self._loop.time())
+        elif state == "idle":
+            self._times.setdefault("idle", self._loop.time())
+            return self._check()
+        return False
+
+    def _take_execution(self, kind: str, message: KernelMessage) -> None:
+        count = message.content.get("execution_count")
+        if isinstance(count, int):
+            self._execution_count = count
+        if kind == "execute_input":
+            self.dates.setdefault("iopub.execute_input", message.header.date)
+            self.code = self.code or str(message.content.get("code", ""))
+            return
+        if kind == "error":
+            self._error = _failure(message)
+        self.outputs.add(message)
+
+    def _check(self) -> bool:
+        if "idle" in self._times and (self.reply is not None or not self._needs_reply):
+            self.complete = True
+            self._times.setdefault("complete", self._loop.time())
+            self._end()
+            if self.completed is not None:
+                self.completed(self)
+        return self.complete
+
+    def fail(self, error: Exception) -> None:
+        """Nothing more will come: the kernel is gone, or nobody waits for it any more."""
+        if isinstance(error, KernelError) and not self.complete:
+            self.failure = error
+        self._end()
+
+    def _end(self) -> None:
+        for name, box in self._boxes.items():
+            if name != LATE:
+                boxes.end(box)
+        for future in (self._ended, self._replied):
+            if not future.done():
+                future.set_result(None)
+
+    # Channels
+
+    def _box(self, channel: str) -> Inbox:
+        box = self._boxes[channel] = Inbox(
+            f"{channel} of {self.id}",
+            channel,
+            self._world.time_ns,
+            capacity=self._settings.channel_capacity,
+            overflow=self._settings.channel_overflow,
+        )
+        if self._closed or (self._ended.done() and channel != LATE):
+            boxes.end(box)
+        return box
+
+    def channel(self, name: str) -> Stream:
+        """The messages of one channel: each is there once. It ends when the execution is complete."""
+        stream = self._streams.get(name)
+        if stream is None:
+            box = self._boxes.get(name) or self._box(name)
+            stream = self._streams[name] = boxes.stream_of(box, self._world)
+        return stream
+
+    @property
+    def status(self) -> Stream:
+        """Busy, idle, starting."""
+        return self.channel(STATUS)
+
+    @property
+    def execution(self) -> Stream:
+        """The code as the kernel took it, its result, its error."""
+        return self.channel(EXECUTION)
+
+    @property
+    def stream(self) -> Stream:
+        """What it writes, on stdout and stderr."""
+        return self.channel(STREAM)
+
+    @property
+    def display(self) -> Stream:
+        """What it shows, changes and clears."""
+        return self.channel(DISPLAY)
+
+    @property
+    def comm(self) -> Stream:
+        """What widgets and other comms say meanwhile."""
+        return self.channel(COMM)
+
+    @property
+    def late(self) -> Stream:
+        """What comes after it was complete, until the execution is closed."""
+        return self.channel(LATE)
+
+    # What came of it
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What has not come yet."""
+        missing = [] if "idle" in self._times else [IDLE]
+        if self._needs_reply and self.reply is None:
+            missing.append(REPLY)
+        return tuple(missing)
+
+    async def result(self, timeout_s: float | None = None) -> Result:
+        """What came of it, when it is complete; or what has come by then, after `timeout_s` or its own time limit.
+
+        Raises KernelDied or KernelRestarted if the kernel is gone; the error has the partial result. An error of the
+        code is no error here: see `result.error`, or call `result.check()`.
+        """
+        await self._wait(self._ended, timeout_s)
+        if self.failure is not None:
+            self.failure.result = self.partial()
+            raise self.failure
+        return self.partial()
+
+    async def replied(self, timeout_s: float | None = None) -> KernelMessage | None:
+        """The reply, as soon as it is there; None if it does not come in time."""
+        await self._wait(self._replied, timeout_s)
+        if self.failure is not None:
+            raise self.failure
+        return self.reply
+
+    async def _wait(self, future: asyncio.Future[None], timeout_s: float | None) -> None:
+        if future.done():
+            return
+        left_s = self._deadline_s - self._loop.time()
+        if timeout_s is not None:
+            left_s = min(left_s, timeout_s)
+        if left_s == math.inf:
+            await asyncio.shield(future)
+            return
+        try:
+            async with asyncio.timeout(max(left_s, 0.0)):
+                await asyncio.shield(future)
+        except TimeoutError:
+            return
+
+    def extend(self, more_s: float) -> None:
+        """Give it more time, from now on."""
+        self._deadline_s = max(self._deadline_s, self._loop.time() + more_s)
+
+    def partial(self) -> Result:
+        """What has come of it so far."""
+        reply = {} if self.reply is None else self.reply.content
+        expressions = reply.get("user_expressions")
+        payload = reply.get("payload")
+        return Result(
+            id=self.id,
+            code=self.code,
+            status=self._status(),
+            complete=self.complete,
+            missing=self.missing,
+            execution_count=self._execution_count,
+            outputs=tuple(self.outputs.snapshot()),
+            error=self._error,
+            timings=Timings(*(self._after(name) for name in ("started", "replied", "idle", "complete"))),
+            user_expressions=dict(expressions) if isinstance(expressions, dict) else {},
+            payload=tuple(payload) if isinstance(payload, list) else (),
+            dropped=self.dropped,
+            truncated=self.outputs.truncated,
+            late=self._late,
+        )
+
+    def _status(self) -> str:
+        if self.reply is not None:
+            said = str(self.reply.content.get("status", "ok"))
+            return "aborted" if said == "abort" else said
+        if not self._needs_reply and self.complete:
+            return "ok" if self._error is None else "error"
+        return "open"
+
+    def _after(self, name: str) -> float | None:
+        at_s = self._times.get(name)
+        return None if at_s is None else at_s - self._sent_at_s
+
+    @property
+    def complete_at_s(self) -> float | None:
+        return self._times.get("complete")
+
+    @property
+    def dropped(self) -> int:
+        """How many messages its channels lost because nobody read them."""
+        return sum(box.settled[Fate.DROPPED] for box in self._boxes.values())
+
+    # The end
+
+    def close(self) -> None:
+        """Take no more: what still comes is an orphan. Closing twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        self._end()
+        if (late := self._boxes.get(LATE)) is not None:
+            boxes.end(late)
+        if self._close is not None:
+            self._close(self.id)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _failure(message: KernelMessage) -> Failure:
+    content: Any = message.content
+    trace = content.get("traceback")
+    return Failure(
+        str(content.get("ename", "")),
+        str(content.get("evalue", "")),
+        tuple(str(line) for line in trace) if isinstance(trace, list) else (),
+    )

@@ -1,0 +1,62 @@
+"""The gateway: whoever is at a kernel takes requests from the bus as well, for those who are not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from trunkline.bus.bus import Bus
+from trunkline.delivery.stream import Stream
+from trunkline.errors import TrunklineError
+from trunkline.jupyter.kernel import Kernel
+from trunkline.jupyter.kinds import CONTROL, SHELL, STDIN, TOPIC_PREFIX, token
+from trunkline.jupyter.publisher import GATEWAY
+from trunkline.jupyter.wire import Unreadable, Wire
+from trunkline.message import Message
+
+log = logging.getLogger("trunkline.jupyter")
+
+
+class Gateway:
+    """What others publish on a kernel's sockets is sent to it; what it says is published by its client anyway."""
+
+    def __init__(self, kernel: Kernel, bus: Bus) -> None:
+        self._kernel = kernel
+        self._bus = bus
+        self._wire = Wire(kernel.id, bus.broker.world.time_ns)
+        self._streams: list[Stream] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self.passed_on = 0
+        self.refused = 0
+
+    async def open(self) -> None:
+        for socket in (SHELL, CONTROL, STDIN):
+            pattern = f"{TOPIC_PREFIX}{token(self._kernel.id)}.{socket}.*"
+            stream = await self._bus.subscribe(pattern).open()
+            self._streams.append(stream)
+            self._tasks.append(asyncio.get_running_loop().create_task(self._pass_on(socket, stream)))
+
+    async def _pass_on(self, socket: str, stream: Stream) -> None:
+        async for message in stream:
+            if message.headers and GATEWAY in message.headers:
+                continue
+            await self._send(socket, message)
+
+    async def _send(self, socket: str, message: Message) -> None:
+        try:
+            request = self._wire.read(socket, message.payload)
+            await self._kernel.link.send(request)
+            self.passed_on += 1
+        except (Unreadable, TrunklineError) as error:
+            self.refused += 1
+            log.warning(
+                "what %s published on %s cannot be passed on to the kernel: %s", message.sender, message.topic, error
+            )
+
+    async def aclose(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for stream in self._streams:
+            await stream.aclose()
+        self._streams.clear()

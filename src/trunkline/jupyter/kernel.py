@@ -1,0 +1,537 @@
+"""A kernel, as people use it: execute and ask, read what comes, interrupt, restart, shut down."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import logging
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Final, Self, Unpack
+
+import msgspec
+
+from trunkline.bus.bus import Bus
+from trunkline.bus.subscription import Subscription
+from trunkline.clock import World
+from trunkline.delivery.options import Delivery, DeliveryOptions
+from trunkline.delivery.requests import OrphanBox
+from trunkline.errors import (
+    EncodeError,
+    KernelClosed,
+    KernelDied,
+    KernelError,
+    KernelNotStarted,
+    KernelRestarted,
+    RequestTimeout,
+    Unsupported,
+)
+from trunkline.jupyter.comm import Comm
+from trunkline.jupyter.execution import Execution
+from trunkline.jupyter.kinds import CONTROL, IOPUB, SHELL, STDIN
+from trunkline.jupyter.link import Link
+from trunkline.jupyter.opening import Opening
+from trunkline.jupyter.publisher import Publisher
+from trunkline.jupyter.result import Result
+from trunkline.jupyter.routing import Routed, Routing
+from trunkline.jupyter.settings import KernelSettings
+from trunkline.jupyter.wire import PROTOCOL_VERSION, Fault, Header, KernelMessage
+from trunkline.message import NORMAL
+from trunkline.settings import build
+from trunkline.topic import EVERYTHING
+
+log = logging.getLogger("trunkline.jupyter")
+
+ASK_TIMEOUT_S: Final = 30.0
+
+OnInput = Callable[[str, bool], str | Awaitable[str]]
+"""Gives what a person would type: called with the prompt, and whether it is a password."""
+
+
+class Life(msgspec.Struct, frozen=True):
+    """What can be done to a kernel whose process is ours."""
+
+    interrupt: Callable[[], Awaitable[None]]
+    restart: Callable[[], Awaitable[None]]
+    shutdown: Callable[[bool], Awaitable[None]]
+
+
+class KernelStats(msgspec.Struct, frozen=True):
+    """How a kernel's client is doing."""
+
+    state: str
+    active_requests: int
+    orphan_messages: int
+    global_subscribers: int
+    stale_requests: int
+    orphans: dict[str, int]
+    """All there ever were, by reason."""
+    orphans_claimed: int
+    routed: Routed
+    faults: dict[str, int]
+    comms: int
+    others: int
+    published: int
+    unpublished: int
+
+
+class Kernel:
+    """One client of one kernel, in one event loop. Any number of tasks may use it at once."""
+
+    def __init__(
+        self,
+        kernel_id: str,
+        link: Link,
+        *,
+        session: str,
+        world: World | None = None,
+        settings: KernelSettings | None = None,
+        bus: Bus | None = None,
+        life: Life | None = None,
+    ) -> None:
+        self.id = kernel_id
+        self.session = session
+        self.settings = settings or KernelSettings()
+        self.info: Mapping[str, Any] = {}
+        """What the kernel says of itself: language, version, protocol."""
+        self.state = "starting"
+        self.life = life
+        self.link = link
+        self.username = getpass.getuser()
+        self._world = world or World()
+        self.routing = Routing(kernel_id, session, self._world, self.settings)
+        self.routing.comms.send = self._send_comm
+        self.publisher = None if bus is None else Publisher(bus, session, self.settings.max_unpublished)
+        self._faults: Counter[Fault] = Counter()
+        self._heard = asyncio.Event()
+        """Set when something came on iopub: the subscription is live."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._dead: str | None = None
+        self._gone = asyncio.Event()
+        self._closed = False
+        self._on_close: list[Callable[[], Awaitable[None]]] = []
+
+    # Beginning
+
+    async def open(self) -> None:
+        """Connect, and return when nothing the kernel says can be missed any more. Raises KernelNotStarted."""
+        self._sweep()
+        await self._greet()
+
+    async def _greet(self) -> None:
+        """Ask who it is until it has answered, and something was heard on iopub: its welcome, or that it is busy."""
+        self._dead = None
+        self._gone.clear()
+        self._heard.clear()
+        self.state = "starting"
+        await self.link.open(self)
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self.settings.start_timeout_s
+        asked: list[Execution] = []
+        try:
+            while True:
+                # On control, too: on shell, a kernel that is busy does not answer.
+                asked += [await self._ask(socket, "kernel_info_request", {}, math.inf) for socket in (SHELL, CONTROL)]
+                if await self._answered(asked, min(self.settings.nudge_s, deadline_s - loop.time())):
+                    break
+                if loop.time() >= deadline_s:
+                    heard = "it was heard on iopub" if self._heard.is_set() else "nothing was heard of it"
+                    raise KernelNotStarted(
+                        f"the kernel {self.id} has not answered for {self.settings.start_timeout_s:g} s: {heard}."
+                        " Look at what it wrote on stderr, or give it more time with start_timeout_s",
+                        self.id,
+                    )
+        finally:
+            for execution in asked:
+                if execution.reply is not None:
+                    self.info = execution.reply.content
+                # What is still to come of it is expected, and of no interest.
+                self.routing.retire(execution, loop.time())
+        if self.state == "starting":
+            self.state = "idle"
+
+    async def _answered(self, asked: list[Execution], timeout_s: float) -> bool:
+        """Whether one of them was answered, and iopub is live."""
+        replies = [asyncio.ensure_future(execution.replied()) for execution in asked if execution.reply is None]
+        heard = asyncio.ensure_future(self._heard.wait())
+        deadline_s = asyncio.get_running_loop().time() + max(timeout_s, 0.0)
+        try:
+            while True:
+                if self._dead is not None:
+                    raise KernelNotStarted(f"the kernel {self.id} died while it started: {self._dead}", self.id)
+                if self._heard.is_set() and any(execution.reply is not None for execution in asked):
+                    return True
+                waiting = [future for future in (*replies, heard) if not future.done()]
+                left_s = deadline_s - asyncio.get_running_loop().time()
+                if left_s <= 0 or not waiting:
+                    return False
+                await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for future in (*replies, heard):
+                future.cancel()
+            await asyncio.gather(*replies, heard, return_exceptions=True)
+
+    # Asking
+
+    def execute(
+        self,
+        code: str,
+        *,
+        silent: bool = False,
+        store_history: bool | None = None,
+        user_expressions: Mapping[str, str] | None = None,
+        stop_on_error: bool = True,
+        on_input: OnInput | None = None,
+        timeout_s: float | None = None,
+        priority: int = NORMAL,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Opening[Execution]:
+        """Have code executed: `execution = await kernel.execute(code)`, or `async with kernel.execute(code) as …`.
+
+        Given up after `timeout_s` (300 s if not given, `math.inf` for never). With `on_input`, the code may ask for
+        input. Messages of a higher priority are handed out first.
+        """
+        content = {
+            "code": code,
+            "silent": silent,
+            "store_history": not silent if store_history is None else store_history,
+            "user_expressions": dict(user_expressions or {}),
+            "allow_stdin": on_input is not None,
+            "stop_on_error": stop_on_error,
+        }
+        wait_s = self.settings.request_timeout_s if timeout_s is None else timeout_s
+        asking = self._ask(
+            SHELL,
+            "execute_request",
+            content,
+            wait_s,
+            code=code,
+            on_input=on_input,
+            priority=priority,
+            metadata=metadata,
+        )
+        return Opening(asking, Execution.close)
+
+    async def run(self, code: str, **options: Any) -> Result:
+        """Execute, and wait for the result; of what is late, nothing is kept."""
+        async with self.execute(code, **options) as execution:
+            return await execution.result()
+
+    async def ask(
+        self,
+        msg_type: str,
+        content: Mapping[str, Any] | None = None,
+        *,
+        socket: str = SHELL,
+        timeout_s: float = ASK_TIMEOUT_S,
+    ) -> Mapping[str, Any]:
+        """Send any request and return the content of its reply. Raises RequestTimeout."""
+        execution = await self._ask(socket, msg_type, content or {}, timeout_s)
+        reply = await execution.replied()
+        if reply is None:
+            self.routing.unregister(execution.id)
+            raise RequestTimeout(execution.id, f"{socket} of kernel {self.id}", timeout_s, None)
+        return reply.content
+
+    async def complete(self, code: str, cursor_pos: int | None = None, **options: Any) -> Mapping[str, Any]:
+        """What could stand at the cursor."""
+        position = len(code) if cursor_pos is None else cursor_pos
+        return await self.ask("complete_request", {"code": code, "cursor_pos": position}, **options)
+
+    async def inspect(
+        self, code: str, cursor_pos: int | None = None, detail_level: int = 0, **options: Any
+    ) -> Mapping[str, Any]:
+        """What is known of what stands at the cursor."""
+        position = len(code) if cursor_pos is None else cursor_pos
+        content = {"code": code, "cursor_pos": position, "detail_level": detail_level}
+        return await self.ask("inspect_request", content, **options)
+
+    async def history(self, n: int = 100, *, output: bool = False, raw: bool = True, **more: Any) -> Mapping[str, Any]:
+        """What was executed: the last `n`, or what `more` says (`hist_access_type`, `pattern`, `session`, …)."""
+        content = {"hist_access_type": "tail", "n": n, "output": output, "raw": raw, **more}
+        return await self.ask("history_request", content)
+
+    async def is_complete(self, code: str, **options: Any) -> Mapping[str, Any]:
+        """Whether the code could be executed as it is, or needs another line."""
+        return await self.ask("is_complete_request", {"code": code}, **options)
+
+    async def comm_info(self, target_name: str | None = None, **options: Any) -> Mapping[str, Any]:
+        """The comms that are open in the kernel."""
+        return await self.ask(
+            "comm_info_request", {} if target_name is None else {"target_name": target_name}, **options
+        )
+
+    async def debug(self, content: Mapping[str, Any], **options: Any) -> Mapping[str, Any]:
+        """Pass a message of the debug adapter protocol through. Its events are seen by those who `subscribe`."""
+        return await self.ask("debug_request", content, socket=CONTROL, **options)
+
+    async def open_comm(
+        self, target_name: str, data: Mapping[str, Any] | None = None, *, metadata: Mapping[str, Any] | None = None
+    ) -> Comm:
+        """Open a comm to a target of the kernel."""
+        comm = self.routing.comms.add(self._world.uuid7(), target_name, data or {})
+        content = {"comm_id": comm.id, "target_name": target_name, "data": data or {}}
+        await self.post(SHELL, "comm_open", content, metadata=metadata)
+        return comm
+
+    def on_comm(self, target_name: str, callback: Callable[[Comm, KernelMessage], object]) -> None:
+        """Call `callback(comm, message)` when the kernel opens a comm to this target."""
+        self.routing.comms.on_open(target_name, callback)
+
+    @property
+    def comms(self) -> list[Comm]:
+        return self.routing.comms.all()
+
+    def resume(self, request_id: str, timeout_s: float | None = None) -> Execution:
+        """Take up a request that was sent before, or by hand: what has come of it so far is claimed, in order."""
+        self._check_open()
+        wait_s = self.settings.request_timeout_s if timeout_s is None else timeout_s
+        if (known := self.routing.adopt(request_id)) is not None:
+            if not known.complete:
+                self._register(known, SHELL, wait_s)
+            return known
+        execution = self._execution(request_id, wait_s)
+        self._register(execution, SHELL, wait_s)
+        return execution
+
+    def _execution(self, request_id: str, timeout_s: float, **options: Any) -> Execution:
+        return Execution(
+            request_id,
+            self._world,
+            self.settings,
+            sent_at_s=asyncio.get_running_loop().time(),
+            timeout_s=timeout_s,
+            close=self.routing.unregister,
+            **options,
+        )
+
+    def _register(self, execution: Execution, socket: str, timeout_s: float) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self.routing.register(execution, f"{socket} of kernel {self.id}", now_s, timeout_s)
+
+    async def _ask(
+        self,
+        socket: str,
+        msg_type: str,
+        content: Mapping[str, Any],
+        timeout_s: float,
+        *,
+        code: str = "",
+        on_input: OnInput | None = None,
+        priority: int = NORMAL,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Execution:
+        self._check_open()
+        request = self.compose(socket, msg_type, content, metadata=metadata, priority=priority)
+        execution = self._execution(request.id, timeout_s, code=code, priority=priority)
+        if on_input is not None:
+            execution.on_input = lambda message: self._start(self._give_input(message, on_input))
+        # Registered before it is sent: the fastest answer finds it.
+        self._register(execution, socket, timeout_s)
+        try:
+            await self._send(request)
+        except BaseException:
+            execution.close()
+            raise
+        return execution
+
+    async def post(self, socket: str, msg_type: str, content: Mapping[str, Any], **options: Any) -> None:
+        """Send what has no reply."""
+        self._check_open()
+        await self._send(self.compose(socket, msg_type, content, **options))
+
+    async def _send_comm(self, msg_type: str, content: Mapping[str, Any], buffers: Sequence[bytes] = ()) -> None:
+        await self.post(SHELL, msg_type, content, buffers=buffers)
+
+    def compose(
+        self,
+        socket: str,
+        msg_type: str,
+        content: Mapping[str, Any],
+        *,
+        parent: Header = Header(),
+        metadata: Mapping[str, Any] | None = None,
+        buffers: Sequence[bytes] = (),
+        priority: int = NORMAL,
+    ) -> KernelMessage:
+        now = datetime.fromtimestamp(self._world.time_ns() / 1e9, UTC).isoformat().replace("+00:00", "Z")
+        header = Header(self._world.uuid7(), msg_type, self.session, self.username, now, PROTOCOL_VERSION)
+        try:
+            return self.link.wire.compose(socket, header, content, parent, metadata, buffers, priority)
+        except (TypeError, ValueError) as error:
+            raise EncodeError(f"a {msg_type} cannot be written as JSON: {error}") from error
+
+    async def _send(self, message: KernelMessage) -> None:
+        await self.link.send(message)
+        if self.publisher is not None:
+            self.publisher.put(message, message.priority)
+
+    async def _give_input(self, message: KernelMessage, on_input: OnInput) -> None:
+        try:
+            value = on_input(str(message.content.get("prompt", "")), bool(message.content.get("password")))
+            text = value if isinstance(value, str) else await value
+        except Exception:
+            log.exception("what was to give the input raised: the kernel gets an empty line")
+            text = ""
+        await self.post(STDIN, "input_reply", {"value": text, "status": "ok"}, parent=message.header)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # What comes
+
+    def take(self, messages: list[KernelMessage]) -> None:
+        """Called by the link."""
+        if messages[0].socket == IOPUB and not self._heard.is_set():
+            self._heard.set()
+        if self.publisher is not None:
+            for message in messages:
+                self.publisher.put(message, message.priority)
+        for message in messages:
+            if message.header.msg_type == "status":
+                self.state = str(message.content.get("execution_state", self.state))
+        self.routing.route(messages, asyncio.get_running_loop().time())
+
+    def count_fault(self, fault: Fault, why: str) -> None:
+        """Called by the link: frames that were no message."""
+        self._faults[fault] += 1
+        log.warning("kernel %s: %s (%s)", self.id, why, fault.value)
+
+    def lost(self, how: str) -> None:
+        """The kernel is gone: whoever waits for it is told at once."""
+        if self._dead is not None or self._closed:
+            return
+        self._dead = how
+        self.state = "dead"
+        log.warning("the kernel %s died: %s", self.id, how)
+        self.routing.fail_all(lambda: KernelDied(self.id, how))
+        self.routing.end_subscriptions()
+        self._heard.set()
+        self._gone.set()
+
+    async def death(self) -> str:
+        """Return when the kernel has died: how."""
+        await self._gone.wait()
+        return self._dead or "it was restarted"
+
+    def subscribe(self, pattern: str = EVERYTHING, **options: Unpack[DeliveryOptions]) -> Subscription:
+        """`async with kernel.subscribe() as messages`: everything the kernel says, before anybody else gets it.
+
+        `pattern` is of topics `kernel.<id>.<socket>.<message type>`; `where` filters by content.
+        """
+        self._check_open()
+        asked: DeliveryOptions = {"overflow": self.settings.channel_overflow, **options}
+        delivery = build(Delivery, asked)
+
+        return Subscription(lambda: self.routing.subscribe(pattern, delivery))
+
+    @property
+    def orphans(self) -> OrphanBox:
+        """Messages that no request has asked for (yet)."""
+        return self.routing.orphans
+
+    @property
+    def others(self) -> list[Execution]:
+        """What other clients of this kernel have asked for lately, and what came of it."""
+        return list(self.routing.others.values())
+
+    def stats(self) -> KernelStats:
+        routing = self.routing
+        return KernelStats(
+            state=self.state,
+            active_requests=len(routing.requests),
+            orphan_messages=len(routing.orphans),
+            global_subscribers=len(routing.roster),
+            stale_requests=routing.stale,
+            orphans=dict(routing.orphans_by_why),
+            orphans_claimed=routing.orphans.claimed,
+            routed=msgspec.structs.replace(routing.counts),
+            faults={fault.value: count for fault, count in self._faults.items()},
+            comms=len(routing.comms),
+            others=len(routing.others),
+            published=0 if self.publisher is None else self.publisher.published,
+            unpublished=0 if self.publisher is None else self.publisher.lost,
+        )
+
+    def _sweep(self) -> None:
+        """Clean up now, and again after a while. It takes microseconds: nothing waits for it."""
+        loop = asyncio.get_running_loop()
+        self.routing.cleanup(loop.time())
+        self._sweeper = loop.call_later(self.settings.cleanup_interval_s, self._sweep)
+
+    # Life
+
+    async def interrupt(self) -> None:
+        """Stop what it is doing: its code gets a KeyboardInterrupt, or what its language has for that."""
+        if self.life is not None:
+            await self.life.interrupt()
+        else:
+            await self.ask("interrupt_request", socket=CONTROL)
+
+    async def restart(self) -> None:
+        """A new process in its place. All that was asked ends with KernelRestarted."""
+        if self.life is None:
+            raise Unsupported(f"the kernel {self.id}, which was started elsewhere", "a restart from here")
+        self._check_open()
+        self._dead = "restarting"
+        self.state = "restarting"
+        self.routing.fail_all(lambda: KernelRestarted(self.id))
+        await self.life.restart()
+        await self._greet()
+
+    async def shutdown(self, *, now: bool = False) -> None:
+        """End the kernel, whoever started it; with `now`, without asking it. This client is closed by that."""
+        if self._closed:
+            return
+        if self.life is None and self._dead is None:
+            await self.ask("shutdown_request", {"restart": False}, socket=CONTROL)
+        await self._close(lambda: KernelDied(self.id, "it was shut down"), now=now)
+
+    async def aclose(self) -> None:
+        """Leave. A kernel that was started here ends with it; one that was attached to goes on."""
+        await self._close(lambda: KernelError(f"the client of kernel {self.id} was closed", self.id), now=False)
+
+    async def _close(self, error: Callable[[], KernelError], *, now: bool) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self.routing.fail_all(error)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            if self.life is not None:
+                await self.life.shutdown(now)
+        finally:
+            for leave in self._on_close:
+                await leave()
+            await self.link.aclose()
+            if self.publisher is not None:
+                await self.publisher.aclose()
+            self.routing.close()
+            self.state = "dead" if self.life is not None else "closed"
+
+    def on_close(self, leave: Callable[[], Awaitable[None]]) -> None:
+        self._on_close.append(leave)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise KernelClosed(self.id)
+        if self._dead is not None and self._dead != "restarting":
+            raise KernelDied(self.id, self._dead)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()

@@ -1,0 +1,77 @@
+"""A kernel's traffic on the bus: everything it is asked and everything it says, in order, on topics of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import Final
+
+from trunkline.bus.bus import Bus
+from trunkline.errors import PartlyRefused, TrunklineError
+from trunkline.jupyter.wire import KernelMessage
+from trunkline.message import Message
+
+log = logging.getLogger("trunkline.jupyter")
+
+GATEWAY: Final = "kernel-gateway"
+"""The header that says: whoever published this is at the kernel, and has passed it on."""
+MAX_BATCH: Final = 1000
+
+
+class Publisher:
+    """Publishes in a task of its own: neither the kernel nor its requests wait for the bus.
+
+    Messages that follow each other on one topic are one batch; the next topic waits for it, so that the order is that
+    of the kernel also where it is stored.
+    """
+
+    def __init__(self, bus: Bus, session: str, max_waiting: int) -> None:
+        self._bus = bus
+        self._headers = {GATEWAY: session}
+        self._max_waiting = max_waiting
+        self._waiting: deque[Message] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self.published = 0
+        self.lost = 0
+        """Not published: the bus refused them, or was so slow that too many waited."""
+
+    def put(self, message: KernelMessage, priority: int) -> None:
+        if len(self._waiting) >= self._max_waiting:
+            self._lose(1, f"{self._max_waiting} messages wait for the bus already")
+            return
+        self._waiting.append(message.plain(self._bus.name, priority, self._headers))
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._publish())
+
+    async def _publish(self) -> None:
+        waiting = self._waiting
+        while waiting:
+            first = waiting.popleft()
+            batch = [first]
+            while (
+                waiting
+                and len(batch) < MAX_BATCH
+                and waiting[0].topic == first.topic
+                and waiting[0].priority == first.priority
+            ):
+                batch.append(waiting.popleft())
+            try:
+                await self._bus.post_many(batch)
+            except PartlyRefused as error:
+                self.published += len(batch) - len(error.refused)
+                self._lose(len(error.refused), str(error))
+            except TrunklineError as error:
+                self._lose(len(batch), str(error))
+            else:
+                self.published += len(batch)
+
+    def _lose(self, count: int, why: str) -> None:
+        if not self.lost:
+            log.warning("what a kernel says does not reach the bus any more (counted in stats): %s", why)
+        self.lost += count
+
+    async def aclose(self) -> None:
+        """Return when everything is published, or lost."""
+        if self._task is not None:
+            await self._task

@@ -1,0 +1,44 @@
+"""How a kernel's client behaves."""
+
+from __future__ import annotations
+
+from trunkline.delivery.inbox import Overflow
+from trunkline.errors import InvalidSettings
+from trunkline.settings import Group, Orphans
+
+
+class KernelSettings(Group, frozen=True, kw_only=True):
+    """Limits and patience of one kernel's client.
+
+    An execution is given up after `request_timeout_s`, unless it says otherwise. Every `cleanup_interval_s` requests
+    whose time is over are let go of, and orphans that are too old. What comes of an execution within `late_s` after it
+    was complete (a thread that goes on printing) is still its own.
+
+    Each channel of an execution holds `channel_capacity` messages that nobody has read; `channel_overflow` says which
+    are lost beyond that. What an execution wrote is kept up to `max_output_bytes`, the rest is counted.
+
+    A kernel has `start_timeout_s` to answer after its start, and is asked every `nudge_s` meanwhile. One that was not
+    started here is dead when it has not answered a heartbeat for `heartbeat_timeout_s`.
+    """
+
+    request_timeout_s: float = 300.0
+    cleanup_interval_s: float = 30.0
+    late_s: float = 60.0
+    channel_capacity: int = 10_000
+    channel_overflow: Overflow = Overflow.DROP_OLDEST
+    max_output_bytes: int = 64 * 1024 * 1024
+    start_timeout_s: float = 60.0
+    shutdown_timeout_s: float = 5.0
+    nudge_s: float = 0.5
+    heartbeat_s: float = 1.0
+    heartbeat_timeout_s: float = 10.0
+    max_unpublished: int = 100_000
+    orphans: Orphans = Orphans()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.channel_overflow is Overflow.BLOCK:
+            raise InvalidSettings(
+                "KernelSettings.channel_overflow cannot be block: a kernel does not wait, and one reader must not stop"
+                " the others. Use drop_oldest, drop_newest or reject"
+            )

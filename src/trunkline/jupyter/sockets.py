@@ -1,0 +1,177 @@
+"""The link to a kernel over its own ZeroMQ sockets, as its connection file names them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import zmq
+
+from trunkline.clock import World
+from trunkline.errors import KernelClosed, KernelNotStarted
+from trunkline.jupyter.kinds import CONTROL, IOPUB, SHELL, SOCKETS, STDIN
+from trunkline.jupyter.link import Client
+from trunkline.jupyter.wire import KernelMessage, Unreadable, Wire
+from trunkline.transports.zmq_socket import NOBLOCK, Socket, Watch, close_socket, open_socket
+
+MAX_DRAIN: Final = 1000
+"""So many messages are taken in one go: then it is the turn of others."""
+KINDS: Final = {SHELL: zmq.DEALER, CONTROL: zmq.DEALER, STDIN: zmq.DEALER, IOPUB: zmq.SUB}
+
+
+class Connection(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a kernel listens, and the key its messages are signed with: what a connection file says."""
+
+    shell_port: int
+    iopub_port: int
+    stdin_port: int
+    control_port: int
+    hb_port: int
+    ip: str = "127.0.0.1"
+    transport: str = "tcp"
+    key: str = ""
+    signature_scheme: str = "hmac-sha256"
+    kernel_name: str = ""
+    curve_publickey: str = ""
+    curve_secretkey: str = ""
+
+    @classmethod
+    def load(cls, path: str | Path) -> Connection:
+        try:
+            text = Path(path).read_bytes()
+        except OSError as error:
+            raise KernelNotStarted(f"cannot read the connection file {path}: {error.strerror}", "") from error
+        try:
+            return cls.of(json.loads(text))
+        except ValueError as error:
+            raise KernelNotStarted(f"{path} is no connection file of a kernel: {error}", "") from error
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any]) -> Connection:
+        """From what jupyter_client knows of a kernel."""
+        known = {name: info[name] for name in cls.__struct_fields__ if info.get(name) is not None}
+        known |= {name: value.decode() for name, value in known.items() if isinstance(value, bytes)}
+        return msgspec.convert(known, cls)
+
+    def protect(self, socket: Socket) -> None:
+        """Encrypt, if the kernel does: whoever has the connection file has the keys of both sides."""
+        if self.curve_publickey:
+            socket.curve_serverkey = socket.curve_publickey = self.curve_publickey.encode()
+            socket.curve_secretkey = self.curve_secretkey.encode()
+
+    def url(self, socket: str) -> str:
+        port = getattr(self, f"{socket}_port")
+        return f"{self.transport}://{self.ip}{'-' if self.transport == 'ipc' else ':'}{port}"
+
+
+class SocketLink:
+    def __init__(self, kernel_id: str, connection: Connection, session: str, world: World) -> None:
+        self.connection = connection
+        self.wire = Wire(kernel_id, world.time_ns, connection.key.encode(), connection.signature_scheme)
+        self._identity = session.encode()
+        self._sockets: dict[str, Socket] = {}
+        self._watches: dict[str, Watch] = {}
+        self._client: Client | None = None
+
+    async def open(self, client: Client) -> None:
+        await self.aclose()
+        self._client = client
+        for name in SOCKETS:
+            socket = self._sockets[name] = open_socket(KINDS[name])
+            # No limit here: what is not taken from ZeroMQ in time, a kernel drops without a word.
+            socket.setsockopt(zmq.RCVHWM, 0)
+            socket.setsockopt(zmq.SNDHWM, 0)
+            self.connection.protect(socket)
+            if name == IOPUB:
+                socket.setsockopt(zmq.SUBSCRIBE, b"")
+            else:
+                # One name on all of them: a kernel asks for input on stdin whoever asked it on shell.
+                socket.setsockopt(zmq.IDENTITY, self._identity)
+            socket.connect(self.connection.url(name))
+            self._watches[name] = Watch(socket, self._drainer(name, socket))
+
+    def _drainer(self, name: str, socket: Socket) -> Any:
+        receive = socket.recv_multipart
+        unpack = self.wire.unpack
+
+        def drain() -> bool:
+            client = self._client
+            if client is None:
+                return False
+            messages: list[KernelMessage] = []
+            more = True
+            for _ in range(MAX_DRAIN):
+                try:
+                    frames = receive(NOBLOCK)
+                except zmq.Again:
+                    more = False
+                    break
+                try:
+                    messages.append(unpack(name, frames))
+                except Unreadable as error:
+                    client.count_fault(error.fault, f"on {name}: {error}")
+            if messages:
+                client.take(messages)
+            return more
+
+        return drain
+
+    async def send(self, message: KernelMessage) -> None:
+        socket = self._sockets.get(message.socket)
+        if socket is None:
+            raise KernelClosed(self.wire.kernel_id)
+        socket.send_multipart(self.wire.pack(message), NOBLOCK)
+        # Sending may have taken away the word that something is there to receive.
+        self._watches[message.socket].check()
+
+    async def aclose(self) -> None:
+        for watch in self._watches.values():
+            watch.stop()
+        for socket in self._sockets.values():
+            close_socket(socket, linger_s=1.0)
+        self._watches.clear()
+        self._sockets.clear()
+
+
+async def beat(connection: Connection, every_s: float, timeout_s: float) -> str:
+    """Ask the kernel for a sign of life, again and again; return when it has given none for `timeout_s`."""
+    loop = asyncio.get_running_loop()
+    answered = asyncio.Event()
+    last_s = loop.time()
+    while True:
+        socket = open_socket(zmq.REQ)
+        socket.setsockopt(zmq.RCVHWM, 0)
+        connection.protect(socket)
+
+        def drain(socket: Socket = socket) -> bool:
+            try:
+                socket.recv(NOBLOCK)
+            except zmq.Again:
+                return False
+            answered.set()
+            return True
+
+        socket.connect(connection.url("hb"))
+        watch = Watch(socket, drain)
+        try:
+            while True:
+                answered.clear()
+                socket.send(b"ping", NOBLOCK)
+                watch.check()
+                try:
+                    async with asyncio.timeout(max(every_s, timeout_s - (loop.time() - last_s))):
+                        await answered.wait()
+                except TimeoutError:
+                    if loop.time() - last_s >= timeout_s:
+                        return f"it has not answered for {loop.time() - last_s:.0f} s"
+                    # A question without an answer blocks its socket: ask on a new one.
+                    break
+                last_s = loop.time()
+                await asyncio.sleep(every_s)
+        finally:
+            watch.stop()
+            close_socket(socket, linger_s=0.0)

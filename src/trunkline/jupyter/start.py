@@ -1,0 +1,191 @@
+"""Ways to a kernel: start one, attach to one that runs, or join one that somebody shares on a bus."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from trunkline.bus.bus import Bus
+from trunkline.clock import World
+from trunkline.errors import KernelNotStarted, MissingExtra, UsageError
+from trunkline.jupyter.buslink import BusLink
+from trunkline.jupyter.gateway import Gateway
+from trunkline.jupyter.kernel import Kernel, Life
+from trunkline.jupyter.kinds import CONTROL
+from trunkline.jupyter.opening import Opening
+from trunkline.jupyter.settings import KernelSettings
+from trunkline.jupyter.sockets import Connection, SocketLink, beat
+
+STARTS: Final = 3
+"""So often a start is tried: ports that were free a moment ago may be taken when the kernel wants them."""
+
+
+def start_kernel(
+    name: str = "python3",
+    *,
+    bus: Bus | None = None,
+    share: bool = False,
+    settings: KernelSettings | None = None,
+    world: World | None = None,
+    cwd: str | Path | None = None,
+    env: dict[str, str] | None = None,
+    transport: str | None = None,
+) -> Opening[Kernel]:
+    """`async with start_kernel("python3") as kernel`: a new kernel of any language, ended with the block.
+
+    With a `bus`, its traffic is published on `kernel.<id>.>`; with `share`, others on that bus may use it. `transport`
+    is tcp, or ipc: unix sockets, no ports. Raises KernelNotStarted.
+    """
+    launch: dict[str, Any] = {"transport": transport}
+    if cwd is not None:
+        launch["cwd"] = os.fspath(cwd)
+    if env is not None:
+        launch["env"] = {**os.environ, **env}
+    starting = _start(name, launch, bus, share, settings or KernelSettings(), world or World())
+    return Opening(starting, Kernel.aclose)
+
+
+async def _start(
+    name: str, launch: dict[str, Any], bus: Bus | None, share: bool, settings: KernelSettings, world: World
+) -> Kernel:
+    for attempt in range(1, STARTS + 1):
+        try:
+            return await _start_once(name, launch, bus, share, settings, world)
+        except KernelNotStarted as error:
+            if "died while it started" not in str(error) or attempt == STARTS:
+                raise
+    raise AssertionError("unreachable")
+
+
+async def _start_once(
+    name: str, launch: dict[str, Any], bus: Bus | None, share: bool, settings: KernelSettings, world: World
+) -> Kernel:
+    # Only here: who joins a kernel on a bus needs no jupyter_client.
+    from trunkline.jupyter.process import Process
+
+    process = await Process.start(name, **launch)
+    try:
+        manager = process.manager
+        session = world.uuid7()
+        link = SocketLink(manager.kernel_id, Connection.of(manager.get_connection_info()), session, world)
+        life = Life(process.interrupt, process.restart, lambda now: shutdown(now))
+        kernel = Kernel(manager.kernel_id, link, session=session, world=world, settings=settings, bus=bus, life=life)
+    except BaseException:
+        await process.end()
+        raise
+
+    async def shutdown(now: bool) -> None:
+        try:
+            if not now and kernel.state not in ("dead", "starting"):
+                await link.send(kernel.compose(CONTROL, "shutdown_request", {"restart": False}))
+                await process.ended(settings.shutdown_timeout_s)
+        finally:
+            await process.end()
+
+    process.watch(kernel.lost)
+    return await _open(kernel, bus, share)
+
+
+async def _open(kernel: Kernel, bus: Bus | None, share: bool) -> Kernel:
+    try:
+        if share:
+            if bus is None:
+                raise UsageError("a kernel is shared on a bus: give one with bus=")
+            gateway = Gateway(kernel, bus)
+            await gateway.open()
+            kernel.on_close(gateway.aclose)
+        await kernel.open()
+    except BaseException:
+        await kernel.aclose()
+        raise
+    return kernel
+
+
+def attach(
+    connection_file: str | Path | None = None,
+    *,
+    bus: Bus | None = None,
+    share: bool = False,
+    settings: KernelSettings | None = None,
+    world: World | None = None,
+) -> Opening[Kernel]:
+    """`async with attach("kernel-42.json") as kernel`: a kernel that runs already, and goes on after the block.
+
+    The connection file is a path, or a name or a part of one as `jupyter --runtime-dir` has it; the newest if none is
+    given.
+    """
+    attaching = _attach(connection_file, bus, share, settings or KernelSettings(), world or World())
+    return Opening(attaching, Kernel.aclose)
+
+
+async def _attach(
+    connection_file: str | Path | None, bus: Bus | None, share: bool, settings: KernelSettings, world: World
+) -> Kernel:
+    path = find(connection_file)
+    connection = Connection.load(path)
+    session = world.uuid7()
+    kernel_id = path.stem.removeprefix("kernel-")
+    link = SocketLink(kernel_id, connection, session, world)
+    kernel = Kernel(kernel_id, link, session=session, world=world, settings=settings, bus=bus)
+    await _open(kernel, bus, share)
+    watching = asyncio.get_running_loop().create_task(_feel(kernel, connection))
+
+    async def stop() -> None:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+    kernel.on_close(stop)
+    return kernel
+
+
+async def _feel(kernel: Kernel, connection: Connection) -> None:
+    """Its heartbeat is all we know of the process of a kernel that was started elsewhere."""
+    kernel.lost(await beat(connection, kernel.settings.heartbeat_s, kernel.settings.heartbeat_timeout_s))
+
+
+def find(connection_file: str | Path | None) -> Path:
+    """The connection file that is meant."""
+    if connection_file is not None and Path(connection_file).is_file():
+        return Path(connection_file)
+    try:
+        from jupyter_client.connect import find_connection_file
+        from jupyter_core.paths import jupyter_runtime_dir
+    except ImportError as error:
+        raise MissingExtra("jupyter", "finding kernels by name") from error
+    try:
+        return Path(find_connection_file(str(connection_file or "kernel-*.json")))
+    except OSError as error:
+        raise KernelNotStarted(
+            f"no kernel {connection_file or ''} runs here: there is no such connection file in {jupyter_runtime_dir()}",
+            str(connection_file or ""),
+        ) from error
+
+
+def join(
+    bus: Bus,
+    kernel_id: str,
+    *,
+    name: str | None = None,
+    start: int | str | None = None,
+    settings: KernelSettings | None = None,
+    world: World | None = None,
+) -> Opening[Kernel]:
+    """`async with join(bus, kernel_id) as kernel`: a kernel that somebody shares on the bus, with `share=True`.
+
+    With a journal behind the bus: under a `name`, what was missed since the last time comes first, then what is new,
+    without a gap or a duplicate; `start` is where it begins the first time ("beginning", a number, a time).
+    """
+    settings = settings or KernelSettings()
+    world = world or bus.broker.world
+    return Opening(_join(bus, kernel_id, name, start, settings, world), Kernel.aclose)
+
+
+async def _join(
+    bus: Bus, kernel_id: str, name: str | None, start: int | str | None, settings: KernelSettings, world: World
+) -> Kernel:
+    session = world.uuid7()
+    link = BusLink(bus, kernel_id, session, name=name, start=start)
+    kernel = Kernel(kernel_id, link, session=session, world=world, settings=settings)
+    return await _open(kernel, None, False)

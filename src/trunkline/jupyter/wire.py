@@ -1,0 +1,300 @@
+"""Jupyter's frames: signed on the way out, checked and read on the way in. Pure: bytes to messages and back.
+
+A message is identities, a delimiter, a signature over what follows, four JSON texts, and raw buffers.
+"""
+
+from __future__ import annotations
+
+import base64
+import enum
+import hmac
+import json
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from trunkline.codec import JSON
+from trunkline.jupyter.kinds import topic_of
+from trunkline.message import NORMAL, Message, MessageType
+
+DELIMITER: Final = b"<IDS|MSG>"
+PROTOCOL_VERSION: Final = "5.4"
+REMEMBERED: Final = 65_536
+"""So many signatures are remembered: what comes again with one of them is no second message."""
+
+PUBLISH, REQUEST, RESPONSE = MessageType.PUBLISH, MessageType.REQUEST, MessageType.RESPONSE
+
+
+class Header(msgspec.Struct, frozen=True, gc=False):
+    """Who said what when, as Jupyter has it."""
+
+    msg_id: str = ""
+    msg_type: str = ""
+    session: str = ""
+    username: str = ""
+    date: str = ""
+    version: str = ""
+
+
+class Fault(enum.StrEnum):
+    """Why frames are no message."""
+
+    BAD_SIGNATURE = "bad_signature"
+    DUPLICATE = "duplicate"
+    MALFORMED = "malformed"
+
+
+class Unreadable(Exception):  # it never leaves this package
+    def __init__(self, fault: Fault, why: str) -> None:
+        super().__init__(why)
+        self.fault = fault
+
+
+class KernelMessage(Message, frozen=True, gc=False):
+    """A message of Jupyter's as a message of ours: id, request and payload are those of the kernel's protocol.
+
+    `payload` is the whole of it, in JSON; `request_id` is the id of the message that is its parent.
+    """
+
+    socket: str = ""
+    header: Header = Header()
+    parent: Header = Header()
+    metadata: Mapping[str, Any] = {}
+    content: Mapping[str, Any] = {}
+    buffers: tuple[bytes, ...] = ()
+
+    @property
+    def msg_type(self) -> str:
+        return self.header.msg_type
+
+    def plain(self, sender: str, priority: int, headers: Mapping[str, str] | None) -> Message:
+        """As it is published: what is in the fields of its own is in the payload, too."""
+        return Message(
+            id=self.id,
+            topic=self.topic,
+            payload=self.payload,
+            timestamp_ns=self.timestamp_ns,
+            sender=sender,
+            content_type=self.content_type,
+            type=self.type,
+            priority=priority,
+            request_id=self.request_id,
+            correlation_id=self.correlation_id,
+            headers=headers,
+        )
+
+
+class Wire:
+    """Frames of one kernel. It counts what was not readable, and remembers what has come."""
+
+    def __init__(
+        self, kernel_id: str, time_ns: Callable[[], int], key: bytes = b"", scheme: str = "hmac-sha256"
+    ) -> None:
+        self.kernel_id = kernel_id
+        self._time_ns = time_ns
+        self._key = key
+        self._digest = scheme.removeprefix("hmac-")
+        self._topics: dict[tuple[str, str], str] = {}
+        self._seen: set[bytes] = set()
+        self._order: deque[bytes] = deque()
+        self.count = 0
+
+    # Out
+
+    def sign(self, parts: Sequence[bytes]) -> bytes:
+        if not self._key:
+            return b""
+        return hmac.digest(self._key, b"".join(parts), self._digest).hex().encode()
+
+    def pack(self, message: KernelMessage) -> list[bytes]:
+        """The frames of a message, as a kernel's socket wants them."""
+        parts = [
+            _json(message.header),
+            _json(message.parent) if message.parent.msg_id else b"{}",
+            _json(message.metadata),
+            _json(message.content),
+        ]
+        return [DELIMITER, self.sign(parts), *parts, *message.buffers]
+
+    def compose(
+        self,
+        socket: str,
+        header: Header,
+        content: Mapping[str, Any],
+        parent: Header = Header(),
+        metadata: Mapping[str, Any] | None = None,
+        buffers: Sequence[bytes] = (),
+        priority: int = NORMAL,
+    ) -> KernelMessage:
+        """A message to the kernel."""
+        parts = (_json(header), _json(parent) if parent.msg_id else b"{}", _json(metadata or {}), _json(content))
+        return self._message(
+            socket, header, parent, metadata or {}, content, tuple(buffers), _whole(parts, buffers), priority
+        )
+
+    # In
+
+    def unpack(self, socket: str, frames: Sequence[bytes]) -> KernelMessage:
+        """The message in frames; raises Unreadable, whatever the bytes."""
+        try:
+            # Mostly there is one identity, the topic of a publisher, or none.
+            at = 1 if frames[0] != DELIMITER else 0
+            if at and frames[1] != DELIMITER:
+                at = frames.index(DELIMITER)
+            signature, header, parent, metadata, content = frames[at + 1 : at + 6]
+        except (IndexError, ValueError):
+            raise Unreadable(Fault.MALFORMED, f"{len(frames)} frames are no message") from None
+        joined = b"".join((header, parent, metadata, content))
+        if self._key:
+            expected = hmac.digest(self._key, joined, self._digest).hex().encode()
+            if not hmac.compare_digest(signature, expected):
+                raise Unreadable(Fault.BAD_SIGNATURE, "the signature is not that of the kernel's key")
+            mark = signature
+        else:
+            mark = header
+        if mark in self._seen:
+            raise Unreadable(Fault.DUPLICATE, "it came before")
+        try:
+            head = _header(header)
+            above = _header(parent) if parent != b"{}" else NO_PARENT
+            said = _object(content)
+            meta = _object(metadata) if metadata != b"{}" else {}
+            parts = (header, parent, metadata, content)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            head, above, meta, said, parts = _leniently(header, parent, metadata, content)
+        if not head.msg_id or not head.msg_type:
+            raise Unreadable(Fault.MALFORMED, "its header has no id, or no type")
+        self._seen.add(mark)
+        self._order.append(mark)
+        if len(self._order) > REMEMBERED:
+            self._seen.discard(self._order.popleft())
+        buffers = () if len(frames) == at + 6 else tuple(frames[at + 6 :])
+        return self._message(socket, head, above, meta, said, buffers, _whole(parts, buffers), NORMAL)
+
+    def read(self, socket: str, payload: bytes) -> KernelMessage:
+        """The message in a payload that was published; raises Unreadable, whatever the bytes."""
+        try:
+            whole = _published(payload)
+            buffers = tuple(base64.b64decode(text, validate=True) for text in whole.buffers)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise Unreadable(Fault.MALFORMED, f"the payload is no message of Jupyter's: {error}") from error
+        if not whole.header.msg_id or not whole.header.msg_type:
+            raise Unreadable(Fault.MALFORMED, "its header has no id, or no type")
+        parent = whole.parent_header or NO_PARENT
+        return self._message(socket, whole.header, parent, whole.metadata, whole.content, buffers, payload, NORMAL)
+
+    def _message(
+        self,
+        socket: str,
+        header: Header,
+        parent: Header,
+        metadata: Mapping[str, Any],
+        content: Mapping[str, Any],
+        buffers: tuple[bytes, ...],
+        payload: bytes,
+        priority: int,
+    ) -> KernelMessage:
+        msg_type = header.msg_type
+        topic = self._topics.get((socket, msg_type))
+        if topic is None:
+            if len(self._topics) > 1000:
+                # Whatever a kernel makes up: it does not fill our memory with names.
+                self._topics.clear()
+            topic = self._topics[socket, msg_type] = topic_of(self.kernel_id, socket, msg_type)
+        kind = PUBLISH
+        request_id = parent.msg_id or None
+        if socket != "iopub":
+            if request_id is not None:
+                # What a kernel asks for in the middle of a request is no answer to it.
+                kind = PUBLISH if msg_type == "input_request" else RESPONSE
+            elif msg_type.endswith("_request"):
+                kind, request_id = REQUEST, header.msg_id
+        self.count += 1
+        return KernelMessage(
+            header.msg_id,
+            topic,
+            payload,
+            self._time_ns(),
+            self.count,
+            self.kernel_id,
+            JSON,
+            kind,
+            None,
+            priority,
+            None,
+            request_id,
+            parent.msg_id or None,
+            None,
+            0,
+            False,
+            "",
+            None,
+            None,
+            None,
+            socket,
+            header,
+            parent,
+            metadata,
+            content,
+            buffers,
+        )
+
+
+class _Published(msgspec.Struct):
+    header: Header
+    parent_header: Header | None = None
+    metadata: dict[str, Any] = {}
+    content: dict[str, Any] = {}
+    buffers: list[str] = []
+
+
+NO_PARENT: Final = Header()
+_header = msgspec.json.Decoder(Header).decode
+_object = msgspec.json.Decoder(dict[str, Any]).decode
+_published = msgspec.json.Decoder(_Published).decode
+_json = msgspec.json.Encoder().encode
+
+
+def _whole(parts: Sequence[bytes], buffers: Sequence[bytes]) -> bytes:
+    """One JSON text of the four, with the buffers in base64."""
+    header, parent, metadata, content = parts
+    if not buffers:
+        return b'{"header":%b,"parent_header":%b,"metadata":%b,"content":%b}' % (header, parent, metadata, content)
+    coded = _json([base64.b64encode(buffer).decode() for buffer in buffers])
+    return b'{"header":%b,"parent_header":%b,"metadata":%b,"content":%b,"buffers":%b}' % (
+        header,
+        parent,
+        metadata,
+        content,
+        coded,
+    )
+
+
+def _leniently(
+    *texts: bytes,
+) -> tuple[Header, Header, dict[str, Any], dict[str, Any], tuple[bytes, bytes, bytes, bytes]]:
+    """What is no strict JSON (NaN, broken UTF-8, a null for an empty object) but can be understood, put right."""
+    try:
+        read = [json.loads(text.decode("utf-8", "replace") or "{}", parse_constant=_no_number) or {} for text in texts]
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(Fault.MALFORMED, f"not JSON: {error}") from None
+    if not all(isinstance(each, dict) for each in read):
+        raise Unreadable(Fault.MALFORMED, "header, parent, metadata and content are not all objects")
+    head, above, meta, said = read
+    try:
+        head, above = (msgspec.convert(_known(each), Header) for each in (head, above))
+        parts = (_json(head), _json(above) if above.msg_id else b"{}", _json(meta), _json(said))
+    except (msgspec.ValidationError, ValueError, TypeError, RecursionError) as error:
+        raise Unreadable(Fault.MALFORMED, f"not readable: {error}") from None
+    return head, above, meta, said, parts
+
+
+def _known(header: dict[str, Any]) -> dict[str, str]:
+    return {name: str(header[name]) for name in Header.__struct_fields__ if header.get(name) is not None}
+
+
+def _no_number(text: str) -> None:
+    """NaN and Infinity are no JSON: what is published must be readable everywhere."""
+    return
