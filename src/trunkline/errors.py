@@ -519,7 +519,11 @@ class KernelError(TrunklineError):
 
 
 class KernelNotStarted(KernelError):
-    pass
+    """`died`: its process has ended before it could answer. That may go better the next time."""
+
+    def __init__(self, text: str, kernel_id: str, *, died: bool = False) -> None:
+        super().__init__(text, kernel_id)
+        self.died = died
 
 
 class KernelDied(KernelError):

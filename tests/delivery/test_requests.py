@@ -419,7 +419,7 @@ def test_claiming_nothing_changes_nothing() -> None:
         return True
 
     for _ in range(2):
-        box.claim("r1", give)
+        box.claim("r1", give, lambda _: Why.LATE)
         box.add(Orphan(answer("r2"), Why.EARLY, 0))
     assert not given
     assert (len(box), box.claimed) == (2, 0)

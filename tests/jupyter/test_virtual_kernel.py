@@ -63,6 +63,7 @@ def test_a_client_without_the_handshake_would_lose_beginnings() -> None:
     async def main(simulation: Simulation) -> None:
         link = ScriptedLink(world_of(simulation), simulation.random, live_after_s=0.2, welcomes=False)
         kernel, _ = kernel_of(simulation, link)
+        kernel._ready.set()
         await link.open(kernel)
         execution = await kernel.execute("print('hello')")
         result = await execution.result(timeout_s=5)

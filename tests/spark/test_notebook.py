@@ -21,7 +21,7 @@ def test_the_last_hour_is_plotted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     if given:
         live(tmp_path / "journal", seed=3, size=40)
         monkeypatch.setenv("TRUNKLINE_JOURNAL", str(tmp_path / "journal"))
-    notebook = nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
     nbformat.validate(notebook)
     assert not any(cell.get("outputs") for cell in notebook.cells), "it is kept without outputs"
     asyncio.run(NotebookClient(notebook, timeout=120, kernel_name="python3").async_execute())

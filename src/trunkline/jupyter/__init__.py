@@ -1,5 +1,6 @@
 """Jupyter kernels on the bus: every message of a kernel reaches the request it belongs to."""
 
+from trunkline.jupyter.blocking import BlockingComm as BlockingComm
 from trunkline.jupyter.blocking import BlockingExecution as BlockingExecution
 from trunkline.jupyter.blocking import BlockingKernel as BlockingKernel
 from trunkline.jupyter.blocking import attach_blocking as attach_blocking
@@ -13,6 +14,8 @@ from trunkline.jupyter.notebook import NotebookRun as NotebookRun
 from trunkline.jupyter.notebook import read_notebook as read_notebook
 from trunkline.jupyter.notebook import run_notebook as run_notebook
 from trunkline.jupyter.notebook import write_notebook as write_notebook
+from trunkline.jupyter.observe import Tracing as Tracing
+from trunkline.jupyter.observe import export as export
 from trunkline.jupyter.result import Failure as Failure
 from trunkline.jupyter.result import Result as Result
 from trunkline.jupyter.result import Timings as Timings

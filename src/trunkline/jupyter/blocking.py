@@ -5,20 +5,23 @@ Every method is safe from many threads at once and waits for the result of its a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from trunkline.bus.blocking import BlockingBus, BlockingStream, LoopThread
+from trunkline.delivery.options import DeliveryOptions
 from trunkline.delivery.requests import Orphan
 from trunkline.jupyter import notebook as notebooks
 from trunkline.jupyter import start
+from trunkline.jupyter.comm import Comm
 from trunkline.jupyter.execution import Execution
 from trunkline.jupyter.kernel import Kernel, KernelStats
 from trunkline.jupyter.notebook import NotebookRun, Progress
 from trunkline.jupyter.opening import Opening
 from trunkline.jupyter.result import Result
+from trunkline.topic import EVERYTHING
 
 T = TypeVar("T")
 
@@ -78,6 +81,22 @@ class BlockingExecution:
         self.close()
 
 
+class BlockingComm:
+    """One comm, from any thread."""
+
+    def __init__(self, thread: LoopThread, comm: Comm) -> None:
+        self._thread = thread
+        self._comm = comm
+        self.id = comm.id
+        self.messages = BlockingStream(thread, comm.messages)
+
+    def send(self, data: Mapping[str, Any], buffers: Sequence[bytes] = ()) -> None:
+        self._thread.call(self._comm.send(data, buffers))
+
+    def close(self, data: Mapping[str, Any] | None = None) -> None:
+        self._thread.call(self._comm.close(data))
+
+
 class BlockingKernel:
     def __init__(self, opening: Callable[[], Opening[Kernel]], bus: BlockingBus | None = None) -> None:
         self._own = None if bus is not None else LoopThread("kernel")
@@ -91,6 +110,7 @@ class BlockingKernel:
         self._closed = False
         self.id = self._kernel.id
         self.info = self._kernel.info
+        self.connection_file = self._kernel.connection_file
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         assert self._thread is not None
@@ -120,6 +140,17 @@ class BlockingKernel:
     def is_complete(self, code: str, **options: Any) -> Mapping[str, Any]:
         return self._call(self._kernel.is_complete(code, **options))
 
+    def comm(self, comm_id: str) -> BlockingComm | None:
+        """The comm of this id, if it is open."""
+        assert self._thread is not None
+        found = self._call(_async(lambda: self._kernel.comm(comm_id)))
+        return None if found is None else BlockingComm(self._thread, found)
+
+    def open_comm(self, target_name: str, data: Mapping[str, Any] | None = None) -> BlockingComm:
+        """Open a comm to a target of the kernel."""
+        assert self._thread is not None
+        return BlockingComm(self._thread, self._call(self._kernel.open_comm(target_name, data)))
+
     def resume(self, request_id: str, timeout_s: float | None = None) -> BlockingExecution:
         assert self._thread is not None
         return BlockingExecution(self._thread, self._call(_async(lambda: self._kernel.resume(request_id, timeout_s))))
@@ -138,6 +169,12 @@ class BlockingKernel:
                 self._kernel, notebook, allow_errors=allow_errors, timeout_s=timeout_s, progress=progress
             )
         )
+
+    def subscribe(self, pattern: str = EVERYTHING, **options: Unpack[DeliveryOptions]) -> BlockingStream:
+        """Everything the kernel says, as `Kernel.subscribe`; to be used as a block, or closed."""
+        assert self._thread is not None
+        opening = self._call(_async(lambda: self._kernel.subscribe(pattern, **options)))
+        return BlockingStream(self._thread, self._call(opening.open()))
 
     def stats(self) -> KernelStats:
         return self._call(_async(self._kernel.stats))

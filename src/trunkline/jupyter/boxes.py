@@ -1,6 +1,9 @@
-"""Inboxes that belong to an execution or a comm, and not to a broker: filled from a kernel, which never waits."""
+"""Channels of an execution or a comm: inboxes that belong to no broker, filled from a kernel, which never waits."""
 
 from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import cast
 
 from trunkline.clock import World
 from trunkline.delivery.custody import Custody
@@ -8,26 +11,34 @@ from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.retry import Retry
 from trunkline.delivery.stream import Stream
 from trunkline.errors import InboxFull
-from trunkline.message import Message
+from trunkline.jupyter.wire import KernelMessage
 
 
-def put(box: Inbox, message: Message) -> None:
+class Channel(Stream):
+    """Messages of a kernel, each there once. It ends with the execution or the comm it belongs to; nobody closes it."""
+
+    def __init__(self, box: Inbox, world: World) -> None:
+        # Nothing here is acknowledged, so nothing is tried again, or dies.
+        custody = Custody(box, lease_s=30.0, retry=Retry(), chance=world.random, on_dead=lambda *_: None)
+        super().__init__(box, custody, ack=False)
+
+    async def recv(self, timeout_s: float | None = None) -> KernelMessage | None:
+        return cast("KernelMessage | None", await super().recv(timeout_s))
+
+    def try_recv(self) -> KernelMessage:
+        return cast(KernelMessage, super().try_recv())
+
+    def __aiter__(self) -> AsyncIterator[KernelMessage]:
+        return cast(AsyncIterator[KernelMessage], super().__aiter__())
+
+    def __del__(self) -> None:
+        return
+
+
+def put(box: Inbox, message: KernelMessage) -> None:
     """Put it in, or count what is lost by that."""
     try:
         box.offer(message)
     except InboxFull:
         # Counted there. A kernel cannot be told no.
         return
-
-
-def stream_of(box: Inbox, world: World) -> Stream:
-    """What is in it, to be read by whoever holds the stream."""
-    # Nothing here is acknowledged, so nothing is tried again, or dies.
-    custody = Custody(box, lease_s=30.0, retry=Retry(), chance=world.random, on_dead=lambda *_: None)
-    return Stream(box, custody, ack=False)
-
-
-def end(box: Inbox) -> None:
-    """Take no more. What is in it can be read; nobody has to close it."""
-    box.close()
-    box.gone = True

@@ -69,7 +69,7 @@ class BusLink:
         return None if read.header.session == self._session else read
 
     async def send(self, message: KernelMessage) -> None:
-        await self._bus.post(message.plain(self._bus.name, message.priority, None))
+        await self._bus.post(message.plain(self._bus.name, None))
 
     async def aclose(self) -> None:
         if self._task is not None:

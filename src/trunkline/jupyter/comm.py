@@ -8,8 +8,7 @@ from typing import Any, Final, Protocol
 
 from trunkline.clock import World
 from trunkline.delivery.inbox import Inbox, Overflow
-from trunkline.delivery.stream import Stream
-from trunkline.jupyter import boxes
+from trunkline.jupyter.boxes import Channel, put
 from trunkline.jupyter.wire import KernelMessage
 
 log = logging.getLogger("trunkline.jupyter")
@@ -33,7 +32,7 @@ class Comm:
         comm_id: str,
         target_name: str,
         data: Mapping[str, Any],
-        messages: Stream,
+        messages: Channel,
         send: Send,
         forget: Callable[[str], None],
     ) -> None:
@@ -96,7 +95,7 @@ class Comms:
         inbox = self._inboxes[comm_id] = Inbox(
             f"comm {comm_id}", "comm", self._world.time_ns, capacity=CAPACITY, overflow=Overflow.DROP_OLDEST
         )
-        stream = boxes.stream_of(inbox, self._world)
+        stream = Channel(inbox, self._world)
         comm = self._comms[comm_id] = Comm(comm_id, target_name, data, stream, self.send, self.forget)
         return comm
 
@@ -117,7 +116,7 @@ class Comms:
         if inbox is None:
             self.unknown += 1
             return
-        boxes.put(inbox, message)
+        put(inbox, message)
         if message.header.msg_type == "comm_close":
             self.forget(comm_id)
 
@@ -132,7 +131,7 @@ class Comms:
         self._comms.pop(comm_id, None)
         inbox = self._inboxes.pop(comm_id, None)
         if inbox is not None:
-            boxes.end(inbox)
+            inbox.close()
 
     def end(self) -> None:
         """All of them are over."""

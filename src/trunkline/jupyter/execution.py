@@ -11,9 +11,8 @@ from typing import Any, Self
 from trunkline.clock import World
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox
-from trunkline.delivery.stream import Stream
 from trunkline.errors import KernelError
-from trunkline.jupyter import boxes
+from trunkline.jupyter.boxes import Channel, put
 from trunkline.jupyter.kinds import CHANNEL_OF, COMM, DISPLAY, EXECUTION, IOPUB, STATUS, STREAM
 from trunkline.jupyter.outputs import Outputs, display_id_of
 from trunkline.jupyter.result import IDLE, REPLY, Failure, Result, Timings
@@ -63,10 +62,11 @@ class Execution:
         self._needs_reply = needs_reply
         self._close = close
         self._boxes: dict[str, Inbox] = {}
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, Channel] = {}
         self._times: dict[str, float] = {}
         self._loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        """Done when it is complete, or nothing more will come."""
         self._replied: asyncio.Future[None] = self._loop.create_future()
         self._execution_count: int | None = None
         self._error: Failure | None = None
@@ -89,7 +89,7 @@ class Execution:
         box = self._boxes.get(channel)
         if box is None:
             box = self._box(channel)
-        boxes.put(box, message)
+        put(box, message)
         content = message.content
         if channel is STREAM:
             self.outputs.write(str(content.get("name", "")), str(content.get("text", "")))
@@ -116,7 +116,7 @@ class Execution:
     def take_late(self, message: KernelMessage) -> None:
         """A message that came after it was complete: of a thread that went on, or a changed display."""
         self._late += 1
-        boxes.put(self._boxes.get(LATE) or self._box(LATE), message)
+        put(self._boxes.get(LATE) or self._box(LATE), message)
         match CHANNEL_OF.get(message.header.msg_type):
             case "stream":
                 self.outputs.write(str(message.content.get("name", "")), str(message.content.get("text", "")))
@@ -181,8 +181,8 @@ class Execution:
     def _end(self) -> None:
         for name, box in self._boxes.items():
             if name != LATE:
-                boxes.end(box)
-        for future in (self._ended, self._replied):
+                box.close()
+        for future in (self.ended, self._replied):
             if not future.done():
                 future.set_result(None)
 
@@ -196,45 +196,45 @@ class Execution:
             capacity=self._settings.channel_capacity,
             overflow=self._settings.channel_overflow,
         )
-        if self._closed or (self._ended.done() and channel != LATE):
-            boxes.end(box)
+        if self._closed or (self.ended.done() and channel != LATE):
+            box.close()
         return box
 
-    def channel(self, name: str) -> Stream:
+    def channel(self, name: str) -> Channel:
         """The messages of one channel: each is there once. It ends when the execution is complete."""
         stream = self._streams.get(name)
         if stream is None:
             box = self._boxes.get(name) or self._box(name)
-            stream = self._streams[name] = boxes.stream_of(box, self._world)
+            stream = self._streams[name] = Channel(box, self._world)
         return stream
 
     @property
-    def status(self) -> Stream:
+    def status(self) -> Channel:
         """Busy, idle, starting."""
         return self.channel(STATUS)
 
     @property
-    def execution(self) -> Stream:
+    def execution(self) -> Channel:
         """The code as the kernel took it, its result, its error."""
         return self.channel(EXECUTION)
 
     @property
-    def stream(self) -> Stream:
+    def stream(self) -> Channel:
         """What it writes, on stdout and stderr."""
         return self.channel(STREAM)
 
     @property
-    def display(self) -> Stream:
+    def display(self) -> Channel:
         """What it shows, changes and clears."""
         return self.channel(DISPLAY)
 
     @property
-    def comm(self) -> Stream:
+    def comm(self) -> Channel:
         """What widgets and other comms say meanwhile."""
         return self.channel(COMM)
 
     @property
-    def late(self) -> Stream:
+    def late(self) -> Channel:
         """What comes after it was complete, until the execution is closed."""
         return self.channel(LATE)
 
@@ -254,7 +254,7 @@ class Execution:
         Raises KernelDied or KernelRestarted if the kernel is gone; the error has the partial result. An error of the
         code is no error here: see `result.error`, or call `result.check()`.
         """
-        await self._wait(self._ended, timeout_s)
+        await self._wait(self.ended, timeout_s)
         if self.failure is not None:
             self.failure.result = self.partial()
             raise self.failure
@@ -338,7 +338,7 @@ class Execution:
         self._closed = True
         self._end()
         if (late := self._boxes.get(LATE)) is not None:
-            boxes.end(late)
+            late.close()
         if self._close is not None:
             self._close(self.id)
 

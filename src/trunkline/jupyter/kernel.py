@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
@@ -33,6 +34,7 @@ from trunkline.jupyter.comm import Comm
 from trunkline.jupyter.execution import Execution
 from trunkline.jupyter.kinds import CONTROL, IOPUB, SHELL, STDIN
 from trunkline.jupyter.link import Link
+from trunkline.jupyter.observe import Tracing
 from trunkline.jupyter.opening import Opening
 from trunkline.jupyter.publisher import Publisher
 from trunkline.jupyter.result import Result
@@ -46,6 +48,8 @@ from trunkline.topic import EVERYTHING
 log = logging.getLogger("trunkline.jupyter")
 
 ASK_TIMEOUT_S: Final = 30.0
+DEAD: Final = "dead"
+RESTARTING: Final = "restarting"
 
 OnInput = Callable[[str, bool], str | Awaitable[str]]
 """Gives what a person would type: called with the prompt, and whether it is a password."""
@@ -91,6 +95,7 @@ class Kernel:
         settings: KernelSettings | None = None,
         bus: Bus | None = None,
         life: Life | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.id = kernel_id
         self.session = session
@@ -98,6 +103,8 @@ class Kernel:
         self.info: Mapping[str, Any] = {}
         """What the kernel says of itself: language, version, protocol."""
         self.state = "starting"
+        self.connection_file: Path | None = None
+        """Where others find it, if it has sockets."""
         self.life = life
         self.link = link
         self.username = getpass.getuser()
@@ -105,7 +112,10 @@ class Kernel:
         self.routing = Routing(kernel_id, session, self._world, self.settings)
         self.routing.comms.send = self._send_comm
         self.publisher = None if bus is None else Publisher(bus, session, self.settings.max_unpublished)
+        self._tracing = tracing
         self._faults: Counter[Fault] = Counter()
+        self._ready = asyncio.Event()
+        """Clear while it starts anew: whoever asks then waits."""
         self._heard = asyncio.Event()
         """Set when something came on iopub: the subscription is live."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -123,6 +133,18 @@ class Kernel:
         await self._greet()
 
     async def _greet(self) -> None:
+        """Be acquainted; whoever asks meanwhile waits."""
+        self._ready.clear()
+        try:
+            await self._get_to_know()
+        except BaseException:
+            self._dead = self._dead or "it did not answer"
+            self.state = "dead"
+            raise
+        finally:
+            self._ready.set()
+
+    async def _get_to_know(self) -> None:
         """Ask who it is until it has answered, and something was heard on iopub: its welcome, or that it is busy."""
         self._dead = None
         self._gone.clear()
@@ -135,7 +157,7 @@ class Kernel:
         try:
             while True:
                 # On control, too: on shell, a kernel that is busy does not answer.
-                asked += [await self._ask(socket, "kernel_info_request", {}, math.inf) for socket in (SHELL, CONTROL)]
+                asked += [await self._begin(socket, "kernel_info_request", {}, math.inf) for socket in (SHELL, CONTROL)]
                 if await self._answered(asked, min(self.settings.nudge_s, deadline_s - loop.time())):
                     break
                 if loop.time() >= deadline_s:
@@ -162,7 +184,8 @@ class Kernel:
         try:
             while True:
                 if self._dead is not None:
-                    raise KernelNotStarted(f"the kernel {self.id} died while it started: {self._dead}", self.id)
+                    why = f"the kernel {self.id} died while it started: {self._dead}"
+                    raise KernelNotStarted(why, self.id, died=True)
                 if self._heard.is_set() and any(execution.reply is not None for execution in asked):
                     return True
                 waiting = [future for future in (*replies, heard) if not future.done()]
@@ -284,7 +307,12 @@ class Kernel:
 
     @property
     def comms(self) -> list[Comm]:
+        """All that are open."""
         return self.routing.comms.all()
+
+    def comm(self, comm_id: str) -> Comm | None:
+        """The one of this id, if it is open."""
+        return self.routing.comms.get(comm_id)
 
     def resume(self, request_id: str, timeout_s: float | None = None) -> Execution:
         """Take up a request that was sent before, or by hand: what has come of it so far is claimed, in order."""
@@ -314,6 +342,15 @@ class Kernel:
         self.routing.register(execution, f"{socket} of kernel {self.id}", now_s, timeout_s)
 
     async def _ask(
+        self, socket: str, msg_type: str, content: Mapping[str, Any], timeout_s: float, **options: Any
+    ) -> Execution:
+        self._check_open()
+        if not self._ready.is_set():
+            await self._ready.wait()
+            self._check_open()
+        return await self._begin(socket, msg_type, content, timeout_s, **options)
+
+    async def _begin(
         self,
         socket: str,
         msg_type: str,
@@ -325,11 +362,12 @@ class Kernel:
         priority: int = NORMAL,
         metadata: Mapping[str, Any] | None = None,
     ) -> Execution:
-        self._check_open()
         request = self.compose(socket, msg_type, content, metadata=metadata, priority=priority)
         execution = self._execution(request.id, timeout_s, code=code, priority=priority)
         if on_input is not None:
             execution.on_input = lambda message: self._start(self._give_input(message, on_input))
+        if self._tracing is not None:
+            self._tracing.begin(request, execution)
         # Registered before it is sent: the fastest answer finds it.
         self._register(execution, socket, timeout_s)
         try:
@@ -367,8 +405,11 @@ class Kernel:
 
     async def _send(self, message: KernelMessage) -> None:
         await self.link.send(message)
+        self._publish(message)
+
+    def _publish(self, message: KernelMessage) -> None:
         if self.publisher is not None:
-            self.publisher.put(message, message.priority)
+            self.publisher.put(message, None if self._tracing is None else self._tracing.of(message))
 
     async def _give_input(self, message: KernelMessage, on_input: OnInput) -> None:
         try:
@@ -392,11 +433,26 @@ class Kernel:
             self._heard.set()
         if self.publisher is not None:
             for message in messages:
-                self.publisher.put(message, message.priority)
+                self._publish(message)
+        self.routing.route(messages, asyncio.get_running_loop().time())
         for message in messages:
             if message.header.msg_type == "status":
-                self.state = str(message.content.get("execution_state", self.state))
-        self.routing.route(messages, asyncio.get_running_loop().time())
+                self._notice(str(message.content.get("execution_state", self.state)), message)
+
+    def _notice(self, state: str, message: KernelMessage) -> None:
+        """What the kernel is doing now; or, from whoever shares it, that it does nothing any more."""
+        if message.parent.msg_id or state not in (DEAD, RESTARTING):
+            self.state = state
+        elif state == DEAD:
+            self.lost(str(message.content.get("reason", "it is gone")))
+        else:
+            self.state = state
+            self.routing.fail_all(lambda: KernelRestarted(self.id))
+
+    def _announce(self, state: str, reason: str) -> None:
+        """Tell those on the bus what no message of the kernel tells them."""
+        if self.publisher is not None:
+            self._publish(self.compose(IOPUB, "status", {"execution_state": state, "reason": reason}))
 
     def count_fault(self, fault: Fault, why: str) -> None:
         """Called by the link: frames that were no message."""
@@ -408,8 +464,9 @@ class Kernel:
         if self._dead is not None or self._closed:
             return
         self._dead = how
-        self.state = "dead"
+        self.state = DEAD
         log.warning("the kernel %s died: %s", self.id, how)
+        self._announce(DEAD, how)
         self.routing.fail_all(lambda: KernelDied(self.id, how))
         self.routing.end_subscriptions()
         self._heard.set()
@@ -478,11 +535,19 @@ class Kernel:
         """A new process in its place. All that was asked ends with KernelRestarted."""
         if self.life is None:
             raise Unsupported(f"the kernel {self.id}, which was started elsewhere", "a restart from here")
-        self._check_open()
-        self._dead = "restarting"
-        self.state = "restarting"
+        if self._closed:
+            raise KernelClosed(self.id)
+        self._ready.clear()
+        self._dead = None
+        self.state = RESTARTING
+        self._announce(RESTARTING, "it was asked to")
         self.routing.fail_all(lambda: KernelRestarted(self.id))
-        await self.life.restart()
+        try:
+            await self.life.restart()
+        except BaseException:
+            self._dead = "its restart failed"
+            self._ready.set()
+            raise
         await self._greet()
 
     async def shutdown(self, *, now: bool = False) -> None:
@@ -500,6 +565,7 @@ class Kernel:
     async def _close(self, error: Callable[[], KernelError], *, now: bool) -> None:
         if self._closed:
             return
+        self._announce(DEAD, "it was shut down" if self.life is not None else "whoever shared it has left")
         self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -525,7 +591,7 @@ class Kernel:
     def _check_open(self) -> None:
         if self._closed:
             raise KernelClosed(self.id)
-        if self._dead is not None and self._dead != "restarting":
+        if self._dead is not None:
             raise KernelDied(self.id, self._dead)
 
     async def __aenter__(self) -> Self:

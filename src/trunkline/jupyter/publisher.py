@@ -36,11 +36,11 @@ class Publisher:
         self.lost = 0
         """Not published: the bus refused them, or was so slow that too many waited."""
 
-    def put(self, message: KernelMessage, priority: int) -> None:
+    def put(self, message: KernelMessage, trace: str | None = None) -> None:
         if len(self._waiting) >= self._max_waiting:
             self._lose(1, f"{self._max_waiting} messages wait for the bus already")
             return
-        self._waiting.append(message.plain(self._bus.name, priority, self._headers))
+        self._waiting.append(message.plain(self._bus.name, self._headers, trace))
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._publish())
 

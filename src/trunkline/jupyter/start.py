@@ -3,23 +3,68 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from trunkline.bus.bus import Bus
 from trunkline.clock import World
 from trunkline.errors import KernelNotStarted, MissingExtra, UsageError
 from trunkline.jupyter.buslink import BusLink
 from trunkline.jupyter.gateway import Gateway
-from trunkline.jupyter.kernel import Kernel, Life
+from trunkline.jupyter.kernel import DEAD, Kernel, Life
 from trunkline.jupyter.kinds import CONTROL
+from trunkline.jupyter.link import Link
+from trunkline.jupyter.observe import Tracing
 from trunkline.jupyter.opening import Opening
 from trunkline.jupyter.settings import KernelSettings
 from trunkline.jupyter.sockets import Connection, SocketLink, beat
 
+log = logging.getLogger("trunkline.jupyter")
+
 STARTS: Final = 3
 """So often a start is tried: ports that were free a moment ago may be taken when the kernel wants them."""
+
+
+class _With(msgspec.Struct, frozen=True):
+    """What a kernel's client is made with, whichever way it comes to its kernel."""
+
+    bus: Bus | None
+    share: bool
+    settings: KernelSettings
+    world: World
+    tracing: Tracing | None
+
+    def __post_init__(self) -> None:
+        if self.share and self.bus is None:
+            raise UsageError("a kernel is shared on a bus: give one with bus=")
+
+    def kernel(self, kernel_id: str, link: Link, session: str, life: Life | None = None) -> Kernel:
+        return Kernel(
+            kernel_id,
+            link,
+            session=session,
+            world=self.world,
+            settings=self.settings,
+            bus=self.bus,
+            life=life,
+            tracing=self.tracing,
+        )
+
+    async def open(self, kernel: Kernel) -> Kernel:
+        try:
+            if self.bus is not None and self.share:
+                gateway = Gateway(kernel, self.bus)
+                await gateway.open()
+                kernel.on_close(gateway.aclose)
+            await kernel.open()
+        except BaseException:
+            await kernel.aclose()
+            raise
+        return kernel
 
 
 def start_kernel(
@@ -29,6 +74,7 @@ def start_kernel(
     share: bool = False,
     settings: KernelSettings | None = None,
     world: World | None = None,
+    tracing: Tracing | None = None,
     cwd: str | Path | None = None,
     env: dict[str, str] | None = None,
     transport: str | None = None,
@@ -43,64 +89,47 @@ def start_kernel(
         launch["cwd"] = os.fspath(cwd)
     if env is not None:
         launch["env"] = {**os.environ, **env}
-    starting = _start(name, launch, bus, share, settings or KernelSettings(), world or World())
-    return Opening(starting, Kernel.aclose)
+    given = _With(bus, share, settings or KernelSettings(), world or World(), tracing)
+    return Opening(_start(name, launch, given), Kernel.aclose)
 
 
-async def _start(
-    name: str, launch: dict[str, Any], bus: Bus | None, share: bool, settings: KernelSettings, world: World
-) -> Kernel:
-    for attempt in range(1, STARTS + 1):
+async def _start(name: str, launch: dict[str, Any], given: _With) -> Kernel:
+    for _ in range(STARTS - 1):
         try:
-            return await _start_once(name, launch, bus, share, settings, world)
+            return await _start_once(name, launch, given)
         except KernelNotStarted as error:
-            if "died while it started" not in str(error) or attempt == STARTS:
+            if not error.died:
                 raise
-    raise AssertionError("unreachable")
+            log.info("%s: it is tried again", error)
+    return await _start_once(name, launch, given)
 
 
-async def _start_once(
-    name: str, launch: dict[str, Any], bus: Bus | None, share: bool, settings: KernelSettings, world: World
-) -> Kernel:
+async def _start_once(name: str, launch: dict[str, Any], given: _With) -> Kernel:
     # Only here: who joins a kernel on a bus needs no jupyter_client.
     from trunkline.jupyter.process import Process
 
     process = await Process.start(name, **launch)
     try:
         manager = process.manager
-        session = world.uuid7()
-        link = SocketLink(manager.kernel_id, Connection.of(manager.get_connection_info()), session, world)
+        session = given.world.uuid7()
+        link = SocketLink(manager.kernel_id, Connection.of(manager.get_connection_info()), session, given.world)
         life = Life(process.interrupt, process.restart, lambda now: shutdown(now))
-        kernel = Kernel(manager.kernel_id, link, session=session, world=world, settings=settings, bus=bus, life=life)
+        kernel = given.kernel(manager.kernel_id, link, session, life)
+        kernel.connection_file = Path(manager.connection_file)
     except BaseException:
         await process.end()
         raise
 
     async def shutdown(now: bool) -> None:
         try:
-            if not now and kernel.state not in ("dead", "starting"):
+            if not now and kernel.state not in (DEAD, "starting"):
                 await link.send(kernel.compose(CONTROL, "shutdown_request", {"restart": False}))
-                await process.ended(settings.shutdown_timeout_s)
+                await process.ended(given.settings.shutdown_timeout_s)
         finally:
             await process.end()
 
     process.watch(kernel.lost)
-    return await _open(kernel, bus, share)
-
-
-async def _open(kernel: Kernel, bus: Bus | None, share: bool) -> Kernel:
-    try:
-        if share:
-            if bus is None:
-                raise UsageError("a kernel is shared on a bus: give one with bus=")
-            gateway = Gateway(kernel, bus)
-            await gateway.open()
-            kernel.on_close(gateway.aclose)
-        await kernel.open()
-    except BaseException:
-        await kernel.aclose()
-        raise
-    return kernel
+    return await given.open(kernel)
 
 
 def attach(
@@ -110,26 +139,25 @@ def attach(
     share: bool = False,
     settings: KernelSettings | None = None,
     world: World | None = None,
+    tracing: Tracing | None = None,
 ) -> Opening[Kernel]:
     """`async with attach("kernel-42.json") as kernel`: a kernel that runs already, and goes on after the block.
 
     The connection file is a path, or a name or a part of one as `jupyter --runtime-dir` has it; the newest if none is
     given.
     """
-    attaching = _attach(connection_file, bus, share, settings or KernelSettings(), world or World())
-    return Opening(attaching, Kernel.aclose)
+    given = _With(bus, share, settings or KernelSettings(), world or World(), tracing)
+    return Opening(_attach(connection_file, given), Kernel.aclose)
 
 
-async def _attach(
-    connection_file: str | Path | None, bus: Bus | None, share: bool, settings: KernelSettings, world: World
-) -> Kernel:
+async def _attach(connection_file: str | Path | None, given: _With) -> Kernel:
     path = find(connection_file)
     connection = Connection.load(path)
-    session = world.uuid7()
+    session = given.world.uuid7()
     kernel_id = path.stem.removeprefix("kernel-")
-    link = SocketLink(kernel_id, connection, session, world)
-    kernel = Kernel(kernel_id, link, session=session, world=world, settings=settings, bus=bus)
-    await _open(kernel, bus, share)
+    kernel = given.kernel(kernel_id, SocketLink(kernel_id, connection, session, given.world), session)
+    kernel.connection_file = path
+    await given.open(kernel)
     watching = asyncio.get_running_loop().create_task(_feel(kernel, connection))
 
     async def stop() -> None:
@@ -170,22 +198,18 @@ def join(
     name: str | None = None,
     start: int | str | None = None,
     settings: KernelSettings | None = None,
-    world: World | None = None,
+    tracing: Tracing | None = None,
 ) -> Opening[Kernel]:
     """`async with join(bus, kernel_id) as kernel`: a kernel that somebody shares on the bus, with `share=True`.
 
     With a journal behind the bus: under a `name`, what was missed since the last time comes first, then what is new,
     without a gap or a duplicate; `start` is where it begins the first time ("beginning", a number, a time).
     """
-    settings = settings or KernelSettings()
-    world = world or bus.broker.world
-    return Opening(_join(bus, kernel_id, name, start, settings, world), Kernel.aclose)
-
-
-async def _join(
-    bus: Bus, kernel_id: str, name: str | None, start: int | str | None, settings: KernelSettings, world: World
-) -> Kernel:
-    session = world.uuid7()
+    given = _With(None, False, settings or KernelSettings(), bus.broker.world, tracing)
+    session = given.world.uuid7()
     link = BusLink(bus, kernel_id, session, name=name, start=start)
-    kernel = Kernel(kernel_id, link, session=session, world=world, settings=settings)
-    return await _open(kernel, None, False)
+
+    async def joining() -> Kernel:
+        return await given.open(given.kernel(kernel_id, link, session))
+
+    return Opening(joining(), Kernel.aclose)

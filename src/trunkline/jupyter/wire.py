@@ -69,7 +69,7 @@ class KernelMessage(Message, frozen=True, gc=False):
     def msg_type(self) -> str:
         return self.header.msg_type
 
-    def plain(self, sender: str, priority: int, headers: Mapping[str, str] | None) -> Message:
+    def plain(self, sender: str, headers: Mapping[str, str] | None, trace: str | None = None) -> Message:
         """As it is published: what is in the fields of its own is in the payload, too."""
         return Message(
             id=self.id,
@@ -79,9 +79,10 @@ class KernelMessage(Message, frozen=True, gc=False):
             sender=sender,
             content_type=self.content_type,
             type=self.type,
-            priority=priority,
+            priority=self.priority,
             request_id=self.request_id,
             correlation_id=self.correlation_id,
+            trace=trace,
             headers=headers,
         )
 

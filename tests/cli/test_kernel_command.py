@@ -1,0 +1,148 @@
+"""`trunkline kernel`: a notebook is run, a kernel is watched and shared, as a newcomer would do it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+import trunkline as tl
+from tests.cli.commands import DEADLINE_S, TRUNKLINE, environment, interrupt
+from trunkline.jupyter import join, start_kernel_blocking
+
+
+@pytest.fixture(autouse=True)
+def own_jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+
+
+def call(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [*TRUNKLINE, "kernel", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment())
+
+
+def written(place: Path, *sources: str) -> Path:
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), str(place))
+    return place
+
+
+def outputs(place: Path) -> list[list[Any]]:
+    return [cell.outputs for cell in nbformat.read(str(place), as_version=4).cells]
+
+
+def test_a_notebook_is_run(tmp_path: Path) -> None:
+    notebook = written(tmp_path / "n.ipynb", "import os; print(os.getcwd())", "6 * 7")
+    target = tmp_path / "done.ipynb"
+    ran = call("run", notebook, "-o", target)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"2 cells executed: {target}\n", "")
+    assert outputs(target)[0][0].text == f"{tmp_path}\n"
+    assert outputs(target)[1][0]["data"]["text/plain"] == "42"
+    assert outputs(notebook) == [[], []]
+    ran = call("run", notebook, "--json")
+    told = json.loads(ran.stdout)
+    assert (told["ok"], told["executed"], told["failed"]) == (True, 2, None)
+    assert outputs(notebook)[1][0]["data"]["text/plain"] == "42"
+
+
+def test_a_cell_that_fails_is_named(tmp_path: Path) -> None:
+    notebook = written(tmp_path / "n.ipynb", "1", "1/0", "2")
+    ran = call("run", notebook)
+    assert ran.returncode == 1
+    assert "ZeroDivisionError" in ran.stderr
+    assert "\x1b" not in ran.stderr
+    last = ran.stderr.splitlines()[-1]
+    assert last.startswith("error: cell 2: ZeroDivisionError: division by zero; 1 cell after it not executed.")
+    assert outputs(notebook)[1][0].ename == "ZeroDivisionError"
+    ran = call("run", notebook, "--allow-errors")
+    assert ran.returncode == 0
+    told = json.loads(call("run", notebook, "--json").stdout)
+    assert (told["ok"], told["failed"], told["skipped"]) == (False, 1, 1)
+
+
+def test_what_cannot_be_run_says_why(tmp_path: Path) -> None:
+    notebook = written(tmp_path / "n.ipynb", "1")
+    missing = call("run", notebook, "--kernel", "cobol")
+    assert missing.returncode == 1
+    assert "there is no kernel 'cobol' here" in missing.stderr
+    assert call("run", tmp_path / "no.ipynb").returncode == 2
+    slow = written(tmp_path / "slow.ipynb", "import time; time.sleep(60)")
+    late = call("run", slow, "--timeout", "0.5")
+    assert late.returncode == 1
+    assert "cell 1" in late.stderr
+    dying = written(tmp_path / "dying.ipynb", "print('last', flush=True); import os; os.kill(os.getpid(), 9)")
+    died = call("run", dying)
+    assert died.returncode == 1
+    assert "died: its process was ended by SIGKILL" in died.stderr
+    assert outputs(dying)[0][0].text == "last\n"
+
+
+def test_ctrl_c_keeps_what_came(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    notebook = written(tmp_path / "n.ipynb", "'kept'", f"open({str(mark)!r}, 'w').close(); import time; time.sleep(60)")
+    command = [*TRUNKLINE, "kernel", "run", str(notebook)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+    try:
+        while not mark.exists():
+            assert process.poll() is None
+        ended = interrupt(process)
+    finally:
+        process.kill()
+        process.communicate()
+    assert ended.code == 130
+    assert "Traceback" not in ended.err
+    assert outputs(notebook)[0][0]["data"]["text/plain"] == "'kept'"
+
+
+def test_a_kernel_is_listed_and_watched(tmp_path: Path) -> None:
+    assert "no connection files" in call("list").stderr
+    with start_kernel_blocking() as kernel:
+        path = tmp_path / "runtime" / "kernel-mine.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(Path(str(kernel.connection_file)).read_bytes())
+        (listed,) = [json.loads(line) for line in call("list", "--json").stdout.splitlines()]
+        assert (listed["kernel"], listed["connection_file"]) == ("mine", str(path))
+        assert "mine" in call("list").stdout
+        command = [*TRUNKLINE, "kernel", "watch", "mine", "--json", "-n", "4"]
+        watching = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
+        try:
+            while watching.poll() is None:
+                kernel.run("print('seen')")
+            assert watching.stdout is not None
+            kinds = [json.loads(line)["header"]["msg_type"] for line in watching.stdout]
+        finally:
+            watching.kill()
+            watching.communicate()
+        assert len(kinds) == 4
+        assert set(kinds) <= {"status", "execute_input", "stream", "kernel_info_reply"}
+    gone = call("watch", "nothing")
+    assert gone.returncode == 1
+    assert "no kernel nothing runs here" in gone.stderr
+
+
+def test_a_kernel_is_shared_on_a_hub(tmp_path: Path) -> None:
+    place = f"unix://{tmp_path}/hub.sock"
+    hub = subprocess.Popen([*TRUNKLINE, "up", place], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+    command = [*TRUNKLINE, "kernel", "share", "--start", "python3", "--hub", place]
+    sharing = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+    try:
+        assert sharing.stdout is not None
+        kernel_id = sharing.stdout.readline().decode().strip()
+
+        async def use() -> str | None:
+            async with tl.connect(place, name="agent") as bus, join(bus, kernel_id) as kernel:
+                return (await kernel.run("6 * 7")).text
+
+        assert asyncio.run(use()) == "42"
+        ended = interrupt(sharing)
+        assert ended.code == 130
+    finally:
+        for process in (sharing, hub):
+            process.kill()
+            process.communicate()

@@ -1,0 +1,140 @@
+"""The checks of `jupyter_kernel_test`, which kernels are tested with, through our client, not jupyter_client's."""
+
+from __future__ import annotations
+
+from queue import Empty
+from typing import Any, ClassVar
+
+import msgspec
+from jupyter_kernel_test import KernelTests
+
+import trunkline as tl
+from trunkline.bus.blocking import BlockingStream
+from trunkline.jupyter import BlockingKernel, KernelMessage, start_kernel_blocking
+
+
+def as_jupyter(message: KernelMessage) -> dict[str, Any]:
+    header = msgspec.to_builtins(message.header)
+    return {
+        "header": header,
+        "msg_id": message.header.msg_id,
+        "msg_type": message.header.msg_type,
+        "parent_header": msgspec.to_builtins(message.parent) if message.parent.msg_id else {},
+        "metadata": dict(message.metadata),
+        "content": dict(message.content),
+        "buffers": list(message.buffers),
+    }
+
+
+class Channel:
+    def __init__(self, stream: BlockingStream) -> None:
+        self._stream = stream
+
+    def get_msg(self, timeout: float | None = None) -> dict[str, Any]:
+        try:
+            message = self._stream.recv(timeout)
+        except tl.StreamEmpty:
+            raise Empty from None
+        assert isinstance(message, KernelMessage)
+        return as_jupyter(message)
+
+
+class Client:
+    """What the suite wants of a client of jupyter_client, on ours."""
+
+    def __init__(self, kernel: BlockingKernel) -> None:
+        self._kernel = kernel
+        self._streams = [kernel.subscribe(f"kernel.*.{socket}.>") for socket in ("iopub", "shell")]
+        self.iopub_channel, self.shell_channel = map(Channel, self._streams)
+
+    def get_shell_msg(self, timeout: float | None = None) -> dict[str, Any]:
+        return self.shell_channel.get_msg(timeout)
+
+    def execute(self, code: str, **options: Any) -> str:
+        return self._kernel.execute(code, **options).id
+
+    def kernel_info(self) -> str:
+        return self._id("kernel_info_request")
+
+    def complete(self, code: str, cursor_pos: int | None = None) -> str:
+        return self._id("complete_request", code=code, cursor_pos=len(code) if cursor_pos is None else cursor_pos)
+
+    def is_complete(self, code: str) -> str:
+        return self._id("is_complete_request", code=code)
+
+    def inspect(self, code: str, cursor_pos: int | None = None, detail_level: int = 0) -> str:
+        place = len(code) if cursor_pos is None else cursor_pos
+        return self._id("inspect_request", code=code, cursor_pos=place, detail_level=detail_level)
+
+    def history(self, **how: Any) -> str:
+        how = {"raw": True, "output": False, **how}
+        if how.get("hist_access_type") == "range":
+            how.setdefault("session", 0)
+            how.setdefault("start", 0)
+        return self._id("history_request", **how)
+
+    def clear_buffer(self) -> None:
+        return
+
+    def _id(self, msg_type: str, **content: Any) -> str:
+        """Ask, and give the id of the question: the reply is read from the channel."""
+        with self._kernel.subscribe("kernel.*.shell.>") as replies:
+            self._kernel.ask(msg_type, content)
+            reply = replies.recv(10)
+        assert isinstance(reply, KernelMessage)
+        return reply.parent.msg_id
+
+    def stop_channels(self) -> None:
+        for stream in self._streams:
+            stream.close()
+        self._kernel.close()
+
+
+class ThroughOurs(KernelTests):  # type: ignore[misc]
+    __test__ = False
+    kc: Any
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.kc = Client(start_kernel_blocking(cls.kernel_name))
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        cls.kc.stop_channels()
+
+
+class TestPython(ThroughOurs):
+    __test__ = True
+    kernel_name = "python3"
+    language_name = "python"
+    file_extension = ".py"
+    code_hello_world = "print('hello, world')"
+    code_stderr = "import sys; print('test', file=sys.stderr)"
+    completion_samples: ClassVar = [{"text": "zi", "matches": {"zip"}}]
+    complete_code_samples: ClassVar = ["1", "print('hello, world')", "def f(x):\n  return x*2\n\n\n"]
+    incomplete_code_samples: ClassVar = ["print('''hello", "def f(x):\n  x*2"]
+    invalid_code_samples: ClassVar = ["import = 7q"]
+    code_page_something = "zip?"
+    code_generate_error = "raise"
+    code_execute_result: ClassVar = [
+        {"code": "1+2+3", "result": "6"},
+        {"code": "[n*n for n in range(1, 4)]", "result": "[1, 4, 9]"},
+    ]
+    code_display_data: ClassVar = [
+        {"code": "from IPython.display import HTML, display; display(HTML('<b>x</b>'))", "mime": "text/html"}
+    ]
+    code_history_pattern = "1?2*"
+    supported_history_operations = ("tail", "range", "search")
+    code_inspect_sample = "zip"
+    code_clear_output = "from IPython.display import clear_output; clear_output()"
+
+
+class TestDeno(ThroughOurs):
+    __test__ = True
+    kernel_name = "deno"
+    language_name = "typescript"
+    file_extension = ".ts"
+    code_hello_world = "console.log('hello, world')"
+    code_stderr = "console.error('test')"
+    code_generate_error = "throw new Error('no')"
+    code_execute_result: ClassVar = [{"code": "1+2+3", "result": "\x1b[33m6\x1b[39m"}]
