@@ -11,7 +11,7 @@ import pytest
 from tests.jupyter.scripted import ScriptedLink, kernel_of
 from trunkline.delivery.inbox import Overflow
 from trunkline.delivery.requests import Why
-from trunkline.errors import InvalidSettings, StreamEmpty
+from trunkline.errors import InvalidSettings, StreamEmpty, UsageError
 from trunkline.jupyter.execution import Execution
 from trunkline.jupyter.kernel import Kernel
 from trunkline.jupyter.settings import KernelSettings
@@ -177,6 +177,31 @@ def test_a_subscriber_filters_by_content() -> None:
                 link.say("iopub", "stream", {"name": name, "text": name}, of(kernel, execution))
             assert errors.depth == 1
             assert errors.account().filtered == 2
+
+    play(scene)
+
+
+def test_a_channel_filters_by_content_and_waits_for_patterns() -> None:
+    async def scene(kernel: Kernel, link: ScriptedLink, execution: Execution) -> None:
+        chosen = await kernel.execute("…", where={"stream": "payload.content.name == 'stderr'"})
+        for name in ("stdout", "stderr", "stdout"):
+            for each in (execution, chosen):
+                link.say("iopub", "stream", {"name": name, "text": f"{name}\n"}, of(kernel, each))
+        assert chosen.stream.depth == 1
+        assert chosen.stream.account().filtered == 2
+        assert chosen.partial().stdout == "stdout\nstdout\n"
+        found = await execution.wait_for("stream", lambda message: message.content["name"] == "stderr")
+        assert found is not None
+        assert execution.stream.depth == 1
+        with pytest.raises(StreamEmpty):
+            await execution.wait_for("stream", "matches(payload.content.text, '*ready*')", timeout_s=3)
+        link.say("iopub", "stream", {"name": "stdout", "text": "ready"}, of(kernel, execution))
+        assert await execution.wait_for("stream", "matches(payload.content.text, '*ready*')") is not None
+        link.say("shell", "execute_reply", {"status": "ok"}, of(kernel, execution))
+        link.say("iopub", "status", {"execution_state": "idle"}, of(kernel, execution))
+        assert await execution.wait_for("stream", lambda _: True) is None
+        with pytest.raises(UsageError, match="no channel streams: there are status"):
+            await kernel.execute("…", where={"streams": "priority > 1"})
 
     play(scene)
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from trunkline.clock import World
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox
-from trunkline.errors import KernelError
+from trunkline.errors import KernelError, StreamEmpty, UsageError
+from trunkline.expression import Filter, compile_filter
 from trunkline.jupyter.boxes import Channel, put
-from trunkline.jupyter.kinds import CHANNEL_OF, COMM, DISPLAY, EXECUTION, IOPUB, STATUS, STREAM
+from trunkline.jupyter.kinds import CHANNEL_OF, CHANNELS, COMM, DISPLAY, EXECUTION, IOPUB, STATUS, STREAM
 from trunkline.jupyter.outputs import Outputs, display_id_of
 from trunkline.jupyter.result import IDLE, REPLY, Failure, Result, Timings
 from trunkline.jupyter.settings import KernelSettings
@@ -42,6 +43,7 @@ class Execution:
         timeout_s: float = math.inf,
         priority: int = NORMAL,
         needs_reply: bool = True,
+        where: Mapping[str, str] | None = None,
         close: Callable[[str], None] | None = None,
     ) -> None:
         self.id = request_id
@@ -60,6 +62,7 @@ class Execution:
         self._sent_at_s = sent_at_s
         self._deadline_s = sent_at_s + timeout_s
         self._needs_reply = needs_reply
+        self._filters = _filters(where or {})
         self._close = close
         self._boxes: dict[str, Inbox] = {}
         self._streams: dict[str, Channel] = {}
@@ -196,6 +199,8 @@ class Execution:
             capacity=self._settings.channel_capacity,
             overflow=self._settings.channel_overflow,
         )
+        if (fits := self._filters.get(channel)) is not None:
+            box.gate = lambda message: None if fits(message, message.decode) else f"does not fit {fits.expression!r}"
         if self._closed or (self.ended.done() and channel != LATE):
             box.close()
         return box
@@ -237,6 +242,26 @@ class Execution:
     def late(self) -> Channel:
         """What comes after it was complete, until the execution is closed."""
         return self.channel(LATE)
+
+    async def wait_for(
+        self, channel: str, wanted: str | Callable[[KernelMessage], bool], timeout_s: float | None = None
+    ) -> KernelMessage | None:
+        """The next message of a channel that is as `wanted`; None if it ended without one. Those before it are taken.
+
+        `wanted` is a function, or a filter as `subscribe` has it. Raises StreamEmpty if none comes within `timeout_s`.
+        """
+        stream = self.channel(channel)
+        if isinstance(wanted, str):
+            fits = compile_filter(wanted)
+            wanted = lambda message: fits(message, message.decode)  # noqa: E731
+        try:
+            async with asyncio.timeout(timeout_s):
+                async for message in stream:
+                    if wanted(message):
+                        return message
+        except TimeoutError as error:
+            raise StreamEmpty(stream.name) from error
+        return None
 
     # What came of it
 
@@ -349,6 +374,12 @@ class Execution:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _filters(where: Mapping[str, str]) -> dict[str, Filter]:
+    if unknown := set(where) - set(CHANNELS):
+        raise UsageError(f"an execution has no channel {', '.join(sorted(unknown))}: there are {', '.join(CHANNELS)}")
+    return {channel: compile_filter(text) for channel, text in where.items()}
 
 
 def _failure(message: KernelMessage) -> Failure:

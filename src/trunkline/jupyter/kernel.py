@@ -25,13 +25,13 @@ from trunkline.errors import (
     KernelClosed,
     KernelDied,
     KernelError,
-    KernelNotStarted,
     KernelRestarted,
     RequestTimeout,
     Unsupported,
 )
 from trunkline.jupyter.comm import Comm
 from trunkline.jupyter.execution import Execution
+from trunkline.jupyter.greeting import Greeting
 from trunkline.jupyter.kinds import CONTROL, IOPUB, SHELL, STDIN
 from trunkline.jupyter.link import Link
 from trunkline.jupyter.observe import Tracing
@@ -50,6 +50,7 @@ log = logging.getLogger("trunkline.jupyter")
 ASK_TIMEOUT_S: Final = 30.0
 DEAD: Final = "dead"
 RESTARTING: Final = "restarting"
+STARTING: Final = "starting"
 
 OnInput = Callable[[str, bool], str | Awaitable[str]]
 """Gives what a person would type: called with the prompt, and whether it is a password."""
@@ -102,7 +103,7 @@ class Kernel:
         self.settings = settings or KernelSettings()
         self.info: Mapping[str, Any] = {}
         """What the kernel says of itself: language, version, protocol."""
-        self.state = "starting"
+        self.state = STARTING
         self.connection_file: Path | None = None
         """Where others find it, if it has sockets."""
         self.life = life
@@ -116,8 +117,7 @@ class Kernel:
         self._faults: Counter[Fault] = Counter()
         self._ready = asyncio.Event()
         """Clear while it starts anew: whoever asks then waits."""
-        self._heard = asyncio.Event()
-        """Set when something came on iopub: the subscription is live."""
+        self._greeting = Greeting(kernel_id, self.settings)
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._dead: str | None = None
@@ -133,70 +133,28 @@ class Kernel:
         await self._greet()
 
     async def _greet(self) -> None:
-        """Be acquainted; whoever asks meanwhile waits."""
+        """Get acquainted; whoever asks meanwhile waits."""
         self._ready.clear()
+        self._gone.clear()
+        self._dead = None
+        self.state = STARTING
+        greeting = self._greeting = Greeting(self.id, self.settings)
         try:
-            await self._get_to_know()
+            await self.link.open(self)
+            await greeting.run(lambda socket: self._begin(socket, "kernel_info_request", {}, math.inf))
         except BaseException:
-            self._dead = self._dead or "it did not answer"
-            self.state = "dead"
+            self._dead = greeting.died or "it did not answer"
+            self.state = DEAD
             raise
         finally:
             self._ready.set()
-
-    async def _get_to_know(self) -> None:
-        """Ask who it is until it has answered, and something was heard on iopub: its welcome, or that it is busy."""
-        self._dead = None
-        self._gone.clear()
-        self._heard.clear()
-        self.state = "starting"
-        await self.link.open(self)
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + self.settings.start_timeout_s
-        asked: list[Execution] = []
-        try:
-            while True:
-                # On control, too: on shell, a kernel that is busy does not answer.
-                asked += [await self._begin(socket, "kernel_info_request", {}, math.inf) for socket in (SHELL, CONTROL)]
-                if await self._answered(asked, min(self.settings.nudge_s, deadline_s - loop.time())):
-                    break
-                if loop.time() >= deadline_s:
-                    heard = "it was heard on iopub" if self._heard.is_set() else "nothing was heard of it"
-                    raise KernelNotStarted(
-                        f"the kernel {self.id} has not answered for {self.settings.start_timeout_s:g} s: {heard}."
-                        " Look at what it wrote on stderr, or give it more time with start_timeout_s",
-                        self.id,
-                    )
-        finally:
-            for execution in asked:
+            for execution in greeting.asked:
                 if execution.reply is not None:
                     self.info = execution.reply.content
                 # What is still to come of it is expected, and of no interest.
-                self.routing.retire(execution, loop.time())
-        if self.state == "starting":
+                self.routing.retire(execution, asyncio.get_running_loop().time())
+        if self.state == STARTING:
             self.state = "idle"
-
-    async def _answered(self, asked: list[Execution], timeout_s: float) -> bool:
-        """Whether one of them was answered, and iopub is live."""
-        replies = [asyncio.ensure_future(execution.replied()) for execution in asked if execution.reply is None]
-        heard = asyncio.ensure_future(self._heard.wait())
-        deadline_s = asyncio.get_running_loop().time() + max(timeout_s, 0.0)
-        try:
-            while True:
-                if self._dead is not None:
-                    why = f"the kernel {self.id} died while it started: {self._dead}"
-                    raise KernelNotStarted(why, self.id, died=True)
-                if self._heard.is_set() and any(execution.reply is not None for execution in asked):
-                    return True
-                waiting = [future for future in (*replies, heard) if not future.done()]
-                left_s = deadline_s - asyncio.get_running_loop().time()
-                if left_s <= 0 or not waiting:
-                    return False
-                await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for future in (*replies, heard):
-                future.cancel()
-            await asyncio.gather(*replies, heard, return_exceptions=True)
 
     # Asking
 
@@ -211,12 +169,14 @@ class Kernel:
         on_input: OnInput | None = None,
         timeout_s: float | None = None,
         priority: int = NORMAL,
+        where: Mapping[str, str] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Opening[Execution]:
         """Have code executed: `execution = await kernel.execute(code)`, or `async with kernel.execute(code) as …`.
 
         Given up after `timeout_s` (300 s if not given, `math.inf` for never). With `on_input`, the code may ask for
-        input. Messages of a higher priority are handed out first.
+        input. Messages of a higher priority are handed out first. `where` gives channels a filter on what is in their
+        messages: `{"stream": "payload.content.name == 'stderr'"}`; the result has everything all the same.
         """
         content = {
             "code": code,
@@ -227,16 +187,8 @@ class Kernel:
             "stop_on_error": stop_on_error,
         }
         wait_s = self.settings.request_timeout_s if timeout_s is None else timeout_s
-        asking = self._ask(
-            SHELL,
-            "execute_request",
-            content,
-            wait_s,
-            code=code,
-            on_input=on_input,
-            priority=priority,
-            metadata=metadata,
-        )
+        options: dict[str, Any] = {"code": code, "on_input": on_input, "priority": priority, "where": where}
+        asking = self._ask(SHELL, "execute_request", content, wait_s, metadata=metadata, **options)
         return Opening(asking, Execution.close)
 
     async def run(self, code: str, **options: Any) -> Result:
@@ -360,10 +312,11 @@ class Kernel:
         code: str = "",
         on_input: OnInput | None = None,
         priority: int = NORMAL,
+        where: Mapping[str, str] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Execution:
         request = self.compose(socket, msg_type, content, metadata=metadata, priority=priority)
-        execution = self._execution(request.id, timeout_s, code=code, priority=priority)
+        execution = self._execution(request.id, timeout_s, code=code, priority=priority, where=where)
         if on_input is not None:
             execution.on_input = lambda message: self._start(self._give_input(message, on_input))
         if self._tracing is not None:
@@ -429,8 +382,8 @@ class Kernel:
 
     def take(self, messages: list[KernelMessage]) -> None:
         """Called by the link."""
-        if messages[0].socket == IOPUB and not self._heard.is_set():
-            self._heard.set()
+        if messages[0].socket == IOPUB:
+            self._greeting.heard.set()
         if self.publisher is not None:
             for message in messages:
                 self._publish(message)
@@ -469,7 +422,7 @@ class Kernel:
         self._announce(DEAD, how)
         self.routing.fail_all(lambda: KernelDied(self.id, how))
         self.routing.end_subscriptions()
-        self._heard.set()
+        self._greeting.lost(how)
         self._gone.set()
 
     async def death(self) -> str:

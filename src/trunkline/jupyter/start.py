@@ -15,7 +15,7 @@ from trunkline.clock import World
 from trunkline.errors import KernelNotStarted, MissingExtra, UsageError
 from trunkline.jupyter.buslink import BusLink
 from trunkline.jupyter.gateway import Gateway
-from trunkline.jupyter.kernel import DEAD, Kernel, Life
+from trunkline.jupyter.kernel import DEAD, STARTING, Kernel, Life
 from trunkline.jupyter.kinds import CONTROL
 from trunkline.jupyter.link import Link
 from trunkline.jupyter.observe import Tracing
@@ -122,7 +122,7 @@ async def _start_once(name: str, launch: dict[str, Any], given: _With) -> Kernel
 
     async def shutdown(now: bool) -> None:
         try:
-            if not now and kernel.state not in (DEAD, "starting"):
+            if not now and kernel.state not in (DEAD, STARTING):
                 await link.send(kernel.compose(CONTROL, "shutdown_request", {"restart": False}))
                 await process.ended(given.settings.shutdown_timeout_s)
         finally:
