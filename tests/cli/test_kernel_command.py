@@ -128,7 +128,10 @@ def test_a_kernel_is_listed_and_watched(tmp_path: Path) -> None:
 
 def test_a_kernel_is_shared_on_a_hub(tmp_path: Path) -> None:
     place = f"unix://{tmp_path}/hub.sock"
-    hub = subprocess.Popen([*TRUNKLINE, "up", place], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+    listening = [*TRUNKLINE, "up", "--listen", place, "--json"]
+    hub = subprocess.Popen(listening, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+    assert hub.stdout is not None
+    assert hub.stdout.readline()
     command = [*TRUNKLINE, "kernel", "share", "--start", "python3", "--hub", place]
     sharing = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
     try:

@@ -65,7 +65,8 @@ def test_others_use_it_over_a_hub(tmp_path: Path) -> None:
             assert "print(x + 1); x + 2" in seen
             failed = await shared.run("1/0")
             assert failed.error is not None
-            sleeping = await shared.execute("import time; time.sleep(60)")
+            sleeping = await shared.execute("print('begun', flush=True); import time; time.sleep(60)")
+            assert await sleeping.stream.recv(timeout_s=10) is not None
             await shared.interrupt()
             interrupted = await sleeping.result(timeout_s=10)
             assert interrupted.error is not None

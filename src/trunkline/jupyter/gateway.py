@@ -45,7 +45,12 @@ class Gateway:
     async def _send(self, socket: str, message: Message) -> None:
         try:
             request = self._wire.read(socket, message.payload)
-            await self._kernel.link.send(request)
+            if request.msg_type == "interrupt_request" and self._kernel.life is not None:
+                # Not every kernel understands it. Whose process it is knows how to interrupt it.
+                await self._kernel.life.interrupt()
+                self._kernel.answer(request, "interrupt_reply", {"status": "ok"})
+            else:
+                await self._kernel.link.send(request)
             self.passed_on += 1
         except (Unreadable, TrunklineError) as error:
             self.refused += 1

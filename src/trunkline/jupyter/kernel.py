@@ -402,6 +402,10 @@ class Kernel:
             self.state = state
             self.routing.fail_all(lambda: KernelRestarted(self.id))
 
+    def answer(self, request: KernelMessage, msg_type: str, content: Mapping[str, Any]) -> None:
+        """Answer a request on the bus in the place of the kernel."""
+        self._publish(self.compose(request.socket, msg_type, content, parent=request.header))
+
     def _announce(self, state: str, reason: str) -> None:
         """Tell those on the bus what no message of the kernel tells them."""
         if self.publisher is not None:
