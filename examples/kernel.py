@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import trunkline as tl
-from trunkline import jupyter
 
 
 async def main() -> None:
     async with (
         tl.connect(name="person") as bus,
         bus.subscribe("kernel.*.iopub.execute_input") as inputs,
-        jupyter.start_kernel(bus=bus, share=True) as kernel,
-        jupyter.join(bus, kernel.id) as agent,
+        tl.jupyter.start_kernel(bus=bus, share=True) as kernel,
+        tl.jupyter.join(bus, kernel.id) as agent,
     ):
         await kernel.run("data = [3, 1, 2]")
         mine, theirs = await asyncio.gather(kernel.run("print('mine'); max(data)"), agent.run("sorted(data)"))

@@ -13,16 +13,24 @@ from functools import partial
 from typing import Any
 
 import pytest
+import zmq
 from hypothesis import settings
 
 from trunkline import MemoryBroker
 from trunkline.testing import Simulation, no_leaks, simulate, world
 from trunkline.testing.trial import tried
+from trunkline.transports.zmq_socket import close_socket, open_socket
 
 SEEDS = range(5)
 
 settings.register_profile("trunkline", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("trunkline")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_context() -> None:
+    """What ZeroMQ needs for all sockets of a process is there before the first test: it stays until its end."""
+    close_socket(open_socket(zmq.PAIR))
 
 
 @pytest.fixture(autouse=True)

@@ -40,6 +40,14 @@ SHOWS = {
         "two workers are here, 12 jobs are shared between them",
         "one worker died over a job, and all 12 are done: [0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22]",
     ],
+    "kernel": [
+        "the person gets 3 and prints 'mine', the agent gets [1, 2, 3]",
+        "the agent errs: AttributeError: 'list' object has no attribute 'push'",
+        "line by line: 3",
+        "line by line: 1",
+        "line by line: 2",
+        "5 executions were seen on the bus",
+    ],
     "custom_handlers": [
         "refused: card numbers do not travel on this bus",
         "an order of 500 by agent-1 would go by the rules: agents, large",

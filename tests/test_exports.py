@@ -14,7 +14,8 @@ PUBLIC = """
     CircuitOpen Closed Congested DeadLetter Delivery DuplicateName EncodeError Explanation Fate Feature Fields
     Handler HandlerTimeout History HookFailed HubBroker HubError HubRefused HubUnavailable InboxFull
     InvalidExpression InvalidMessage InvalidPayload InvalidPriority InvalidSettings InvalidTopic InvalidTtl
-    JavaMissing JournalDamaged JournalError JournalLocked JournalUnusable LinkSettings MemoryBroker Message
+    ExecutionFailed JavaMissing KernelClosed KernelDied KernelError KernelNotStarted KernelRestarted
+    JournalDamaged JournalError JournalLocked JournalUnusable LinkSettings MemoryBroker Message
     MessageExpired MessageTooLarge MessageType MissingCorrelationId MissingExtra Nacked NotAcknowledged NotAllowed
     NotConfirmed NotHandled NotStored Orphan Orphans Outcome Overflow PartlyRefused PayloadError Pipeline
     PipelineError Priority ProtocolError Qos RateLimited RecordingBroker Refused Reject Replayed RequestError

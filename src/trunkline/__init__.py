@@ -1,5 +1,8 @@
 """One message bus for Python agents, actors, notebooks and instruments."""
 
+import importlib
+import typing
+
 from trunkline import hooks as hooks
 from trunkline import journal as journal
 from trunkline.brokers.broker import Broker as Broker
@@ -46,4 +49,15 @@ from trunkline.settings import Settings as Settings
 from trunkline.topic import endpoint as endpoint
 from trunkline.wire.control import Qos as Qos
 
+if typing.TYPE_CHECKING:
+    from trunkline import jupyter as jupyter
+    from trunkline import spark as spark
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> typing.Any:
+    # What needs an extra is imported when somebody asks for it.
+    if name in ("jupyter", "spark"):
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

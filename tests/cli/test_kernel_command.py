@@ -76,7 +76,9 @@ def test_what_cannot_be_run_says_why(tmp_path: Path) -> None:
     late = call("run", slow, "--timeout", "0.5")
     assert late.returncode == 1
     assert "cell 1" in late.stderr
-    dying = written(tmp_path / "dying.ipynb", "print('last', flush=True); import os; os.kill(os.getpid(), 9)")
+    dying = written(
+        tmp_path / "dying.ipynb", "print('last', flush=True); import os, time; time.sleep(0.1); os.kill(os.getpid(), 9)"
+    )
     died = call("run", dying)
     assert died.returncode == 1
     assert "died: its process was ended by SIGKILL" in died.stderr

@@ -36,9 +36,7 @@ async def record() -> dict[str, Any]:
         assert result.ok
         assert info["protocol_version"]
         await asyncio.sleep(0.3)
-        key: bytes = wire._key
         return {
-            "key": key.decode(),
             "code": CODE,
             "execute_request": execution.id,
             "frames": [[socket, [base64.b64encode(part).decode() for part in parts]] for socket, parts in frames],

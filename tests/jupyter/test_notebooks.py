@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_as_nbclient_would_have_done_it() -> None:
     done = execute(ours, progress=seen.append)
     assert done.ok
     assert [(each.done, each.total) for each in seen] == [(n, 10) for n in range(1, 11)]
-    NotebookClient(theirs, kernel_name="python3", coalesce_streams=True).execute()
+    asyncio.run(NotebookClient(theirs, kernel_name="python3", coalesce_streams=True).async_execute())
     assert plain(ours) == plain(theirs)
     counts = [[cell.get("execution_count") for cell in each.cells] for each in (ours, theirs)]
     assert counts[0] == counts[1]
@@ -99,9 +100,8 @@ def test_a_cell_that_takes_too_long_is_interrupted() -> None:
 
 
 def test_a_kernel_that_dies_leaves_what_came() -> None:
-    notebook = book(
-        "'kept'", "print('last words', flush=True)\nimport os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    )
+    dying = "print('last words', flush=True)\nimport os, time; time.sleep(0.1); os.kill(os.getpid(), 9)"
+    notebook = book("'kept'", dying)
     with pytest.raises(tl.KernelDied):
         execute(notebook)
     assert notebook.cells[1].outputs[0]["data"]["text/plain"] == "'kept'"

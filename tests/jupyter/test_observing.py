@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 import trunkline as tl
 from tests.jupyter.scripted import ScriptedLink, kernel_of, world_of
 from trunkline.jupyter import Kernel, Tracing, export, join
+from trunkline.jupyter.asking import Life
 from trunkline.jupyter.gateway import Gateway
-from trunkline.jupyter.kernel import Life
 from trunkline.jupyter.publisher import Publisher
 from trunkline.testing import Simulation, simulate, world
 

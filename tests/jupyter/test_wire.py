@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jupyter_client.session import Session
 
+from trunkline.errors import UsageError
 from trunkline.jupyter.wire import DELIMITER, REMEMBERED, Fault, Header, KernelMessage, Unreadable, Wire
 from trunkline.message import MessageType
 from trunkline.topic import validate_topic
@@ -82,6 +84,18 @@ def test_replies_are_answers_and_input_is_none() -> None:
     assert (reply.type, reply.request_id) == (MessageType.RESPONSE, "r1")
     asked = wire().unpack("stdin", frames({"msg_id": "b", "msg_type": "input_request"}, parent))
     assert (asked.type, asked.request_id) == (MessageType.PUBLISH, "r1")
+
+
+@pytest.mark.parametrize("digest", ["sha256", "sha1", "sha512"])
+@given(key=st.binary(min_size=1, max_size=200), parts=st.lists(st.binary(max_size=100), min_size=4, max_size=4))
+def test_the_signature_is_an_hmac(digest: str, key: bytes, parts: list[bytes]) -> None:
+    expected = hmac.digest(key, b"".join(parts), digest).hex().encode()
+    assert Wire("k1", lambda: 1, key, f"hmac-{digest}").sign(parts) == expected
+
+
+def test_an_unknown_signature_is_refused_at_once() -> None:
+    with pytest.raises(UsageError, match="hmac-rot13, which is not known here"):
+        Wire("k1", lambda: 1, KEY, "hmac-rot13")
 
 
 @pytest.mark.parametrize("key", [b"another key", b""])

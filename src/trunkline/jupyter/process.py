@@ -17,6 +17,7 @@ try:
 except ImportError as error:  # pragma: no cover  # depends on what is installed
     raise MissingExtra("jupyter", "kernels") from error
 
+LAST_WORDS_S: Final = 0.05
 POLL_S: Final = 0.2
 """Where the system cannot tell that a process has ended, it is looked at so often."""
 
@@ -68,6 +69,8 @@ class Process:
         while (code := await provisioner.poll()) is None:  # noqa: ASYNC110  # elsewhere, it is known when asked
             await asyncio.sleep(POLL_S)
         ended.set()
+        # What it said last is still on its way through ZeroMQ.
+        await asyncio.sleep(LAST_WORDS_S)
         if self._tell is not None:
             self._tell(_how(code))
 

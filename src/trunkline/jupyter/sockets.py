@@ -69,7 +69,12 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SocketLink:
-    def __init__(self, kernel_id: str, connection: Connection, session: str, world: World) -> None:
+    """What was sent last still leaves within `linger_s` after closing: 0 if the kernel ends before."""
+
+    def __init__(
+        self, kernel_id: str, connection: Connection, session: str, world: World, *, linger_s: float = 1.0
+    ) -> None:
+        self._linger_s = linger_s
         self.connection = connection
         self.wire = Wire(kernel_id, world.time_ns, connection.key.encode(), connection.signature_scheme)
         self._identity = session.encode()
@@ -132,7 +137,7 @@ class SocketLink:
         for watch in self._watches.values():
             watch.stop()
         for socket in self._sockets.values():
-            close_socket(socket, linger_s=1.0)
+            close_socket(socket, self._linger_s)
         self._watches.clear()
         self._sockets.clear()
 

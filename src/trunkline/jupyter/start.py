@@ -13,9 +13,10 @@ import msgspec
 from trunkline.bus.bus import Bus
 from trunkline.clock import World
 from trunkline.errors import KernelNotStarted, MissingExtra, UsageError
+from trunkline.jupyter.asking import DEAD, STARTING, Life
 from trunkline.jupyter.buslink import BusLink
 from trunkline.jupyter.gateway import Gateway
-from trunkline.jupyter.kernel import DEAD, STARTING, Kernel, Life
+from trunkline.jupyter.kernel import Kernel
 from trunkline.jupyter.kinds import CONTROL
 from trunkline.jupyter.link import Link
 from trunkline.jupyter.observe import Tracing
@@ -112,7 +113,8 @@ async def _start_once(name: str, launch: dict[str, Any], given: _With) -> Kernel
     try:
         manager = process.manager
         session = given.world.uuid7()
-        link = SocketLink(manager.kernel_id, Connection.of(manager.get_connection_info()), session, given.world)
+        connection = Connection.of(manager.get_connection_info())
+        link = SocketLink(manager.kernel_id, connection, session, given.world, linger_s=0.0)
         life = Life(process.interrupt, process.restart, lambda now: shutdown(now))
         kernel = given.kernel(manager.kernel_id, link, session, life)
         kernel.connection_file = Path(manager.connection_file)

