@@ -20,7 +20,7 @@ LAYERS = [
     ["hub"],
     ["bus"],
     ["connect"],
-    ["testing", "spark", "jupyter", "cli"],
+    ["testing", "spark", "jupyter", "actors", "cli"],
     ["__init__"],
 ]
 

@@ -50,6 +50,7 @@ from trunkline.topic import endpoint as endpoint
 from trunkline.wire.control import Qos as Qos
 
 if typing.TYPE_CHECKING:
+    from trunkline import actors as actors
     from trunkline import jupyter as jupyter
     from trunkline import spark as spark
 
@@ -58,6 +59,6 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> typing.Any:
     # What needs an extra is imported when somebody asks for it.
-    if name in ("jupyter", "spark"):
+    if name in ("actors", "jupyter", "spark"):
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

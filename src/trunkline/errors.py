@@ -56,6 +56,10 @@ TrunklineError
 │   ├── KernelDied               its process is gone, or its heartbeat
 │   ├── KernelRestarted          what it was asked before is forgotten
 │   └── ExecutionFailed          the code raised, or its result is not complete
+├── ActorError
+│   ├── UnknownActor             no actor has this address
+│   ├── ActorFailed              it failed more often than its supervision allows
+│   └── SystemStopped            the actor system does not run (any more)
 ├── StreamEmpty                  try_recv: nothing there right now, but it is not closed
 └── Closed                       it was closed before, or while, you used it
     ├── BusClosed
@@ -75,6 +79,8 @@ if TYPE_CHECKING:
 MAX_TTL_S = 1e9
 
 __all__ = [
+    "ActorError",
+    "ActorFailed",
     "BackpressureTimeout",
     "BusClosed",
     "CircuitOpen",
@@ -129,7 +135,9 @@ __all__ = [
     "SchemaBroken",
     "StreamClosed",
     "StreamEmpty",
+    "SystemStopped",
     "TrunklineError",
+    "UnknownActor",
     "UnknownHandler",
     "UnknownScheme",
     "Unsupported",
@@ -543,6 +551,31 @@ class ExecutionFailed(KernelError):
     def __init__(self, request_id: str, why: str, result: Any) -> None:
         super().__init__(why, "", result)
         self.request_id = request_id
+
+
+class ActorError(TrunklineError):
+    pass
+
+
+class UnknownActor(ActorError):
+    def __init__(self, address: str) -> None:
+        super().__init__(f"there is no actor {address} in this system")
+        self.address = address
+
+
+class ActorFailed(ActorError):
+    def __init__(self, address: str, restarts: int, why: str) -> None:
+        super().__init__(f"{address} was started anew {restarts} times and failed again: {why}")
+        self.address = address
+        self.restarts = restarts
+        self.why = why
+
+
+class SystemStopped(ActorError):
+    def __init__(self, name: str, state: str) -> None:
+        super().__init__(f"the actor system {name!r} is {state}: use it inside `async with ActorSystem(…)`")
+        self.name = name
+        self.state = state
 
 
 class StreamEmpty(TrunklineError):

@@ -16,7 +16,7 @@ from trunkline.delivery.fates import Outcome
 from trunkline.delivery.options import Delivery, DeliveryOptions
 from trunkline.delivery.requests import Why
 from trunkline.delivery.roster import Roster
-from trunkline.delivery.route import Route, Take
+from trunkline.delivery.route import InboxOf, Route, Take
 from trunkline.delivery.stream import Stream
 from trunkline.errors import Unsupported
 from trunkline.message import Message
@@ -100,11 +100,14 @@ class Broker(abc.ABC):
         """An independent stream of what matches. Everything published after `await stream.opened()` is seen."""
 
     @abc.abstractmethod
-    def tap(self, pattern: str, take: Take, *, hears: bool = True) -> Callable[[], None]:
+    def tap(
+        self, pattern: str, take: Take, *, hears: bool = True, inbox_of: InboxOf | None = None
+    ) -> Callable[[], None]:
         """Call `take` with each message that matches, as it comes; it may name sinks that are to get it as well.
 
-        For the bus's own parts: answers to requests, routing rules. Returns how to stop it. One that does not `hear`
-        leaves a message without subscribers unrouted.
+        For the bus's own parts: answers to requests, routing rules, actors. Returns how to stop it. One that does not
+        `hear` leaves a message without subscribers unrouted. Where `inbox_of` names an inbox for a topic, `take` need
+        not be called; when that changes, call `forget_route`.
         """
 
     @abc.abstractmethod
@@ -114,6 +117,10 @@ class Broker(abc.ABC):
     def route(self, topic: str) -> Route | None:
         """The route of a topic, if publishers may write to the inboxes directly."""
         return None
+
+    def forget_route(self, topic: str) -> None:
+        """What a tap says of the inbox of a topic has changed."""
+        return
 
     def link(self, pattern: str, topic: str) -> bool:
         """Send what matches `pattern` also to whoever listens on `topic`; False if that was so already."""

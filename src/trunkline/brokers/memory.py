@@ -14,7 +14,7 @@ from trunkline.brokers.broker import Broker, Feature
 from trunkline.clock import World
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery
-from trunkline.delivery.route import Group, GroupSink, Route, Sink, Take, Tap, offer
+from trunkline.delivery.route import Group, GroupSink, InboxOf, Route, Sink, Take, Tap, offer
 from trunkline.delivery.stream import Stream
 from trunkline.errors import BackpressureTimeout, Congested, PartlyRefused, Refused, StreamClosed
 from trunkline.message import NORMAL, Message
@@ -123,6 +123,9 @@ class MemoryBroker(Broker):
     def route(self, topic: str) -> Route | None:
         return self.resolve(topic)
 
+    def forget_route(self, topic: str) -> None:
+        self._resolved.pop(topic, None)
+
     def resolve(self, topic: str) -> Route:
         """The route of a topic: found once, then kept until subscriptions change."""
         if self._closed:
@@ -150,6 +153,8 @@ class MemoryBroker(Broker):
                 groups.setdefault(entry.group, []).append(entry.inbox)
             elif isinstance(entry, Inbox) and entry.gate is None:
                 plain.append(entry)
+            elif isinstance(entry, Tap) and entry.inbox_of and (inbox := entry.inbox_of(route.topic)) is not None:
+                plain.append(inbox)
             else:
                 special.append(entry)
         special.extend(GroupSink(group, tuple(members)) for group, members in groups.items())
@@ -187,8 +192,10 @@ class MemoryBroker(Broker):
             self._attach(each, entry)
         return stream
 
-    def tap(self, pattern: str, take: Take, *, hears: bool = True) -> Callable[[], None]:
-        tap = Tap(take, hears)
+    def tap(
+        self, pattern: str, take: Take, *, hears: bool = True, inbox_of: InboxOf | None = None
+    ) -> Callable[[], None]:
+        tap = Tap(take, hears, inbox_of)
         self._attach(validate_pattern(pattern), tap)
 
         def stop() -> None:
@@ -256,6 +263,8 @@ class MemoryBroker(Broker):
                 names.append(entry.inbox.name)
             elif isinstance(entry, Inbox):
                 names.append(entry.name)
+            elif entry.inbox_of is not None and (inbox := entry.inbox_of(topic)) is not None:
+                names.append(inbox.name)
         return names
 
     def heard(self, topic: str) -> bool:

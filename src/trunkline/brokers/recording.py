@@ -11,7 +11,7 @@ from trunkline.delivery.deadletters import DeadLetter
 from trunkline.delivery.fates import Outcome
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.requests import Why
-from trunkline.delivery.route import Take
+from trunkline.delivery.route import InboxOf, Take
 from trunkline.delivery.stream import Stream
 from trunkline.message import Message
 from trunkline.topic import matches
@@ -42,7 +42,9 @@ class RecordingBroker(Broker):
     def subscribe(self, pattern: str, delivery: Delivery = Delivery()) -> Stream:
         return self.inner.subscribe(pattern, delivery)
 
-    def tap(self, pattern: str, take: Take, *, hears: bool = True) -> Callable[[], None]:
+    def tap(
+        self, pattern: str, take: Take, *, hears: bool = True, inbox_of: InboxOf | None = None
+    ) -> Callable[[], None]:
         return self.inner.tap(pattern, take, hears=hears)
 
     def link(self, pattern: str, topic: str) -> bool:

@@ -23,6 +23,10 @@ class Cause(enum.StrEnum):
     REJECTED = "rejected by the handler"
     HANDLER_TIMEOUT = "handler timed out"
     NOT_ACKNOWLEDGED = "not acknowledged"
+    UNKNOWN_ACTOR = "no such actor"
+    NO_RECIPIENT = "no recipient"
+    NOT_RUNNING = "its system is not running"
+    MAILBOX_FULL = "mailbox full"
 
 
 class Attempt(msgspec.Struct, frozen=True):

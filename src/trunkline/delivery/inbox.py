@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -59,6 +58,7 @@ class Inbox:
         "delayed",
         "delivered",
         "dry",
+        "full",
         "gate",
         "gone",
         "heir_of",
@@ -100,6 +100,8 @@ class Inbox:
         self.overflow = overflow
         self.max_parked = max_parked
         self.gate: Gate | None = None
+        self.full: Callable[[Message], Overflow] | None = None
+        """Says for each message that finds no room what becomes of it, instead of `overflow`."""
         self._lanes: Lanes[Message] = Lanes()
         self.queue = self._lanes.normal
         """The lane of normal priority, for the fast paths."""
@@ -111,7 +113,7 @@ class Inbox:
         """Whether the next message needs `pull`: other lanes in use, marked messages, publishers waiting."""
         # A list: an empty deque takes 760 bytes, and few ever sleep here.
         self.sleepers: list[asyncio.Future[None]] = []
-        self.parked: deque[Parked] = deque()
+        self.parked: list[Parked] = []
         self._admission: asyncio.TimerHandle | None = None
         self.held = 0
         """Handed out, not yet acknowledged."""
@@ -198,11 +200,10 @@ class Inbox:
         self.room = 0 if self.parked or self.closed or self.abandoned else self.capacity - elsewhere - self.delayed
 
     def _overflow(self, message: Message) -> Parked | None:
-        if self.overflow is not Overflow.BLOCK and not self.settled[Fate.DROPPED]:
-            log.warning(
-                "%s is full (%d) and begins to lose messages: %s", self.name, self.capacity, self.overflow.value
-            )
-        match self.overflow:
+        policy = self.overflow if self.full is None else self.full(message)
+        if policy is not Overflow.BLOCK and not self.settled[Fate.DROPPED]:
+            log.warning("%s is full (%d) and begins to lose messages: %s", self.name, self.capacity, policy.value)
+        match policy:
             case Overflow.BLOCK:
                 if len(self.parked) >= self.max_parked:
                     self.settle(message, Fate.DROPPED, f"congested: {len(self.parked)} publishes waited already")
@@ -324,7 +325,7 @@ class Inbox:
             self._admission.cancel()
             self._admission = None
         while self.parked and self.free > 0:
-            parked = self.parked.popleft()
+            parked = self.parked.pop(0)
             parked.entered.set_result(None)
             self._put(parked.message)
         self._measure()
@@ -449,7 +450,7 @@ class Inbox:
             self._admission.cancel()
             self._admission = None
         while self.parked:
-            parked = self.parked.popleft()
+            parked = self.parked.pop(0)
             heir = None if self.heir_of is None else self.heir_of(parked.message)
             if heir is not None:
                 self.accepted -= 1
@@ -465,7 +466,7 @@ class Inbox:
         """Take out everything that waits, let waiting publishers go on; the caller says what becomes of it."""
         left = self.messages()
         while self.parked:
-            self.parked.popleft().entered.set_result(None)
+            self.parked.pop(0).entered.set_result(None)
         self._lanes.clear()
         self.marked = 0
         self._measure()

@@ -64,10 +64,12 @@ class Roster:
         delivery: Delivery,
         leave: Callable[[Inbox], None],
         kind: type[Stream] = Stream,
+        *,
+        name: str | None = None,
     ) -> tuple[Inbox, Stream]:
-        """A new subscriber. `leave` is called when its stream is closed."""
+        """A new subscriber; a `name` that is given here, nobody has. `leave` is called when its stream is closed."""
         inbox = Inbox(
-            self._name(pattern, delivery),
+            name or self._name(pattern, delivery),
             pattern,
             self.world.time_ns,
             capacity=delivery.capacity or self.settings.backpressure.max_pending,
@@ -155,6 +157,14 @@ class Roster:
             return None
 
         return gate
+
+    def bury(self, letter: DeadLetter) -> None:
+        """A message that nobody could take, or whose death is on record with whoever it died at."""
+        self.dead_letters.add(letter)
+        if self.ledger is not None:
+            self.ledger.died(letter, None)
+        if self.announcers:
+            self.announcers[0](letter)
 
     def _bury(self, letter: DeadLetter, inbox: Inbox) -> None:
         self.dead_letters.add(letter, inbox)

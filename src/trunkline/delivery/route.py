@@ -21,15 +21,19 @@ class Sink(Protocol):
 Take = Callable[[Message], Iterable[Sink] | None]
 """Sees a message as it passes; may name further sinks for it. Never waits, never raises."""
 
+InboxOf = Callable[[str], Inbox | None]
+"""The one inbox that gets everything on a topic, if that is known beforehand: then nobody has to be asked each time."""
+
 
 class Tap:
     """Sees every message of a route: the table of requests, the router."""
 
-    __slots__ = ("hears", "take")
+    __slots__ = ("hears", "inbox_of", "take")
 
-    def __init__(self, take: Take, hears: bool = True) -> None:
+    def __init__(self, take: Take, hears: bool = True, inbox_of: InboxOf | None = None) -> None:
         self.take = take
         self.hears = hears
+        self.inbox_of = inbox_of
 
 
 class Unsettled:

@@ -22,7 +22,7 @@ from trunkline.clock import World
 from trunkline.delivery.deadletters import DeadLetter
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery, DeliveryOptions
-from trunkline.delivery.route import Take
+from trunkline.delivery.route import InboxOf, Take
 from trunkline.delivery.stream import Stream
 from trunkline.errors import PartlyRefused, StreamClosed
 from trunkline.message import Message
@@ -154,7 +154,9 @@ class HubBroker(Broker):
     async def detach(self, channel: str, consumer_id: str) -> None:
         await self.directory.unregister_consumer(channel, consumer_id)
 
-    def tap(self, pattern: str, take: Take, *, hears: bool = True) -> Callable[[], None]:
+    def tap(
+        self, pattern: str, take: Take, *, hears: bool = True, inbox_of: InboxOf | None = None
+    ) -> Callable[[], None]:
         feed = TapFeed(self.connection, self.uplink.number(), validate_pattern(pattern), take, hears)
         self._taps.append(feed)
         self.uplink.add(feed)

@@ -1,0 +1,338 @@
+"""A cell: the place of one actor in its system. Mailbox and address last; incarnations come and go in it.
+
+An idle actor has no task: a future in its mailbox starts one when something comes, and that works until it is empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from trunkline.actors.actor import Actor, Handler, Plan
+from trunkline.actors.context import Context
+from trunkline.actors.ref import Ref
+from trunkline.actors.settings import Failed, Keep
+from trunkline.actors.supervision import Supervisor
+from trunkline.delivery.deadletters import Cause, describe
+from trunkline.delivery.fates import Fate
+from trunkline.delivery.inbox import Inbox, Overflow
+from trunkline.delivery.stream import Stream
+from trunkline.errors import Closed, HandlerTimeout, InvalidPayload, PayloadError, Refused, Reject
+from trunkline.message import Message, MessageType, Priority
+
+if TYPE_CHECKING:
+    from trunkline.actors.system import ActorSystem
+
+log = logging.getLogger("trunkline.actors")
+
+TURN: Final = 500
+"""So many messages are handled in one turn of the event loop: then it is the turn of others."""
+REQUEST: Final = MessageType.REQUEST
+
+
+class State(enum.StrEnum):
+    STARTING = "starting"
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+class Cell:
+    __slots__ = (
+        "_armed",
+        "_attempts",
+        "_ending",
+        "_first",
+        "_last",
+        "_since",
+        "_task",
+        "actor",
+        "context",
+        "current",
+        "family",
+        "handled",
+        "inbox",
+        "keep",
+        "make",
+        "name",
+        "parent",
+        "plan",
+        "ref",
+        "restarts",
+        "state",
+        "stream",
+        "system",
+        "watchers",
+    )
+
+    def __init__(
+        self,
+        system: ActorSystem,
+        name: str,
+        plan: Plan,
+        make: Callable[[], Actor],
+        keep: Keep,
+        parent: Cell | None,
+    ) -> None:
+        self.system = system
+        self.name = name
+        self.plan = plan
+        self.make = make
+        self.keep = keep
+        self.parent = parent
+        self.ref = Ref(system.bus, system.address(name))
+        self.state = State.STARTING
+        self.actor: Actor | None = None
+        self.context: Context | None = None
+        self.current: Message | None = None
+        """The message that is being handled."""
+        self.family: Supervisor | None = None
+        """Its children, if it has any."""
+        self.watchers: set[str] | None = None
+        self.restarts = 0
+        self.handled = 0
+        self.inbox: Inbox
+        self.stream: Stream
+        self._task: asyncio.Task[None] | None = None
+        self._armed = False
+        self._ending = False
+        self._attempts = 0
+        """How often the message at the front was tried."""
+        # What was handled since the last time it was written down: a range of numbers.
+        self._first = 0
+        self._last = 0
+        self._since = 0
+
+    def open(self, stream: Stream) -> None:
+        self.stream = stream
+        self.inbox = stream.inbox
+        if self.keep.overflow is None:
+            self.inbox.full = self._overflow
+        else:
+            self.inbox.full = lambda message: self._lost(message, self.keep.overflow or Overflow.BLOCK)
+
+    def _overflow(self, message: Message) -> Overflow:
+        """Who sends what matters waits; the rest is told, or not even that."""
+        if message.priority >= Priority.HIGH:
+            return Overflow.BLOCK
+        return self._lost(message, Overflow.REJECT if message.priority >= Priority.NORMAL else Overflow.DROP_NEWEST)
+
+    def _lost(self, message: Message, policy: Overflow) -> Overflow:
+        if policy in (Overflow.REJECT, Overflow.DROP_NEWEST):
+            self.system.bury(
+                message, self.ref.address, Cause.MAILBOX_FULL, f"its mailbox is full ({self.inbox.capacity})"
+            )
+        return policy
+
+    # Incarnations
+
+    async def begin(self) -> None:
+        """A new incarnation; it works from now on. Whatever the actor raises passes through."""
+        self._ending = False
+        actor = self.actor = self.make()
+        context = self.context = actor.context = Context(self)
+        if "starting" in self.plan.hooks:
+            try:
+                await actor.starting()
+            except BaseException:
+                context.end()
+                raise
+        self.state = State.RUNNING
+        self._listen()
+
+    def _listen(self) -> None:
+        """Work, or be woken when there is something to do."""
+        if self.inbox.depth:
+            self._go()
+        elif not self._armed:
+            self._armed = True
+            sleeper: asyncio.Future[None] = self.system.loop.create_future()
+            sleeper.add_done_callback(self._woken)
+            self.inbox.check_idle()
+            self.inbox.sleepers.append(sleeper)
+
+    def _woken(self, _: object) -> None:
+        self._armed = False
+        if self.state is State.RUNNING and self._task is None:
+            self._listen()
+
+    def _go(self) -> None:
+        if self._task is None:
+            self._task = self.system.loop.create_task(self._work(), name=self.ref.address)
+
+    async def suspend(self) -> None:
+        """End the incarnation where it is. What it was handling goes first again."""
+        task, self._task = self._task, None
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        if self.context is not None:
+            self.context.end()
+        self.actor = None
+
+    def stop_soon(self) -> None:
+        """The actor wants to end: after what it is handling."""
+        self._ending = True
+
+    # Messages
+
+    async def _work(self) -> None:
+        failure: BaseException | None = None
+        message: Message | None = None
+        try:
+            await self._handle_all()
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                self._give_back()
+                raise
+            # Nobody stops it: something that the actor waited for was cancelled.
+            failure, message, self.current = error, self.current, None
+        except Exception as error:
+            failure, message, self.current = error, self.current, None
+        finally:
+            self._write_down()
+            if self._task is asyncio.current_task():
+                self._task = None
+        if failure is not None:
+            self.system.crashed(self, failure, message)
+        elif self._ending:
+            self.system.ended(self)
+        elif self.state is State.RUNNING:
+            self._listen()
+
+    async def _handle_all(self) -> None:
+        inbox = self.inbox
+        queue = inbox.queue
+        count = 0
+        while not self._ending and self.state is State.RUNNING:
+            if queue and not inbox.careful:
+                message = queue.popleft()
+            else:
+                pulled = inbox.pull()
+                if pulled is None:
+                    return
+                message = pulled
+            inbox.held += 1
+            self.current = message
+            well = await self._handle(message)
+            self.current = None
+            inbox.held -= 1
+            if well:
+                self._delivered(message)
+            count += 1
+            if count % TURN == 0:
+                await asyncio.sleep(0)
+
+    async def _handle(self, message: Message) -> bool:
+        """Run the handler; raises what it raises. False if the message is a dead letter, by no fault of the actor."""
+        system = self.system
+        handler = self.plan.choose(message)
+        try:
+            if handler is None:
+                what = message.schema or "plain values"
+                raise InvalidPayload(
+                    f"{self.plan.name} has no handler for {what}: write `receive`, or one with @handles"
+                )
+            opened = system.bus.opened(message) if system.bus.opens else message
+            argument = opened if handler.wants_message else opened.decode(handler.wants_payload)
+        except PayloadError as error:
+            await self._refused(message, error, Cause.INVALID_PAYLOAD)
+            return False
+        if self.context is not None:
+            self.context.message = message
+        try:
+            result = await self._call(handler, argument)
+        except Reject as error:
+            # Said by the actor itself: no failure of its own.
+            await self._refused(message, error, Cause.REJECTED)
+            return False
+        finally:
+            if self.context is not None:
+                self.context.message = None
+        self._attempts = 0
+        if message.type is REQUEST:
+            await self._tell(system.bus.respond(message, result), message)
+        return True
+
+    def _call(self, handler: Handler, argument: object) -> Any:
+        if handler.in_thread:
+            call = asyncio.to_thread(handler.function, self.actor, argument)
+        else:
+            call = handler.function(self.actor, argument)
+        return call if self.keep.timeout_s is None else self._in_time(call, self.keep.timeout_s)
+
+    async def _in_time(self, call: Any, timeout_s: float) -> Any:
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                return await call
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise HandlerTimeout(self.ref.address, timeout_s) from error
+
+    async def _tell(self, answer: Any, message: Message) -> None:
+        try:
+            await answer
+        except (Refused, Closed) as error:
+            log.warning("%s handled %s, but its answer could not be sent: %s", self.ref, message.id, describe(error))
+
+    # Fates
+
+    def _delivered(self, message: Message) -> None:
+        self.inbox.delivered += 1
+        self.handled += 1
+        if not self._since:
+            self._first = message.seq
+        self._last = message.seq
+        self._since += 1
+
+    def _write_down(self) -> None:
+        if self._since:
+            inbox = self.inbox
+            now_ns = inbox.time_ns()
+            inbox.record.delivered(self._first, self._last, self._since, now_ns)
+            if inbox.ledger is not None:
+                inbox.ledger.delivered(inbox, self._first, self._last, self._since, now_ns)
+            self._since = 0
+            inbox.check_idle()
+
+    async def _refused(self, message: Message, error: Exception, cause: Cause) -> None:
+        """A dead letter that is no failure of the actor."""
+        self._attempts = 0
+        self._write_down()
+        self.inbox.settle(message, Fate.DEAD, describe(error))
+        self.system.bury(message, self.ref.address, cause, describe(error), error)
+        if message.type is REQUEST:
+            await self._tell(self.system.bus.respond_error(message, error), message)
+
+    def _give_back(self) -> None:
+        """It was interrupted: the next incarnation, or nobody, handles what it was at."""
+        message, self.current = self.current, None
+        if message is not None:
+            self.inbox.held -= 1
+            self.inbox.return_to_front(message)
+
+    def failed_on(self, message: Message, error: BaseException) -> None:
+        """What becomes of the message that an incarnation failed over, as was said at spawn."""
+        self.inbox.held -= 1
+        self._attempts += 1
+        if self.keep.failed is Failed.RETRY and self._attempts < self.keep.attempts:
+            self.inbox.return_to_front(message)
+            return
+        self._attempts = 0
+        if message.type is REQUEST:
+            self.system.background(self.system.bus.respond_error(message, error))
+        if self.keep.failed is Failed.DROP:
+            self.inbox.settle(message, Fate.DROPPED, f"its actor failed: {describe(error)}")
+            return
+        self.inbox.settle(message, Fate.DEAD, describe(error))
+        cause = Cause.HANDLER_TIMEOUT if isinstance(error, HandlerTimeout) else Cause.HANDLER_FAILED
+        self.system.bury(message, self.ref.address, cause, describe(error), error)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.inbox.in_flight) or self.current is not None

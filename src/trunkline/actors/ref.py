@@ -1,0 +1,73 @@
+"""A reference to an actor: all that others need to talk to it, wherever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, overload
+
+from trunkline.message import Fields, Message
+from trunkline.topic import endpoint
+
+if TYPE_CHECKING:
+    from trunkline.bus.bus import Bus
+
+T = TypeVar("T")
+
+PLAIN: Final = frozenset({bytes, str, int, float, bool, type(None), list, dict, tuple, set, bytearray, memoryview})
+"""Payloads whose type says nothing. All others are known by the name of theirs."""
+
+
+class Ref:
+    """The address of an actor, and a bus that leads there."""
+
+    __slots__ = ("_bus", "_publish", "address", "topic")
+
+    def __init__(self, bus: Bus, address: str) -> None:
+        self._bus = bus
+        self._publish = bus.publish
+        self.address = address
+        self.topic = endpoint(address)
+
+    def tell(self, payload: object = b"", **fields: Unpack[Fields]) -> Awaitable[str]:
+        """Send a message; awaited, it is in the mailbox, or on its way to where that is. Its id.
+
+        Raises InboxFull, or waits, if the mailbox is full: as the actor was spawned.
+        """
+        if payload.__class__ in PLAIN:
+            return self._publish(self.topic, payload, **fields)
+        named: Fields = {"schema": payload.__class__.__name__, **fields}
+        return self._publish(self.topic, payload, **named)
+
+    @overload
+    async def ask(self, payload: object = ..., *, timeout_s: float | None = ..., **fields: Unpack[Fields]) -> Any: ...
+    @overload
+    async def ask(
+        self, payload: object = ..., *, reply: type[T], timeout_s: float | None = ..., **fields: Unpack[Fields]
+    ) -> T: ...
+    async def ask(
+        self, payload: object = b"", *, reply: Any = Any, timeout_s: float | None = None, **fields: Unpack[Fields]
+    ) -> Any:
+        """Ask, and wait for the answer, as a `reply`. Raises RequestTimeout, or RequestFailed if the actor failed."""
+        if payload.__class__ not in PLAIN:
+            fields = {"schema": payload.__class__.__name__, **fields}
+        return await self._bus.request(self.topic, payload, reply=reply, timeout_s=timeout_s, **fields)
+
+    async def try_ask(self, payload: object = b"", **options: Any) -> Any:
+        """Like `ask`, but None if no answer comes in time."""
+        if payload.__class__ not in PLAIN:
+            options = {"schema": payload.__class__.__name__, **options}
+        return await self._bus.try_request(self.topic, payload, **options)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ref) and other.address == self.address
+
+    def __hash__(self) -> int:
+        return hash(self.address)
+
+    def __repr__(self) -> str:
+        return f"Ref({self.address!r})"
+
+
+def is_from(message: Message, ref: Ref) -> bool:
+    """Whether an actor has sent a message."""
+    return message.sender == ref.address

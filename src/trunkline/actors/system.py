@@ -1,0 +1,425 @@
+"""The system: actors on a bus. It subscribes for them, starts them, sees what becomes of them, ends them in order."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from trunkline.actors.actor import Actor, plan_of
+from trunkline.actors.cell import Cell, State
+from trunkline.actors.ref import Ref
+from trunkline.actors.settings import Keep, SystemSettings
+from trunkline.actors.supervision import Supervisor
+from trunkline.bus.bus import Bus, Unfinished
+from trunkline.delivery.deadletters import Cause, DeadLetter, describe, traceback_of
+from trunkline.delivery.fates import Fate, Outcome
+from trunkline.delivery.inbox import Inbox
+from trunkline.delivery.options import Delivery
+from trunkline.delivery.stream import Stream
+from trunkline.errors import ActorFailed, DuplicateName, SystemStopped, TrunklineError, UnknownActor
+from trunkline.message import Message
+from trunkline.settings import build
+from trunkline.topic import ENDPOINT_PREFIX, endpoint
+
+log = logging.getLogger("trunkline.actors")
+
+
+class SystemState(enum.StrEnum):
+    RUNNING = "running"
+    SHUTTING_DOWN = "shutting down"
+    STOPPED = "stopped"
+
+
+class Terminated(msgspec.Struct, frozen=True):
+    """Told to those who watch an actor: it has ended for good. `failed` says why, if it was an error."""
+
+    address: str
+    failed: str | None = None
+
+
+class ActorHealth(msgspec.Struct, frozen=True):
+    """How one actor is doing."""
+
+    address: str
+    kind: str
+    state: str
+    health: str
+    """`ok`, `restarting`, `full` (its mailbox, to four fifths), `stopped`."""
+    mailbox: int
+    capacity: int
+    handled: int
+    restarts: int
+    parent: str | None
+
+
+class ActorSystem:
+    """`async with ActorSystem(bus, "shop") as system`. An actor `greeter` in it has the address `shop.greeter`."""
+
+    def __init__(self, bus: Bus, name: str = "actors", settings: SystemSettings | None = None) -> None:
+        self.bus = bus
+        self.name = name
+        self.settings = settings or SystemSettings()
+        self.state = SystemState.STOPPED
+        self.failure: ActorFailed | None = None
+        self.loop: asyncio.AbstractEventLoop
+        self._prefix = f"{ENDPOINT_PREFIX}{name}."
+        self._registry: dict[str, Cell] = {}
+        """Addresses to mailboxes: nothing else."""
+        self._deliveries: dict[int, Delivery] = {}
+        """Made once: checking one takes longer than all the rest of a spawn."""
+        self._family = Supervisor(self.settings.strategy)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._numbers = 0
+        self._ended = asyncio.Event()
+        self._untap: list[Callable[[], None]] = []
+        self._end: asyncio.Task[None] | None = None
+
+    def address(self, name: str) -> str:
+        return f"{self.name}.{name}"
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        self.loop = asyncio.get_running_loop()
+        # One subscription for all of them: who is meant is looked up here, once for each topic where that is possible.
+        for pattern in (f"{ENDPOINT_PREFIX}{self.name}.>", endpoint(self.name)):
+            self._untap.append(self.bus.broker.tap(pattern, self._route, inbox_of=self._inbox_of))
+        self.state = SystemState.RUNNING
+        log.info("actor system %s: message router started", self.name)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.shutdown()
+
+    async def shutdown(self, drain_s: float | None = None) -> list[Unfinished]:
+        """Let actors handle what waits for them, for up to `drain_s`; then stop them, the last first.
+
+        Returns what was not handled. Shutting down twice is fine.
+        """
+        if self.state is not SystemState.RUNNING:
+            return []
+        self.state = SystemState.SHUTTING_DOWN
+        await self._drain(self.settings.drain_s if drain_s is None else drain_s)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        left: list[Unfinished] = []
+        for name in reversed(self._family.children):
+            left += await self._stop(self._registry[name], None)
+        for stop in self._untap:
+            stop()
+        self._untap.clear()
+        self.state = SystemState.STOPPED
+        self._ended.set()
+        log.info("actor system %s: message router stopped", self.name)
+        if left:
+            log.warning("actor system %s stopped with %d messages unfinished", self.name, len(left))
+        return left
+
+    async def _drain(self, drain_s: float) -> None:
+        """Return when no actor has anything to do, or the time is over. What one does may be work for another."""
+        try:
+            async with asyncio.timeout(drain_s):
+                while busy := [cell for cell in self._registry.values() if cell.state is State.RUNNING and cell.busy]:
+                    await asyncio.gather(*(cell.stream.quiet() for cell in busy))
+        except TimeoutError:
+            log.warning("actor system %s: actors are not done after %g s", self.name, drain_s)
+
+    async def wait(self) -> None:
+        """Return when the system has stopped; raises ActorFailed if a failure went all the way up."""
+        await self._ended.wait()
+        if self.failure is not None:
+            raise self.failure
+
+    # Actors
+
+    async def spawn(self, kind: type[Actor], *arguments: Any, name: str | None = None, **options: Any) -> Ref:
+        """Start an actor: `kind(*arguments)`, again for each incarnation. The options are those of `Keep`.
+
+        Returns when it has started. Raises what its `starting` raises, and is then not there.
+        """
+        return await self.spawn_below(None, kind, arguments, name, options)
+
+    async def spawn_below(
+        self, parent: Cell | None, kind: type[Actor], arguments: tuple[Any, ...], name: str | None, options: Any
+    ) -> Ref:
+        if self.state is not SystemState.RUNNING:
+            raise SystemStopped(self.name, self.state.value)
+        if name is None:
+            self._numbers += 1
+            name = f"{kind.__name__.lower()}-{self._numbers}"
+        if parent is not None:
+            name = f"{parent.name}.{name}"
+        if name in self._registry:
+            raise DuplicateName("actor", name)
+        keep = build(Keep, options) if options else KEEP
+        make = functools.partial(kind, *arguments) if arguments else kind
+        cell = Cell(self, name, plan_of(kind), make, keep, parent)
+        cell.open(self._mailbox(cell))
+        self._registry[name] = cell
+        self.bus.broker.forget_route(cell.ref.topic)
+        try:
+            await cell.begin()
+        except BaseException:
+            await self._forget(cell)
+            raise
+        self._family_of(cell).add(name, keep.restart)
+        return cell.ref
+
+    def _mailbox(self, cell: Cell) -> Stream:
+        capacity = cell.keep.capacity
+        delivery = self._deliveries.get(capacity)
+        if delivery is None:
+            delivery = self._deliveries[capacity] = Delivery(capacity=capacity)
+        roster = self.bus.broker.roster
+        return roster.join(cell.ref.topic, delivery, roster.part, name=cell.ref.address)[1]
+
+    def ref(self, address: str) -> Ref:
+        """A reference to an actor, of this system or another one on the same bus; whether it is there or not."""
+        return Ref(self.bus, address)
+
+    def _family_of(self, cell: Cell) -> Supervisor:
+        if cell.parent is None:
+            return self._family
+        if cell.parent.family is None:
+            cell.parent.family = Supervisor(cell.parent.keep.strategy)
+        return cell.parent.family
+
+    def _find(self, address: str) -> Cell:
+        cell = self._registry.get(address.removeprefix(f"{self.name}."))
+        if cell is None:
+            raise UnknownActor(address)
+        return cell
+
+    async def stop(self, ref: Ref | str, drain_s: float | None = None) -> list[Unfinished]:
+        """End an actor and its children, for good; what it had not handled. It has `drain_s` to do so."""
+        cell = self._find(ref.address if isinstance(ref, Ref) else ref)
+        if drain_s:
+            try:
+                async with asyncio.timeout(drain_s):
+                    await cell.stream.quiet()
+            except TimeoutError:
+                log.warning("%s is not done after %g s", cell.ref, drain_s)
+        self._family_of(cell).remove(cell.name)
+        return await self._stop(cell, None)
+
+    async def _stop(self, cell: Cell, failed: BaseException | None) -> list[Unfinished]:
+        if cell.state is State.STOPPED:
+            return []
+        cell.state = State.STOPPING
+        actor = cell.actor
+        await cell.suspend()
+        left = await self._stop_children(cell)
+        if actor is not None and "stopped" in cell.plan.hooks:
+            await self._hook(cell, actor.stopped())
+        left += [
+            Unfinished(
+                message,
+                Outcome(
+                    cell.ref.address, Fate.DROPPED, "its actor was stopped before it was handled", self.bus.time_ns()
+                ),
+            )
+            for message in cell.inbox.unfinished()
+        ]
+        await self._forget(cell)
+        cell.state = State.STOPPED
+        for watcher in cell.watchers or ():
+            other = self._registry.get(watcher)
+            if other is not None:
+                notice = Terminated(cell.ref.address, None if failed is None else describe(failed))
+                self.background(other.ref.tell(notice, sender=cell.ref.address))
+        return left
+
+    async def _stop_children(self, cell: Cell) -> list[Unfinished]:
+        left: list[Unfinished] = []
+        if cell.family is not None:
+            for name in reversed(cell.family.children):
+                cell.family.remove(name)
+                left += await self._stop(self._registry[name], None)
+        return left
+
+    async def _forget(self, cell: Cell) -> None:
+        self._registry.pop(cell.name, None)
+        self.bus.broker.forget_route(cell.ref.topic)
+        await cell.stream.aclose()
+
+    async def _hook(self, cell: Cell, call: Awaitable[None]) -> None:
+        try:
+            await call
+        except Exception:
+            log.exception("a hook of %s raised: it must not", cell.ref)
+
+    # Failures
+
+    def crashed(self, cell: Cell, error: BaseException, message: Message | None) -> None:
+        """An incarnation has failed; told by its cell."""
+        cell.state = State.RESTARTING
+        log.error("%s failed: %s", cell.ref, describe(error), exc_info=error)
+        if message is not None:
+            cell.failed_on(message, error)
+        self._start(self._supervise(cell, error, message))
+
+    def ended(self, cell: Cell) -> None:
+        """An actor has stopped by itself; told by its cell."""
+        cell.state = State.RESTARTING
+        self._start(self._supervise(cell, None, None))
+
+    async def _supervise(self, cell: Cell, error: BaseException | None, message: Message | None) -> None:
+        actor = cell.actor
+        await cell.suspend()
+        if actor is not None and error is not None and "failed" in cell.plan.hooks:
+            await self._hook(cell, actor.failed(error, message))
+        family = self._family_of(cell)
+        if cell.name not in family:
+            # Somebody has stopped it meanwhile.
+            return
+        verdict = family.ended(cell.name, self.loop.time(), failed=error is not None)
+        if verdict.escalate:
+            await self._escalate(cell, error)
+        elif verdict.restart:
+            await self._restart([self._registry[name] for name in verdict.restart], verdict.pause_s)
+        else:
+            if actor is not None and error is None and "stopped" in cell.plan.hooks:
+                await self._hook(cell, actor.stopped())
+            await self._stop(cell, error)
+
+    async def _restart(self, cells: list[Cell], pause_s: float) -> None:
+        for cell in reversed(cells):
+            cell.state = State.RESTARTING
+            await cell.suspend()
+            await self._stop_children(cell)
+        await asyncio.sleep(pause_s)
+        for cell in cells:
+            if cell.state is not State.RESTARTING or self.state is SystemState.STOPPED:
+                continue
+            cell.restarts += 1
+            try:
+                await cell.begin()
+            except Exception as error:
+                self.crashed(cell, error, None)
+
+    async def _escalate(self, cell: Cell, error: BaseException | None) -> None:
+        """It fails too often: that is a failure of its parent, or of the whole system."""
+        parent = cell.parent
+        why = ActorFailed(cell.ref.address, cell.restarts, describe(error) if error is not None else "it stopped")
+        await self._stop(cell, error)
+        if parent is not None:
+            self.crashed(parent, why, None)
+            return
+        log.critical("actor system %s stops: %s", self.name, why)
+        self.failure = why
+        # Not among the tasks that a shutdown ends.
+        self._end = self.loop.create_task(self._give_up())
+
+    async def _give_up(self) -> None:
+        await self.shutdown(0.0)
+
+    # Watching
+
+    def watch(self, watcher: Cell, address: str) -> None:
+        name = address.removeprefix(f"{self.name}.")
+        cell = self._registry.get(name)
+        if cell is None:
+            # It is gone already, or never was: that is what is to be told.
+            self.background(watcher.ref.tell(Terminated(address), sender=address))
+            return
+        if cell.watchers is None:
+            cell.watchers = set()
+        cell.watchers.add(watcher.name)
+
+    def unwatch(self, watcher: Cell, address: str) -> None:
+        cell = self._registry.get(address.removeprefix(f"{self.name}."))
+        if cell is not None and cell.watchers is not None:
+            cell.watchers.discard(watcher.name)
+
+    def actors(self) -> list[ActorHealth]:
+        """All actors, and how they are."""
+        return [_health(cell) for cell in self._registry.values()]
+
+    # Routing
+
+    def _inbox_of(self, topic: str) -> Inbox | None:
+        cell = self._registry.get(topic.removeprefix(self._prefix))
+        return None if cell is None else cell.inbox
+
+    def _route(self, message: Message) -> tuple[Inbox, ...]:
+        inbox = self._inbox_of(message.topic)
+        if inbox is not None:
+            return (inbox,)
+        self._unknown(message)
+        return ()
+
+    def _unknown(self, message: Message) -> None:
+        """Nobody has this address."""
+        if message.topic == endpoint(self.name):
+            cause, why = Cause.NO_RECIPIENT, "it names the system, and no actor in it"
+        elif self.state is not SystemState.RUNNING:
+            cause, why = Cause.NOT_RUNNING, f"its system is {self.state.value}"
+        else:
+            cause, why = Cause.UNKNOWN_ACTOR, "there is no such actor"
+        address = message.topic.removeprefix(ENDPOINT_PREFIX)
+        log.warning("message %s to %s is a dead letter: %s", message.id, address, why)
+        self.bury(message, address, cause, why)
+
+    def bury(self, message: Message, address: str, cause: Cause, why: str, error: BaseException | None = None) -> None:
+        self.bus.broker.roster.bury(
+            DeadLetter(
+                message,
+                address,
+                cause,
+                why,
+                type(error).__name__ if error is not None else "",
+                traceback_of(error) if error is not None else "",
+                (),
+                self.bus.time_ns(),
+            )
+        )
+
+    # Work beside
+
+    def background(self, work: Awaitable[Any]) -> None:
+        """Have something sent without waiting for it. What is refused is on record."""
+
+        async def send() -> None:
+            try:
+                await work
+            except TrunklineError as error:
+                log.warning("actor system %s: %s", self.name, error)
+
+        self._start(send())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+KEEP = Keep()
+
+
+def _health(cell: Cell) -> ActorHealth:
+    inbox = cell.inbox
+    if cell.state is State.RUNNING:
+        health = "full" if inbox.depth >= 0.8 * inbox.capacity else "ok"
+    else:
+        health = cell.state.value
+    return ActorHealth(
+        address=cell.ref.address,
+        kind=cell.plan.name,
+        state=cell.state.value,
+        health=health,
+        mailbox=inbox.depth,
+        capacity=inbox.capacity,
+        handled=cell.handled,
+        restarts=cell.restarts,
+        parent=None if cell.parent is None else cell.parent.ref.address,
+    )

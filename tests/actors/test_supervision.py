@@ -1,0 +1,103 @@
+"""Supervision, decided without anything being done: whom a failure concerns, after which pause, and how often."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trunkline.actors.supervision import Lifetime, Restart, Strategy, Supervisor, Verdict
+from trunkline.errors import InvalidSettings
+
+NAMES = ("a", "b", "c", "d")
+
+
+def family(strategy: Strategy = Strategy.ONE_FOR_ONE, **restart: object) -> Supervisor:
+    made = Supervisor(strategy)
+    for name in NAMES:
+        made.add(name, Restart(**restart))  # type: ignore[arg-type]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("strategy", "concerned"),
+    [
+        (Strategy.ONE_FOR_ONE, ("b",)),
+        (Strategy.ONE_FOR_ALL, NAMES),
+        (Strategy.REST_FOR_ONE, ("b", "c", "d")),
+    ],
+)
+def test_whom_a_failure_concerns(strategy: Strategy, concerned: tuple[str, ...]) -> None:
+    assert family(strategy).ended("b", 0.0, failed=True) == Verdict(concerned, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "failed", "again"),
+    [
+        (Lifetime.PERMANENT, True, True),
+        (Lifetime.PERMANENT, False, True),
+        (Lifetime.TRANSIENT, True, True),
+        (Lifetime.TRANSIENT, False, False),
+        (Lifetime.TEMPORARY, True, False),
+        (Lifetime.TEMPORARY, False, False),
+    ],
+)
+def test_who_is_started_anew(lifetime: Lifetime, failed: bool, again: bool) -> None:
+    made = family(lifetime=lifetime)
+    verdict = made.ended("b", 0.0, failed=failed)
+    assert bool(verdict.restart) == again
+    assert ("b" in made) == again
+    assert not verdict.escalate
+
+
+def test_pauses_double_up_to_a_limit_and_five_are_enough() -> None:
+    made = family()
+    pauses = [made.ended("a", float(second), failed=True).pause_s for second in range(5)]
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6]
+    assert made.ended("a", 5.0, failed=True) == Verdict(escalate=True)
+    assert "a" not in made
+    # Those of others do not count.
+    assert made.ended("b", 5.0, failed=True).pause_s == 0.1
+
+
+def test_old_failures_are_forgotten() -> None:
+    made = family()
+    for second in range(5):
+        made.ended("a", float(second), failed=True)
+    assert made.ended("a", 64.5, failed=True).pause_s == 0.1
+
+
+def test_the_longest_pause() -> None:
+    made = family(times=100, within_s=1e9)
+    assert max(made.ended("a", 0.0, failed=True).pause_s for _ in range(100)) == 60.0
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(InvalidSettings, match="below backoff_s"):
+        Restart(backoff_s=2.0, max_backoff_s=1.0)
+
+
+@given(
+    st.sampled_from(Strategy),
+    st.integers(0, 6),
+    st.lists(st.tuples(st.sampled_from(NAMES), st.floats(0, 100)), max_size=40),
+)
+def test_never_more_often_than_allowed(strategy: Strategy, times: int, failures: list[tuple[str, float]]) -> None:
+    """Whatever fails when: within any minute no child is started anew for its own failures more than `times` times."""
+    made = family(strategy, times=times)
+    granted: dict[str, list[float]] = {name: [] for name in NAMES}
+    now_s = 0.0
+    for name, pause_s in failures:
+        now_s += pause_s
+        if name not in made:
+            continue
+        verdict = made.ended(name, now_s, failed=True)
+        assert verdict.escalate != bool(verdict.restart)
+        if verdict.restart:
+            granted[name].append(now_s)
+            assert name in verdict.restart
+            # In the order they were started.
+            assert list(verdict.restart) == [each for each in made.children if each in verdict.restart]
+    for moments in granted.values():
+        for moment in moments:
+            assert len([each for each in moments if moment <= each <= moment + 60.0]) <= times
