@@ -313,6 +313,7 @@ def test_json_is_exactly_one_object_on_one_line(
     assert result["rounds"] == 2
 
 
+@pytest.mark.long
 def test_all_runs_every_case(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(CASES):
         monkeypatch.setitem(CASES, name, case(name=name))
@@ -321,7 +322,9 @@ def test_all_runs_every_case(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert [json.loads(line)["case"] for line in lines] == list(CASES)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(
+    "transport", [each if each == UNIX else pytest.param(each, marks=pytest.mark.long) for each in TRANSPORTS]
+)
 def test_with_a_transport_only_the_cases_that_have_one_run(
     transport: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,8 @@ import trunkline as tl
 from trunkline import hooks, journal
 
 PUBLIC = """
-    Account ActorError ActorFailed Attempt Backpressure BackpressureTimeout BlockingBus BlockingStream Broker Bus BusClosed Cause
+    Account ActorError ActorFailed Attempt Backpressure BackpressureTimeout BlockingBus BlockingStream Broker Bus
+    BusClosed Cause
     CircuitOpen Closed Congested DeadLetter Delivery DuplicateName EncodeError Explanation Fate Feature Fields
     Handler HandlerTimeout History HookFailed HubBroker HubError HubRefused HubUnavailable InboxFull
     InvalidExpression InvalidMessage InvalidPayload InvalidPriority InvalidSettings InvalidTopic InvalidTtl
@@ -20,7 +21,8 @@ PUBLIC = """
     NotConfirmed NotHandled NotStored Orphan Orphans Outcome Overflow PartlyRefused PayloadError Pipeline
     PipelineError Priority ProtocolError Qos RateLimited RecordingBroker Refused Reject Replayed RequestError
     RequestFailed RequestTimeout Retry Rule SchemaBroken Settings Stats Stream StreamClosed StreamEmpty Subscription
-    SystemStopped ThreadDoor TrunklineError Unfinished UnknownActor UnknownHandler UnknownScheme Unsupported UsageError WarehouseLocked
+    SystemStopped ThreadDoor TrunklineError Unfinished UnknownActor UnknownHandler UnknownScheme Unsupported UsageError
+    WarehouseLocked
     WarehouseUnusable World connect connect_blocking endpoint
 """
 

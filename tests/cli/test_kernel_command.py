@@ -66,6 +66,7 @@ def test_a_cell_that_fails_is_named(tmp_path: Path) -> None:
     assert (told["ok"], told["failed"], told["skipped"]) == (False, 1, 1)
 
 
+@pytest.mark.long
 def test_what_cannot_be_run_says_why(tmp_path: Path) -> None:
     notebook = written(tmp_path / "n.ipynb", "1")
     missing = call("run", notebook, "--kernel", "cobol")
@@ -102,6 +103,7 @@ def test_ctrl_c_keeps_what_came(tmp_path: Path) -> None:
     assert outputs(notebook)[0][0]["data"]["text/plain"] == "'kept'"
 
 
+@pytest.mark.long
 def test_a_kernel_is_listed_and_watched(tmp_path: Path) -> None:
     assert "no connection files" in call("list").stderr
     with start_kernel_blocking() as kernel:

@@ -84,6 +84,7 @@ def test_circles_and_chains_across_hours_have_an_end(spark: SparkSession) -> Non
     assert 2 < row["depth"] < 8, "what comes after the horizon is not part of it"
 
 
+@pytest.mark.long
 def test_any_number_of_messages_may_share_one_correlation_id(spark: SparkSession) -> None:
     given = talk(*((f"m{number}", "order-7") for number in range(300)), step_s=5)
     (row,) = made(spark, conversations.TABLE, given)
@@ -124,6 +125,7 @@ def test_the_generator_makes_all_kinds_of_executions() -> None:
     assert any(row["started"] is not None and row["started"] < row["asked"] for row in rows), "early outputs"
 
 
+@pytest.mark.long
 def test_an_execution_that_writes_without_end_is_cut(spark: SparkSession) -> None:
     """Part of what it wrote is seen before it was asked for, and in the hour before."""
     say = partial(jupyter, "stream", parent="e1")

@@ -14,7 +14,8 @@ from tests.spark.journals import live
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "last_hour.ipynb"
 
 
-@pytest.mark.parametrize("given", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("given", [False, True])
 def test_the_last_hour_is_plotted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")

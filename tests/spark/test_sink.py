@@ -146,6 +146,7 @@ def test_what_is_no_payload_becomes_json(sinks: SparkSession, hub: Up) -> None:
     assert stored(hub, "r3")[0].decode() == {"n": 1}
 
 
+@pytest.mark.long
 def test_what_was_read_can_be_written_again(sinks: SparkSession, hub: Up) -> None:
     save(sinks.sql("SELECT 'once' AS topic, 'x' AS payload, map('k', 'v') AS headers, 'me' AS sender"), hub)
     read = sinks.read.format("trunkline").options(journal=str(hub.journal), topic="once").load()

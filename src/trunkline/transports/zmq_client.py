@@ -97,9 +97,10 @@ class Dealer:
         self._watches[1].check()
         return True
 
-    def part(self) -> None:
+    def part(self) -> bool:
         for socket in (self.socket, self._monitor):
             let_part(socket)
+        return True
 
     def release(self, linger_s: float = LINGER_S) -> None:
         for watch in self._watches:

@@ -174,8 +174,9 @@ class Way:
         self._router.miss(self)
         return False
 
-    def part(self) -> None:
-        return
+    def part(self) -> bool:
+        # The socket is that of the hub, and stays.
+        return False
 
     def release(self) -> None:
         self._router.forget(self._sender)

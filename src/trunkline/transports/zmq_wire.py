@@ -31,8 +31,8 @@ class Link(Protocol):
         False if there is nobody at the other end: then `part` is called, once all that came from there is taken.
         """
 
-    def part(self) -> None:
-        """The last packet was posted; the other side is given time to take it."""
+    def part(self) -> bool:
+        """The last packet was posted. True if `release` ends the socket, and so the other side must be waited for."""
 
     def release(self) -> None:
         """The wire has ended, and needs it no more."""
@@ -65,6 +65,8 @@ class ZmqWire:
         """Nobody is there to hear us."""
         self._broken = False
         self._closing = False
+        self._asked = False
+        """The other side has said goodbye, and waits for us to say so."""
         self._parted = False
         """We have said goodbye, and wait for the other side to say so as well."""
         self._deadline: asyncio.TimerHandle | None = None
@@ -121,6 +123,7 @@ class ZmqWire:
             elif kind == packets.TAKEN:
                 self._make_room(packets.read_taken(packet))
             elif kind == packets.BYE:
+                self._asked = True
                 self.part(packets.read_bye(packet) or "the other side closed the connection")
             else:
                 raise ProtocolError("malformed", "a ZeroMQ message that is no packet")
@@ -157,7 +160,7 @@ class ZmqWire:
 
     def _maybe_end(self) -> None:
         if self._parting is not None and not self._held and not self._paused:
-            if not self._closing:
+            if self._asked and not self._closing:
                 # Whoever closes waits for this word: now all that it has said was taken.
                 self._link.post(packets.bye(""))
             self.end(self._parting)
@@ -208,10 +211,12 @@ class ZmqWire:
         if self._deaf or not self._link.post(packets.bye("")):
             self.end("closed")
             return
+        if not self._link.part():
+            self.end("closed")
+            return
         # If we closed the socket now, and the other side told us anything meanwhile, TCP would throw away what is
         # still on its way from us.
         self._parted = True
-        self._link.part()
         self._deadline = self._loop.call_later(LINGER_S, self.end, "closed")
 
     def end(self, why: str) -> None:
