@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from typing import Any
 
 import pytest
 
 import trunkline as tl
 from tests.actors.people import Bill, Cancelled, Clerk, Placed, shop
-from trunkline.actors import Actor, ActorSystem, Failed, Lifetime, Restart, Strategy, SystemState, Terminated, handles
+from trunkline.actors import (
+    Actor,
+    ActorSystem,
+    Failed,
+    Lifetime,
+    Restart,
+    Routing,
+    Strategy,
+    SystemState,
+    Terminated,
+    handles,
+)
 from trunkline.delivery.deadletters import Cause
 from trunkline.testing import Simulation
 
@@ -329,6 +341,41 @@ async def test_what_nobody_handles_is_a_dead_letter(simulation: Simulation) -> N
         one = await system.spawn(One, name="one")
         assert await one.ask({"order": "b2"}) == "b2"
         assert [letter.cause for letter in bus.dead_letters] == [Cause.INVALID_PAYLOAD] * 2
+
+
+@pytest.mark.parametrize("routing", list(Routing))
+async def test_pools(simulation: Simulation, routing: Routing) -> None:
+    class Worker(Actor):
+        async def receive(self, number: int) -> str:
+            await asyncio.sleep(0.1)
+            return self.context.address
+
+    async with shop(simulation) as (bus, system):
+        pool = await system.pool(Worker, size=4, name="workers", routing=routing, key="correlation_id")
+
+        async def answers(count: int) -> list[str]:
+            asked = [pool.ask(number, reply=str, correlation_id=f"key {number % 10}") for number in range(count)]
+            return list(await asyncio.gather(*asked))
+
+        first = await answers(40)
+        shares = Counter(first)
+        if routing is Routing.CONSISTENT_HASH:
+            for number in range(10):
+                assert len(set(first[number::10])) == 1
+            await system.resize(pool, 5)
+            moved = sum(one != other for one, other in zip(first[:10], await answers(10), strict=True))
+            assert moved <= 6
+        else:
+            assert set(shares.values()) == {10}
+            await system.resize(pool, 2)
+            assert set(await answers(20)) == {"shop.workers.1", "shop.workers.2"}
+        assert await system.ref("shop.workers.1").ask(1) == "shop.workers.1"
+        with pytest.raises(tl.DuplicateName):
+            await system.pool(Worker, size=1, name="workers")
+        assert all(account.balanced for account in bus.accounts().values())
+        await system.resize(pool, 0)
+        await pool.tell(1)
+        assert [letter.cause for letter in bus.dead_letters] == [Cause.UNKNOWN_ACTOR]
 
 
 async def test_what_makes_no_sense_is_refused(simulation: Simulation) -> None:

@@ -4,6 +4,7 @@ from trunkline.actors.actor import Actor as Actor
 from trunkline.actors.actor import handles as handles
 from trunkline.actors.context import Context as Context
 from trunkline.actors.context import Timer as Timer
+from trunkline.actors.pool import Routing as Routing
 from trunkline.actors.ref import Ref as Ref
 from trunkline.actors.settings import Failed as Failed
 from trunkline.actors.settings import Keep as Keep

@@ -334,5 +334,10 @@ class Cell:
         self.system.bury(message, self.ref.address, cause, describe(error), error)
 
     @property
+    def load(self) -> int:
+        """How much it has to do."""
+        return self.inbox.in_flight
+
+    @property
     def busy(self) -> bool:
         return bool(self.inbox.in_flight) or self.current is not None

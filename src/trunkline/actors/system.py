@@ -14,6 +14,7 @@ import msgspec
 
 from trunkline.actors.actor import Actor, plan_of
 from trunkline.actors.cell import Cell, State
+from trunkline.actors.pool import Pool, Routing
 from trunkline.actors.ref import Ref
 from trunkline.actors.settings import Keep, SystemSettings
 from trunkline.actors.supervision import Supervisor
@@ -72,6 +73,9 @@ class ActorSystem:
         self._prefix = f"{ENDPOINT_PREFIX}{name}."
         self._registry: dict[str, Cell] = {}
         """Addresses to mailboxes: nothing else."""
+        self._pools: dict[str, Pool] = {}
+        self._sizes: dict[str, Callable[[int], Awaitable[Ref]]] = {}
+        """How a pool gets another member."""
         self._deliveries: dict[int, Delivery] = {}
         """Made once: checking one takes longer than all the rest of a spawn."""
         self._family = Supervisor(self.settings.strategy)
@@ -175,6 +179,44 @@ class ActorSystem:
         self._family_of(cell).add(name, keep.restart)
         return cell.ref
 
+    async def pool(
+        self,
+        kind: type[Actor],
+        *arguments: Any,
+        size: int,
+        name: str,
+        routing: Routing = Routing.ROUND_ROBIN,
+        key: str | Callable[[Message], object] = "sender",
+        **options: Any,
+    ) -> Ref:
+        """Start `size` actors behind one address, `<system>.<name>`; each message goes to one of them.
+
+        They have addresses of their own as well, `<system>.<name>.1` and so on.
+        """
+        if self.state is not SystemState.RUNNING:
+            raise SystemStopped(self.name, self.state.value)
+        if name in self._registry or name in self._pools:
+            raise DuplicateName("actor", name)
+        self._pools[name] = Pool(Routing(routing), key)
+        self._sizes[name] = lambda number: self.spawn(kind, *arguments, name=f"{name}.{number}", **options)
+        self.bus.broker.forget_route(endpoint(self.address(name)))
+        await self.resize(name, size)
+        return Ref(self.bus, self.address(name))
+
+    async def resize(self, pool: Ref | str, size: int) -> None:
+        """Have more or fewer actors in a pool. Those that go handle what waits for them first."""
+        name = (pool.address if isinstance(pool, Ref) else pool).removeprefix(f"{self.name}.")
+        members = self._pools.get(name)
+        if members is None:
+            raise UnknownActor(self.address(name))
+        while len(members.members) < size:
+            ref = await self._sizes[name](len(members.members) + 1)
+            members.add(self._find(ref.address))
+        while len(members.members) > size:
+            last = members.members[-1]
+            members.remove(last)
+            await self.stop(last.ref, self.settings.drain_s)
+
     def _mailbox(self, cell: Cell) -> Stream:
         capacity = cell.keep.capacity
         delivery = self._deliveries.get(capacity)
@@ -249,6 +291,9 @@ class ActorSystem:
 
     async def _forget(self, cell: Cell) -> None:
         self._registry.pop(cell.name, None)
+        pool = self._pools.get(cell.name.rpartition(".")[0])
+        if pool is not None and cell in pool.members:
+            pool.remove(cell)
         self.bus.broker.forget_route(cell.ref.topic)
         await cell.stream.aclose()
 
@@ -355,6 +400,9 @@ class ActorSystem:
         inbox = self._inbox_of(message.topic)
         if inbox is not None:
             return (inbox,)
+        pool = self._pools.get(message.topic.removeprefix(self._prefix))
+        if pool is not None and (chosen := pool.pick(message)) is not None:
+            return (chosen.inbox,)
         self._unknown(message)
         return ()
 

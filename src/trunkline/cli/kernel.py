@@ -110,7 +110,7 @@ def _complain(done: NotebookRun, target: Path) -> None:
     assert done.failed is not None
     result = done.results[done.failed]
     if result.error is not None:
-        for line in result.error.traceback:
+        for line in "\n".join(result.error.traceback).splitlines():
             show.tell(show.plain(_without_colours(line)))
     why = str(result.error) if result.error is not None else f"{' and '.join(result.missing)} did not come in time"
     left = f"; {show.count(done.skipped, 'cell')} after it not executed" if done.skipped else ""

@@ -1,0 +1,82 @@
+"""A pool: several actors of one kind behind one address, and how each message finds its one among them."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from bisect import bisect
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from trunkline.message import Message
+
+POINTS: Final = 64
+"""Of each member on the ring: enough that shares differ by a few per cent."""
+
+
+class Routing(enum.StrEnum):
+    ROUND_ROBIN = "round_robin"
+    """One after the other."""
+    LEAST_BUSY = "least_busy"
+    """The one with the least to do."""
+    CONSISTENT_HASH = "consistent_hash"
+    """Messages with the same key to the same member; few keys move when members come or go."""
+
+
+class Member(Protocol):
+    name: str
+
+    @property
+    def load(self) -> int: ...
+
+
+class Pool:
+    """Decides, and knows nothing else. `key` names what the same member gets: a field of the message, or a function."""
+
+    def __init__(self, routing: Routing, key: str | Callable[[Message], object] = "sender") -> None:
+        self.routing = routing
+        self._key: Callable[[Message], object] = key if callable(key) else lambda message: getattr(message, key)
+        self._members: list[Any] = []
+        self._turn = 0
+        self._ring: list[tuple[int, Any]] = []
+        self._points: list[int] = []
+
+    @property
+    def members(self) -> Sequence[Any]:
+        return tuple(self._members)
+
+    def add(self, member: Member) -> None:
+        self._members.append(member)
+        self._draw()
+
+    def remove(self, member: Member) -> None:
+        self._members.remove(member)
+        self._draw()
+
+    def pick(self, message: Message) -> Any:
+        """The member for a message; None if there is none."""
+        if not self._members:
+            return None
+        match self.routing:
+            case Routing.ROUND_ROBIN:
+                self._turn += 1
+                return self._members[(self._turn - 1) % len(self._members)]
+            case Routing.LEAST_BUSY:
+                # Ties go round, so that idle members share evenly.
+                self._turn += 1
+                start = self._turn % len(self._members)
+                return min((*self._members[start:], *self._members[:start]), key=lambda member: member.load)
+            case Routing.CONSISTENT_HASH:
+                at = bisect(self._points, _point(str(self._key(message)))) % len(self._points)
+                return self._ring[at][1]
+
+    def _draw(self) -> None:
+        self._ring = sorted(
+            ((_point(f"{member.name}#{number}"), member) for member in self._members for number in range(POINTS)),
+            key=lambda entry: entry[0],
+        )
+        self._points = [point for point, _ in self._ring]
+
+
+def _point(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
