@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks import (
+    actors,
+    actors_ask,
+    actors_many,
     backpressure,
     fanout,
     handler,
@@ -67,8 +70,13 @@ _MODULES = (
     jupyter_rtt,
     jupyter_route,
     jupyter_notebook,
+    actors,
+    actors_ask,
+    actors_many,
 )
 CASES: dict[str, Case] = {module.CASE.name: module.CASE for module in _MODULES}
+
+CASES[actors_many.MEMORY.name] = actors_many.MEMORY
 
 _ON_HUB: tuple[Callable[[str], Case], ...] = (
     hub.case,

@@ -10,8 +10,8 @@ import trunkline as tl
 from trunkline import hooks, journal
 
 PUBLIC = """
-    Account ActorError ActorFailed Attempt Backpressure BackpressureTimeout BlockingBus BlockingStream Broker Bus
-    BusClosed Cause
+    Account ActorError ActorFailed ActorProcessFailed Attempt Backpressure BackpressureTimeout BlockingBus
+    BlockingStream Broker Bus BusClosed Cause
     CircuitOpen Closed Congested DeadLetter Delivery DuplicateName EncodeError Explanation Fate Feature Fields
     Handler HandlerTimeout History HookFailed HubBroker HubError HubRefused HubUnavailable InboxFull
     InvalidExpression InvalidMessage InvalidPayload InvalidPriority InvalidSettings InvalidTopic InvalidTtl

@@ -59,6 +59,7 @@ TrunklineError
 ├── ActorError
 │   ├── UnknownActor             no actor has this address
 │   ├── ActorFailed              it failed more often than its supervision allows
+│   ├── ActorProcessFailed       it raised in a process of its own, or that process ended
 │   └── SystemStopped            the actor system does not run (any more)
 ├── StreamEmpty                  try_recv: nothing there right now, but it is not closed
 └── Closed                       it was closed before, or while, you used it
@@ -81,6 +82,7 @@ MAX_TTL_S = 1e9
 __all__ = [
     "ActorError",
     "ActorFailed",
+    "ActorProcessFailed",
     "BackpressureTimeout",
     "BusClosed",
     "CircuitOpen",
@@ -569,6 +571,16 @@ class ActorFailed(ActorError):
         self.address = address
         self.restarts = restarts
         self.why = why
+
+
+class ActorProcessFailed(ActorError):
+    """What an actor in a process of its own has raised, or how its process ended."""
+
+    def __init__(self, address: str, what: str, traceback: str) -> None:
+        super().__init__(what)
+        self.address = address
+        if traceback:
+            self.add_note(traceback)
 
 
 class SystemStopped(ActorError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -60,6 +62,34 @@ class Clerk(Actor):
 
     async def stopped(self) -> None:
         self.log.append("stopped")
+
+
+class Cruncher(Actor):
+    """Computes, in a process of its own."""
+
+    def __init__(self, base: int) -> None:
+        self.base = base
+        self.count = 0
+
+    async def starting(self) -> None:
+        if self.base < 0:
+            raise ValueError("below zero")
+
+    def receive(self, number: int) -> Any:
+        self.count += 1
+        match number:
+            case 0:
+                raise ZeroDivisionError("nothing to divide by")
+            case -1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            case -2:
+                self.context.schedule(1, "no")
+        return [os.getpid(), self.base // number, self.count]
+
+    @handles(Placed)
+    async def place(self, order: Placed) -> Bill:
+        await self.context.send("shop.clerk", Bill(order.order, order.total))
+        return Bill(order.order, order.total * 2)
 
 
 @asynccontextmanager

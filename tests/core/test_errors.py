@@ -73,6 +73,7 @@ SAMPLES: list[TrunklineError] = [
     errors.ActorError("something is wrong with an actor"),
     errors.UnknownActor("shop.clerk"),
     errors.ActorFailed("shop.clerk", 5, "ValueError: oh"),
+    errors.ActorProcessFailed("shop.clerk", "its process ended with -9", ""),
     errors.SystemStopped("shop", "stopped"),
     errors.WarehouseUnusable("tables", "there is no warehouse here"),
     errors.StreamEmpty("orders.>#1"),

@@ -35,6 +35,8 @@ class Keep(Group, frozen=True, kw_only=True):
     failed: Failed = Failed.DEAD_LETTER
     attempts: int = 3
     timeout_s: float | None = None
+    process: bool = False
+    """In a process of its own: for what computes, and would keep all others waiting."""
 
 
 class SystemSettings(Group, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ import msgspec
 from trunkline.actors.actor import Actor, plan_of
 from trunkline.actors.cell import Cell, State
 from trunkline.actors.pool import Pool, Routing
+from trunkline.actors.process import InProcess
 from trunkline.actors.ref import Ref
 from trunkline.actors.settings import Keep, SystemSettings
 from trunkline.actors.supervision import Supervisor
@@ -166,8 +167,11 @@ class ActorSystem:
         if name in self._registry:
             raise DuplicateName("actor", name)
         keep = build(Keep, options) if options else KEEP
-        make = functools.partial(kind, *arguments) if arguments else kind
-        cell = Cell(self, name, plan_of(kind), make, keep, parent)
+        plan = plan_of(kind)
+        make: Callable[[], Actor] = functools.partial(kind, *arguments) if arguments else kind
+        if keep.process:
+            plan, make = plan_of(InProcess), functools.partial(InProcess, kind, arguments)
+        cell = Cell(self, name, plan, make, keep, parent)
         cell.open(self._mailbox(cell))
         self._registry[name] = cell
         self.bus.broker.forget_route(cell.ref.topic)

@@ -1,0 +1,49 @@
+"""How fast is one actor told something, in process, through the broker?"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from benchmarks.harness import Case, Sample
+from benchmarks.peers import PAYLOAD, on_one_core, rate, tell_rate
+from trunkline import connect
+from trunkline.actors import Actor, ActorSystem
+
+TELL = "pykka tell"
+
+
+class Counter(Actor):
+    """Says when it has got `count`."""
+
+    def __init__(self, count: int, received: asyncio.Event) -> None:
+        self._left = count
+        self._received = received
+
+    async def receive(self, payload: bytes) -> None:
+        self._left -= 1
+        if not self._left:
+            self._received.set()
+
+
+async def ours(count: int) -> Sample:
+    async with connect() as bus, ActorSystem(bus) as system:
+        received = asyncio.Event()
+        # Who tells waits for room: pykka's mailboxes have no end.
+        actor = await system.spawn(Counter, count, received, name="counter", overflow="block")
+        began = time.perf_counter()
+        for _ in range(count):
+            await actor.tell(PAYLOAD)
+        await received.wait()
+        return rate(count, began)
+
+
+CASE = Case(
+    name="actors",
+    question="tell one actor, in process, through the broker",
+    unit="messages/s",
+    better="more",
+    ours=ours,
+    peers={TELL: tell_rate, **on_one_core(TELL, tell_rate)},
+    target={TELL: 3.0},
+)

@@ -1,0 +1,38 @@
+"""How long does it take to ask an actor, one at a time?"""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks.harness import Case, Sample
+from benchmarks.peers import PAYLOAD, on_one_core
+from benchmarks.request import ASK, ask, p50
+from trunkline import connect
+from trunkline.actors import Actor, ActorSystem
+
+
+class Echo(Actor):
+    async def receive(self, payload: bytes) -> bytes:
+        return payload
+
+
+async def ours(count: int) -> Sample:
+    times: list[int] = []
+    async with connect() as bus, ActorSystem(bus) as system:
+        actor = await system.spawn(Echo, name="echo")
+        for _ in range(count):
+            began = time.perf_counter_ns()
+            await actor.ask(PAYLOAD, reply=bytes)
+            times.append(time.perf_counter_ns() - began)
+    return p50(times)
+
+
+CASE = Case(
+    name="actors-ask",
+    question="ask an actor, one at a time, p50",
+    unit="µs",
+    better="less",
+    ours=ours,
+    peers={ASK: ask, **on_one_core(ASK, ask)},
+    target={ASK: 2.0},
+)

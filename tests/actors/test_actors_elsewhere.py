@@ -1,0 +1,120 @@
+"""The same actors over a hub and with a journal: addresses lead from one process to another."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trunkline as tl
+from tests.actors.people import Bill, Clerk, Cruncher, Placed
+from tests.journal.journals import until
+from trunkline.actors import Actor, ActorSystem
+from trunkline.delivery.deadletters import Cause
+
+DEADLINE_S = 30.0
+
+
+class Front(Actor):
+    async def receive(self, order: Placed) -> Bill:
+        bill: Bill = await self.context.request("bank.clerk", order, reply=Bill)
+        return bill
+
+
+def run(main: Any) -> None:
+    async def soon() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await main
+
+    asyncio.run(soon())
+
+
+def test_two_systems_on_a_hub(tmp_path: Path) -> None:
+    async def main() -> None:
+        place = f"unix://{tmp_path}/hub.sock"
+        log: list[Any] = []
+        async with (
+            tl.connect(place, name="one", embed=True) as here,
+            tl.connect(place, name="two") as there,
+            ActorSystem(here, "shop") as shop,
+            ActorSystem(there, "bank") as bank,
+        ):
+            await here.flush()
+            await there.flush()
+            await bank.spawn(Clerk, log, name="clerk")
+            front = await shop.spawn(Front, name="front")
+            assert await front.ask(Placed("a1", 10.0), reply=Bill) == Bill("a1", 12.0)
+            clerk = shop.ref("bank.clerk")
+            for number in range(1000):
+                await clerk.tell(number)
+            assert await clerk.ask("done") == "done"
+            assert log[2:-1] == list(range(1000))
+            with pytest.raises(tl.RequestFailed, match="oh"):
+                await clerk.ask({"fail": "oh"})
+            assert await clerk.ask("again") == "again"
+            await shop.ref("bank.nobody").tell(1)
+            await until(lambda: bool(there.dead_letters.find(cause=Cause.UNKNOWN_ACTOR)))
+
+    run(main())
+
+
+def test_with_a_journal(tmp_path: Path) -> None:
+    async def main() -> None:
+        log: list[Any] = []
+        async with tl.connect("memory:", journal=tmp_path / "journal") as bus, ActorSystem(bus, "shop") as system:
+            clerk = await system.spawn(Clerk, log, name="clerk")
+            await asyncio.gather(*(clerk.tell(number) for number in range(100)))
+            assert await clerk.ask("done") == "done"
+            assert sorted(log[1:-1]) == list(range(100))
+            assert bus.accounts()["shop.clerk"].balanced
+
+    run(main())
+
+
+# In a process of its own
+
+
+def test_an_actor_in_a_process_of_its_own() -> None:
+    async def main() -> None:
+        log: list[Any] = []
+        async with tl.connect() as bus, ActorSystem(bus, "shop") as system:
+            await system.spawn(Clerk, log, name="clerk")
+            cruncher = await system.spawn(Cruncher, 100, name="cruncher", process=True)
+            pid, quotient, count = await cruncher.ask(7)
+            assert (pid != os.getpid(), quotient, count) == (True, 14, 1)
+            assert (await cruncher.ask(1))[0] == pid
+            assert await cruncher.ask(Placed("a1", 5.0), reply=Bill) == Bill("a1", 10.0)
+            await system.ref("shop.clerk").ask("done")
+            assert {"order": "a1", "total": 5.0} in log
+            with pytest.raises(tl.RequestFailed, match="nothing to divide by"):
+                await cruncher.ask(0)
+            # A new incarnation is a new process, with nothing of the old one.
+            again, _, count = await cruncher.ask(2)
+            assert (again != pid, count) == (True, 1)
+            with pytest.raises(tl.RequestFailed, match="its process ended with -9"):
+                await cruncher.ask(-1)
+            assert (await cruncher.ask(2))[2] == 1
+            with pytest.raises(tl.RequestFailed, match=r"context\.schedule"):
+                await cruncher.ask(-2)
+            letter = bus.dead_letters.find(subscriber="shop.cruncher")[0]
+            assert "in receive" in letter.traceback
+
+    run(main())
+
+
+def test_what_cannot_be_in_another_process_says_why() -> None:
+    class Inside(Actor):
+        async def receive(self, message: str) -> None: ...
+
+    async def main() -> None:
+        async with tl.connect() as bus, ActorSystem(bus, "shop") as system:
+            with pytest.raises(tl.UsageError, match="Define it at the top of a module"):
+                await system.spawn(Inside, process=True)
+            with pytest.raises(tl.ActorProcessFailed, match="below zero"):
+                await system.spawn(Cruncher, -1, process=True)
+            assert system.actors() == []
+
+    run(main())
