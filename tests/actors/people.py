@@ -64,6 +64,27 @@ class Clerk(Actor):
         self.log.append("stopped")
 
 
+class Till(Actor):
+    """Remembers what is in it."""
+
+    def __init__(self) -> None:
+        self.inside: dict[str, int] = {}
+
+    async def receive(self, order: tuple[str, int]) -> int:
+        name, amount = order
+        if amount < 0:
+            self.inside.clear()
+            raise ValueError("it is broken into")
+        self.inside[name] = self.inside.get(name, 0) + amount
+        return sum(self.inside.values())
+
+    def snapshot(self) -> dict[str, int]:
+        return self.inside
+
+    def restore(self, state: dict[str, int]) -> None:
+        self.inside = state
+
+
 class Cruncher(Actor):
     """Computes, in a process of its own."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import trunkline as tl
-from tests.actors.people import Bill, Cancelled, Clerk, Placed, shop
+from tests.actors.people import Bill, Cancelled, Clerk, Placed, Till, shop
 from trunkline.actors import (
     Actor,
     ActorSystem,
@@ -23,6 +23,7 @@ from trunkline.actors import (
     Terminated,
     handles,
 )
+from trunkline.actors.actor import plan_of
 from trunkline.delivery.deadletters import Cause
 from trunkline.testing import Simulation
 
@@ -341,6 +342,24 @@ async def test_what_nobody_handles_is_a_dead_letter(simulation: Simulation) -> N
         one = await system.spawn(One, name="one")
         assert await one.ask({"order": "b2"}) == "b2"
         assert [letter.cause for letter in bus.dead_letters] == [Cause.INVALID_PAYLOAD] * 2
+
+
+async def test_state_survives_a_restart(simulation: Simulation) -> None:
+    async with shop(simulation) as (_, system):
+        till = await system.spawn(Till, name="till")
+        assert [await till.ask(("a", 5)), await till.ask(("b", 2))] == [5, 7]
+        with pytest.raises(tl.RequestFailed, match="broken into"):
+            await till.ask(("a", -1))
+        assert await till.ask(("a", 1)) == 8
+
+
+def test_half_a_memory_is_none() -> None:
+    class Half(Actor):
+        def snapshot(self) -> int:
+            return 1
+
+    with pytest.raises(tl.UsageError, match="Half has no `restore`"):
+        plan_of(Half)
 
 
 @pytest.mark.parametrize("routing", list(Routing))

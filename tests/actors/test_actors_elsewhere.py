@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import trunkline as tl
-from tests.actors.people import Bill, Clerk, Cruncher, Placed
+from tests.actors.people import Bill, Clerk, Cruncher, Placed, Till
 from tests.journal.journals import until
 from trunkline.actors import Actor, ActorSystem
 from trunkline.delivery.deadletters import Cause
@@ -72,6 +72,21 @@ def test_with_a_journal(tmp_path: Path) -> None:
             assert bus.accounts()["shop.clerk"].balanced
 
     run(main())
+
+
+def test_state_survives_the_program(tmp_path: Path) -> None:
+    """With a journal, what an actor knew is known to the next program that has it; only the last is kept."""
+    totals: list[int] = []
+
+    async def main() -> None:
+        for _ in range(3):
+            async with tl.connect("memory:", journal=tmp_path / "journal") as bus, ActorSystem(bus, "shop") as system:
+                till = await system.spawn(Till, name="till")
+                for name in ("a", "b"):
+                    totals.append(await till.ask((name, 1)))
+
+    run(main())
+    assert totals == [1, 2, 3, 4, 5, 6]
 
 
 # In a process of its own

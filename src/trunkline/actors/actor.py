@@ -39,6 +39,11 @@ class Actor:
         """A message for which no other handler is there; `def` or `async def`. Without this, it is a dead letter."""
         raise NotImplementedError
 
+    # With these two, its state survives a restart; with a journal behind the bus, also that of the program:
+    #
+    #     def snapshot(self) -> State: ...
+    #     def restore(self, state: State) -> None: ...
+
     async def failed(self, error: BaseException, message: Message | None) -> None:
         """This incarnation has failed, over this message; the next one will not be this object. Must not raise."""
 
@@ -72,7 +77,7 @@ class Handler:
 class Plan:
     """The handlers of one class of actors, found once."""
 
-    __slots__ = ("by_name", "default", "hooks", "name")
+    __slots__ = ("by_name", "default", "hooks", "name", "state")
 
     def __init__(self, kind: type[Actor]) -> None:
         self.name = kind.__name__
@@ -91,6 +96,14 @@ class Plan:
             (self.default,) = self.by_name.values()
         self.hooks = frozenset(name for name in _HOOKS if getattr(kind, name) is not getattr(Actor, name))
         """Those that it has of its own: the others need not be called."""
+        self.state: Any = None
+        """The type of its state, if it remembers one."""
+        if (missing := [name for name in ("snapshot", "restore") if not hasattr(kind, name)]) == []:
+            self.state = _wanted(kind.restore)  # type: ignore[attr-defined]
+        elif len(missing) == 1:
+            raise UsageError(
+                f"{self.name} has no `{missing[0]}`: an actor that remembers needs `snapshot` and `restore`"
+            )
 
     def _add(self, kind: Any, handler: Handler) -> None:
         if not isinstance(kind, type):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trunkline.actors.actor import Actor, Handler, Plan
 from trunkline.actors.context import Context
+from trunkline.actors.memory import Memory
 from trunkline.actors.ref import Ref
 from trunkline.actors.settings import Failed, Keep
 from trunkline.actors.supervision import Supervisor
@@ -58,6 +59,7 @@ class Cell:
         "inbox",
         "keep",
         "make",
+        "memory",
         "name",
         "parent",
         "plan",
@@ -93,6 +95,8 @@ class Cell:
         self.family: Supervisor | None = None
         """Its children, if it has any."""
         self.watchers: set[str] | None = None
+        self.memory: Memory | None = None
+        """What it remembers, if it does."""
         self.restarts = 0
         self.handled = 0
         self.inbox: Inbox
@@ -135,6 +139,8 @@ class Cell:
         self._ending = False
         actor = self.actor = self.make()
         context = self.context = actor.context = Context(self)
+        if self.plan.state is not None:
+            await self._remember(actor)
         if "starting" in self.plan.hooks:
             try:
                 await actor.starting()
@@ -143,6 +149,13 @@ class Cell:
                 raise
         self.state = State.RUNNING
         self._listen()
+
+    async def _remember(self, actor: Any) -> None:
+        if self.memory is None:
+            self.memory = Memory(self.system.bus, self.ref.address)
+        kept = await self.memory.recall()
+        if kept is not None:
+            actor.restore(kept.decode(self.plan.state))
 
     def _listen(self) -> None:
         """Work, or be woken when there is something to do."""
@@ -195,6 +208,8 @@ class Cell:
             failure, message, self.current = error, self.current, None
         finally:
             self._write_down()
+            if self.memory is not None:
+                self.memory.save_soon()
             if self._task is asyncio.current_task():
                 self._task = None
         if failure is not None:
@@ -289,6 +304,8 @@ class Cell:
             self._first = message.seq
         self._last = message.seq
         self._since += 1
+        if self.memory is not None:
+            self.memory.keep(self.actor.snapshot())  # type: ignore[union-attr]  # it has one, or there were no memory
 
     def _write_down(self) -> None:
         if self._since:

@@ -109,6 +109,8 @@ class InProcess(Actor):
         except TimeoutError:
             process.kill()
             await process.wait()
-        except BaseException:
+        except asyncio.CancelledError:
+            # Whoever is in a hurry waits at least until it is gone.
             process.kill()
+            await process.wait()
             raise

@@ -300,6 +300,8 @@ class ActorSystem:
             pool.remove(cell)
         self.bus.broker.forget_route(cell.ref.topic)
         await cell.stream.aclose()
+        if cell.memory is not None:
+            await cell.memory.aclose()
 
     async def _hook(self, cell: Cell, call: Awaitable[None]) -> None:
         try:
