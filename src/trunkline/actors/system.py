@@ -8,7 +8,7 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -31,6 +31,10 @@ from trunkline.settings import build
 from trunkline.topic import ENDPOINT_PREFIX, endpoint
 
 log = logging.getLogger("trunkline.actors")
+
+
+ROLL_CALL: Final = "_actors"
+"""Whoever publishes here, with a `reply_to`, is told by all systems on the bus which actors they have."""
 
 
 class SystemState(enum.StrEnum):
@@ -96,6 +100,7 @@ class ActorSystem:
         # One subscription for all of them: who is meant is looked up here, once for each topic where that is possible.
         for pattern in (f"{ENDPOINT_PREFIX}{self.name}.>", endpoint(self.name)):
             self._untap.append(self.bus.broker.tap(pattern, self._route, inbox_of=self._inbox_of))
+        self._untap.append(self.bus.broker.tap(ROLL_CALL, self._answer_roll_call, hears=False))
         self.state = SystemState.RUNNING
         log.info("actor system %s: message router started", self.name)
         return self
@@ -395,6 +400,10 @@ class ActorSystem:
     def actors(self) -> list[ActorHealth]:
         """All actors, and how they are."""
         return [_health(cell) for cell in self._registry.values()]
+
+    def _answer_roll_call(self, message: Message) -> None:
+        if message.reply_to:
+            self.background(self.bus.publish(message.reply_to, self.actors()))
 
     # Routing
 

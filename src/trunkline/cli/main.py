@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from trunkline.cli import dead_letters, directory, journal, kernel, keys, pipeline
 from trunkline.cli.talk import pub, request, sub
+from trunkline.cli.top import top
 from trunkline.cli.up import up
 from trunkline.cli.watch import status, trace
 from trunkline.errors import MissingExtra, TrunklineError, UsageError
@@ -37,7 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=HELP,
 )
-for command in (up, pub, sub, request, status, trace):
+for command in (up, pub, sub, request, status, top, trace):
     app.command()(command)
 app.add_typer(directory.channels, name="channels", context_settings=HELP)
 app.add_typer(directory.schemas, name="schemas", context_settings=HELP)

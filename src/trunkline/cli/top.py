@@ -1,0 +1,74 @@
+"""`trunkline top`: the actors of all systems on a hub, how much waits for them, how often they were started anew."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from trunkline.actors.system import ROLL_CALL, ActorHealth
+from trunkline.bus.bus import Bus
+from trunkline.cli import show
+from trunkline.cli.options import AsJson, Hub, hub_at
+from trunkline.connect import connect
+from trunkline.errors import StreamEmpty
+from trunkline.hub.serve import run
+
+COLUMNS = ["actor", "kind", "health", "mailbox", "handled", "restarts"]
+
+
+def top(
+    hub: Hub = "",
+    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = 2.0,
+    count: Annotated[int | None, typer.Option("--count", "-n", help="End after so many looks.", min=1)] = None,
+    wait: Annotated[float, typer.Option(help="Seconds that systems have to answer.", min=0.05)] = 0.5,
+    json: AsJson = False,
+) -> None:
+    """Show the actors on a hub: the fullest mailboxes first, again and again, until Ctrl-C."""
+
+    async def work() -> None:
+        looks = 0
+        async with connect(hub_at(hub), name="trunkline top") as bus:
+            while True:
+                actors = await roll_call(bus, wait)
+                looks += 1
+                _show(actors, json, again=looks > 1)
+                if count is not None and looks >= count:
+                    return
+                await asyncio.sleep(every)
+
+    run(work())
+
+
+async def roll_call(bus: Bus, wait_s: float) -> list[ActorHealth]:
+    """All actors that say that they are there within this time, those with the most to do first."""
+    here = f"_top.{bus.broker.world.uuid7()}"
+    found: list[ActorHealth] = []
+    async with bus.subscribe(here) as answers:
+        await bus.publish(ROLL_CALL, b"", reply_to=here)
+        deadline_s = bus.now() + wait_s
+        while (left_s := deadline_s - bus.now()) > 0:
+            try:
+                answer = await answers.recv(left_s)
+            except StreamEmpty:
+                break
+            if answer is not None:
+                found += answer.decode(list[ActorHealth])
+    return sorted(found, key=lambda actor: (-actor.mailbox, -actor.restarts, actor.address))
+
+
+def _show(actors: list[ActorHealth], json: bool, *, again: bool) -> None:
+    if json:
+        for actor in actors:
+            show.json(actor)
+        return
+    if again and show.out.is_terminal:
+        show.out.clear()
+    if not actors:
+        show.tell("no actors: no system on this hub has answered")
+        return
+    rows: list[list[object]] = [
+        [actor.address, actor.kind, actor.health, actor.mailbox, actor.handled, actor.restarts] for actor in actors
+    ]
+    show.table("", COLUMNS, rows, numbers=3)
