@@ -40,6 +40,14 @@ SHOWS = {
         "two workers are here, 12 jobs are shared between them",
         "one worker died over a job, and all 12 are done: [0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22]",
     ],
+    "actors": [
+        "6 rolls, warm",
+        "refused: bricks do not bake",
+        "2 loaves, warm",
+        "monitor: {'_to.bakery.counter': 2, '_to.bakery.oven': 3, '_to.bakery.cellar': 1}",
+        "audit: 5 requests",
+        "morgue: ['handler failed', 'no such actor']",
+    ],
     "kernel": [
         "the person gets 3 and prints 'mine', the agent gets [1, 2, 3]",
         "the agent errs: AttributeError: 'list' object has no attribute 'push'",
