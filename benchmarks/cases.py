@@ -8,6 +8,7 @@ from benchmarks import (
     actors,
     actors_ask,
     actors_many,
+    actors_processes,
     backpressure,
     fanout,
     handler,
@@ -73,6 +74,7 @@ _MODULES = (
     actors,
     actors_ask,
     actors_many,
+    actors_processes,
 )
 CASES: dict[str, Case] = {module.CASE.name: module.CASE for module in _MODULES}
 

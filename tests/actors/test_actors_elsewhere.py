@@ -133,3 +133,15 @@ def test_what_cannot_be_in_another_process_says_why() -> None:
             assert system.actors() == []
 
     run(main())
+
+
+def test_on_a_broker_that_records() -> None:
+    async def main() -> None:
+        broker = tl.RecordingBroker(tl.MemoryBroker())
+        async with tl.connect(broker) as bus, ActorSystem(bus, "shop") as system:
+            clerk = await system.spawn(Clerk, [], name="clerk")
+            assert await clerk.ask("hello") == "hello"
+            assert [message.topic for message in broker.published_to("_to.>")] == ["_to.shop.clerk"]
+        await broker.aclose()
+
+    run(main())

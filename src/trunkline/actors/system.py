@@ -24,8 +24,9 @@ from trunkline.delivery.deadletters import Cause, DeadLetter, describe, tracebac
 from trunkline.delivery.fates import Fate, Outcome
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery
+from trunkline.delivery.route import offer
 from trunkline.delivery.stream import Stream
-from trunkline.errors import ActorFailed, DuplicateName, SystemStopped, TrunklineError, UnknownActor
+from trunkline.errors import ActorFailed, DuplicateName, Refused, SystemStopped, TrunklineError, UnknownActor
 from trunkline.message import Message
 from trunkline.settings import build
 from trunkline.topic import ENDPOINT_PREFIX, endpoint
@@ -88,6 +89,7 @@ class ActorSystem:
         self._numbers = 0
         self._ended = asyncio.Event()
         self._untap: list[Callable[[], None]] = []
+        self._intake: list[tuple[Stream, asyncio.Task[None]]] = []
         self._end: asyncio.Task[None] | None = None
 
     def address(self, name: str) -> str:
@@ -97,9 +99,13 @@ class ActorSystem:
 
     async def __aenter__(self) -> Self:
         self.loop = asyncio.get_running_loop()
-        # One subscription for all of them: who is meant is looked up here, once for each topic where that is possible.
-        for pattern in (f"{ENDPOINT_PREFIX}{self.name}.>", endpoint(self.name)):
-            self._untap.append(self.bus.broker.tap(pattern, self._route, inbox_of=self._inbox_of))
+        for pattern in (f"{self._prefix}>", endpoint(self.name)):
+            if self.bus.broker.here:
+                # Who is meant is looked up once for each topic, and then written to directly.
+                self._untap.append(self.bus.broker.tap(pattern, self._route, inbox_of=self._inbox_of))
+            else:
+                stream = await self.bus.subscribe(pattern, name=f"actors {pattern}").open()
+                self._intake.append((stream, self.loop.create_task(self._take_in(stream))))
         self._untap.append(self.bus.broker.tap(ROLL_CALL, self._answer_roll_call, hears=False))
         self.state = SystemState.RUNNING
         log.info("actor system %s: message router started", self.name)
@@ -128,6 +134,11 @@ class ActorSystem:
         for stop in self._untap:
             stop()
         self._untap.clear()
+        for stream, task in self._intake:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await stream.aclose()
+        self._intake.clear()
         self.state = SystemState.STOPPED
         self._ended.set()
         log.info("actor system %s: message router stopped", self.name)
@@ -420,6 +431,18 @@ class ActorSystem:
             return (chosen.inbox,)
         self._unknown(message)
         return ()
+
+    async def _take_in(self, stream: Stream) -> None:
+        """What comes from elsewhere: the hub is given credit as mailboxes take it, so that nothing piles up here."""
+        async for batch in stream.batches():
+            for message in batch:
+                unsettled = offer(message, self._route(message))
+                if unsettled is not None:
+                    try:
+                        await unsettled.settle(self.bus.settings.backpressure)
+                    except Refused as error:
+                        # It is a dead letter, or was dropped: who sent it is elsewhere, and not told.
+                        log.debug("%s: %s", message.id, error)
 
     def _unknown(self, message: Message) -> None:
         """Nobody has this address."""

@@ -73,6 +73,8 @@ class Broker(abc.ABC):
 
     name: ClassVar[str]
     features: frozenset[Feature]
+    here = False
+    """Whether publishers and subscribers are in this process: then those who tap can make publishers wait."""
 
     def __init__(self, world: World | None = None, settings: Settings | None = None) -> None:
         self.world = world or World()

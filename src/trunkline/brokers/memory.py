@@ -47,6 +47,7 @@ Entry = Inbox | Member | Link | Tap
 class MemoryBroker(Broker):
     name = "memory"
     features = frozenset(set(Feature) - {Feature.DURABLE})
+    here = True
 
     def __init__(self, world: World | None = None, settings: Settings | None = None) -> None:
         super().__init__(world, settings)

@@ -25,6 +25,7 @@ class RecordingBroker(Broker):
     def __init__(self, inner: Broker) -> None:
         self.inner = inner
         self.features = inner.features
+        self.here = inner.here
         self.world = inner.world
         self.settings = inner.settings
         self.sequence = inner.sequence
@@ -45,7 +46,7 @@ class RecordingBroker(Broker):
     def tap(
         self, pattern: str, take: Take, *, hears: bool = True, inbox_of: InboxOf | None = None
     ) -> Callable[[], None]:
-        return self.inner.tap(pattern, take, hears=hears)
+        return self.inner.tap(pattern, take, hears=hears, inbox_of=inbox_of)
 
     def link(self, pattern: str, topic: str) -> bool:
         return self.inner.link(pattern, topic)
@@ -91,6 +92,9 @@ class RecordingBroker(Broker):
 
     async def flush(self) -> None:
         await self.inner.flush()
+
+    def forget_route(self, topic: str) -> None:
+        self.inner.forget_route(topic)
 
     async def aclose(self) -> None:
         await self.inner.aclose()
