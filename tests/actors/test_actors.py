@@ -93,6 +93,25 @@ async def test_what_becomes_of_the_message(simulation: Simulation, failed: Faile
         assert account.balanced
 
 
+async def test_bytes_may_be_rejected(simulation: Simulation) -> None:
+    class Picky(Actor):
+        async def receive(self, payload: bytes) -> None:
+            if payload == b"no":
+                raise tl.Reject("never")
+            if payload == b"oh":
+                raise ValueError("oh")
+
+    async with shop(simulation) as (bus, system):
+        picky = await system.spawn(Picky, name="picky")
+        for payload in (b"yes", b"no", b"yes", b"oh", b"yes"):
+            await picky.tell(payload)
+        await asyncio.sleep(5)
+        assert [letter.cause for letter in bus.dead_letters] == [Cause.REJECTED, Cause.HANDLER_FAILED]
+        account = bus.accounts()["shop.picky"]
+        assert (account.delivered, account.dead, account.balanced) == (3, 2, True)
+        assert system.actors()[0].restarts == 1
+
+
 async def test_what_cannot_be_read_is_not_the_actors_fault(simulation: Simulation) -> None:
     log: list[Any] = []
 

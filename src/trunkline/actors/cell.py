@@ -17,6 +17,7 @@ from trunkline.actors.memory import Memory
 from trunkline.actors.ref import Ref
 from trunkline.actors.settings import Failed, Keep
 from trunkline.actors.supervision import Supervisor
+from trunkline.codec import RAW
 from trunkline.delivery.deadletters import Cause, describe
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox, Overflow
@@ -32,6 +33,7 @@ log = logging.getLogger("trunkline.actors")
 TURN: Final = 500
 """So many messages are handled in one turn of the event loop: then it is the turn of others."""
 REQUEST: Final = MessageType.REQUEST
+PUBLISH: Final = MessageType.PUBLISH
 
 
 class State(enum.StrEnum):
@@ -207,6 +209,8 @@ class Cell:
         except Exception as error:
             failure, message, self.current = error, self.current, None
         finally:
+            if self.context is not None:
+                self.context.message = None
             self._write_down()
             if self.memory is not None:
                 self.memory.save_soon()
@@ -222,6 +226,9 @@ class Cell:
     async def _handle_all(self) -> None:
         inbox = self.inbox
         queue = inbox.queue
+        swift = self._swift()
+        actor, context = self.actor, self.context
+        assert context is not None
         count = 0
         while not self._ending and self.state is State.RUNNING:
             if queue and not inbox.careful:
@@ -233,14 +240,38 @@ class Cell:
                 message = pulled
             inbox.held += 1
             self.current = message
-            well = await self._handle(message)
+            if swift is not None and message.content_type == RAW and message.type is PUBLISH and not message.encoding:
+                # Bytes for the one handler there is: what `_handle` and `_delivered` do, without their calls.
+                context.message = message
+                try:
+                    await swift(actor, message.payload)
+                except Reject as error:
+                    await self._refused(message, error, Cause.REJECTED)
+                    self.current = None
+                    inbox.held -= 1
+                    continue
+                inbox.delivered += 1
+                self.handled += 1
+                self._attempts = 0
+                if not self._since:
+                    self._first = message.seq
+                self._last = message.seq
+                self._since += 1
+            elif await self._handle(message):
+                self._delivered(message)
             self.current = None
             inbox.held -= 1
-            if well:
-                self._delivered(message)
             count += 1
             if count % TURN == 0:
                 await asyncio.sleep(0)
+
+    def _swift(self) -> Callable[..., Any] | None:
+        """The handler, if there is one only, which takes bytes as they are, and nothing has to be done around it."""
+        handler = self.plan.default
+        plain = not self.plan.by_name and self.keep.timeout_s is None and not self.system.bus.opens
+        if handler is None or not plain or self.memory is not None or handler.in_thread:
+            return None
+        return handler.function if handler.wants_payload in (bytes, Any) else None
 
     async def _handle(self, message: Message) -> bool:
         """Run the handler; raises what it raises. False if the message is a dead letter, by no fault of the actor."""
