@@ -196,8 +196,9 @@ def test_interrupted(kernel: BlockingKernel) -> None:
 
 
 def test_a_timeout_gives_what_came_and_says_what_is_missing(kernel: BlockingKernel) -> None:
-    execution = kernel.execute("import time\nprint('begun', flush=True)\ntime.sleep(1.5)\nprint('done')")
-    partial = execution.result(timeout_s=1.0)
+    execution = kernel.execute("import time\nprint('begun', flush=True)\ntime.sleep(1)\nprint('done')")
+    assert execution.stream.recv(timeout_s=10) is not None
+    partial = execution.result(timeout_s=0.05)
     assert (partial.complete, partial.status, partial.stdout) == (False, "open", "begun\n")
     assert partial.missing == ("the idle status", "the execute_reply")
     assert execution.result().stdout == "begun\ndone\n"
@@ -224,7 +225,7 @@ def test_killed_in_the_middle() -> None:
             for each in (execution, other):
                 with pytest.raises(tl.KernelDied, match="SIGKILL") as caught:
                     await each.result()
-            assert time.monotonic() - before < 1
+            assert time.monotonic() - before < 5
             with pytest.raises(tl.KernelDied) as caught:
                 await execution.result()
             assert caught.value.result.stdout == "begun\n"
@@ -275,12 +276,13 @@ def test_attached_to_one_that_runs() -> None:
 def test_attached_to_one_that_is_busy() -> None:
     async def main() -> None:
         async with start_kernel() as first:
-            busy = await first.execute("import time; time.sleep(1.5)")
-            before = time.monotonic()
+            busy = await first.execute("print('begun', flush=True); import time; time.sleep(60)")
+            assert await busy.stream.recv(timeout_s=10) is not None
             async with attach(first.connection_file) as second:
-                assert time.monotonic() - before < 1.4
                 assert not busy.complete
                 assert second.info["language_info"]["name"] == "python"
+            await first.interrupt()
+            assert (await busy.result(timeout_s=10)).complete
 
     run(main())
 
