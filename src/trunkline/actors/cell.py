@@ -21,7 +21,6 @@ from trunkline.codec import RAW
 from trunkline.delivery.deadletters import Cause, describe
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox, Overflow
-from trunkline.delivery.stream import Stream
 from trunkline.errors import Closed, HandlerTimeout, InvalidPayload, PayloadError, Refused, Reject
 from trunkline.message import Message, MessageType, Priority
 
@@ -68,7 +67,6 @@ class Cell:
         "ref",
         "restarts",
         "state",
-        "stream",
         "system",
         "watchers",
     )
@@ -102,7 +100,6 @@ class Cell:
         self.restarts = 0
         self.handled = 0
         self.inbox: Inbox
-        self.stream: Stream
         self._task: asyncio.Task[None] | None = None
         self._armed = False
         self._ending = False
@@ -113,9 +110,9 @@ class Cell:
         self._last = 0
         self._since = 0
 
-    def open(self, stream: Stream) -> None:
-        self.stream = stream
-        self.inbox = stream.inbox
+    def open(self) -> None:
+        """Have a mailbox."""
+        self.inbox = self.system.bus.broker.roster.enroll(self.ref.address, self.ref.topic, self.keep.capacity)
         if self.keep.overflow is None:
             self.inbox.full = self._overflow
         else:

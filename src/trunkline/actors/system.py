@@ -23,7 +23,6 @@ from trunkline.bus.bus import Bus, Unfinished
 from trunkline.delivery.deadletters import Cause, DeadLetter, describe, traceback_of
 from trunkline.delivery.fates import Fate, Outcome
 from trunkline.delivery.inbox import Inbox
-from trunkline.delivery.options import Delivery
 from trunkline.delivery.route import offer
 from trunkline.delivery.stream import Stream
 from trunkline.errors import ActorFailed, DuplicateName, Refused, SystemStopped, TrunklineError, UnknownActor
@@ -82,8 +81,6 @@ class ActorSystem:
         self._pools: dict[str, Pool] = {}
         self._sizes: dict[str, Callable[[int], Awaitable[Ref]]] = {}
         """How a pool gets another member."""
-        self._deliveries: dict[int, Delivery] = {}
-        """Made once: checking one takes longer than all the rest of a spawn."""
         self._family = Supervisor(self.settings.strategy)
         self._tasks: set[asyncio.Task[None]] = set()
         self._numbers = 0
@@ -151,7 +148,7 @@ class ActorSystem:
         try:
             async with asyncio.timeout(drain_s):
                 while busy := [cell for cell in self._registry.values() if cell.state is State.RUNNING and cell.busy]:
-                    await asyncio.gather(*(cell.stream.quiet() for cell in busy))
+                    await asyncio.gather(*(cell.inbox.quiet() for cell in busy))
         except TimeoutError:
             log.warning("actor system %s: actors are not done after %g s", self.name, drain_s)
 
@@ -188,7 +185,7 @@ class ActorSystem:
         if keep.process:
             plan, make = plan_of(InProcess), functools.partial(InProcess, kind, arguments)
         cell = Cell(self, name, plan, make, keep, parent)
-        cell.open(self._mailbox(cell))
+        cell.open()
         self._registry[name] = cell
         self.bus.broker.forget_route(cell.ref.topic)
         try:
@@ -237,14 +234,6 @@ class ActorSystem:
             members.remove(last)
             await self.stop(last.ref, self.settings.drain_s)
 
-    def _mailbox(self, cell: Cell) -> Stream:
-        capacity = cell.keep.capacity
-        delivery = self._deliveries.get(capacity)
-        if delivery is None:
-            delivery = self._deliveries[capacity] = Delivery(capacity=capacity)
-        roster = self.bus.broker.roster
-        return roster.join(cell.ref.topic, delivery, roster.part, name=cell.ref.address)[1]
-
     def ref(self, address: str) -> Ref:
         """A reference to an actor, of this system or another one on the same bus; whether it is there or not."""
         return Ref(self.bus, address)
@@ -268,7 +257,7 @@ class ActorSystem:
         if drain_s:
             try:
                 async with asyncio.timeout(drain_s):
-                    await cell.stream.quiet()
+                    await cell.inbox.quiet()
             except TimeoutError:
                 log.warning("%s is not done after %g s", cell.ref, drain_s)
         self._family_of(cell).remove(cell.name)
@@ -315,7 +304,7 @@ class ActorSystem:
         if pool is not None and cell in pool.members:
             pool.remove(cell)
         self.bus.broker.forget_route(cell.ref.topic)
-        await cell.stream.aclose()
+        self.bus.broker.roster.part(cell.inbox)
         if cell.memory is not None:
             await cell.memory.aclose()
 

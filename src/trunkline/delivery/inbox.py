@@ -298,6 +298,13 @@ class Inbox:
         if self.idle is not None and not self.in_flight:
             self.idle.set()
 
+    async def quiet(self) -> None:
+        """Return when nothing is in flight here."""
+        while self.in_flight:
+            if self.idle is None or self.idle.is_set():
+                self.idle = asyncio.Event()
+            await self.idle.wait()
+
     def wake(self) -> None:
         while self.sleepers:
             sleeper = self.sleepers.pop(0)

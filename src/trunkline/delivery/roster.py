@@ -12,7 +12,7 @@ from trunkline.delivery.custody import Custody
 from trunkline.delivery.deadletters import DeadLetter, DeadLetters
 from trunkline.delivery.dedupe import Window
 from trunkline.delivery.fates import Account, Fate, Outcome
-from trunkline.delivery.inbox import Gate, Inbox
+from trunkline.delivery.inbox import Gate, Inbox, Overflow
 from trunkline.delivery.ledger import Ledger
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.stream import Stream
@@ -64,21 +64,14 @@ class Roster:
         delivery: Delivery,
         leave: Callable[[Inbox], None],
         kind: type[Stream] = Stream,
-        *,
-        name: str | None = None,
     ) -> tuple[Inbox, Stream]:
-        """A new subscriber; a `name` that is given here, nobody has. `leave` is called when its stream is closed."""
-        inbox = Inbox(
-            name or self._name(pattern, delivery),
-            pattern,
-            self.world.time_ns,
-            capacity=delivery.capacity or self.settings.backpressure.max_pending,
-            overflow=delivery.overflow,
-            max_parked=self.settings.backpressure.max_pending,
-        )
+        """A new subscriber. `leave` is called when its stream is closed."""
+        capacity = delivery.capacity or self.settings.backpressure.max_pending
+        # First, for it may make no sense: then nobody has come.
+        gate = self._gate(delivery)
+        inbox = self.enroll(self._name(pattern, delivery), pattern, capacity, delivery.overflow)
         inbox.leave = leave
-        inbox.ledger = self.ledger
-        inbox.gate = self._gate(delivery)
+        inbox.gate = gate
         some = inbox.gate is not None or delivery.group is not None or pattern.startswith(ENDPOINT_PREFIX)
         inbox.record.exact = self.exact or some
         inbox.custody = Custody(
@@ -88,9 +81,16 @@ class Roster:
             chance=self.world.random,
             on_dead=self._bury,
         )
-        self._inboxes[inbox.name] = inbox
-        log.debug("%s subscribes to %s (%d subscribers now)", inbox.name, pattern, len(self._inboxes))
         return inbox, kind(inbox, inbox.custody, ack=delivery.ack)
+
+    def enroll(self, name: str, pattern: str, capacity: int, overflow: Overflow = Overflow.BLOCK) -> Inbox:
+        """An inbox under a name that nobody has, and nothing else: whoever takes from it says what becomes of it."""
+        max_parked = self.settings.backpressure.max_pending
+        inbox = Inbox(name, pattern, self.world.time_ns, capacity=capacity, overflow=overflow, max_parked=max_parked)
+        inbox.ledger = self.ledger
+        self._inboxes[name] = inbox
+        log.debug("%s subscribes to %s (%d subscribers now)", name, pattern, len(self._inboxes))
+        return inbox
 
     def part(self, inbox: Inbox) -> None:
         """A subscriber leaves; what it had goes to its heir, or is dropped. Leaving twice is fine."""
@@ -98,8 +98,8 @@ class Roster:
             return
         inbox.gone = True
         del self._inboxes[inbox.name]
-        assert inbox.custody is not None
-        inbox.custody.close()
+        if inbox.custody is not None:
+            inbox.custody.close()
         left = inbox.discard()
         inbox.close()
         dropped = 0

@@ -225,11 +225,7 @@ class Stream:
 
     async def quiet(self) -> None:
         """Return when nothing is in flight here: everything so far was taken and worked on."""
-        inbox = self._inbox
-        while inbox.in_flight:
-            if inbox.idle is None or inbox.idle.is_set():
-                inbox.idle = asyncio.Event()
-            await inbox.idle.wait()
+        await self._inbox.quiet()
 
     @property
     def busy(self) -> bool:
