@@ -153,6 +153,31 @@ async def test_strategies(simulation: Simulation, strategy: Strategy, anew: list
             assert await clerk.ask(number) == number
 
 
+async def test_failures_at_the_same_time_make_one_incarnation(simulation: Simulation) -> None:
+    """Two of a family fail at once, and starting takes a while: there is never more than one of each."""
+
+    class Slow(Actor):
+        async def starting(self) -> None:
+            await asyncio.sleep(1)
+            self.context.schedule(0.5, b"tick", every=True)
+
+        async def receive(self, payload: bytes) -> None:
+            if payload == b"fail":
+                raise ValueError("oh")
+
+    async with shop(simulation, strategy=Strategy.ONE_FOR_ALL) as (bus, system):
+        refs = [await system.spawn(Slow, name=name) for name in "abc"]
+        for round_ in range(3):
+            await asyncio.gather(*(ref.tell(b"fail") for ref in refs[: round_ + 1]))
+            await asyncio.sleep(simulation.random.random() * 3)
+        await asyncio.sleep(30)
+        assert {each.state for each in system.actors()} == {"running"}
+        before = bus.stats().total_messages
+        await asyncio.sleep(10)
+        # Each ticks twice a second: no timer of an earlier incarnation is left.
+        assert bus.stats().total_messages - before in range(57, 64)
+
+
 async def test_too_many_failures_go_up(simulation: Simulation) -> None:
     """A child that fails too often is its parent's failure; that of the uppermost ends the system."""
     begun: list[str] = []

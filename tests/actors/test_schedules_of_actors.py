@@ -31,6 +31,8 @@ class Worker(Actor):
         self.simulation = simulation
 
     async def starting(self) -> None:
+        if self.simulation.chance(0.5):
+            await asyncio.sleep(self.simulation.random.random())
         if self.simulation.chance(0.05):
             raise RuntimeError("it does not start")
 

@@ -50,6 +50,7 @@ class Cell:
         "_ending",
         "_first",
         "_last",
+        "_life",
         "_since",
         "_task",
         "actor",
@@ -103,6 +104,8 @@ class Cell:
         self._task: asyncio.Task[None] | None = None
         self._armed = False
         self._ending = False
+        self._life = 0
+        """Counts incarnations, and their ends."""
         self._attempts = 0
         """How often the message at the front was tried."""
         # What was handled since the last time it was written down: a range of numbers.
@@ -136,6 +139,9 @@ class Cell:
     async def begin(self) -> None:
         """A new incarnation; it works from now on. Whatever the actor raises passes through."""
         self._ending = False
+        self.state = State.STARTING
+        self._life += 1
+        life = self._life
         actor = self.actor = self.make()
         context = self.context = actor.context = Context(self)
         if self.plan.state is not None:
@@ -146,8 +152,12 @@ class Cell:
             except BaseException:
                 context.end()
                 raise
-        self.state = State.RUNNING
-        self._listen()
+        if life == self._life:
+            self.state = State.RUNNING
+            self._listen()
+        else:
+            # Somebody has ended it while it started: another incarnation follows, or none.
+            context.end()
 
     async def _remember(self, actor: Any) -> None:
         if self.memory is None:
@@ -178,6 +188,7 @@ class Cell:
 
     async def suspend(self) -> None:
         """End the incarnation where it is. What it was handling goes first again."""
+        self._life += 1
         task, self._task = self._task, None
         if task is not None and task is not asyncio.current_task():
             task.cancel()

@@ -361,7 +361,8 @@ class ActorSystem:
             try:
                 await cell.begin()
             except Exception as error:
-                self.crashed(cell, error, None)
+                if cell.state is State.STARTING:
+                    self.crashed(cell, error, None)
 
     async def _escalate(self, cell: Cell, error: BaseException | None) -> None:
         """It fails too often: that is a failure of its parent, or of the whole system."""
