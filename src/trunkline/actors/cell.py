@@ -390,6 +390,10 @@ class Cell:
         self.system.bury(message, self.ref.address, cause, describe(error), error)
 
     @property
+    def is_starting(self) -> bool:
+        return self.state is State.STARTING
+
+    @property
     def load(self) -> int:
         """How much it has to do."""
         return self.inbox.in_flight

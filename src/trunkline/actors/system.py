@@ -361,7 +361,7 @@ class ActorSystem:
             try:
                 await cell.begin()
             except Exception as error:
-                if cell.state is State.STARTING:
+                if cell.is_starting:
                     self.crashed(cell, error, None)
 
     async def _escalate(self, cell: Cell, error: BaseException | None) -> None:
