@@ -252,6 +252,8 @@ async def test_nowhere_to_go(simulation: Simulation) -> None:
         ]
         with pytest.raises(tl.UnknownActor):
             await system.stop(clerk)
+        with pytest.raises(tl.RequestFailed, match="there is no actor shop.clerk"):
+            await clerk.ask("anybody?")
 
 
 async def test_full_mailboxes_by_priority(simulation: Simulation) -> None:

@@ -26,7 +26,7 @@ from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.route import offer
 from trunkline.delivery.stream import Stream
 from trunkline.errors import ActorFailed, DuplicateName, Refused, SystemStopped, TrunklineError, UnknownActor
-from trunkline.message import Message
+from trunkline.message import Message, MessageType
 from trunkline.settings import build
 from trunkline.topic import ENDPOINT_PREFIX, endpoint
 
@@ -445,6 +445,9 @@ class ActorSystem:
         address = message.topic.removeprefix(ENDPOINT_PREFIX)
         log.warning("message %s to %s is a dead letter: %s", message.id, address, why)
         self.bury(message, address, cause, why)
+        if message.type is MessageType.REQUEST:
+            # Whoever asks need not wait for nothing.
+            self.background(self.bus.respond_error(message, UnknownActor(address)))
 
     def bury(self, message: Message, address: str, cause: Cause, why: str, error: BaseException | None = None) -> None:
         self.bus.broker.roster.bury(
