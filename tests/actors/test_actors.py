@@ -252,7 +252,7 @@ async def test_nowhere_to_go(simulation: Simulation) -> None:
         ]
         with pytest.raises(tl.UnknownActor):
             await system.stop(clerk)
-        with pytest.raises(tl.RequestFailed, match="there is no actor shop.clerk"):
+        with pytest.raises(tl.RequestFailed, match=r"there is no actor shop\.clerk"):
             await clerk.ask("anybody?")
 
 

@@ -25,7 +25,7 @@ from trunkline.delivery.fates import Fate, Outcome
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.route import offer
 from trunkline.delivery.stream import Stream
-from trunkline.errors import ActorFailed, DuplicateName, Refused, SystemStopped, TrunklineError, UnknownActor
+from trunkline.errors import ActorFailed, DuplicateName, Refused, SystemStopped, UnknownActor
 from trunkline.message import Message, MessageType
 from trunkline.settings import build
 from trunkline.topic import ENDPOINT_PREFIX, endpoint
@@ -82,7 +82,7 @@ class ActorSystem:
         self._sizes: dict[str, Callable[[int], Awaitable[Ref]]] = {}
         """How a pool gets another member."""
         self._family = Supervisor(self.settings.strategy)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
         self._numbers = 0
         self._ended = asyncio.Event()
         self._untap: list[Callable[[], None]] = []
@@ -468,13 +468,14 @@ class ActorSystem:
     def background(self, work: Awaitable[Any]) -> None:
         """Have something sent without waiting for it. What is refused is on record."""
 
-        async def send() -> None:
-            try:
-                await work
-            except TrunklineError as error:
-                log.warning("actor system %s: %s", self.name, error)
+        task: asyncio.Future[Any] = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._sent)
 
-        self._start(send())
+    def _sent(self, task: asyncio.Future[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("actor system %s: %s", self.name, describe(error))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(work)
