@@ -233,45 +233,77 @@ class Cell:
 
     async def _handle_all(self) -> None:
         inbox = self.inbox
-        queue = inbox.queue
         swift = self._swift()
-        actor, context = self.actor, self.context
-        assert context is not None
         count = 0
         while not self._ending and self.state is State.RUNNING:
-            if queue and not inbox.careful:
-                message = queue.popleft()
-            else:
-                pulled = inbox.pull()
-                if pulled is None:
+            if swift is not None and inbox.queue:
+                count += await self._handle_swiftly(swift)
+            message = inbox.pull() if count < TURN else None
+            if message is None:
+                if count < TURN:
                     return
-                message = pulled
+                count = 0
+                await asyncio.sleep(0)
+                continue
             inbox.held += 1
             self.current = message
-            if swift is not None and message.content_type == RAW and message.type is PUBLISH and not message.encoding:
-                # Bytes for the one handler there is: what `_handle` and `_delivered` do, without their calls.
-                context.message = message
-                try:
-                    await swift(actor, message.payload)
-                except Reject as error:
-                    await self._refused(message, error, Cause.REJECTED)
-                    self.current = None
-                    inbox.held -= 1
-                    continue
-                inbox.delivered += 1
-                self.handled += 1
-                self._attempts = 0
-                if not self._since:
-                    self._first = message.seq
-                self._last = message.seq
-                self._since += 1
-            elif await self._handle(message):
+            if await self._handle(message):
                 self._delivered(message)
             self.current = None
             inbox.held -= 1
             count += 1
-            if count % TURN == 0:
-                await asyncio.sleep(0)
+
+    async def _handle_swiftly(self, swift: Callable[..., Any]) -> int:
+        """Bytes for the one handler there is, one after the other: what `_handle` and `_delivered` do, without calls.
+
+        How many; up to a turn, or until one comes that needs more.
+        """
+        inbox, context, actor = self.inbox, self.context, self.actor
+        queue = inbox.queue
+        assert context is not None
+        done, last = 0, 0
+        first = queue[0].seq
+        # One is held at any moment.
+        inbox.held += 1
+        try:
+            while queue:
+                if inbox.careful and (inbox.marked or inbox.elsewhere):
+                    break
+                message = queue[0]
+                if message.content_type != RAW or message.type is not PUBLISH or message.encoding:
+                    break
+                queue.popleft()
+                if inbox.careful:
+                    # Somebody waits to be let in.
+                    inbox.make_room()
+                self.current = context.message = message
+                try:
+                    await swift(actor, message.payload)
+                except Reject as error:
+                    self._count(first, last, done)
+                    done, first = 0, message.seq + 1
+                    await self._refused(message, error, Cause.REJECTED)
+                    continue
+                last = message.seq
+                done += 1
+                if done >= TURN or self._ending or self.state is not State.RUNNING:
+                    break
+        finally:
+            self._count(first, last, done)
+        # Not after an error: what it failed on is still held.
+        self.current = None
+        inbox.held -= 1
+        return done
+
+    def _count(self, first: int, last: int, done: int) -> None:
+        if done:
+            self.inbox.delivered += done
+            self.handled += done
+            self._attempts = 0
+            if not self._since:
+                self._first = first
+            self._last = last
+            self._since += done
 
     def _swift(self) -> Callable[..., Any] | None:
         """The handler, if there is one only, which takes bytes as they are, and nothing has to be done around it."""
@@ -337,12 +369,7 @@ class Cell:
     # Fates
 
     def _delivered(self, message: Message) -> None:
-        self.inbox.delivered += 1
-        self.handled += 1
-        if not self._since:
-            self._first = message.seq
-        self._last = message.seq
-        self._since += 1
+        self._count(message.seq, message.seq, 1)
         if self.memory is not None:
             self.memory.keep(self.actor.snapshot())  # type: ignore[union-attr]  # it has one, or there were no memory
 

@@ -249,7 +249,7 @@ class Inbox:
                 return None
             self._unmark(message)
             if self.parked:
-                self._admit_if_worth_it()
+                self.make_room()
             if message.ttl_s is None or not self.expire(message):
                 return message
 
@@ -314,7 +314,12 @@ class Inbox:
 
     # Publishers that wait
 
-    def _admit_if_worth_it(self) -> None:
+    @property
+    def elsewhere(self) -> int:
+        """How many wait in lanes of another than the normal priority."""
+        return self._lanes.elsewhere
+
+    def make_room(self) -> None:
         # One wake-up for many places; but nobody waits longer than a moment for room that is there.
         if self.free >= min(ADMIT_ROOM, self.capacity):
             self.admit()
