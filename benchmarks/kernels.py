@@ -47,17 +47,22 @@ def record(requests: int, lines: int) -> tuple[str, list[list[bytes]], list[str]
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.subscribe(b"")
         socket.connect(f"{manager.transport}://{manager.ip}:{manager.iopub_port}")
-        # Nothing is lost once its welcome is there.
+        # Nothing is lost once something was heard. A second subscriber is not always welcomed, so it is asked for.
+        while not socket.poll(500):
+            client.kernel_info()
+        while socket.poll(500):
+            socket.recv_multipart()
         frames: list[list[bytes]] = []
-        while b'"iopub_welcome"' not in socket.recv_multipart()[-4]:
-            continue
         code = f"for n in range({lines}): print('line', n, flush=True)\ndisplay('shown')\n'a result'"
-        asked = [client.execute(code) for _ in range(requests)]
-        idle = 0
-        while idle < requests:
-            got = socket.recv_multipart()
-            frames.append(got)
-            idle += b'"execution_state": "idle"' in got[-1] or b'"execution_state":"idle"' in got[-1]
+        asked = []
+        for _ in range(requests):
+            # One after the other: of too much at once a kernel drops some, without a word.
+            asked.append(client.execute(code))
+            idle = False
+            while not idle:
+                got = socket.recv_multipart()
+                frames.append(got)
+                idle = b'"execution_state": "idle"' in got[-1] or b'"execution_state":"idle"' in got[-1]
         socket.close()
         client.stop_channels()
         return key, frames, asked

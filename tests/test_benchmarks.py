@@ -78,7 +78,9 @@ def measured(name: str) -> Any:
 def measured_elsewhere(name: str) -> Any:
     program = f"from tests.test_benchmarks import measured; import json; print(json.dumps(measured({name!r})))"
     root = Path(harness.__file__).parent.parent
-    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True, timeout=120
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 
