@@ -41,8 +41,8 @@ TINIER = {
     "jupyter-rtt": 3,
     "jupyter-notebook": 8,
 }
-# The clients of jupyter_client leave threads and event loops behind: these are run in processes of their own.
-ELSEWHERE = {"jupyter-rtt", "jupyter-route", "jupyter-notebook"}
+# The clients of jupyter_client leave threads and event loops behind, Ray leaves processes: not in this one.
+ELSEWHERE = {"jupyter-rtt", "jupyter-route", "jupyter-notebook", "actors-processes"}
 # Where the question itself takes many seconds.
 LONG = {"spark-batch", "spark-growth", "spark-history", "spark-sink", "spark-source", "spark-start", "spark-tail"}
 HOST: dict[str, str | int] = {"cpu": "a cpu", "cores": 2, "python": "CPython 3", "os": "Linux 6"}
