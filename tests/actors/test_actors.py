@@ -25,7 +25,7 @@ from trunkline.actors import (
 )
 from trunkline.actors.actor import plan_of
 from trunkline.delivery.deadletters import Cause
-from trunkline.testing import Simulation
+from trunkline.testing import Simulation, world
 
 
 async def test_told_and_asked(simulation: Simulation) -> None:
@@ -254,6 +254,27 @@ async def test_nowhere_to_go(simulation: Simulation) -> None:
             await system.stop(clerk)
         with pytest.raises(tl.RequestFailed, match=r"there is no actor shop\.clerk"):
             await clerk.ask("anybody?")
+
+
+async def test_a_system_that_ends_says_so(simulation: Simulation, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(5, "trunkline.actors")
+
+    class First(Actor):
+        async def receive(self, message: bytes) -> None: ...
+
+        async def stopped(self) -> None:
+            # The last that was started has been stopped before.
+            await self.context.send("shop.second", "too late")
+
+    async with tl.connect(world=world(simulation)) as bus:
+        async with ActorSystem(bus, "shop") as system:
+            first = await system.spawn(First, name="first")
+            await system.spawn(Clerk, [], name="second")
+            await first.tell(b"x")
+        assert [letter.cause for letter in bus.dead_letters] == [Cause.NOT_RUNNING]
+    assert "message router started" in caplog.text
+    assert "message router stopped" in caplog.text
+    assert "Ref('shop.first') has handled" in caplog.text
 
 
 async def test_full_mailboxes_by_priority(simulation: Simulation) -> None:

@@ -22,6 +22,7 @@ from trunkline.delivery.deadletters import Cause, describe
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox, Overflow
 from trunkline.errors import Closed, HandlerTimeout, InvalidPayload, PayloadError, Refused, Reject
+from trunkline.hooks.log import TRACE
 from trunkline.message import Message, MessageType, Priority
 
 if TYPE_CHECKING:
@@ -248,6 +249,7 @@ class Cell:
             inbox.held += 1
             self.current = message
             if await self._handle(message):
+                log.log(TRACE, "%s has handled %s from %s", self.ref, message.id, message.sender)
                 self._delivered(message)
             self.current = None
             inbox.held -= 1
@@ -309,6 +311,7 @@ class Cell:
         """The handler, if there is one only, which takes bytes as they are, and nothing has to be done around it."""
         handler = self.plan.default
         plain = not self.plan.by_name and self.keep.timeout_s is None and not self.system.bus.opens
+        plain = plain and not log.isEnabledFor(TRACE)
         if handler is None or not plain or self.memory is not None or handler.in_thread:
             return None
         return handler.function if handler.wants_payload in (bytes, Any) else None

@@ -21,6 +21,7 @@ from trunkline.delivery.requests import OrphanBox, Pending, Requests
 from trunkline.delivery.roster import Roster
 from trunkline.delivery.stream import Stream
 from trunkline.errors import InboxFull, KernelError, RequestTimeout
+from trunkline.hooks.log import TRACE
 from trunkline.jupyter.comm import Comms
 from trunkline.jupyter.execution import Execution
 from trunkline.jupyter.kinds import BROADCAST
@@ -33,8 +34,6 @@ from trunkline.topic import matches
 
 log = logging.getLogger("trunkline.jupyter")
 
-TRACE: Final = 5
-"""Below DEBUG: every decision about every message."""
 MAX_OTHERS: Final = 1000
 """Executions of other clients that are kept."""
 
