@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks.durable import payloads
 from benchmarks.harness import Case, Sample
 from benchmarks.hubs import UNIX, arrive, hub_on
+from benchmarks.peers import rate as per_second
 from benchmarks.processes import Line, crew
 from benchmarks.servers import together
 from benchmarks.traffic import Pair, rate
@@ -74,15 +75,13 @@ def ray_calls(count: int) -> Sample:
         def total(self) -> int:
             return self.count
 
-    counter: Any = ray.remote(RayCounter).remote()
+    counter = ray.remote(RayCounter).remote()
     ray.get(counter.total.remote())
-    messages = payloads(count)
     began = time.perf_counter()
-    for payload in messages:
+    for payload in payloads(count):
         counter.receive.remote(payload)
     assert ray.get(counter.total.remote()) == count
-    took_s = time.perf_counter() - began
-    return Sample(count / took_s, took_s)
+    return per_second(count, began)
 
 
 _CREW = crew(2)

@@ -86,6 +86,7 @@ def test_what_cannot_be_run_says_why(tmp_path: Path) -> None:
     assert outputs(dying)[0][0].text == "last\n"
 
 
+@pytest.mark.long
 def test_ctrl_c_keeps_what_came(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     notebook = written(tmp_path / "n.ipynb", "'kept'", f"open({str(mark)!r}, 'w').close(); import time; time.sleep(60)")
@@ -130,6 +131,7 @@ def test_a_kernel_is_listed_and_watched(tmp_path: Path) -> None:
     assert "no kernel nothing runs here" in gone.stderr
 
 
+@pytest.mark.long
 def test_a_kernel_is_shared_on_a_hub(tmp_path: Path) -> None:
     place = f"unix://{tmp_path}/hub.sock"
     listening = [*TRUNKLINE, "up", "--listen", place, "--json"]

@@ -24,6 +24,7 @@ from trunkline.jupyter import (
     start_kernel,
     start_kernel_blocking,
 )
+from trunkline.testing import no_leaks
 
 STARTS = 50
 PRINTED = 100_000
@@ -31,8 +32,18 @@ PRINTED = 100_000
 
 @pytest.fixture(scope="module")
 def kernel() -> Iterator[BlockingKernel]:
-    with start_kernel_blocking() as started:
+    with no_leaks(), start_kernel_blocking() as started:
         yield started
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Sockets to the kernel that tests share may be opened in any of them: that one is looked at when all are done."""
+    if "kernel" in request.fixturenames:
+        yield
+    else:
+        with no_leaks():
+            yield
 
 
 def test_hello(kernel: BlockingKernel) -> None:

@@ -335,6 +335,7 @@ def only(spark: SparkSession, given: Traffic) -> list[Row]:
     return sorted(rows_of(table, table.build(inputs(spark, given))), key=lambda row: int(row["seq"]))
 
 
+@pytest.mark.long
 def test_a_column_for_each_field(spark: SparkSession) -> None:
     orders = [
         order(1, tree=Tree("a", [Tree("b")]), extra={"x": 1}, either="5", anything=[1, {"y": None}], Total=3),

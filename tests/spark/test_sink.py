@@ -101,6 +101,7 @@ def numbers(messages: list[tl.Message]) -> list[int]:
 # What arrives
 
 
+@pytest.mark.long
 def test_ten_thousand_rows_arrive_exactly(sinks: SparkSession, hub: Up) -> None:
     rows = sinks.range(0, 10_000, 1, 3).select(F.col("id").cast("string").alias("payload"))
     save(rows, hub, topic="thousands", name="orders")
@@ -366,6 +367,7 @@ def test_a_task_that_spark_tries_again_adds_nothing_twice(hub: Up) -> None:
     assert sorted(numbers(stored(hub, "retried"))) == list(range(60_000))
 
 
+@pytest.mark.long
 def test_a_stream_starts_again_where_it_was(sinks: SparkSession, hub: Up, tmp_path: Path) -> None:
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
 

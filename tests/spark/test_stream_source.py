@@ -118,6 +118,7 @@ def test_a_driver_that_is_killed_goes_on_where_it_was(spark: SparkSession, direc
     assert {row["count"] for row in found.groupBy("batch").count().collect()} == {stream_child.MAX_ROWS}
 
 
+@pytest.mark.long
 def test_a_query_on_another_journal_is_refused(spark: SparkSession, directory: Path, place: Path) -> None:
     with journal_in(directory) as journal:
         fill(journal, 1, 10)
