@@ -45,6 +45,9 @@ TINIER = {
 ELSEWHERE = {"jupyter-rtt", "jupyter-route", "jupyter-notebook", "actors-processes"}
 # Where the question itself takes many seconds.
 LONG = {"spark-batch", "spark-growth", "spark-history", "spark-sink", "spark-source", "spark-start", "spark-tail"}
+# Or where another one in the same file, or of the same kind, is run anyway.
+LONG |= {"routing-new", "hub-loaded", "hub-fanout", "hub-latency-p99", "hub-memory-frozen", "hub-memory-dropping"}
+LONG |= {"jupyter-route", "jupyter-notebook"}
 HOST: dict[str, str | int] = {"cpu": "a cpu", "cores": 2, "python": "CPython 3", "os": "Linux 6"}
 VERSIONS = {"trunkline": "1"}
 

@@ -72,6 +72,7 @@ def directory(tmp_path: Path) -> Path:
 # On Spark
 
 
+@pytest.mark.long
 def test_each_row_comes_once_over_restarts_and_sealing(spark: SparkSession, directory: Path, place: Path) -> None:
     with journal_in(directory, seal_rows=30) as journal:
         fill(journal, 3, 10)
