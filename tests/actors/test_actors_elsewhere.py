@@ -12,7 +12,7 @@ import pytest
 import trunkline as tl
 from tests.actors.people import Bill, Clerk, Cruncher, Placed, Till
 from tests.journal.journals import until
-from trunkline.actors import Actor, ActorSystem
+from trunkline.actors import Actor, ActorSystem, Strategy, SystemSettings
 from trunkline.delivery.deadletters import Cause
 
 DEADLINE_S = 30.0
@@ -116,6 +116,25 @@ def test_an_actor_in_a_process_of_its_own() -> None:
                 await cruncher.ask(-2)
             letter = bus.dead_letters.find(subscriber="shop.cruncher")[0]
             assert "in receive" in letter.traceback
+
+    run(main())
+
+
+def test_a_process_ends_with_its_incarnation_whoever_failed() -> None:
+    """One for all: the process of a sibling that did nothing wrong is not left behind."""
+
+    async def main() -> None:
+        settings = SystemSettings(strategy=Strategy.ONE_FOR_ALL)
+        async with tl.connect() as bus, ActorSystem(bus, "shop", settings) as system:
+            clerk = await system.spawn(Clerk, [], name="clerk")
+            cruncher = await system.spawn(Cruncher, 100, name="cruncher", process=True)
+            pid, *_ = await cruncher.ask(1)
+            await clerk.tell({"fail": "oh"})
+            again = pid
+            while again == pid:
+                again, *_ = await cruncher.ask(1)
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
 
     run(main())
 

@@ -294,6 +294,31 @@ def test_comms_are_found_by_their_id_whatever_their_parent() -> None:
     play(scene)
 
 
+def test_a_comm_nobody_has_opened_is_an_orphan() -> None:
+    async def scene(kernel: Kernel, link: ScriptedLink, execution: Execution) -> None:
+        link.say("iopub", "comm_msg", {"comm_id": "whose?", "data": {}}, {})
+        assert [orphan.why for orphan in kernel.orphans] == [Why.NO_REQUEST_ID]
+
+    play(scene)
+
+
+def test_what_was_answered_is_not_given_up_later() -> None:
+    """A reply without an idle status, as to an interrupt: no warning comes of it."""
+
+    async def scene(kernel: Kernel, link: ScriptedLink, execution: Execution) -> None:
+        asking = asyncio.ensure_future(kernel.ask("interrupt_request", socket="control"))
+        await asyncio.sleep(1)
+        asked = link.sent[-1]
+        link.say("control", "interrupt_reply", {"status": "ok"}, {"msg_id": asked.id, "session": kernel.session})
+        assert (await asking)["status"] == "ok"
+        execution.close()
+        assert kernel.stats().active_requests == 0
+        await asyncio.sleep(100)
+        assert kernel.stats().stale_requests == 0
+
+    play(scene)
+
+
 def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
     async def scene(kernel: Kernel, link: ScriptedLink, execution: Execution) -> None:
         def fail(comm: object, message: object) -> None:

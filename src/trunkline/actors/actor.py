@@ -36,8 +36,7 @@ class Actor:
         """Before the first message of an incarnation. Raising is a failure like any other."""
 
     def receive(self, message: Any) -> Any:
-        """A message for which no other handler is there; `def` or `async def`. Without this, it is a dead letter."""
-        raise NotImplementedError
+        """A message for which no other handler is there; `def` or `async def`. Not written, it is a dead letter."""
 
     # With these two, its state survives a restart; with a journal behind the bus, also that of the program:
     #

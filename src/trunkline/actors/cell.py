@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trunkline.actors.actor import Actor, Handler, Plan
 from trunkline.actors.context import Context
 from trunkline.actors.memory import Memory
+from trunkline.actors.process import InProcess
 from trunkline.actors.ref import Ref
 from trunkline.actors.settings import Failed, Keep
 from trunkline.actors.supervision import Supervisor
@@ -159,6 +160,8 @@ class Cell:
         else:
             # Somebody has ended it while it started: another incarnation follows, or none.
             context.end()
+            if isinstance(actor, InProcess):
+                await actor.release()
 
     async def _remember(self, actor: Any) -> None:
         if self.memory is None:
@@ -196,7 +199,9 @@ class Cell:
             await asyncio.gather(task, return_exceptions=True)
         if self.context is not None:
             self.context.end()
-        self.actor = None
+        actor, self.actor = self.actor, None
+        if isinstance(actor, InProcess):
+            await actor.release()
 
     def stop_soon(self) -> None:
         """The actor wants to end: after what it is handling."""

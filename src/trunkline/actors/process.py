@@ -59,7 +59,7 @@ class InProcess(Actor):
         try:
             await self._exchange(begin)
         except BaseException:
-            await self._end()
+            await self.release()
             raise
 
     async def receive(self, message: Message) -> Any:
@@ -89,14 +89,8 @@ class InProcess(Actor):
             raise ActorProcessFailed(self.context.address, *done["error"])
         return done
 
-    async def failed(self, error: BaseException, message: Message | None) -> None:
-        await self._end()
-
-    async def stopped(self) -> None:
-        await self._end()
-
-    async def _end(self) -> None:
-        """Its process reads the end of what we say, lets its actor stop, and ends; or it is killed."""
+    async def release(self) -> None:
+        """The incarnation is over: its process reads the end of what we say, and ends; or it is killed."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, overload
 
-from trunkline.message import Fields, Message
+from trunkline.message import Fields
 from trunkline.topic import endpoint
 
 if TYPE_CHECKING:
@@ -66,8 +66,3 @@ class Ref:
 
     def __repr__(self) -> str:
         return f"Ref({self.address!r})"
-
-
-def is_from(message: Message, ref: Ref) -> bool:
-    """Whether an actor has sent a message."""
-    return message.sender == ref.address

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from typing import Final
 
 import msgspec
 
@@ -57,9 +56,6 @@ class Restart(Group, frozen=True, kw_only=True):
             raise InvalidSettings(
                 f"Restart.max_backoff_s ({self.max_backoff_s:g}) is below backoff_s ({self.backoff_s:g})"
             )
-
-
-NEVER: Final = Restart(lifetime=Lifetime.TEMPORARY)
 
 
 class Verdict(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ import enum
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from itertools import count
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -227,7 +228,8 @@ class ActorSystem:
         if members is None:
             raise UnknownActor(self.address(name))
         while len(members.members) < size:
-            ref = await self._sizes[name](len(members.members) + 1)
+            number = next(each for each in count(1) if f"{name}.{each}" not in self._registry)
+            ref = await self._sizes[name](number)
             members.add(self._find(ref.address))
         while len(members.members) > size:
             last = members.members[-1]

@@ -84,17 +84,17 @@ class BlockingStream:
 
     def try_recv(self) -> Message:
         """The next message, now; raises StreamEmpty or StreamClosed."""
-        return self._thread.call(_async(self._stream.try_recv))
+        return self._thread.call(as_coroutine(self._stream.try_recv))
 
     def __iter__(self) -> Iterator[Message]:
         while (message := self.recv()) is not None:
             yield message
 
     def ack(self, message: Message) -> bool:
-        return self._thread.call(_async(lambda: self._stream.ack(message)))
+        return self._thread.call(as_coroutine(lambda: self._stream.ack(message)))
 
     def nack(self, message: Message, reason: str = "not handled") -> float | None:
-        return self._thread.call(_async(lambda: self._stream.nack(message, reason)))
+        return self._thread.call(as_coroutine(lambda: self._stream.nack(message, reason)))
 
     def close(self) -> None:
         self._thread.call(self._stream.aclose())
@@ -113,9 +113,9 @@ class BlockingBus:
         self._thread = LoopThread(name)
         self._closed = False
         try:
-            self._bus = self._thread.call(_async(connect))
+            self._bus = self._thread.call(as_coroutine(connect))
             self._thread.call(self._bus.__aenter__())
-            self._door = self._thread.call(_async(self._bus.from_thread))
+            self._door = self._thread.call(as_coroutine(self._bus.from_thread))
         except BaseException:
             self._thread.stop()
             raise
@@ -169,7 +169,7 @@ class BlockingBus:
         """Handle what matches; a plain function runs in a thread, one message at a time unless `concurrency` is set."""
 
         def register(function: F) -> F:
-            self._thread.call(_async(lambda: self._bus.handle(pattern, function, **options)))
+            self._thread.call(as_coroutine(lambda: self._bus.handle(pattern, function, **options)))
             return function
 
         return register
@@ -188,23 +188,23 @@ class BlockingBus:
         return result
 
     def stats(self) -> Stats:
-        return self._thread.call(_async(self._bus.stats))
+        return self._thread.call(as_coroutine(self._bus.stats))
 
     def accounts(self) -> Mapping[str, Account]:
-        return self._thread.call(_async(self._bus.accounts))
+        return self._thread.call(as_coroutine(self._bus.accounts))
 
     def history(self, limit: int | None = None, topic: str | None = None) -> list[Message]:
-        return self._thread.call(_async(lambda: self._bus.history(limit, topic)))
+        return self._thread.call(as_coroutine(lambda: self._bus.history(limit, topic)))
 
     def explain(self, message_id: str) -> Explanation:
-        return self._thread.call(_async(lambda: self._bus.explain(message_id)))
+        return self._thread.call(as_coroutine(lambda: self._bus.explain(message_id)))
 
     def dead_letters(self) -> list[DeadLetter]:
-        return self._thread.call(_async(lambda: list(self._bus.dead_letters)))
+        return self._thread.call(as_coroutine(lambda: list(self._bus.dead_letters)))
 
     def replay(self, letter: DeadLetter, **changes: Any) -> Message:
         """Give a dead letter back to the subscriber that failed on it."""
-        return self._thread.call(_async(lambda: self._bus.dead_letters.replay(letter, **changes)))
+        return self._thread.call(as_coroutine(lambda: self._bus.dead_letters.replay(letter, **changes)))
 
     def close(self, drain_s: float | None = None) -> list[Unfinished]:
         """Drain, stop, and end the thread; return what was not finished. Closing twice is fine."""
@@ -225,5 +225,5 @@ class BlockingBus:
         self.close()
 
 
-async def _async(function: Callable[[], T]) -> T:
+async def as_coroutine(function: Callable[[], T]) -> T:
     return function()

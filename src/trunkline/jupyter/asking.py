@@ -143,6 +143,8 @@ class Asking:
         """Send any request and return the content of its reply. Raises RequestTimeout."""
         execution = await self._ask(socket, msg_type, content or {}, timeout_s)
         reply = await execution.replied()
+        # Some replies come without a word on iopub: what was answered is no request any more.
+        self.routing.retire(execution, asyncio.get_running_loop().time())
         if reply is None:
             self.routing.unregister(execution.id)
             raise RequestTimeout(execution.id, f"{socket} of kernel {self.id}", timeout_s, None)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from trunkline.bus.blocking import BlockingBus, BlockingStream, LoopThread
+from trunkline.bus.blocking import BlockingBus, BlockingStream, LoopThread, as_coroutine
 from trunkline.delivery.options import DeliveryOptions
 from trunkline.delivery.requests import Orphan
 from trunkline.jupyter import notebook as notebooks
@@ -40,10 +40,10 @@ class BlockingExecution:
 
     def partial(self) -> Result:
         """What has come of it so far."""
-        return self._thread.call(_async(self._execution.partial))
+        return self._thread.call(as_coroutine(self._execution.partial))
 
     def channel(self, name: str) -> BlockingStream:
-        return BlockingStream(self._thread, self._thread.call(_async(lambda: self._execution.channel(name))))
+        return BlockingStream(self._thread, self._thread.call(as_coroutine(lambda: self._execution.channel(name))))
 
     @property
     def status(self) -> BlockingStream:
@@ -70,7 +70,7 @@ class BlockingExecution:
         return self.channel("late")
 
     def close(self) -> None:
-        self._thread.call(_async(self._execution.close))
+        self._thread.call(as_coroutine(self._execution.close))
 
     def __enter__(self) -> Self:
         return self
@@ -143,7 +143,7 @@ class BlockingKernel:
     def comm(self, comm_id: str) -> BlockingComm | None:
         """The comm of this id, if it is open."""
         assert self._thread is not None
-        found = self._call(_async(lambda: self._kernel.comm(comm_id)))
+        found = self._call(as_coroutine(lambda: self._kernel.comm(comm_id)))
         return None if found is None else BlockingComm(self._thread, found)
 
     def open_comm(self, target_name: str, data: Mapping[str, Any] | None = None) -> BlockingComm:
@@ -153,7 +153,9 @@ class BlockingKernel:
 
     def resume(self, request_id: str, timeout_s: float | None = None) -> BlockingExecution:
         assert self._thread is not None
-        return BlockingExecution(self._thread, self._call(_async(lambda: self._kernel.resume(request_id, timeout_s))))
+        return BlockingExecution(
+            self._thread, self._call(as_coroutine(lambda: self._kernel.resume(request_id, timeout_s)))
+        )
 
     def run_notebook(
         self,
@@ -173,14 +175,14 @@ class BlockingKernel:
     def subscribe(self, pattern: str = EVERYTHING, **options: Unpack[DeliveryOptions]) -> BlockingStream:
         """Everything the kernel says, as `Kernel.subscribe`; to be used as a block, or closed."""
         assert self._thread is not None
-        opening = self._call(_async(lambda: self._kernel.subscribe(pattern, **options)))
+        opening = self._call(as_coroutine(lambda: self._kernel.subscribe(pattern, **options)))
         return BlockingStream(self._thread, self._call(opening.open()))
 
     def stats(self) -> KernelStats:
-        return self._call(_async(self._kernel.stats))
+        return self._call(as_coroutine(self._kernel.stats))
 
     def orphans(self) -> list[Orphan]:
-        return self._call(_async(lambda: list(self._kernel.orphans)))
+        return self._call(as_coroutine(lambda: list(self._kernel.orphans)))
 
     def interrupt(self) -> None:
         self._call(self._kernel.interrupt())
@@ -235,7 +237,3 @@ def join_blocking(bus: BlockingBus, kernel_id: str, **options: Any) -> BlockingK
 
 async def _opened(opening: Callable[[], Opening[T]]) -> T:
     return await opening()
-
-
-async def _async(function: Callable[[], T]) -> T:
-    return function()

@@ -69,8 +69,6 @@ class Comms:
         self.send: Send | None = None
         self.observers: list[Callable[[KernelMessage], object]] = []
         """Told of all that is said on comms."""
-        self.unknown = 0
-        """Messages that name a comm nobody has opened."""
 
     def __len__(self) -> int:
         return len(self._comms)
@@ -99,8 +97,8 @@ class Comms:
         comm = self._comms[comm_id] = Comm(comm_id, target_name, data, stream, self.send, self.forget)
         return comm
 
-    def take(self, message: KernelMessage) -> None:
-        """What the kernel says on a comm."""
+    def take(self, message: KernelMessage) -> bool:
+        """What the kernel says on a comm; False if nobody has opened it."""
         for observe in self.observers:
             observe(message)
         content = message.content
@@ -111,14 +109,14 @@ class Comms:
             comm = self.add(comm_id, target, data if isinstance(data, dict) else {})
             if (callback := self._targets.get(target)) is not None:
                 self._call(callback, comm, message)
-            return
+            return True
         inbox = self._inboxes.get(comm_id)
         if inbox is None:
-            self.unknown += 1
-            return
+            return False
         put(inbox, message)
         if message.header.msg_type == "comm_close":
             self.forget(comm_id)
+        return True
 
     def _call(self, callback: Callable[[Comm, KernelMessage], object], comm: Comm, message: KernelMessage) -> None:
         try:

@@ -6,7 +6,6 @@ The table of requests and orphans is the one that serves requests on a bus.
 from __future__ import annotations
 
 import logging
-import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -191,14 +190,15 @@ class Routing:
         content = message.content
         kind = message.header.msg_type
         if kind.startswith("comm_"):
-            self.comms.take(message)
-            # Whoever asked meanwhile sees it as well; without such a one it is still no orphan.
-            if not self.requests.answer(message):
+            if not self.comms.take(message):
+                return False
+            # Whoever asked meanwhile sees it as well.
+            if self.requests.answer(message):
+                self.counts.to_requests += 1
+            else:
                 self.counts.broadcast += 1
                 if log.isEnabledFor(TRACE):
                     self._trace(message, "to its comm")
-                return True
-            self.counts.to_requests += 1
             return True
         display_id = display_id_of(content)
         if display_id is None:
@@ -342,7 +342,3 @@ class Routing:
         opened = [self._execution_of(pending.request_id) for pending in self.requests]
         late = [execution for execution, _ in self._late.values()]
         return [execution for execution in (*opened, *late) if execution is not None]
-
-    def next_deadline(self) -> float:
-        deadline = self.requests.next_deadline()
-        return math.inf if deadline is None else deadline
