@@ -6,10 +6,12 @@ more. Names that begin with `_` are the bus's own: `_to.NAME` is the topic of th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import lru_cache
+from hashlib import sha256
 from itertools import zip_longest
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from trunkline.errors import InvalidTopic
 
@@ -19,6 +21,8 @@ MAX_TOPIC_CHARS = 255
 ENDPOINT_PREFIX = "_to."
 REPLY_PREFIX = "_reply."
 DEAD_PREFIX = "_dead."
+STATE_PREFIX = "_state."
+"""The states of actors: of each the last message counts."""
 BROADCAST = "_all"
 REPLIES = "_reply"
 EVERYTHING = ">"
@@ -29,6 +33,11 @@ OWN_PREFIXES = (REPLY_PREFIX, DEAD_PREFIX)
 def endpoint(name: str) -> str:
     """The topic on which the endpoint `name` receives: `bus.request(tl.endpoint("pricing"), …)`."""
     return ENDPOINT_PREFIX + name
+
+
+def reply_topic(secret: str) -> str:
+    """The reply topic of whoever knows the secret. Others may know the topic, and answer there; not listen."""
+    return REPLY_PREFIX + sha256(secret.encode()).hexdigest()[:32]
 
 
 def validate_topic(topic: str) -> str:
@@ -185,3 +194,19 @@ class TopicTree(Generic[T]):
             node = nodes.pop()
             yield from node.values
             nodes.extend(node.children.values())
+
+
+MAX_NAME_CHARS: Final = 200
+
+
+def logical_name(channel: str, prefix: str = "trunkline") -> str:
+    """The name under which the shared memory of a channel is found: `/trunkline_sensor_data`.
+
+    Two channels never have the same one: what such a name may not hold is written as its code in hex, `=2F`, and a long
+    name ends in its hash.
+    """
+    validate_topic(channel)
+    safe = re.sub(r"[^A-Za-z0-9_.-]", lambda found: "".join(f"={byte:02X}" for byte in found[0].encode()), channel)
+    if len(safe) > MAX_NAME_CHARS:
+        safe = f"{safe[: MAX_NAME_CHARS - 40]}=={sha256(channel.encode()).hexdigest()[:32]}"
+    return f"/{prefix}_{safe}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -479,6 +481,49 @@ def test_limits() -> None:
     assert holds("18446744073709551615 > size > -18446744073709551615")
     for deep in ("not " * 50 + "true", "-" * 990 + "1", "(" * 400 + "1" + ")" * 400, "payload" + ".a" * 60):
         assert "nest" in refusal(deep)
+
+
+def test_patterns_are_bounded() -> None:
+    assert holds(f"matches(payload, '{'a' * 254}*')", "a" * 10_000)
+    assert not holds("matches(payload, '*')", "a" * 10_001)
+    assert "a pattern has at most 255 characters, not 256" in refusal(f"matches(payload, '{'a' * 256}')")
+
+
+def test_computing_is_bounded() -> None:
+    large = 10**1200
+    assert holds("payload + 1 > payload", large)
+    assert not holds("payload + 1 > payload", large**2)
+    assert not holds(f"{' * '.join(['payload'] * 40)} > 0", large), "a product is bounded as well"
+
+
+HOSTILE = """
+from trunkline.expression import compile_filter
+
+def say(expression, value):
+    print(compile_filter(expression)(object(), lambda: value), flush=True)
+
+for pattern in ("*a*a*a*a*a*a*a*a*b", "*" + "a*" * 120 + "b", "*" + "?*" * 120 + "b", "*" + "a" * 250 + "b*c"):
+    say(f"matches(payload, '{pattern}')", "a" * 10_000)
+    say(f"matches(payload, '{pattern}')", "a" * 10_000_000)
+say("*".join(["payload"] * 40) + " % (payload + 1) == 1", int("7" * 4000))
+say(" and ".join(["lower(payload) != upper(payload)"] * 25), "a" * 1_000_000)
+deep = []
+for _ in range(100_000):
+    deep = [deep]
+other = []
+for _ in range(100_000):
+    other = [other]
+say("payload[0] == payload[1]", [deep, other])
+import os
+os._exit(0)  # the interpreter would recurse to take them apart
+"""
+
+
+def test_hostile_filters_and_values_end() -> None:
+    """In a process of its own, with a deadline: a filter that does not end would stop the test run."""
+    done = subprocess.run([sys.executable, "-c", HOSTILE], capture_output=True, timeout=120, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["False"] * 9 + ["True", "False"]
 
 
 def test_nested_chains_do_not_double() -> None:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tests.hub.shapes import SCHEMAS, written
 from trunkline.hub.compatibility import Side, breaks
-from trunkline.schema import schema_of
-from trunkline.schema_check import Checker
+from trunkline.schema import Checker, schema_of
 
 PRICE: dict[str, Any] = {"type": "number"}
 BASE: dict[str, Any] = {

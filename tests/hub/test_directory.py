@@ -13,8 +13,9 @@ import trunkline as tl
 from tests.hub.hubs import Place, connection_of, directory_of, until
 from trunkline.errors import HubRefused, UsageError
 from trunkline.hub.settings import HubSettings
-from trunkline.schema import hash_of, logical_name, schema_of
+from trunkline.schema import hash_of, schema_of
 from trunkline.testing import Simulation, world
+from trunkline.topic import logical_name
 from trunkline.transports.pair import PairTransport
 from trunkline.transports.transport import Wire
 from trunkline.wire import control, frames

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.hub.shapes import SCHEMAS, dressed, with_definitions
 from trunkline import UsageError
-from trunkline.schema import hash_of, logical_name, schema_of
-from trunkline.schema_check import Checker
+from trunkline.schema import Checker, hash_of, schema_of
+from trunkline.topic import logical_name
 
 SEEDS = st.integers(0, 2**32)
 

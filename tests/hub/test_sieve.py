@@ -11,7 +11,7 @@ from trunkline import Message
 from trunkline.columns import encode
 from trunkline.hub.conformance import Sieve
 from trunkline.hub.parcel import Parcel
-from trunkline.schema_check import Checker
+from trunkline.schema import Checker
 from trunkline.wire.frames import PublishHead
 
 

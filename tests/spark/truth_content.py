@@ -14,8 +14,7 @@ from tests.spark.traffic import Row, Traffic
 from trunkline.errors import PayloadError
 from trunkline.hub.registry import Registry, Who
 from trunkline.message import Message
-from trunkline.schema import hash_of
-from trunkline.schema_check import Checker
+from trunkline.schema import Checker, hash_of
 from trunkline.spark.pipeline.settings import PipelineSettings
 from trunkline.spark.tables.table import ChannelContract
 from trunkline.wire.control import ChannelCreate
@@ -242,7 +241,7 @@ def conformance(traffic: Traffic) -> list[Row]:
         if channel is None or schemas[channel.name] is None:
             continue
         schema = schemas[channel.name]
-        problem = Checker(schema, patterns=False).broken(_message(row))
+        problem = Checker(schema).broken(_message(row))
         field, why = problem or (None, None)
         found.append(
             {

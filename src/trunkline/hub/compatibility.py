@@ -26,9 +26,9 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from trunkline.errors import UsageError
-from trunkline.schema_check import Checker
-from trunkline.schema_nodes import fits_kind, resolve, short, significant, split, text_of
-from trunkline.schema_values import step
+from trunkline.schema import Checker
+from trunkline.schema.nodes import fits_kind, resolve, short, significant, split, text_of
+from trunkline.schema.values import step
 
 Node = dict[str, Any]
 MAX_STEPS = 15_000
@@ -122,8 +122,9 @@ class _Comparison:
         if not r:
             return []
         if "enum" in w:
+            self._budget.spend(len(w["enum"]) + len(r.get("enum", ())))
             fits = Checker(r, self._root)
-            self._budget.spend(fits.parts + len(w["enum"]))
+            self._budget.spend(fits.parts)
             return [
                 Break("", f"{short(value)} is allowed in {self._w}, and not in {self._r}")
                 for value in w["enum"]

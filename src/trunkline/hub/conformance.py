@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from trunkline import columns
 from trunkline.hub.parcel import Parcel
 from trunkline.message import Message
-from trunkline.schema_check import Checker
-from trunkline.schema_values import Problem
+from trunkline.schema import Checker, Problem
 from trunkline.wire.frames import PublishHead
 
 MAX_COUNTED = 100_000

@@ -1,7 +1,8 @@
 """The schema registry: JSON Schemas by name, in semantic versions, each found by its hash as well. Pure, and bounded.
 
-A schema that means the same as one that is there (the same hash, see schema.py) is that one: its version is returned,
-whatever its descriptions say. Any other one is compared with the last version of its name (see compatibility.py):
+A schema that means the same as one that is there (the same hash, see schema/canonical.py) is that one: its version is
+returned, whatever its descriptions say. Any other one is compared with the last version of its name (see
+compatibility.py):
 
     mode                       backward    forward     full        none
     what must be readable      old by new  new by old  both        -
@@ -13,6 +14,7 @@ A version that is given must rise, and a change that breaks something needs a ne
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, Self
@@ -21,11 +23,13 @@ import msgspec
 
 from trunkline.errors import InvalidTopic, ProtocolError, UsageError
 from trunkline.hub.compatibility import Break, Side, breaks
-from trunkline.schema import hash_of
-from trunkline.schema_check import Checker
-from trunkline.schema_nodes import short
+from trunkline.schema import Checker, Problem, hash_of
+from trunkline.schema.library import require
+from trunkline.schema.nodes import short
 from trunkline.topic import validate_topic
 from trunkline.wire.control import SchemaInfo
+
+log = logging.getLogger("trunkline.hub")
 
 NONE: Final = "none"
 BACKWARD: Final = "backward"
@@ -203,9 +207,10 @@ class Schemas:
     def restore(self, kept: Iterable[KeptSchema]) -> None:
         """Schemas of an earlier run, before anybody is here. They were checked when they were put.
 
-        Raises ProtocolError for what no earlier run has kept.
+        Raises ProtocolError for what no earlier run has kept, and MissingExtra if payloads cannot be checked here.
         """
         for each in kept:
+            require()
             versions = [Version.read(one.version) for one in each.versions]
             if each.name in self._names or each.compatibility not in MODES or versions != sorted(set(versions)):
                 raise ProtocolError(
@@ -248,13 +253,16 @@ class Schemas:
         return [self._told(list(known.values())[-1]) for _, known in sorted(self._names.items())]
 
     def checker(self, hash: str) -> Checker | None:
-        """What looks at payloads; None if no schema has this hash.
-
-        It leaves out patterns: a regular expression may take for ever, and a hub must not hang. Producers apply them.
-        """
+        """What looks at payloads; None if no schema has this hash."""
         checker = self._checkers.get(hash)
         if checker is None and (info := self._hashes.get(hash)) is not None:
-            checker = self._checkers[hash] = Checker(info.schema, patterns=False)
+            try:
+                checker = Checker(info.schema)
+            except UsageError as error:
+                # It was kept by a hub with other rules. Nothing is let through unseen: its owner must decide.
+                log.error("the schema %s %s cannot be used, register another one: %s", info.name, info.version, error)
+                checker = _Unusable(f"the hub cannot use the schema of this channel: {error}")
+            self._checkers[hash] = checker
         return checker
 
     def _told(self, info: SchemaInfo, *, whole: bool = False) -> SchemaInfo:
@@ -266,6 +274,16 @@ class Schemas:
             compatibility=mode,
             schema=info.schema if whole else {},
         )
+
+
+class _Unusable(Checker):
+    """In place of a schema that cannot be used: nothing fits it."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def __call__(self, value: Any, size: int = 0) -> Problem | None:
+        return "$", self._why
 
 
 def _kept(name: str, mode: str, versions: Iterable[SchemaInfo]) -> KeptSchema:

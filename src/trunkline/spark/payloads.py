@@ -16,9 +16,7 @@ import pyarrow as pa
 
 from trunkline.codec import JSON, RAW, decode, restore
 from trunkline.errors import PayloadError
-from trunkline.schema import hash_of
-from trunkline.schema_check import Checker
-from trunkline.schema_values import Problem
+from trunkline.schema import Checker, Problem, hash_of
 from trunkline.spark.contracts import Finder
 from trunkline.spark.tables.table import ChannelContract
 
@@ -117,7 +115,7 @@ class _Verdicts:
             channel = finder.find(topic)
             if channel is None or channel.schema is None:
                 return None
-            return channel.name, hash_of(channel.schema), checker_of(channel)
+            return channel.name, hash_of(channel.schema), Checker(channel.schema)
 
         def look(packet: Packet) -> tuple[Any, ...] | None:
             try:
@@ -138,7 +136,7 @@ class _Conforming:
     channel: ChannelContract
 
     def __call__(self) -> Look:
-        checker = checker_of(self.channel)
+        checker = Checker(self.channel.schema)
 
         def look(packet: Packet) -> tuple[str | None] | None:
             value, problem = _problem(packet, checker)
@@ -150,11 +148,6 @@ class _Conforming:
                 return (None,)  # it fits, and nothing can be shown of it
 
         return look
-
-
-def checker_of(channel: ChannelContract) -> Checker:
-    """As the hub has it, without patterns: one message for which an expression does not end would stop all runs."""
-    return Checker(channel.schema, patterns=False)
 
 
 # Batches

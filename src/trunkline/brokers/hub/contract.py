@@ -11,7 +11,7 @@ from trunkline.brokers.hub.connection import Connection
 from trunkline.brokers.turn import Failures
 from trunkline.errors import HubRefused, SchemaBroken, UsageError
 from trunkline.message import Message
-from trunkline.schema_check import Checker
+from trunkline.schema import Checker
 from trunkline.wire import control
 
 log = logging.getLogger("trunkline.link")

@@ -28,8 +28,7 @@ def build(inputs: Inputs) -> DataFrame:
 TABLE = Table(
     "conformance",
     SILVER,
-    "A row is a message on a channel with a schema, and whether its payload fits. Regular expressions of a schema"
-    " (`pattern`) are not run, as in the hub",
+    "A row is a message on a channel with a schema, and whether its payload fits, as the hub judges it",
     (
         Column("seq", "bigint", "the message"),
         Column("id", "string", "its id"),

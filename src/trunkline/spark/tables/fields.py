@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from pyspark.sql import Column, types
 from pyspark.sql import functions as F
 
-from trunkline.schema_nodes import resolve, significant
+from trunkline.schema.nodes import resolve, significant
 
 MAX_PARTS = 2000
 """When so many parts of a schema were looked at, what is referred to is told as text."""

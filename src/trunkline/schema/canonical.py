@@ -1,4 +1,4 @@
-"""Schemas: what payloads may look like, as JSON Schema; made from types, and told apart by a hash of their meaning.
+"""The canonical form of a schema: schemas are made from types, and told apart by a hash of their meaning.
 
 The hash is taken from a canonical form, so that the same meaning has the same hash wherever it is computed:
 
@@ -10,12 +10,10 @@ The hash is taken from a canonical form, so that the same meaning has the same h
 - a keyword that changes nothing (`minItems: 0`, `items: true`), or is for another type, is left out;
 - `format` counts, although payloads are not checked against it: a date is not any text.
 
-How a schema is read is in schema_nodes.py, whether a payload fits it in schema_check.py.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any, Final
@@ -23,12 +21,10 @@ from typing import Any, Final
 import msgspec
 
 from trunkline.errors import UsageError
-from trunkline.schema_nodes import MAX_NODES, fits_kind, resolve, short, significant, split, text_of
-from trunkline.topic import validate_topic
+from trunkline.schema.nodes import MAX_NODES, fits_kind, resolve, short, significant, split, text_of
 
 MAX_STEPS: Final = 10 * MAX_NODES
 """So often may parts be looked at to tell what they mean."""
-MAX_NAME_CHARS: Final = 200
 
 
 def schema_of(type: Any) -> dict[str, Any]:
@@ -48,19 +44,6 @@ def hash_of(schema: Any) -> str:
         return _Digest(root).whole()
     except RecursionError as error:
         raise UsageError("the schema is nested too deeply") from error
-
-
-def logical_name(channel: str, prefix: str = "trunkline") -> str:
-    """The name under which the shared memory of a channel is found: `/trunkline_sensor_data`.
-
-    Two channels never have the same one: what such a name may not hold is written as its code in hex, `=2F`, and a long
-    name ends in its hash.
-    """
-    validate_topic(channel)
-    safe = re.sub(r"[^A-Za-z0-9_.-]", lambda found: "".join(f"={byte:02X}" for byte in found[0].encode()), channel)
-    if len(safe) > MAX_NAME_CHARS:
-        safe = f"{safe[: MAX_NAME_CHARS - 40]}=={sha256(channel.encode()).hexdigest()[:32]}"
-    return f"/{prefix}_{safe}"
 
 
 # The canonical form

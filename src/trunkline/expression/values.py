@@ -1,7 +1,7 @@
 """What the values of a filter do at run time: missing fields, walking a payload, comparisons that never raise.
 
 Payloads are strangers' data, at times of strangers' types, so everything that touches one catches `Exception`: a value
-that cannot be read is MISSING, a comparison that cannot be made is False. The language itself is in expression_code.py.
+that cannot be read is MISSING, a comparison that cannot be made is False. The language itself is in translation.py.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import operator
 import re
 from collections.abc import Callable, Collection, Mapping
 from enum import IntEnum
+from typing import Final, TypeGuard
 
 
 class Missing:
@@ -28,6 +29,11 @@ class Missing:
 MISSING = Missing()
 # Marks a payload that was not decoded yet. Not MISSING, which would decode a broken payload again at each mention.
 UNREAD = object()
+
+MAX_MATCHED_CHARACTERS: Final = 10_000
+"""A pattern takes time in proportion to its length times that of the text: 5 s for a million characters."""
+MAX_BITS: Final = 4096
+"""Of an integer that is computed with; from JSON come some of 14,000, and each product is larger."""
 
 # Only these are measured and searched: a foreign object may take forever to iterate.
 _CONTAINERS = (str, bytes, list, tuple, Mapping, set, frozenset)
@@ -113,9 +119,13 @@ def not_within(item: object, container: object) -> bool:
     return not within(item, container)
 
 
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, float) or (isinstance(value, int) and value.bit_length() <= MAX_BITS)
+
+
 def compute(operation: Callable[[int | float, int | float], object], left: object, right: object) -> object:
-    """Arithmetic on numbers only: `'a' * 10**9` must not take the memory of the hub."""
-    if not (isinstance(left, int | float) and isinstance(right, int | float)):
+    """Arithmetic on numbers of a bounded size only: `'a' * 10**9` must not take the memory of the hub."""
+    if not (_is_number(left) and _is_number(right)):
         return MISSING
     try:
         return operation(left, right)
@@ -154,7 +164,7 @@ def contains(container: object, item: object) -> bool:
 
 def matches(value: object, pattern: re.Pattern[str]) -> bool:
     text = _text(value)
-    return text is not None and pattern.match(text) is not None
+    return text is not None and len(text) <= MAX_MATCHED_CHARACTERS and pattern.match(text) is not None
 
 
 def _text(value: object) -> str | None:

@@ -1,7 +1,7 @@
 """From a parsed filter to one Python function without builtins: what may be said, and the code it becomes.
 
-Python's own operators stay where the types of the header make them safe; everything else calls expression_values.py.
-The parsing, the limits and the surface are in expression.py.
+Python's own operators stay where the types of the header make them safe; everything else calls values.py.
+The parsing and the surface are in filter.py.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from enum import IntEnum
 from typing import Final, NamedTuple, cast
 
 from trunkline.errors import InvalidExpression
-from trunkline.expression_values import SCOPE
+from trunkline.expression.values import SCOPE
 
 MAX_INTEGER: Final = 2**64 - 1
+MAX_PATTERN_CHARACTERS: Final = 255
 
 Test = Callable[[object, Callable[[], object]], bool]
 
@@ -254,6 +255,8 @@ class Translation:
     def _pattern(self, node: ast.expr) -> ast.expr:
         if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
             raise self._error(f"matches() takes a constant pattern such as 'agent-*', not {self._text(node)}")
+        if len(node.value) > MAX_PATTERN_CHARACTERS:
+            raise self._error(f"a pattern has at most {MAX_PATTERN_CHARACTERS} characters, not {len(node.value)}")
         name = f"pattern_{len(self._scope)}"
         self._scope[name] = re.compile(fnmatch.translate(node.value))
         return _name(name)

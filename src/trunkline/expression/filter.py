@@ -5,7 +5,7 @@
     matches(sender, 'agent-*') and payload.items[0].sku in ('a1', 'b2')
 
 Logic has two values: a comparison with a missing field is False, `!=` and `not in` too, and `not` of it is True.
-What may be said, and the code it becomes, is in expression_code.py; what the values do is in expression_values.py.
+What may be said, and the code it becomes, is in translation.py; what the values do is in values.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from trunkline.errors import InvalidExpression
-from trunkline.expression_code import Test, Translation
+from trunkline.expression.translation import Test, Translation
 
 MAX_CHARACTERS: Final = 1_000
 MAX_DEPTH: Final = 50

@@ -1,0 +1,6 @@
+"""Schemas: what payloads may look like, as JSON Schema. How one is read, compared by meaning, and checked against."""
+
+from trunkline.schema.canonical import hash_of as hash_of
+from trunkline.schema.canonical import schema_of as schema_of
+from trunkline.schema.check import Checker as Checker
+from trunkline.schema.check import Problem as Problem
