@@ -22,7 +22,7 @@ from typing import Any
 
 import trunkline as tl
 from trunkline.delivery.stream import Stream
-from trunkline.journal import Journal, JournalSettings, Reader, Sync
+from trunkline.journal import Journal, JournalSettings, Reader, Retention, Sync
 
 BALLAST = "ballast"
 MANY_HELD = 200
@@ -149,9 +149,9 @@ def _say_published(topic: str, payloads: list[bytes], ids: list[str]) -> None:
     say_many([f"p {topic} {payload.decode()} {name}" for payload, name in zip(payloads, ids, strict=True)])
 
 
-def worker(bus: tl.Bus) -> Any:
+def worker(bus: tl.Bus, **options: Any) -> Any:
     retry = tl.Retry(attempts=3, delay_s=0.01)
-    return bus.subscribe("work.>", name="worker", durable=True, start="beginning", retry=retry)
+    return bus.subscribe("work.>", name="worker", durable=True, start="beginning", retry=retry, **options)
 
 
 async def live(directory: str, seed: str, sync: str) -> None:
@@ -165,7 +165,7 @@ async def drain(directory: str, upto: str) -> None:
         async with tl.connect("memory:", journal=journal) as bus, worker(bus) as stream:
             async with asyncio.timeout(30):
                 last = int(upto) or journal.reader.last()
-                while min(each.low for each in journal.progress(journal.reader)) < last:
+                while min(each.low for each in journal.progress(journal.reader.query)) < last:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(0.1):
                             while (message := await stream.recv()) is not None:
@@ -201,6 +201,71 @@ async def seal(directory: str, name: str) -> None:
     with _small(directory) as journal:
         say("open")
         await _seal(journal, name, itertools.count())
+
+
+RETENTION = (
+    Retention(topics="work.>", max_count=100, even_unread=True),
+    Retention(topics="other.>", max_count=50),
+)
+
+
+class Removing:
+    """Publishes, seals, joins and removes at once, with a durable subscriber that cannot keep up."""
+
+    def __init__(self, directory: str, seed: str) -> None:
+        self._directory = directory
+        self._chance = random.Random(seed)
+        self._settings = JournalSettings(
+            seal_rows=200, seal_age_s=0.02, tend_s=0.01, replaced_s=0.0, retention=RETENTION, sync=Sync.SYSTEM
+        )
+
+    async def run(self) -> None:
+        with Journal(self._directory, self._settings) as journal:
+            async with tl.connect("memory:", journal=journal) as bus, worker(bus, capacity=50) as stream:
+                say("open")
+                working = [self._publish(bus, topic) for topic in TOPICS]
+                work = asyncio.gather(*working, self._work(stream), self._watch(journal))
+                end = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
+                await asyncio.wait([work, end], return_when=asyncio.FIRST_COMPLETED)
+                work.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await work
+
+    async def _publish(self, bus: tl.Bus, topic: str) -> None:
+        """How many it tries, before; how many are stored, after."""
+        while True:
+            count = self._chance.randint(1, 20)
+            say("try", topic, count)
+            await bus.publish_many(topic, [b"x"] * count)
+            say("stored", topic, count)
+            # Not more than can be sealed.
+            await asyncio.sleep(0.03)
+
+    async def _work(self, stream: Stream) -> None:
+        held = 0
+        while (message := await stream.recv()) is not None:
+            if held < 10 and self._chance.random() < 0.01:
+                held += 1
+            else:
+                stream.ack(message)
+            # Now and then it falls so far behind that it loses something.
+            await asyncio.sleep(0.5 if self._chance.random() < 0.005 else 0.0)
+
+    async def _watch(self, journal: Journal) -> None:
+        """Say when something was removed in this life."""
+        count = "SELECT count(*) FROM removals"
+        before = journal.reader.query(count)
+        while journal.reader.query(count) == before:  # noqa: ASYNC110  # another thread removes
+            await asyncio.sleep(0.005)
+        say("removed")
+
+
+TOPICS = ("work.a", "work.b", "other.c")
+
+
+async def remove(directory: str, seed: str) -> None:
+    await asyncio.to_thread(sys.stdin.readline)
+    await Removing(directory, seed).run()
 
 
 async def die(directory: str, call: str, nth: str, when: str) -> None:
@@ -433,7 +498,7 @@ async def squeeze(directory: str) -> None:
     say("stored", stored)
 
 
-ASYNC = (live, drain, seal, seal_nothing, die, own, fill, fill_and_settle, fill_and_seal, squeeze)
+ASYNC = (live, drain, seal, seal_nothing, remove, die, own, fill, fill_and_settle, fill_and_seal, squeeze)
 PLAIN = (read, flip)
 
 

@@ -100,7 +100,7 @@ async def test_a_lease_is_renewed_while_a_handler_works(simulation: Simulation, 
         await bus.quiet()
         assert len(calls) == len(set(calls)) == 2
         await journal_of(bus).flush()
-        assert journal_of(bus).progress(journal_of(bus).reader)[0].low == 2
+        assert journal_of(bus).progress(journal_of(bus).reader.query)[0].low == 2
 
 
 async def test_handlers_retry_and_give_up(simulation: Simulation, tmp_path: Path) -> None:
@@ -490,7 +490,7 @@ async def test_a_filter_on_a_durable_subscription(simulation: Simulation, tmp_pa
             for outcome in journal_of(bus).reader.outcomes(each)
         ]
         assert fates == [tl.Fate.FILTERED] * 3 + [tl.Fate.DELIVERED] * 3
-        assert journal_of(bus).progress(journal_of(bus).reader)[0].low == 6
+        assert journal_of(bus).progress(journal_of(bus).reader.query)[0].low == 6
 
 
 async def test_an_id_comes_once(simulation: Simulation, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -316,6 +316,42 @@ def test_what_was_only_in_the_log_is_saved_too(directory: Path, tmp_path: Path) 
     assert max(lost, default=0) < max(before) - 500
 
 
+def test_a_repair_that_was_killed_can_be_done_again(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each step there is the old database with its log, or the new one with all that could be read."""
+    copy = tmp_path / "copy"
+    with Journal(directory, JournalSettings(seal=False), threaded=False) as journal:
+        fill(journal, 50, 10)
+        shutil.copytree(directory, copy)
+    # What was committed last is in the log, and nowhere else.
+    data = bytearray((copy / "journal.db").read_bytes())
+    middle = len(data) // PAGE // 2 * PAGE
+    data[middle : middle + PAGE] = bytes(PAGE)
+    (copy / "journal.db").write_bytes(data)
+    pictures: list[Path] = []
+
+    def pictured(call: Callable[..., Any]) -> Callable[..., Any]:
+        def around(*args: Any, **options: Any) -> Any:
+            pictures.append(tmp_path / f"picture {len(pictures)} before {call.__name__}")
+            shutil.copytree(copy, pictures[-1])
+            return call(*args, **options)
+
+        return around
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", pictured(os.unlink))
+        patch.setattr(os, "replace", pictured(os.replace))
+        repair(copy)
+    after = contents(copy)
+    assert len(after) > 500
+    assert len(pictures) >= 4
+    for picture in pictures:
+        repair(picture)
+        assert contents(picture) == after, picture.name
+        assert verify(picture).good, picture.name
+
+
 def test_no_number_is_given_twice_though_what_came_last_is_lost(directory: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     with Journal(directory, JournalSettings(seal=False), threaded=False) as journal:
@@ -576,14 +612,34 @@ def test_files_of_the_same_name_are_put_aside_side_by_side(tmp_path: Path, monke
         "UPDATE files SET kind = 'massages'",
         "DELETE FROM file_topics",
         "UPDATE file_topics SET count = count + 1",
+        "UPDATE file_topics SET topic = 'another'",
+        "UPDATE file_topics SET first = first - 1",
     ],
 )
 def test_a_wrong_word_about_a_whole_file_costs_nothing(directory: Path, statement: str) -> None:
     before = contents(directory)
     which = "topic = 'bulk'" if "file_topics" in statement else "kind = 'messages'"
     change(directory, f"{statement} WHERE {which}")
+    assert not verify(directory).good
     lost, repaired = mended(directory, before)
     assert (lost, named(repaired.lost)) == (set(), set())
+
+
+def test_a_file_whose_name_says_other_numbers_than_its_rows_is_found(directory: Path) -> None:
+    before = contents(directory)
+    path = the_file(directory)
+    wrong = path.with_name(f"{1:020d}-{10**6:020d}.parquet")
+    path.rename(wrong)
+    for table in ("files", "file_topics"):
+        change(
+            directory, f"UPDATE {table} SET path = replace(path, '{path.name}', '{wrong.name}') WHERE path LIKE 'm%'"
+        )
+    (finding,) = verify(directory).findings
+    assert "its name says otherwise" in finding.why
+    lost, repaired = mended(directory, before)
+    assert (lost, named(repaired.lost)) == (set(), set())
+    assert path.exists()
+    assert not wrong.exists()
 
 
 def test_files_that_the_journal_has_forgotten_are_known_again_those_that_were_joined_are_not(tmp_path: Path) -> None:

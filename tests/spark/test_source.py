@@ -115,6 +115,22 @@ def test_files_of_other_layouts_are_read_by_name(tmp_path: Path) -> None:
     assert found == [{**row, "trace": None, "sender": None} for row in rows_of(table)]
 
 
+def test_a_large_row_group_of_an_older_file_is_read_in_slices(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    with journal_in(tmp_path) as journal:
+        store(journal, [[message("a", bytes(2**20), id=str(each))] for each in range(60)])
+        journal.seal(everything=True)
+    (file,) = files_of(tmp_path)
+    rewrite(tmp_path, file, pq.read_table(tmp_path / file.path, partitioning=None))
+    assert pq.ParquetFile(tmp_path / file.path).num_row_groups == 1
+    reader = reader_of(tmp_path)
+    (part,) = reader.partitions()
+    batches = list(reader.read(part))
+    assert sum(batch.num_rows for batch in batches) == 60
+    assert max(batch.nbytes for batch in batches) < 16 * 2**20
+
+
 # What travels
 
 

@@ -117,7 +117,7 @@ def replay(
 def _tell_replayed(chosen: Sequence[KeptLetter], failures: Sequence[LetterFailure], dry_run: bool) -> None:
     _table([each.letter for each in chosen])
     for failure in failures:
-        show.tell(f"number {failure.seq} stays: {show.plain(failure.text)}")
+        show.tell(f"number {failure.seq} stays: {failure.text}")
     count = sum(each.returns for each in chosen) if dry_run else len(chosen) - len(failures)
     if dry_run and chosen:
         show.say(f"{show.count(count, 'dead letter')} would go back")
@@ -153,12 +153,12 @@ def _rest(kept: KeptLetter) -> dict[str, Any]:
 
 def _print(kept: KeptLetter) -> None:
     letter = kept.letter
-    show.say((show.plain(letter.subscriber), "bold"), f" gave up on {letter.message.id} on {letter.message.topic}")
+    show.say((letter.subscriber, "bold"), f" gave up on {letter.message.id} on {letter.message.topic}")
     show.say(show.line(letter.message) if kept.whole else "the message is too large to be shown")
-    show.say(f"{show.time_of(letter.at_ns)}  {letter.cause}: {show.plain(letter.reason)}")
+    show.say(f"{show.time_of(letter.at_ns)}  {letter.cause}: {letter.reason}")
     for each in letter.attempts:
-        show.say(f"  attempt {each.number}  {show.time_of(each.at_ns)}  {show.plain(each.error)}")
+        show.say(f"  attempt {each.number}  {show.time_of(each.at_ns)}  {each.error}")
     for line in letter.traceback.splitlines():
-        show.say(f"  {show.plain(line)}")
+        show.say(f"  {line}")
     show.say("the hub gives it back" if kept.returns else "the hub has nobody to give it back to")
     show.say()

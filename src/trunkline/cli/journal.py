@@ -65,7 +65,7 @@ def _print_numbers(directory: Path, found: JournalStats) -> None:
     if found.owner is not None:
         owner = f"process {found.owner} writes to it" if found.owner else "some process writes to it"
     fates = f"{show.count(found.fates + found.sealed_fates, 'row')}, {found.sealed_fates:,} of them sealed"
-    show.say((show.plain(str(directory)), "bold"), f": {owner}, last number {found.last:,}")
+    show.say((str(directory), "bold"), f": {owner}, last number {found.last:,}")
     for name, text in (
         ("journal", f"{_messages(found.messages, found.batches, 'batch', 'batches')}, {show.size(found.bytes)}"),
         ("lake", f"{_messages(found.sealed_messages, found.files, 'file')}, {show.size(found.sealed_bytes)}"),
@@ -127,6 +127,24 @@ def _print(message: Message, json: bool) -> None:
         show.json(show.record(message))
     else:
         show.say(show.line(message))
+
+
+@app.command()
+def last(
+    directory: Directory,
+    topic: Annotated[str, typer.Argument(help="One topic, without wildcards.", metavar="TOPIC")],
+    before: Annotated[int | None, typer.Option(help="The last one before this number.", min=1)] = None,
+    json: AsJson = False,
+) -> None:
+    """The last message of a topic, found by an index. Ends with 1 if there is none, or if it is damaged."""
+    validate_topic(topic)
+    with reading(directory) as reader:
+        found = reader.last_of(topic, before)
+    if found is not None:
+        _print(found, json)
+        return
+    show.tell(f"nothing is stored on {topic!r}: `trunkline journal stats {directory}` lists the topics")
+    raise typer.Exit(1)
 
 
 @app.command()
@@ -201,7 +219,7 @@ def _replay_range(
     if json:
         show.json(done)
     else:
-        show.say(show.plain(str(done)))
+        show.say(str(done))
     if done.failed:
         raise typer.Exit(1)
 
@@ -303,7 +321,7 @@ def _described(finding: Finding) -> str:
     if finding.last:
         one = finding.first == finding.last
         numbers = f" (message {finding.first})" if one else f" (messages {finding.first} to {finding.last})"
-    return show.plain(f"{finding.where}: {finding.why}{numbers}")
+    return f"{finding.where}: {finding.why}{numbers}"
 
 
 @app.command()

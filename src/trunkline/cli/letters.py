@@ -94,4 +94,4 @@ def _print(letters: list[DeadLetter], dry_run: bool) -> None:
     else:
         names = ", ".join(sorted({letter.subscriber for letter in letters}))
         many = show.count(len(letters), "dead letter goes back", "dead letters go back")
-        show.say(f"{many} when who failed next starts: {show.plain(names)}")
+        show.say(f"{many} when who failed next starts: {names}")

@@ -6,6 +6,7 @@ Nothing of a message reaches a terminal as it is: what is not printable is escap
 from __future__ import annotations
 
 import base64
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,13 +35,13 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 def say(*parts: str | tuple[str, str]) -> None:
-    """A line; a part may come with a style."""
-    out.print(Text.assemble(*parts))
+    """A line; a part may come with a style. All of it is made `plain`: it may have come from anywhere."""
+    out.print(Text.assemble(*(plain(part) if isinstance(part, str) else (plain(part[0]), part[1]) for part in parts)))
 
 
 def tell(text: str) -> None:
-    """A line beside the results: what went wrong, and what to do about it."""
-    note.print(Text(text))
+    """A line beside the results: what went wrong, and what to do about it. It is made `plain`."""
+    note.print(Text(plain(text)))
 
 
 def can_ask() -> bool:
@@ -49,7 +50,7 @@ def can_ask() -> bool:
 
 def ask(question: str) -> bool:
     """Whether the answer is yes. The question is beside the results; Ctrl-C ends the command as anywhere."""
-    note.print(Text(f"{question} [y/N] "), end="")
+    note.print(Text(f"{plain(question)} [y/N] "), end="")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
@@ -57,6 +58,7 @@ def table(title: str, columns: list[str], rows: list[list[object]], *, numbers: 
     """A line a row, never cut: what is shown can be copied. The last `numbers` columns are to the right."""
     if not rows:
         return
+    # Before the widths are measured.
     cells = [[f"{value:,}" if isinstance(value, int) else plain(str(value)) for value in row] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(columns, *cells, strict=True)]
 
@@ -82,6 +84,16 @@ def plain(text: str) -> str:
     return "".join(
         each if each.isprintable() else "⏎" if each == "\n" else each.encode("unicode_escape").decode() for each in text
     )
+
+
+class LogFormatter(logging.Formatter):
+    """For log lines on a terminal: topics, names and errors in them came from others."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return plain(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        return "\n".join(map(plain, super().formatException(ei).splitlines()))
 
 
 def count(number: int, what: str, many: str | None = None) -> str:
@@ -110,8 +122,8 @@ def time_of(ns: int) -> str:
 
 def line(message: Message) -> str:
     """A message on one line: when, which, where, who, what."""
-    text = plain(_short(payload(message)))
-    return f"{time_of(message.timestamp_ns)}  {message.seq:>10}  {message.topic}  {plain(message.sender)}  {text}"
+    text = _short(payload(message))
+    return f"{time_of(message.timestamp_ns)}  {message.seq:>10}  {message.topic}  {message.sender}  {text}"
 
 
 def _short(value: object) -> str:
@@ -125,9 +137,9 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
     if not shows_progress():
         yield lambda done, of: None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=note, transient=True) as bar:
-        task = bar.add_task(what, total=None)
+    text = TextColumn("{task.description}", markup=False)
+    with Progress(text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=note, transient=True) as bar:
+        task = bar.add_task(plain(what), total=None)
         yield lambda done, of: bar.update(task, completed=done, total=of)
 
 

@@ -37,7 +37,7 @@ def forget(directory: Path, name: str, yes: bool, json: bool) -> None:
     elif gone:
         show.say(f"forgotten: {_described(found)}")
     else:
-        show.say(f"nothing was changed: {show.plain(name)} is still there")
+        show.say(f"nothing was changed: {name} is still there")
     if not gone:
         raise typer.Exit(1)
 
@@ -48,7 +48,7 @@ def _agreed(cursor: CursorStats) -> bool:
 
 def _described(cursor: CursorStats) -> str:
     behind = show.count(cursor.behind, "message")
-    return show.plain(f"{cursor.name} on {cursor.pattern}, at number {cursor.high:,}, {behind} behind")
+    return f"{cursor.name} on {cursor.pattern}, at number {cursor.high:,}, {behind} behind"
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
@@ -56,4 +56,4 @@ def _hint(name: str, known: Iterable[str]) -> str:
     if not names:
         return "this journal has none"
     near = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {show.plain(', '.join(names))}"
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"

@@ -6,7 +6,6 @@ import asyncio
 import math
 from collections.abc import Container, Mapping
 from collections.abc import Sequence as Batch
-from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
@@ -16,11 +15,11 @@ from trunkline.brokers.turn import Failures, Owner, Turn
 from trunkline.delivery.deadletters import DeadLetter, DeadLetters
 from trunkline.delivery.fates import Outcome
 from trunkline.delivery.inbox import Inbox
-from trunkline.delivery.options import Delivery
+from trunkline.delivery.options import END, Delivery
 from trunkline.delivery.requests import Why
 from trunkline.delivery.route import Route
 from trunkline.delivery.stream import Stream
-from trunkline.errors import DuplicateName, InvalidSettings, PartlyRefused, StreamClosed
+from trunkline.errors import DuplicateName, InvalidSettings, PartlyRefused, StreamClosed, TopicNotStored
 from trunkline.journal.cursor import Cursor, unpack
 from trunkline.journal.feeder import MAX_PAUSE_S, Feeder, KeptMessage, kept_for
 from trunkline.journal.handout import HandOut
@@ -29,9 +28,20 @@ from trunkline.journal.journal import Journal
 from trunkline.journal.ledger import decode_letter, decode_message, readable
 from trunkline.journal.reader import Reader
 from trunkline.journal.settings import Kept
+from trunkline.journal.start import Start, start_of
 from trunkline.message import Message
 from trunkline.settings import Settings
-from trunkline.topic import DEAD_PREFIX, REPLIES, REPLY_PREFIX, TopicTree, covers, is_wild, overlaps, validate_pattern
+from trunkline.topic import (
+    DEAD_PREFIX,
+    REPLIES,
+    REPLY_PREFIX,
+    TopicTree,
+    covers,
+    is_wild,
+    overlaps,
+    validate_pattern,
+    validate_topic,
+)
 
 SEARCHED = 1_000_000
 """In a journal of more messages an id is only looked for near the time it names: the event loop waits meanwhile."""
@@ -91,6 +101,11 @@ class DurableStream(Stream):
         if self.opening is not None:
             # Several may wait for it, and one who gives up must not end it for the others.
             await asyncio.shield(self.opening)
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        if not self.feeder.durable:
+            await self.feeder.stop()
 
 
 class JournalBroker(MemoryBroker):
@@ -186,6 +201,8 @@ class JournalBroker(MemoryBroker):
     def subscribe(self, pattern: str, delivery: Delivery = Delivery()) -> Stream:
         if delivery.durable:
             return self._subscribe_durably(pattern, delivery)
+        if delivery.start != END:
+            return self._subscribe_from(pattern, delivery)
         stream = super().subscribe(pattern, delivery)
         inbox = stream.inbox
         if is_wild(pattern) or not self._is_uniform(pattern):
@@ -228,6 +245,8 @@ class JournalBroker(MemoryBroker):
         new = feeder is None
         if feeder is None:
             feeder = self._make_feeder(name, validate_pattern(pattern), delivery.start)
+        elif not feeder.durable:
+            raise DuplicateName("subscriber", name)
         elif feeder.cursor.pattern != pattern:
             raise InvalidSettings(
                 f"the durable subscription {name!r} is on {feeder.cursor.pattern!r}, not on {pattern!r}: "
@@ -235,27 +254,55 @@ class JournalBroker(MemoryBroker):
             )
         elif delivery.group is None and feeder.members:
             raise DuplicateName("subscriber", name)
+        _, stream = self._join(pattern, delivery)
+        if new:
+            self._register(feeder)
+        self._feed(stream, feeder)
+        return stream
+
+    def _subscribe_from(self, pattern: str, delivery: Delivery) -> Stream:
+        """A plain subscription that starts before now. The journal feeds it, and keeps no place for it."""
+        if self._closed:
+            raise StreamClosed(f"the {self.name} broker")
+        self._check_kept(validate_pattern(pattern))
+        name = delivery.name
+        taken = "SELECT 1 FROM cursors WHERE name = ?"
+        if name is not None and (name in self._feeders or self.journal.reader.query(taken, (name,))):
+            raise DuplicateName("subscriber", name)
+        high, start = start_of(delivery.start, self.sequence.last, pattern)
+        inbox, stream = self._join(pattern, delivery)
+        # A client of the hub may have come further in another journal that was there before this one.
+        cursor = Cursor(inbox.name, pattern, min(high, self.sequence.last))
+        feeder = Feeder(cursor, self.journal, self.world, start, durable=False)
+        self._register(feeder)
+        self._feed(stream, feeder)
+        return stream
+
+    def _join(self, pattern: str, delivery: Delivery) -> tuple[Inbox, DurableStream]:
         capacity = delivery.capacity or min(self.journal.settings.prefetch, self.settings.backpressure.max_pending)
         delivery = replace(delivery, capacity=capacity)
         inbox, stream = self.roster.join(pattern, delivery, self._leave_durable, DurableStream)
-        if new:
-            self._register(feeder)
         stream.keep_exact()
         assert isinstance(stream, DurableStream)
-        stream.feeder = feeder
-        stream.opening = feeder.join(inbox)
-        self._member_of[inbox.name] = feeder
-        return stream
+        return inbox, stream
 
-    def _make_feeder(self, name: str, pattern: str, start: int | str) -> Feeder:
+    def _feed(self, stream: DurableStream, feeder: Feeder) -> None:
+        stream.feeder = feeder
+        stream.opening = feeder.join(stream.inbox)
+        self._member_of[stream.name] = feeder
+
+    def _check_kept(self, pattern: str) -> None:
         settings = self.journal.settings
         if not any(covers(kept, pattern) for kept in (*settings.durable, *settings.recorded)):
             raise InvalidSettings(
-                f"{pattern!r} is not kept by the journal, so a durable subscription on it would miss messages: "
+                f"{pattern!r} is not kept by the journal, so a subscription that reads from there would miss messages: "
                 f"durable topics are {', '.join(settings.durable) or 'none'}"
             )
+
+    def _make_feeder(self, name: str, pattern: str, start: int | str) -> Feeder:
+        self._check_kept(pattern)
         known = self.journal.reader.query("SELECT pattern, high, pending FROM cursors WHERE name = ?", (name,))
-        since: int | None = None
+        first: Start | None = None
         if known:
             written, high, pending = known[0]
             if written != pattern:
@@ -265,10 +312,10 @@ class JournalBroker(MemoryBroker):
                 )
             cursor = Cursor(name, pattern, high, unpack(pending))
         else:
-            high, since = _place(start, self.sequence.last)
+            high, first = start_of(start, self.sequence.last, pattern)
             cursor = Cursor(name, pattern, high)
             cursor.changed = True
-        return Feeder(cursor, self.journal, self.world, since)
+        return Feeder(cursor, self.journal, self.world, first)
 
     def _register(self, feeder: Feeder) -> None:
         feeder.register()
@@ -289,7 +336,14 @@ class JournalBroker(MemoryBroker):
             feeder.pauses = inbox.custody.pauses()
         feeder.part(inbox)
         self.roster.part(inbox)
-        feeder.feed()
+        if feeder.durable:
+            feeder.feed()
+            return
+        # Nobody comes after it: what became of what it had is all there is to write.
+        self._drop(feeder)
+        feeder.stop_soon()
+        feeder.write_down(self.journal.ledger)
+        feeder.let_go()
 
     def _leave(self, inbox: Inbox) -> None:
         if inbox.name in self._member_of:
@@ -300,7 +354,7 @@ class JournalBroker(MemoryBroker):
     async def forget(self, name: str) -> bool:
         """Remove a durable subscription for good; False if there is none. Its subscribers must have left."""
         feeder = self._feeders.get(name)
-        if feeder is not None:
+        if feeder is not None and feeder.durable:
             if feeder.members:
                 raise DuplicateName("subscriber", name)
             self._drop(feeder)
@@ -357,6 +411,18 @@ class JournalBroker(MemoryBroker):
                 recalled.append((message, Why(why), (now_ns - at_ns) / 1e9))
         return recalled
 
+    async def last(self, topic: str, before: int | None = None) -> Message | None:
+        settings = self.journal.settings
+        kept = settings.keeps(validate_topic(topic))
+        if self._closed:
+            raise StreamClosed(f"the {self.name} broker")
+        if kept is Kept.NOT:
+            raise TopicNotStored(topic, (*settings.durable, *settings.recorded))
+        if kept is Kept.RECORDED:
+            # Its publishers did not wait until it was written.
+            await self.journal.flush()
+        return await self.journal.in_thread(lambda reader: reader.last_of(topic, before))
+
     def find(self, message_id: str) -> Message | None:
         # Ids name their time, unless a clock was set back or somebody made them by hand.
         return self.journal.reader.find(message_id, everywhere=self.intake.committed <= SEARCHED)
@@ -390,24 +456,6 @@ class JournalBroker(MemoryBroker):
 def restore(letters: DeadLetters, data: bytes) -> None:
     if (letter := readable(decode_letter, data, "a dead letter")) is not None:
         letters.restore(letter)
-
-
-def _place(start: int | str, last: int) -> tuple[int, int | None]:
-    """Where a new cursor stands: a number, and if that is not known yet, the time at which it begins."""
-    if isinstance(start, int):
-        return max(0, start - 1), None
-    if start == "end":
-        return last, None
-    if start == "beginning":
-        return 0, None
-    try:
-        when = datetime.fromisoformat(start)
-    except ValueError:
-        raise InvalidSettings(
-            f'start={start!r}: a durable subscription starts at the "beginning", the "end", a sequence number, or '
-            "a time such as 2026-11-16T10:00:00Z"
-        ) from None
-    return 0, int((when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp() * 1e9)
 
 
 def _give_kept(inbox: Inbox, kept: KeptMessage) -> None:

@@ -22,8 +22,6 @@ class Cursor:
         self.read = high
         self.ahead = high
         """How far it was read into memory: what lies there is handed out, whatever becomes of the journal."""
-        self.reading = False
-        """Whether somebody is about to take more of it into memory."""
         self._line: deque[int] = deque()
         """Offered, in order; what is settled leaves when it comes to the front."""
         self._out: set[int] = set()
@@ -47,9 +45,10 @@ class Cursor:
         """Nothing up to here matches, beyond what was offered."""
         self.read = max(self.read, seq)
 
-    def start_at(self, seq: int) -> None:
-        """Begin after this number: nothing was offered yet."""
-        self.high = self.read = seq
+    def start_at(self, seq: int, pending: Iterable[int] = ()) -> None:
+        """Begin with those that are pending, and go on after this number. Nothing was offered yet."""
+        self.high = self.read = self.ahead = seq
+        self._again = sorted(pending)
         self.changed = True
 
     def give_again(self, seq: int) -> bool:

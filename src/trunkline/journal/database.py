@@ -12,6 +12,8 @@ from trunkline.errors import JournalUnusable
 from trunkline.journal.settings import Sync
 
 FILE = "journal.db"
+REPAIRED = "journal.db.repaired"
+"""A repaired database that is about to take the place of the old one and its log."""
 VERSION = 1
 REPAIR = "`trunkline journal verify --repair` saves what can be read"
 WAL_PAGES = 4000
@@ -83,10 +85,20 @@ CREATE TABLE removals (
 );
 """
 
+ADDITIONS = (
+    # The last message of a topic is found by this index.
+    "CREATE INDEX IF NOT EXISTS file_topics_by_topic ON file_topics (topic, first)",
+    # Actors once found their state by a durable subscription. Nobody reads it now, and retention would wait for it.
+    "DELETE FROM cursors WHERE substr(pattern, 1, 7) = '_state.' AND name = 'state of ' || substr(pattern, 8)",
+)
+"""Applied whenever a journal is opened for writing. A Trunkline that does not know them can still use the journal, so
+they need no new VERSION."""
+
 
 def open_for_writing(directory: Path, sync: Sync) -> sqlite3.Connection:
     """The one connection that writes. Makes the tables if the file is new, unless there is a lake beside it."""
     path = directory / FILE
+    finish_repair(directory)
     try:
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
         try:
@@ -103,6 +115,21 @@ def open_for_writing(directory: Path, sync: Sync) -> sqlite3.Connection:
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise JournalUnusable(str(directory), why(error, directory)) from error
     return database
+
+
+def finish_repair(directory: Path) -> None:
+    """Put a repaired database in place of the old one, also if a crash came in between.
+
+    The old log must be gone before the new database is there. Without its log the old database would lack messages.
+    """
+    repaired = directory / REPAIRED
+    if not repaired.exists():
+        return
+    for suffix in ("-wal", "-shm"):
+        (directory / f"{FILE}{suffix}").unlink(missing_ok=True)
+    sync_directory(directory)
+    os.replace(repaired, directory / FILE)
+    sync_directory(directory)
 
 
 def open_for_reading(directory: Path) -> sqlite3.Connection:
@@ -166,8 +193,10 @@ def _prepare(database: sqlite3.Connection, directory: Path) -> None:
                 database.execute(statement)
         database.execute(f"PRAGMA user_version = {VERSION}")
         database.execute("COMMIT")
-        _sync_directory(directory)
+        sync_directory(directory)
     _check_version(database, directory)
+    for statement in ADDITIONS:
+        database.execute(statement)
 
 
 def lengthen_log(database: sqlite3.Connection, directory: Path) -> None:
@@ -196,7 +225,7 @@ def _check_version(database: sqlite3.Connection, directory: Path) -> None:
         raise JournalUnusable(str(directory), "it is empty: nothing was written to it yet")
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

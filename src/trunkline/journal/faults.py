@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -156,17 +158,30 @@ def lake_files(folder: Path) -> Iterator[Path]:
         yield from folder.glob(f"{kind}/date=*/*.parquet")
 
 
+Share = tuple[str, int, int, int]
+"""What a file holds of a topic: how many messages, the first, the last."""
+
+
 def topic_shares(database: sqlite3.Connection) -> dict[str, int]:
-    """How many messages the topics of each sealed file have, in all."""
+    """What the journal lists of the topics of each sealed file, by path, as a `digest`."""
     shares: dict[str, int] = {}
+    query = "SELECT path, topic, count, first, last FROM file_topics ORDER BY path"
     with contextlib.suppress(sqlite3.Error, TypeError):
-        for path, count in database.execute("SELECT path, sum(count) FROM file_topics GROUP BY path"):
-            shares[path] = count
+        for path, rows in groupby(database.execute(query), key=itemgetter(0)):
+            shares[path] = digest(tuple(row[1:]) for row in rows)
     return shares
 
 
+def digest(shares: Iterable[Share]) -> int:
+    """One number for what a file holds of all its topics, which may be many. For one process only."""
+    return hash(frozenset(shares))
+
+
 def look_into_file(folder: Path, file: File, shares: dict[str, int], before: int = 0) -> Finding | None:
-    """What is wrong with a sealed file, if anything is. `shares` is how many messages its topics have, by path."""
+    """What is wrong with a sealed file, if anything is. `shares` is what the journal lists of its topics, by path.
+
+    Its rows are read in the way in which everybody reads them, and must be those that its name and the journal say.
+    """
     from trunkline.journal import lake
 
     concerned = (file.first, file.last) if file.kind == "messages" else (0, 0)
@@ -183,11 +198,45 @@ def look_into_file(folder: Path, file: File, shares: dict[str, int], before: int
         return Finding(file.path, "the file is gone", *concerned)
     except OSError as error:
         return Finding(file.path, f"it cannot be read: {error.strerror}", *concerned)
-    if written_down(path, file.kind) != (file.rows, file.first, file.last):
+    try:
+        rows, first, last, topics = _counted(folder, file)
+    except JournalDamaged as damage:
+        return Finding(file.path, damage.why, *concerned)
+    if not path.name.startswith(f"{first:020d}-{last:020d}"):
+        return Finding(file.path, f"its rows are {first} to {last}, its name says otherwise")
+    if (rows, first, last) != (file.rows, file.first, file.last):
         return Finding(file.path, MISRECORDED)
-    if file.kind == "messages" and shares.get(file.path) != file.rows:
+    if file.kind == "messages" and shares.get(file.path) != topics:
         return Finding(file.path, MISRECORDED)
     return None
+
+
+def _counted(folder: Path, file: File) -> tuple[int, int, int, int]:
+    """What a reader gets of a file: rows, the first and the last number, and the `digest` of its topics.
+
+    Raises JournalDamaged if it cannot be read, or its numbers do not rise.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from trunkline.journal import lake
+
+    key, columns = ("seq", ["seq", "topic"]) if file.kind == "messages" else ("number", ["number"])
+    rows = first = last = 0
+    topics: dict[str, tuple[int, int, int]] = {}
+    for batch in lake.read(folder, file, None, columns):
+        numbers = batch.column(key)
+        if numbers[0].as_py() <= last or pc.all(pc.greater(numbers[1:], numbers[:-1])).as_py() is False:
+            raise JournalDamaged(file.first, file.last, file.path, "its numbers do not rise")
+        first = first or numbers[0].as_py()
+        last = numbers[-1].as_py()
+        rows += batch.num_rows
+        if file.kind == "messages":
+            shares = pa.Table.from_batches([batch]).group_by("topic")
+            for row in shares.aggregate([("seq", "count"), ("seq", "min"), ("seq", "max")]).to_pylist():
+                count, begin, _ = topics.get(row["topic"], (0, row["seq_min"], 0))
+                topics[row["topic"]] = (count + row["seq_count"], begin, row["seq_max"])
+    return rows, first, last, digest((topic, *share) for topic, share in topics.items())
 
 
 def written_down(path: Path, kind: str) -> tuple[int, int, int]:

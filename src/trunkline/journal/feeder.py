@@ -23,7 +23,8 @@ from trunkline.delivery.ledger import QuietLedger
 from trunkline.delivery.route import Group
 from trunkline.journal.cursor import Cursor, pack
 from trunkline.journal.ledger import JournalLedger, decode_message, decode_story, readable
-from trunkline.journal.reader import Reader
+from trunkline.journal.reader import STEP_BYTES, Reader
+from trunkline.journal.start import Start
 from trunkline.message import Message
 
 if TYPE_CHECKING:
@@ -62,16 +63,22 @@ def kept_for(reader: Reader, subscriber: str) -> list[KeptMessage]:
 class Feeder(QuietLedger):
     """One cursor and the inboxes that share it. It is their ledger, too: what they settle moves the cursor."""
 
-    def __init__(self, cursor: Cursor, journal: Journal, world: World, since_ns: int | None) -> None:
+    def __init__(
+        self, cursor: Cursor, journal: Journal, world: World, start: Start | None = None, *, durable: bool = True
+    ) -> None:
         self.cursor = cursor
+        self.durable = durable
+        """Whether the cursor is kept. If not, the subscription ends with its one subscriber, and what that had."""
         self.members: list[Inbox] = []
         self._journal = journal
         self._ledger = journal.ledger
         self._world = world
-        self._since_ns = since_ns
+        self._start = start
         self._group = Group(cursor.name)
         self._waiting: deque[tuple[Message, list[Attempt]]] = deque()
         """Out of order: to be offered before anything new."""
+        self._unread: list[int] = []
+        """The numbers of what is to be read and offered before anything new: it was out, or it is where to start."""
         self._ahead: deque[Message] = deque()
         """Read, and not offered yet."""
         self._ahead_upto = cursor.read
@@ -97,16 +104,18 @@ class Feeder(QuietLedger):
         self._quiet: list[asyncio.Future[None]] = []
 
     def register(self) -> None:
-        """From now on the journal asks it what to write, and keeps what it has not read."""
+        """From now on the journal asks it what to write, and keeps what a durable one has not read."""
         self._ledger.scribes.add(self)
-        self._journal.cursors[self.cursor.name] = self.cursor
+        if self.durable:
+            self._journal.cursors[self.cursor.name] = self.cursor
 
     # Who works on it
 
     def join(self, inbox: Inbox) -> asyncio.Future[None]:
         """A subscriber that takes part; done when the cursor is on disk and the subscriber gets its share."""
         inbox.ledger = self
-        inbox.back = self._take_back
+        if self.durable:
+            inbox.back = self._take_back
         inbox.role = self.cursor.name
         inbox.heir_of = self._heir_of(inbox)
         self.members.append(inbox)
@@ -144,7 +153,7 @@ class Feeder(QuietLedger):
         if not self._recalled:
             await self._recall()
             self._recalled = True
-        if self.cursor.changed or not self._kept_safe:
+        if self.durable and (self.cursor.changed or not self._kept_safe):
             # As long as the cursor is not on disk, it would begin elsewhere after a restart.
             self._kept_safe = False
             await self._journal.flush()
@@ -152,21 +161,16 @@ class Feeder(QuietLedger):
         self.feed()
 
     async def _recall(self) -> None:
-        since_ns = self._since_ns
-        if since_ns is not None:
-            self.cursor.start_at(await self._journal.in_thread(lambda reader: reader.last_before(since_ns)))
+        if self._start is not None:
+            self.cursor.start_at(*await self._journal.in_thread(self._start))
+            self._ahead_upto = self.cursor.read
         name = self.cursor.name
         kept = await self._journal.in_thread(lambda reader: kept_for(reader, name))
         # What a person gave back while this was on its way is here already.
         kept = [each for each in kept if each.message.seq not in self._given]
         known = self._given | {each.message.seq for each in kept}
-        lost = [seq for seq in self.cursor.pending() if seq not in known]
-        found = await self._journal.in_thread(lambda reader: reader.some(lost)) if lost else []
-        self._waiting.extend((message, []) for message in found)
-        for seq in set(lost) - {message.seq for message in found}:
-            # Retention took it, or it is damaged: nobody can have it any more.
-            self.cursor.settle(seq)
-            self._settle(seq, Fate.DROPPED, "it is not in the journal any more")
+        self._unread = [seq for seq in self.cursor.pending() if seq not in known]
+        await self._read_pending()
         for each in kept:
             if each.message.seq > self.cursor.read:
                 # At its place in the order: were it settled before those that come first, they would be passed over.
@@ -174,6 +178,19 @@ class Feeder(QuietLedger):
             else:
                 self.cursor.give_again(each.message.seq)
                 self._take_up(each)
+
+    async def _read_pending(self) -> None:
+        """Read some of what is to be offered before anything new."""
+        if not self._unread:
+            return
+        wanted = self._unread[: max(self.room, READ_AHEAD)]
+        found, left = await self._journal.in_thread(lambda reader: reader.some_within(wanted, STEP_BYTES))
+        self._unread = [*left, *self._unread[len(wanted) :]]
+        self._waiting.extend((message, []) for message in found)
+        for seq in set(wanted) - set(left) - {message.seq for message in found}:
+            # Retention took it, or it is damaged: nobody can have it any more.
+            self.cursor.settle(seq)
+            self._settle(seq, Fate.DROPPED, "it is not in the journal any more")
 
     def part(self, inbox: Inbox) -> None:
         self.members.remove(inbox)
@@ -210,6 +227,10 @@ class Feeder(QuietLedger):
 
     async def stop(self) -> None:
         """Hand out nothing more, and wait for nothing more."""
+        await asyncio.gather(*self.stop_soon(), return_exceptions=True)
+
+    def stop_soon(self) -> list[asyncio.Task[None]]:
+        """The same without waiting for what is under way: it is returned."""
         self.pause()
         for timer in self._timers:
             timer.cancel()
@@ -217,12 +238,13 @@ class Feeder(QuietLedger):
         tasks = [task for task in (self._ready, self._reading) if task is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        return tasks
 
     def let_go(self) -> None:
         """Everything is written: the journal need not ask any more."""
         self._ledger.scribes.discard(self)
-        self._journal.cursors.pop(self.cursor.name, None)
+        if self.durable:
+            self._journal.cursors.pop(self.cursor.name, None)
 
     # What it gets
 
@@ -316,15 +338,17 @@ class Feeder(QuietLedger):
         cursor = self.cursor
         try:
             while not self._paused and self.room > 0:
+                if self._unread:
+                    await self._read_pending()
+                    if self._paused:
+                        return
+                    self._offer_waiting()
+                    continue
                 if not self._ahead:
                     wanted = max(self.room, READ_AHEAD)
                     committed = self._journal.intake.committed
-                    read = partial(Reader.some_after, pattern=cursor.pattern, after=cursor.read, limit=wanted)
-                    cursor.reading = True
-                    found, self._ahead_upto = await self._journal.in_thread(read)
+                    found, self._ahead_upto = await self._journal.in_thread(partial(self._read_on, limit=wanted))
                     self._ahead.extend(found)
-                    cursor.ahead = found[-1].seq if found else cursor.read
-                    cursor.reading = False
                     # Never beyond what was committed: a damaged row may claim any end.
                     self._ahead_upto = min(self._ahead_upto, max(committed, found[-1].seq if found else 0))
                     if self._ahead_upto <= cursor.read:
@@ -346,9 +370,16 @@ class Feeder(QuietLedger):
             log.error("%s cannot read on in the journal, and tries again in %g s: %s", self.cursor.name, AGAIN_S, error)
             asyncio.get_running_loop().call_later(AGAIN_S, self.feed)
         finally:
-            cursor.reading = False
             self._reading = None
             self._note_idle()
+
+    def _read_on(self, reader: Reader, limit: int) -> tuple[list[Message], int]:
+        """Called in the thread that reads. Retention waits, and knows then what was read."""
+        cursor = self.cursor
+        with self._journal.removing:
+            found, upto = reader.some_after(cursor.pattern, cursor.read, limit)
+            cursor.ahead = found[-1].seq if found else cursor.read
+        return found, upto
 
     # What becomes of it: the ledger of its members
 
@@ -425,7 +456,7 @@ class Feeder(QuietLedger):
         for first, last, count in cursor.ranges(self._delivered):
             ledger.fate(cursor.name, cursor.pattern, Fate.DELIVERED, first, last, count, "", self._delivered_ns)
         self._delivered = []
-        if cursor.changed:
+        if cursor.changed and self.durable:
             cursor.changed = False
             now_ns = self._world.time_ns()
             ledger.deed(SAVE, (cursor.name, cursor.pattern, cursor.high, pack(cursor.pending()), now_ns, now_ns))

@@ -102,7 +102,7 @@ class Intake:
         self.backlog = 0
         """Bytes handed to the writer and not yet committed."""
         self.committed = numbers.last
-        """Everything stored up to here has been given on."""
+        """Everything stored up to here has been offered to durable subscriptions."""
         self.lost = 0
         """Recorded messages that could not be written: others have seen them, the journal has not."""
 
@@ -196,8 +196,8 @@ class Intake:
             if error is not None:
                 self._fail(pending, error)
                 continue
-            self.committed = pending.messages[-1].seq
             self.stored(pending)
+            self.committed = pending.messages[-1].seq
             if not pending.given:
                 self._give(pending)
 

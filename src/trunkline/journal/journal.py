@@ -6,7 +6,8 @@ import asyncio
 import concurrent.futures
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -80,6 +81,8 @@ class Journal:
         self._closing = False
         self.cursors: dict[str, Cursor] = {}
         """The durable subscriptions that somebody works on."""
+        self.removing = threading.Lock()
+        """Held while retention commits, and while a durable subscription reads on: who has what is known exactly."""
         self.tender = Tender(self)
         self.channel_rules: tuple[Retention, ...] = ()
         """What the channels of a hub keep, beside what the settings say. Those that say most about a topic come first.
@@ -268,14 +271,17 @@ class Journal:
 
     # Durable subscriptions
 
-    def progress(self, reader: Reader) -> list[Progress]:
-        """How far the durable subscriptions are. What counts is what is written; what was handed out is told, too."""
+    def progress(self, query: Callable[[str], Iterable[tuple[Any, ...]]]) -> list[Progress]:
+        """How far the durable subscriptions are: what is written, and what was handed out since.
+
+        While `removing` is held, nobody reads on for one of them.
+        """
         found = []
-        for name, pattern, high, pending in reader.query("SELECT name, pattern, high, pending FROM cursors"):
+        for name, pattern, high, pending in query("SELECT name, pattern, high, pending FROM cursors"):
             running = self.cursors.get(name)
             low = min([high, *(seq - 1 for seq in unpack(pending))])
-            read = high if running is None else max(running.read, running.ahead)
-            found.append(Progress(name, pattern, low, read, running is not None and running.reading))
+            read = high if running is None else max(high, running.read, running.ahead)
+            found.append(Progress(name, pattern, low, high, read))
         return found
 
     async def forget(self, name: str) -> bool:

@@ -27,15 +27,21 @@ try:
 except ImportError as error:  # pragma: no cover  # depends on what is installed
     raise MissingExtra("journal", "the lake (Parquet files, Arrow batches)") from error
 
-from trunkline.journal.layout import FATES, LAYOUT, LAYOUT_KEY, MESSAGES, fit
+from trunkline.journal.layout import FATES, LAYOUT, LAYOUT_KEY, MESSAGES, fit, pieces
 from trunkline.journal.range import Range, cut
 from trunkline.journal.sealed import FILE_COLUMNS, File
 from trunkline.topic import EVERYTHING, is_wild, matches
 
 SCHEMAS = {"messages": MESSAGES, "fates": FATES}
-FILE_BATCH = 65_536
+SLICE_ROWS = 65_536
+SLICE_BYTES = 8 * 1024 * 1024
+"""A file is read in slices of about this size: one written by an older Trunkline may have row groups of gigabytes."""
 GROUP_ROWS = 20_000
-"""Small enough to be read one by one by a subscriber that catches up, large enough to compress well."""
+GROUP_BYTES = 16 * 1024 * 1024
+"""A row group in memory. Small enough to be read one by one by a subscriber that catches up, large enough to compress
+well. Only a single message that is larger makes a larger group."""
+READ_BYTES = 1024 * 1024
+"""So much of a column is read from disk at a time. Otherwise Arrow would read a column of a row group as a whole."""
 
 
 def day_of(at_ns: int) -> str:
@@ -75,9 +81,9 @@ def write(directory: Path, kind: str, day: str, batches: Iterable[pa.RecordBatch
             write_page_checksum=True,
             use_dictionary=[field.name for field in SCHEMAS[kind] if field.name not in UNIQUE],
         ) as writer:
-            for batch in _grouped(batches):
-                tally.add(batch)
-                writer.write_table(batch, row_group_size=GROUP_ROWS)
+            for group in _groups(batches):
+                tally.add(group)
+                writer.write_table(group, row_group_size=GROUP_ROWS)
         if not tally.rows:
             return None
         path = _free_name(folder, tally.first, tally.last)
@@ -102,16 +108,17 @@ UNIQUE = {"seq", "id", "time", "timestamp_ns", "payload", "number", "first", "la
 """Columns whose values rarely repeat: a dictionary would only be in the way."""
 
 
-def _grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The same rows in tables of at most GROUP_BYTES, each of at least GROUP_ROWS if that allows it."""
     held: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        if batch.num_rows:
-            held.append(batch)
-            rows += batch.num_rows
-        if rows >= GROUP_ROWS:
+    rows = size = 0
+    for part in (part for batch in batches if batch.num_rows for part in pieces(batch, GROUP_BYTES)):
+        if held and (rows >= GROUP_ROWS or size + part.nbytes > GROUP_BYTES):
             yield pa.Table.from_batches(held)
-            held, rows = [], 0
+            held, rows, size = [], 0, 0
+        held.append(part)
+        rows += part.num_rows
+        size += part.nbytes
     if held:
         yield pa.Table.from_batches(held)
 
@@ -212,11 +219,18 @@ def record(database: Any, sealed: Sealed) -> None:
     )
 
 
+IN_PARTS: dict[str, Any] = {"pre_buffer": False, "buffer_size": READ_BYTES}
+"""How a Parquet file is opened: with the defaults of Arrow a whole row group would be held in memory."""
+
+
 @contextlib.contextmanager
-def _opened(directory: Path, file: File) -> Iterator[pq.ParquetFile]:
+def opened(directory: Path, file: File, *, check_pages: bool = False) -> Iterator[pq.ParquetFile]:
     """A file of the lake; what goes wrong with it is a JournalDamaged."""
     try:
-        with (directory / file.path).open("rb") as source, pq.ParquetFile(source) as parquet:
+        with (
+            (directory / file.path).open("rb") as source,
+            pq.ParquetFile(source, page_checksum_verification=check_pages, **IN_PARTS) as parquet,
+        ):
             layout = int((parquet.schema_arrow.metadata or {}).get(LAYOUT_KEY, b"0"))
             if layout > LAYOUT:
                 raise JournalUnusable(
@@ -247,42 +261,75 @@ def read(
     """The rows of a file, with the columns of today; raises JournalDamaged."""
     schema = SCHEMAS[file.kind]
     out = schema if columns is None else pa.schema([schema.field(name) for name in columns], schema.metadata)
-    with _opened(directory, file) as parquet:
+    with opened(directory, file) as parquet:
         there = set(parquet.schema_arrow.names)
         needed = None if columns is None else [name for name in {*columns, *KEYS} if name in there]
-        for batch in parquet.iter_batches(batch_size=FILE_BATCH, columns=needed):
-            if wanted is not None:
-                batch = only(batch, wanted)
-            if batch.num_rows:
-                yield fit(batch, out)
-
-
-def group_after(directory: Path, file: File, after: int) -> pa.RecordBatch:
-    """The first row group with something beyond the number `after`."""
-    with _opened(directory, file) as parquet:
-        column = parquet.schema_arrow.names.index("seq")
         for group in range(parquet.num_row_groups):
-            if parquet.metadata.row_group(group).column(column).statistics.max > after:
-                table = parquet.read_row_group(group).combine_chunks()
-                return cut(fit(table.to_batches()[0], MESSAGES), Range(first=after + 1))
-    return pa.RecordBatch.from_pylist([], schema=MESSAGES)
+            if wanted is not None and not _may_hold(parquet, group, wanted):
+                continue
+            for batch in group_slices(parquet, group, needed):
+                if wanted is not None:
+                    batch = only(batch, wanted)
+                if batch.num_rows:
+                    yield fit(batch, out)
+
+
+def slices(path: Path, groups: Iterable[int], columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """Some row groups of a file of whatever layout, as they are, in slices of about SLICE_BYTES. Columns may lack."""
+    with path.open("rb") as source, pq.ParquetFile(source, **IN_PARTS) as parquet:
+        there = [name for name in columns if name in parquet.schema_arrow.names]
+        for group in groups:
+            yield from group_slices(parquet, group, there)
+
+
+def _may_hold(parquet: pq.ParquetFile, group: int, wanted: Range) -> bool:
+    """Whether a row group may have rows within the numbers and times wanted."""
+    bounds = {"seq": (wanted.first, wanted.last), "timestamp_ns": (wanted.since_ns, wanted.until_ns)}
+    for name, chunk in _chunks(parquet, group):
+        if name in bounds and (found := chunk.statistics) is not None and found.has_min_max:
+            low, high = bounds[name]
+            if found.max < low or found.min > high:
+                return False
+    return True
+
+
+def group_slices(parquet: pq.ParquetFile, group: int, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """All rows of a row group, in slices of about SLICE_BYTES."""
+    rows = _slice_rows(parquet, group, columns)
+    yield from parquet.iter_batches(batch_size=rows, row_groups=[group], columns=columns)
+
+
+def _slice_rows(parquet: pq.ParquetFile, group: int, columns: list[str] | None = None) -> int:
+    """How many rows of a row group, of these columns, are about SLICE_BYTES."""
+    size = sum(
+        chunk.total_uncompressed_size for name, chunk in _chunks(parquet, group) if columns is None or name in columns
+    )
+    rows = int(parquet.metadata.row_group(group).num_rows)
+    return max(1, min(SLICE_ROWS, SLICE_BYTES * rows // max(1, int(size))))
+
+
+def _chunks(parquet: pq.ParquetFile, group: int) -> Iterator[tuple[str, Any]]:
+    """The column chunks of a row group with the names of their columns. A map has two."""
+    found = parquet.metadata.row_group(group)
+    for at in range(found.num_columns):
+        chunk = found.column(at)
+        yield chunk.path_in_schema.partition(".")[0], chunk
 
 
 def salvage(path: Path) -> Iterator[pa.RecordBatch]:
-    """Every row group of a damaged file that can still be read."""
+    """The rows of a damaged file that can still be read: of each row group those before the damage."""
     with path.open("rb") as source:
         try:
-            parquet = pq.ParquetFile(source, page_checksum_verification=True)
+            parquet = pq.ParquetFile(source, page_checksum_verification=True, **IN_PARTS)
             schema = MESSAGES if "seq" in parquet.schema_arrow.names else FATES
         except (OSError, pa.ArrowException, UnicodeDecodeError):
             return
         for group in range(parquet.num_row_groups):
             try:
-                table = parquet.read_row_group(group).combine_chunks()
-                batches = [fit(batch, schema) for batch in table.to_batches()]
+                for batch in group_slices(parquet, group):
+                    yield fit(batch, schema)
             except (OSError, pa.ArrowException, UnicodeDecodeError, KeyError):
                 continue
-            yield from batches
 
 
 KEYS = ("seq", "topic", "timestamp_ns")

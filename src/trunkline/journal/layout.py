@@ -7,12 +7,13 @@ reads without a setting: times in microseconds, ids as text.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from trunkline import columns
 from trunkline.columns import DEFAULTS, Body, Strings
 from trunkline.errors import JournalDamaged, MissingExtra
-from trunkline.journal.body import Row
+from trunkline.journal.body import Row, make_row
 from trunkline.message import Message, MessageType
 
 try:
@@ -72,18 +73,67 @@ FATES = pa.schema(
 FEW = 16
 """Batches with more messages than that are put together as a whole, smaller ones message by message."""
 
+BATCH_BYTES = 16 * 1024 * 1024
+"""An Arrow batch is no larger in memory, unless a single message is. Its offsets of 32 bits would end at 2 GiB."""
+ROW_BYTES = 128
+"""About what a message takes in an Arrow batch beyond its texts and its payload."""
+
 TYPE_NAMES = {kind: kind.name.lower() for kind in MessageType}
 TYPES = {name: kind for kind, name in TYPE_NAMES.items()}
 
 
-def of_rows(rows: Sequence[Row], on_damage: Callable[[JournalDamaged], None]) -> pa.RecordBatch:
-    """Stored batches as one Arrow batch. A damaged one is told, and left out."""
-    good: list[tuple[Row, Body]] = []
+def of_rows(rows: Sequence[Row], on_damage: Callable[[JournalDamaged], None]) -> Iterator[pa.RecordBatch]:
+    """Stored batches as Arrow batches of at most BATCH_BYTES. A damaged one is told, and left out."""
+    held: list[tuple[Row, Body]] = []
+    held_bytes = 0
     for row in rows:
         try:
-            good.append((row, row.open()))
+            body = row.open()
         except JournalDamaged as damage:
             on_damage(damage)
+            continue
+        for part, part_body, size in _parts(row, body):
+            if held and held_bytes + size > BATCH_BYTES:
+                yield _batch(held)
+                held, held_bytes = [], 0
+            held.append((part, part_body))
+            held_bytes += size
+    if held:
+        yield _batch(held)
+
+
+def _parts(row: Row, body: Body) -> Iterator[tuple[Row, Body, int]]:
+    """A stored batch and its size in Arrow; in parts if that is too large.
+
+    A value that all messages share is stored once. In Arrow each message has its own.
+    """
+    size = _arrow_bytes(row, body)
+    if size <= BATCH_BYTES or row.count == 1:
+        yield row, body, size
+        return
+    messages = columns.build(row.topic, body, range(row.first, row.last + 1))
+    middle = row.count // 2
+    for half in (messages[:middle], messages[middle:]):
+        part = make_row(half, row.at_ns)
+        yield from _parts(part, part.open())
+
+
+def _arrow_bytes(row: Row, body: Body) -> int:
+    size = len(body.ids.data) + len(body.payloads.data) + row.count * (len(row.topic) + ROW_BYTES)
+    for value in body.rest.values():
+        size += sum(map(_text_bytes, value)) if isinstance(value, list) else row.count * _text_bytes(value)
+    return size
+
+
+def _text_bytes(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value) if value.isascii() else len(value.encode())
+    if isinstance(value, dict):
+        return sum(_text_bytes(key) + _text_bytes(text) for key, text in value.items())
+    return 0
+
+
+def _batch(good: list[tuple[Row, Body]]) -> pa.RecordBatch:
     counts = [row.count for row, _ in good]
     times = _numbers(b"".join(body.times for _, body in good))
     arrays = {
@@ -192,6 +242,16 @@ def _missing(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     if value is None:
         return pa.nulls(batch.num_rows, field.type)
     return pa.repeat(pa.scalar(value, field.type), batch.num_rows)
+
+
+def pieces(batch: pa.RecordBatch, max_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
+    """A batch in parts of at most so many bytes in memory, unless a single row is larger."""
+    if batch.nbytes <= max_bytes or batch.num_rows <= 1:
+        yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from pieces(batch.slice(0, middle), max_bytes)
+    yield from pieces(batch.slice(middle), max_bytes)
 
 
 def to_messages(batch: pa.RecordBatch) -> list[Message]:

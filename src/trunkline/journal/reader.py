@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ from trunkline.journal import database as files
 from trunkline.journal import explain, moment
 from trunkline.journal.body import Row
 from trunkline.journal.explain import Fates
+from trunkline.journal.last import last_message, last_numbers
 from trunkline.journal.moment import Fits, Head
 from trunkline.journal.range import Range, cut, range_of
 from trunkline.journal.sealed import FILE_COLUMNS, File, listed
@@ -36,6 +38,7 @@ log = logging.getLogger("trunkline.journal")
 
 STEP_BYTES = 8 * 1024 * 1024
 STEP_MESSAGES = 50_000
+NO_LIMIT = 2**63
 COLUMNS = "first, last, topic, at_ns, since_ns, until_ns, checksum, body"
 
 Damage = Callable[[JournalDamaged], None]
@@ -57,6 +60,8 @@ class Reader:
         self._database = files.open_for_reading(self.directory)
         self._pattern = EVERYTHING
         self._checked: set[str] = set()
+        self._catching_up: tuple[File, int, Iterator[pa.RecordBatch]] | None = None
+        """A file that `some_after` reads, how far it came, and the rest of it."""
         self._database.create_function("wanted", 1, self._wanted, deterministic=True)
 
     def __enter__(self) -> Self:
@@ -68,6 +73,7 @@ class Reader:
         self.close()
 
     def close(self) -> None:
+        self._catching_up = None
         self._database.close()
 
     # Messages
@@ -109,9 +115,10 @@ class Reader:
             if isinstance(found, File):
                 yield from self.file_batches(found, wanted, columns)
                 continue
-            batch = cut(layout.of_rows(found, self.on_damage), wanted)
-            if batch.num_rows:
-                yield batch if columns is None else batch.select(columns)
+            for whole in layout.of_rows(found, self.on_damage):
+                batch = cut(whole, wanted)
+                if batch.num_rows:
+                    yield batch if columns is None else batch.select(columns)
 
     def _steps(self, wanted: Range) -> Iterator[tuple[File | list[Row], Range]]:
         """Stretch by stretch, each with what is wanted of it: not what was read before, wherever that was then."""
@@ -122,7 +129,7 @@ class Reader:
 
     def step(self, wanted: Range, after: int, limit: int = STEP_MESSAGES) -> tuple[int, File | list[Row]] | None:
         """The next stretch beyond `after`: a file, or some rows; and how far that goes. None at the end."""
-        with self._snapshot() as database:
+        with self.snapshot() as database:
             file = database.execute(
                 f"SELECT {FILE_COLUMNS} FROM files"
                 " WHERE kind = 'messages' AND replaced_ns IS NULL AND last > ? AND first <= ?"
@@ -159,7 +166,7 @@ class Reader:
             f"SELECT {COLUMNS} FROM batches WHERE first >= ? AND first <= ? AND {topic}{times} ORDER BY first",
             (start, wanted.last, *given, *moments),
         ):
-            row = self._row(values)
+            row = self.row(values)
             if row is None:
                 continue
             rows.append(row)
@@ -171,7 +178,7 @@ class Reader:
                 return (row.last if following[0] is None else min(row.last, following[0] - 1)), rows
         return upto, rows
 
-    def _row(self, values: tuple[Any, ...]) -> Row | None:
+    def row(self, values: tuple[Any, ...]) -> Row | None:
         """A row whose parts are what they should be; otherwise it is told, and left out."""
         first, last, topic, *numbers, body = values
         good = all(isinstance(each, int) for each in (first, last, *numbers))
@@ -200,19 +207,19 @@ class Reader:
 
         Only parts with something on a topic that `fits`. Those at both ends may hold more than was asked for.
         """
-        with self._snapshot() as database:
+        with self.snapshot() as database:
             sealed = moment.files(database, "messages", first, last, fits)
             rows = moment.batches(database, COLUMNS, first, last, fits)
-        return sealed, [row for values in rows if (row := self._row(values)) is not None]
+        return sealed, [row for values in rows if (row := self.row(values)) is not None]
 
     def moment_of_fates(self, first: int, last: int) -> tuple[list[File], list[tuple[Any, ...]]]:
         """The same for fates, by their numbers: sealed files, and what is not sealed as tuples."""
-        with self._snapshot() as database:
+        with self.snapshot() as database:
             return moment.files(database, "fates", first, last, None), moment.fates(database, first, last)
 
     def heads(self, kind: str, first: int, last: int, fits: Fits | None = None, limit: int = -1) -> list[Head]:
         """Where messages or fates from `first` to `last` are at one moment: what each part covers, without its rows."""
-        with self._snapshot() as database:
+        with self.snapshot() as database:
             return moment.heads(database, kind, first, last, fits, limit)
 
     def highest(self, kind: str) -> int:
@@ -241,16 +248,30 @@ class Reader:
         from trunkline.journal import lake, layout
 
         try:
-            self._check(found)
-            batch = lake.group_after(self.directory, found, after)
+            self.check(found)
+            batch = self._slice_after(found, after)
         except JournalDamaged as damage:
             if found not in self.files():
                 return [], after
             self.on_damage(damage)
             return [], upto
-        if batch.num_rows:
-            upto = batch.column("seq")[-1].as_py()
-        return layout.to_messages(lake.only(batch, wanted)), upto
+        if batch is None:
+            return [], upto
+        return layout.to_messages(lake.only(batch, wanted)), batch.column("seq")[-1].as_py()
+
+    def _slice_after(self, file: File, after: int) -> pa.RecordBatch | None:
+        """The next rows of a file beyond a number. Usually the one who asks goes on where the last answer ended."""
+        from trunkline.journal import lake
+
+        known, self._catching_up = self._catching_up, None
+        if known is not None and known[:2] == (file, after):
+            rest = known[2]
+        else:
+            rest = lake.read(self.directory, file, Range(first=after + 1))
+        batch = next(rest, None)
+        if batch is not None:
+            self._catching_up = (file, batch.column("seq")[-1].as_py(), rest)
+        return batch
 
     def last(self) -> int:
         """The highest number there is."""
@@ -262,7 +283,7 @@ class Reader:
 
     def count(self, pattern: str, after: int) -> int:
         """How many messages that match lie beyond a number."""
-        with self._snapshot() as database:
+        with self.snapshot() as database:
             self._pattern = pattern
             start = _start(database, after)
             (hot,) = database.execute(
@@ -281,11 +302,22 @@ class Reader:
         twice = sum(count for path, first, count in parts if first > after and path in cut_through)
         return int(hot + whole + rest - twice)
 
+    def last_of(self, topic: str, before: int | None = None) -> Message | None:
+        """The last message of a topic, below the number `before` if that is given; None if none is stored.
+
+        It is found by an index. Raises JournalDamaged if it cannot be read: an older one is never given in its place.
+        """
+        return last_message(self, topic, before)
+
+    def last_of_each(self, pattern: str) -> tuple[int, list[int]]:
+        """The highest number there is, and those of the last message of each topic that matches, of one moment."""
+        return last_numbers(self, pattern)
+
     def tail(self, pattern: str, count: int) -> list[Message]:
         """The last messages that match, oldest first."""
         self._pattern = validate_pattern(pattern)
         rows: list[tuple[Any, ...]] = []
-        with self._snapshot() as database:
+        with self.snapshot() as database:
             # Both of one moment: what is sealed meanwhile would be told twice, or not at all.
             files = listed(database, "messages")
             wanted = 0
@@ -294,30 +326,56 @@ class Reader:
                     break
                 rows.append(values)
                 wanted += values[1] - values[0] + 1 if isinstance(values[1], int) else 0
-        good = [row for values in reversed(rows) if (row := self._row(values)) is not None]
+        good = [row for values in reversed(rows) if (row := self.row(values)) is not None]
         found = [message for row in good for message in self.messages_of(row)]
         for file in reversed(files):
             if len(found) >= count:
                 break
-            found = [*self._file_messages(file, Range(pattern)), *found]
+            found = [*deque(self._file_messages(file, Range(pattern)), count - len(found)), *found]
         return found[-count:] if count else []
 
     def some(self, seqs: list[int]) -> list[Message]:
         """The messages with these numbers, as far as they are there, in order."""
+        return self.some_within(seqs, NO_LIMIT)[0]
+
+    def some_within(self, seqs: list[int], max_bytes: int) -> tuple[list[Message], list[int]]:
+        """The same until there are `max_bytes` of them; and the numbers that were not looked for then."""
         found: list[Message] = []
         wanted = set(seqs)
+        size = 0
         while wanted:
             first = min(wanted)
             step = self.step(Range(first=first), first - 1, 1)
             if step is None:
                 break
             upto, where = step
-            if isinstance(where, File):
-                found.extend(message for message in self._file_messages(where, Range()) if message.seq in wanted)
+            here = {seq for seq in wanted if seq <= upto}
+            for message in self._picked(where, here) if isinstance(where, File) else self._in_rows(where, here):
+                found.append(message)
+                size += len(message.payload)
+                if size >= max_bytes:
+                    return found, sorted(seq for seq in wanted if seq > message.seq)
+            wanted -= here
+        return found, []
+
+    def _in_rows(self, rows: list[Row], seqs: Collection[int]) -> Iterator[Message]:
+        return (message for row in rows for message in self.messages_of(row) if message.seq in seqs)
+
+    def _picked(self, file: File, seqs: Collection[int]) -> Iterator[Message]:
+        from trunkline.journal import picking
+
+        done = 0
+        try:
+            self.check(file)
+            for message in picking.pick(self.directory, file, seqs):
+                yield message
+                done = message.seq
+        except JournalDamaged as damage:
+            if file in self.files():
+                self.on_damage(damage)
             else:
-                found.extend(message for row in where for message in self.messages_of(row) if message.seq in wanted)
-            wanted = {seq for seq in wanted if seq > upto}
-        return found
+                # It was replaced, and is gone: what it held is elsewhere now.
+                yield from self.some([seq for seq in seqs if seq > done])
 
     def last_before(self, at_ns: int) -> int:
         """The number of the last message that the journal took before a point in time."""
@@ -353,7 +411,7 @@ class Reader:
 
     def files(self, kind: str = "messages") -> list[File]:
         """The sealed files that count, in order. Read these, not the directory: it may hold replaced ones."""
-        with self._snapshot() as database:
+        with self.snapshot() as database:
             return listed(database, kind)
 
     def _file_messages(self, file: File, wanted: Range) -> Iterator[Message]:
@@ -368,7 +426,7 @@ class Reader:
 
         after = 0 if wanted is None else wanted.first - 1
         try:
-            self._check(file)
+            self.check(file)
             for batch in lake.read(self.directory, file, wanted, columns):
                 yield batch
                 if wanted is not None and "seq" in batch.schema.names:
@@ -388,7 +446,7 @@ class Reader:
             if isinstance(found, File):
                 yield from self.file_batches(found, narrowed, columns)
 
-    def _check(self, file: File) -> None:
+    def check(self, file: File) -> None:
         """Once a file and reader: whether it is what was written."""
         from trunkline.journal import lake
 
@@ -397,7 +455,7 @@ class Reader:
             self._checked.add(file.path)
 
     @contextmanager
-    def _snapshot(self) -> Iterator[sqlite3.Connection]:
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
         """Everything read inside is of one moment."""
         try:
             self._database.execute("BEGIN")

@@ -58,16 +58,21 @@ class _Repair:
         """The scan of the batches, if it met something unreadable: named when it is known what there is."""
 
     def run(self) -> Repaired:
+        files.finish_repair(self._folder)
         try:
-            if not self._is_sound():
-                self._rebuild()
-            self._mend()
+            if self._is_sound():
+                self._mend(files.open_for_writing(self._folder, Sync.DISK))
+            else:
+                self._mend(self._rebuilt())
+                # Only now: until the new one is complete, the old one is what a crash leaves.
+                os.replace(self._work / files.FILE, self._folder / files.REPAIRED)
+                files.finish_repair(self._folder)
         finally:
             shutil.rmtree(self._work, ignore_errors=True)
         return Repaired(tuple(self._lost), tuple(self._aside))
 
-    def _mend(self) -> None:
-        database = files.open_for_writing(self._folder, Sync.DISK)
+    def _mend(self, database: sqlite3.Connection) -> None:
+        """Put right what a database holds and lists, and close it."""
         try:
             database.text_factory = text
             database.execute("BEGIN IMMEDIATE")
@@ -76,13 +81,17 @@ class _Repair:
                 if table not in ("batches", "quarantine"):
                     self._mend_table(database, table)
             database.execute("COMMIT")
+            # Already here: files that leave the list may have the highest numbers.
+            self._keep_numbers(database)
             salvage = Salvage(self._folder, self._now_ns)
             salvage.run(database)
             self._lost += salvage.lost
             self._aside += salvage.aside
             if self._unread is not None:
                 self._fill_in(database, self._unread)
-            self._keep_numbers(database)
+            # Of a batch that came last, perhaps only the beginning is known.
+            cut_off = self._unread is not None and any(high > self._unread.known for _, high in self._unread.gaps)
+            self._keep_numbers(database, beyond=MAX_ROW_MESSAGES if cut_off else 0)
         finally:
             database.close()
 
@@ -93,7 +102,7 @@ class _Repair:
         except JournalUnusable:
             return False
 
-    def _rebuild(self) -> None:
+    def _rebuilt(self) -> sqlite3.Connection:
         """A new database with every row that can be read of the old one, which is put aside as it was found."""
         store = self._folder / ASIDE
         store.mkdir(exist_ok=True)
@@ -112,12 +121,10 @@ class _Repair:
                 with contextlib.closing(self._source(fresh)) as source:
                     for table in shapes():
                         self._save(source, fresh, table)
-        finally:
+        except BaseException:
             fresh.close()
-        # The old log first: it must never meet the new database.
-        for suffix in ("-wal", "-shm"):
-            (self._folder / f"{files.FILE}{suffix}").unlink(missing_ok=True)
-        os.replace(self._work / files.FILE, self._folder / files.FILE)
+            raise
+        return fresh
 
     def _source(self, fresh: sqlite3.Connection) -> sqlite3.Connection:
         """A copy of the old database to read from, with its first page and its length put right if need be."""
@@ -196,12 +203,9 @@ class _Repair:
             else:
                 database.execute(f"DELETE FROM {table} WHERE {where}", given)
 
-    def _keep_numbers(self, database: sqlite3.Connection) -> None:
-        """What was lost keeps its numbers: none is given twice."""
-        last = max([database.execute(LAST).fetchone()[0] or 0, *(finding.last for finding in self._lost)])
-        if self._unread is not None and any(high > self._unread.known for _, high in self._unread.gaps):
-            # Of a batch that came last, perhaps only the beginning is known.
-            last += MAX_ROW_MESSAGES
+    def _keep_numbers(self, database: sqlite3.Connection, beyond: int = 0) -> None:
+        """What was lost keeps its numbers, and so many after it: none is given twice."""
+        last = max([database.execute(LAST).fetchone()[0] or 0, *(finding.last for finding in self._lost)]) + beyond
         fate = database.execute(
             "SELECT max(coalesce((SELECT max(number) FROM fates), 0),"
             " coalesce((SELECT max(last) FROM files WHERE kind = 'fates'), 0))"

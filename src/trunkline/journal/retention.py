@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -11,7 +13,10 @@ from trunkline.journal.ledger import FATE
 from trunkline.journal.reader import Reader
 from trunkline.journal.settings import Retention
 from trunkline.journal.writer import Database
-from trunkline.topic import matches
+from trunkline.topic import STATE_PREFIX, matches
+
+Numbers = dict[str, "array[int]"]
+"""The numbers of the messages of a file that go, in order, by topic."""
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -35,62 +40,86 @@ class Unread(msgspec.Struct, frozen=True):
 
 
 class Remove(msgspec.Struct, frozen=True):
+    """A piece that is to go, or has gone."""
+
     topic: str
     path: str | None
     first: int
     last: int
     count: int
     why: str
-    unread_by: tuple[Unread, ...]
+    even_unread: bool
+    place: int
+    """Its ordinal among the pieces of its topic."""
+    unread_by: tuple[Unread, ...] = ()
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a durable subscription is: everything up to `low` has its fate, up to `read` it was handed out."""
+    """How far a durable subscription is: everything up to `low` has its fate, and up to `high` all but what is pending.
+
+    Up to `read` it was handed out. Between `high` and `read` a process holds messages, and the disk does not know it.
+    """
 
     name: str
     pattern: str
     low: int
+    high: int
     read: int
-    reading: bool = False
-    """Nobody can tell how far, at this moment."""
 
 
-def plan(reader: Reader, rules: Sequence[Sequence[Retention]], now_ns: int, progress: list[Progress]) -> list[Remove]:
-    """What is to go now: the oldest pieces beyond a limit, up to what somebody has not read yet.
+def plan(
+    reader: Reader, rules: Sequence[Sequence[Retention]], now_ns: int, progress: list[Progress], committed: int
+) -> list[Remove]:
+    """What is to go now: the oldest pieces beyond a limit that nobody needs.
 
-    Rules come in lists: of each the first that matches a topic counts, and of those the one that keeps least.
+    Rules come in lists: of each the first that matches a topic counts, and of those the one that keeps least. What lies
+    beyond `committed` is on its way to its subscribers, and stays.
     """
     removes: list[Remove] = []
     for topic, pieces in _pieces(reader).items():
-        readers = [each for each in progress if matches(each.pattern, topic)]
+        handed_out = [piece for piece in pieces if piece.last <= committed]
         fitting = (next((rule for rule in some if matches(rule.topics, topic)), None) for some in rules)
-        going = (_going(rule, pieces, now_ns, readers) for rule in fitting if rule is not None)
+        going = (_going(rule, handed_out, now_ns, progress) for rule in fitting if rule is not None)
         # Each takes the oldest, up to somewhere.
-        for piece, why in max(going, key=len, default=[]):
-            unread = tuple(_unread(reader, piece, each) for each in readers if each.read < piece.last)
-            removes.append(Remove(topic, piece.path, piece.first, piece.last, piece.count, why, unread))
+        most: list[Remove] = max(going, key=lambda some: len(some), default=[])
+        removes += most
     return removes
 
 
-def _going(rule: Retention, pieces: list[Piece], now_ns: int, readers: list[Progress]) -> list[tuple[Piece, str]]:
-    going = []
-    for piece, why in _beyond(rule, pieces, now_ns):
-        if not rule.even_unread and any(each.low < piece.last for each in readers):
-            # Those after it are as unread.
-            break
-        if any(each.reading for each in readers if each.read < piece.last):
-            # What is lost to whom is not known yet: another time.
-            break
-        going.append((piece, why))
-    return going
+def _going(rule: Retention, pieces: list[Piece], now_ns: int, progress: list[Progress]) -> list[Remove]:
+    """Without those that somebody needs. They are few: what is unread, or held by a subscriber at this moment."""
+    newest = pieces[-1] if pieces and (rule.keep_last or pieces[-1].topic.startswith(STATE_PREFIX)) else None
+    beyond = [
+        Remove(piece.topic, piece.path, piece.first, piece.last, piece.count, why, rule.even_unread, place)
+        for place, (piece, why) in enumerate(_beyond(rule, pieces, now_ns))
+        if piece is not newest
+    ]
+    return [remove for remove in beyond if is_free(remove, progress)]
 
 
-def _unread(reader: Reader, piece: Piece, progress: Progress) -> Unread:
-    first = max(piece.first, progress.read + 1)
-    if piece.path is None:
-        return Unread(progress.name, first, piece.last, piece.last - first + 1)
-    found = reader.arrow(piece.topic, first=first, last=piece.last, columns=["seq"])
-    return Unread(progress.name, first, piece.last, sum(batch.num_rows for batch in found))
+def is_free(remove: Remove, progress: list[Progress]) -> bool:
+    """Whether no durable subscription needs it.
+
+    What a subscriber holds, and has not settled on disk, is never free: after a crash nobody could say what became of
+    it. What is unread is free only if the rule says so.
+    """
+    for each in progress:
+        if not matches(each.pattern, remove.topic):
+            continue
+        if max(remove.first, each.high + 1) <= min(remove.last, each.read):
+            return False
+        if not remove.even_unread and each.low < remove.last:
+            return False
+    return True
+
+
+def _unread(remove: Remove, progress: Progress, numbers: Numbers) -> Unread:
+    first = max(remove.first, progress.read + 1)
+    count = remove.last - first + 1
+    if remove.path is not None:
+        there = numbers[remove.topic]
+        count = len(there) - bisect_left(there, first)
+    return Unread(progress.name, first, remove.last, count)
 
 
 def _pieces(reader: Reader) -> Mapping[str, list[Piece]]:
@@ -144,22 +173,43 @@ def _unread_by(names: set[str]) -> str:
     return f", unread by {', '.join(sorted(names))}" if names else ""
 
 
-def take_away(database: Database, removes: list[Remove], now_ns: int) -> None:
-    """Drop the batches, and write down what went, and for whom it was lost."""
-    removed: dict[tuple[str, str], list[int]] = {}
+def take_away(
+    database: Database, removes: list[Remove], progress: list[Progress], numbers: Numbers, now_ns: int
+) -> list[Remove]:
+    """Drop batches, and write down what goes, and for whom it is lost; returns what that was. A part of a transaction.
+
+    The file of a sealed piece is the caller's business.
+    """
+    removed: list[Remove] = []
     for remove in removes:
         if remove.path is None:
-            database.execute("DELETE FROM batches WHERE first = ? AND topic = ?", (remove.first, remove.topic))
-        # One row a topic and reason, however many pieces.
-        span = removed.setdefault((remove.topic, remove.why), [remove.first, remove.last, 0])
-        span[1] = remove.last
-        span[2] += remove.count
-        for unread in remove.unread_by:
+            gone = database.execute("DELETE FROM batches WHERE first = ? AND topic = ?", (remove.first, remove.topic))
+            if not gone.rowcount:
+                # It is in quarantine.
+                continue
+        readers = [each for each in progress if each.read < remove.last and matches(each.pattern, remove.topic)]
+        unread = tuple(_unread(remove, each, numbers) for each in readers)
+        removed.append(msgspec.structs.replace(remove, unread_by=unread))
+        for each in unread:
             reason = f"removed by retention before it was read: {remove.why}"
-            lost = (unread.first, unread.last, unread.count)
-            database.execute(FATE, (unread.name, remove.topic, Fate.DROPPED.value, *lost, reason, now_ns))
-    for (topic, why), (first, last, count) in removed.items():
-        database.execute(
-            "INSERT INTO removals (topic, first, last, count, why, at_ns) VALUES (?, ?, ?, ?, ?, ?)",
-            (topic, first, last, count, why, now_ns),
-        )
+            lost = (each.first, each.last, each.count)
+            database.execute(FATE, (each.name, remove.topic, Fate.DROPPED.value, *lost, reason, now_ns))
+    database.executemany(
+        "INSERT INTO removals (topic, first, last, count, why, at_ns) VALUES (?, ?, ?, ?, ?, ?)",
+        [(topic, first, last, count, why, now_ns) for topic, first, last, count, why in _joined(removed)],
+    )
+    return removed
+
+
+def _joined(removed: list[Remove]) -> list[tuple[str, int, int, int, str]]:
+    """Pieces that lay side by side, as one: topic, first, last, count, why."""
+    joined: list[tuple[str, int, int, int, str]] = []
+    before: Remove | None = None
+    for each in removed:
+        if before is not None and (before.topic, before.why, before.place + 1) == (each.topic, each.why, each.place):
+            topic, first, _, count, why = joined.pop()
+            joined.append((topic, first, each.last, count + each.count, why))
+        else:
+            joined.append((each.topic, each.first, each.last, each.count, each.why))
+        before = each
+    return joined

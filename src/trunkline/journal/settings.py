@@ -31,7 +31,9 @@ class Kept(enum.IntEnum):
 class Retention(Group, frozen=True, kw_only=True):
     """How much of the topics that match is kept: the first rule that matches counts, and no limit means for ever.
 
-    What a durable subscription has not read is kept beyond all limits, unless `even_unread` says otherwise.
+    What a durable subscription has not read is kept beyond all limits, unless `even_unread` says otherwise. With
+    `keep_last` the last message of each topic is kept, whatever the limits; for the states of actors that is always so.
+    Whole batches, and what one sealed file has of a topic, are kept or removed together.
     """
 
     topics: str = EVERYTHING
@@ -39,6 +41,7 @@ class Retention(Group, frozen=True, kw_only=True):
     max_bytes: int | None = None
     max_count: int | None = None
     even_unread: bool = False
+    keep_last: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,18 +8,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import sys
 import threading
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from trunkline.errors import JournalDamaged, JournalError, JournalUnusable, MissingExtra, TrunklineError
-from trunkline.journal.database import FILE, REPAIR
-from trunkline.journal.explain import FATE_COLUMNS
-from trunkline.journal.range import Range
-from trunkline.journal.reader import STEP_MESSAGES, Reader
-from trunkline.journal.retention import Remove, plan, take_away, told
+from trunkline.journal.database import REPAIR, sync_directory
+from trunkline.journal.due import Stretch, batches_of, fates_of, next_fates, next_messages, small_runs
+from trunkline.journal.reader import Reader
+from trunkline.journal.retention import Numbers, Remove, is_free, plan, take_away, told
 from trunkline.journal.sealed import File
+from trunkline.journal.settings import JournalSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,22 +33,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("trunkline.journal")
 
+T = TypeVar("T")
+
 NAME = re.compile(r"(\d{20}-\d{20}(-\d+)?\.parquet|\..*\.tmp)")
-JOIN_AT = 8
-"""So many small files in a row are joined, however small they are together."""
-
-
-class Stretch:
-    """Rows of one day that will be one file."""
-
-    def __init__(self, day: str) -> None:
-        self.day = day
-        self.first = 0
-        self.last = 0
-        self.rows = 0
-        self.messages = 0
-        self.bytes = 0
-        self.oldest_ns = 0
 
 
 class Tender:
@@ -90,16 +80,22 @@ class Tender:
         self.retain()
         self.forget_replaced()
         self.trim_orphans()
+        if "pyarrow" in sys.modules:
+            import pyarrow as pa
+
+            # What was sealed, joined or rewritten was large; until the next time nobody here needs the memory.
+            pa.default_memory_pool().release_unused()
 
     # Sealing
 
     def seal(self, *, everything: bool = False) -> int:
         """Move what is due to the lake; returns how many messages that were."""
         with self._turn, self._reader() as reader:
+            due = (self._journal.settings, self._journal.world.time_ns(), everything)
             sealed = 0
-            while (stretch := self._next(reader, everything)) is not None and not self._stopping:
+            while (stretch := next_messages(reader, *due)) is not None and not self._stopping:
                 sealed += self._seal(reader, stretch)
-            while self._seal_fates(reader, everything) and not self._stopping:
+            while self._seal_fates(reader, *due) and not self._stopping:
                 pass
             return sealed
 
@@ -112,61 +108,11 @@ class Tender:
         with Reader(self._journal.directory, on_damage=self._journal.quarantine) as reader:
             yield reader
 
-    def _next(self, reader: Reader, everything: bool) -> Stretch | None:
-        from trunkline.journal.lake import day_of
-
-        settings = self._journal.settings
-        if not everything and not self._may_be_due(reader):
-            return None
-        stretch: Stretch | None = None
-        for first, last, at_ns, size in reader.query(
-            "SELECT first, last, at_ns, length(body) FROM batches ORDER BY first LIMIT ?", (settings.seal_rows,)
-        ):
-            day = day_of(at_ns)
-            if stretch is None:
-                stretch = Stretch(day)
-                stretch.first = first
-                stretch.oldest_ns = at_ns
-            elif day != stretch.day or stretch.messages >= settings.seal_rows or stretch.bytes >= settings.seal_bytes:
-                # A day that is over is sealed when it is old enough, like anything else: it may be young.
-                return stretch if self._is_due(stretch, everything) else None
-            stretch.last = last
-            stretch.rows += 1
-            stretch.messages += last - first + 1
-            stretch.bytes += size
-        return stretch if stretch is not None and self._is_due(stretch, everything) else None
-
-    def _may_be_due(self, reader: Reader) -> bool:
-        """A look that costs nothing: most of the time there is nothing to do."""
-        settings = self._journal.settings
-        found = reader.query(
-            "SELECT (SELECT min(first) FROM batches), (SELECT max(last) FROM batches),"
-            " (SELECT at_ns FROM batches ORDER BY first LIMIT 1)"
-        )[0]
-        first, last, at_ns = found
-        if first is None:
-            return False
-        size = (self._journal.directory / FILE).stat().st_size
-        age_s = (self._journal.world.time_ns() - at_ns) / 1e9
-        return bool(
-            last - first + 1 >= settings.seal_rows or size >= settings.seal_bytes or age_s >= settings.seal_age_s
-        )
-
-    def _is_due(self, stretch: Stretch, everything: bool) -> bool:
-        settings = self._journal.settings
-        age_s = (self._journal.world.time_ns() - stretch.oldest_ns) / 1e9
-        return (
-            everything
-            or stretch.messages >= settings.seal_rows
-            or stretch.bytes >= settings.seal_bytes
-            or age_s >= settings.seal_age_s
-        )
-
     def _seal(self, reader: Reader, stretch: Stretch) -> int:
         from trunkline.journal import lake
 
         directory = self._journal.directory
-        sealed = lake.write(directory, "messages", stretch.day, _batches(reader, stretch.first, stretch.last))
+        sealed = lake.write(directory, "messages", stretch.day, batches_of(reader, stretch))
 
         def swap(database: Database) -> int:
             # What is dropped must be what was written: quarantined rows have left both.
@@ -181,47 +127,54 @@ class Tender:
             database.execute("DELETE FROM batches WHERE first BETWEEN ? AND ?", (stretch.first, stretch.last))
             return int(messages)
 
-        return self._swap(sealed, swap)
+        return self._commit(reader, sealed, swap)
 
-    def _swap(self, sealed: Sealed | None, swap: Any) -> int:
+    def _commit(self, reader: Reader, sealed: Sealed | None, swap: Callable[[Database], T]) -> T:
+        """Run a transaction that lists a new file. The file goes again if it is not listed then.
+
+        After an interrupt the transaction may still come: then the file stays, and the next start clears it away.
+        """
         try:
-            count: int = self._journal.writer.call(swap).result()
-        except BaseException:
-            if sealed is not None:
-                (self._journal.directory / sealed.file.path).unlink(missing_ok=True)
+            result = self._journal.writer.call(swap).result()
+        except Exception:
+            self._keep_if_listed(reader, sealed)
             raise
-        if sealed is not None:
-            log.info("sealed %s: %d rows, %d bytes", sealed.file.path, sealed.file.rows, sealed.file.bytes)
-        return count
+        self._keep_if_listed(reader, sealed)
+        return result
 
-    def _seal_fates(self, reader: Reader, everything: bool) -> bool:
-        from trunkline.journal import lake, layout
+    def _keep_if_listed(self, reader: Reader, sealed: Sealed | None) -> None:
+        if sealed is None:
+            return
+        file = sealed.file
+        if reader.query("SELECT 1 FROM files WHERE path = ?", (file.path,)):
+            log.info("sealed %s: %d rows, %d bytes", file.path, file.rows, file.bytes)
+        else:
+            (self._journal.directory / file.path).unlink(missing_ok=True)
 
-        settings = self._journal.settings
-        rows = reader.query(f"SELECT {FATE_COLUMNS} FROM fates ORDER BY number LIMIT ?", (settings.seal_rows,))
-        if not rows:
+    def _seal_fates(self, reader: Reader, settings: JournalSettings, now_ns: int, everything: bool) -> bool:
+        from trunkline.journal import lake
+
+        stretch = next_fates(reader, settings, now_ns, everything)
+        if stretch is None:
             return False
-        age_s = (self._journal.world.time_ns() - rows[0][-1]) / 1e9
-        if not (everything or len(rows) >= settings.seal_rows or age_s >= settings.seal_age_s):
-            return False
-        day = lake.day_of(rows[0][-1])
-        whole = next((at for at, row in enumerate(rows) if lake.day_of(row[-1]) != day), len(rows))
-        rows = rows[:whole]
-        sealed = lake.write(self._journal.directory, "fates", day, [layout.of_fates(rows)])
-        assert sealed is not None
+        directory = self._journal.directory
+        sealed = lake.write(directory, "fates", stretch.day, fates_of(reader, stretch))
+        between = (stretch.first, stretch.last)
 
-        def swap(database: Database) -> int:
+        def swap(database: Database) -> None:
+            (last,) = database.execute("SELECT max(last) FROM fates WHERE number BETWEEN ? AND ?", between).fetchone()
+            dropped = database.execute("DELETE FROM fates WHERE number BETWEEN ? AND ?", between).rowcount
+            if sealed is None or dropped != sealed.file.rows:
+                raise JournalUnusable(str(directory), f"fates changed while they were sealed: {dropped} rows")
             lake.record(database, sealed)
             # The fates of numbers that are only here would be forgotten as numbers in use.
             database.execute(
                 "INSERT INTO meta VALUES ('last', ?)"
                 " ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)",
-                (max(row[5] for row in rows),),
+                (last,),
             )
-            database.execute("DELETE FROM fates WHERE number BETWEEN ? AND ?", (rows[0][0], rows[-1][0]))
-            return len(rows)
 
-        self._swap(sealed, swap)
+        self._commit(reader, sealed, swap)
         return True
 
     # Joining
@@ -230,15 +183,30 @@ class Tender:
         """Join small files of one day that lie side by side; returns how many files went."""
         with self._turn, self._reader() as reader:
             joined = 0
+            settings = self._journal.settings
+            payloads = dict(reader.query("SELECT path, sum(bytes) FROM file_topics GROUP BY path"))
             for kind in ("messages", "fates"):
-                for run in _small_runs(reader.files(kind), self._journal.settings.seal_rows):
+                for run in small_runs(reader.files(kind), payloads, settings.seal_rows, settings.seal_bytes):
                     # What is damaged stays as it is: joined, the damage would get a fresh checksum.
                     for sound, part in groupby(run, self._is_sound):
                         files = list(part)
                         if sound and len(files) > 1 and not self._stopping:
-                            self._rewrite(files, lambda batch: batch)
-                            joined += len(files)
+                            joined += self._join(reader, files)
             return joined
+
+    def _join(self, reader: Reader, run: list[File]) -> int:
+        from trunkline.journal import lake
+
+        batches = (batch for file in run for batch in lake.read(self._journal.directory, file))
+        sealed = self._rewritten(run, batches, sum(file.rows for file in run))
+        if sealed is None:
+            return 0
+
+        def swap(database: Database) -> int:
+            self._replace(database, run, sealed)
+            return len(run)
+
+        return self._commit(reader, sealed, swap)
 
     def _is_sound(self, file: File) -> bool:
         from trunkline.journal import lake
@@ -253,45 +221,89 @@ class Tender:
             return False
         return True
 
-    def _rewrite(self, run: list[File], keep: Any) -> None:
-        """One new file instead of these, with what `keep` leaves of each batch."""
+    def _rewritten(self, run: list[File], batches: Iterable[pa.RecordBatch], rows: int) -> Sealed | None:
+        """A new file for these, with so many rows. It is not listed yet. None if there are none, or another number.
+
+        What the journal lists of a file may be wrong: then the file stays as it is, for a repair.
+        """
         from trunkline.journal import lake
 
         directory = self._journal.directory
-        batches = (keep(batch) for file in run for batch in lake.read(directory, file))
         sealed = lake.write(directory, run[0].kind, run[0].day, batches)
+        found = 0 if sealed is None else sealed.file.rows
+        if found == rows:
+            return sealed
+        paths = [file.path for file in run]
+        log.error("%s: %s: %d rows where the journal lists %d: %s", directory, ", ".join(paths), found, rows, REPAIR)
+        self._damaged.update(paths)
+        if sealed is not None:
+            (directory / sealed.file.path).unlink()
+        return None
+
+    def _replace(self, database: Database, run: list[File], sealed: Sealed | None) -> None:
+        """From the commit on, a new file counts instead of these."""
+        from trunkline.journal import lake
+
         now_ns = self._journal.world.time_ns()
-
-        def swap(database: Database) -> int:
-            if sealed is not None:
-                lake.record(database, sealed)
-            for file in run:
-                database.execute("UPDATE files SET replaced_ns = ? WHERE path = ?", (now_ns, file.path))
-                database.execute("DELETE FROM file_topics WHERE path = ?", (file.path,))
-            return len(run)
-
-        self._swap(sealed, swap)
+        if sealed is not None:
+            lake.record(database, sealed)
+        for file in run:
+            database.execute("UPDATE files SET replaced_ns = ? WHERE path = ?", (now_ns, file.path))
+            database.execute("DELETE FROM file_topics WHERE path = ?", (file.path,))
 
     # Removing
 
     def retain(self) -> list[Remove]:
-        """Remove what retention says; returns what was removed."""
+        """Remove what retention says; returns what was removed.
+
+        A transaction for each file, and one for what is not sealed. Each removes messages, writes down how many, and
+        gives those that a durable subscription has not read their fate: a crash leaves nothing that is half removed.
+        """
         journal = self._journal
         if not any(journal.retention):
             return []
+        removed: list[Remove] = []
         with self._turn, self._reader() as reader:
-            removes = plan(reader, journal.retention, journal.world.time_ns(), journal.progress(reader))
-            for file in reader.files():
-                gone = {remove.topic for remove in removes if remove.path == file.path}
-                if gone and self._is_sound(file):
-                    self._rewrite([file], lambda batch, gone=gone: _without(batch, gone))
-                elif gone:
-                    removes = [remove for remove in removes if remove.path != file.path]
-            for text, unread in told(removes):
-                log.log(logging.WARNING if unread else logging.INFO, "%s", text)
-            if removes:
-                journal.writer.call(lambda database: take_away(database, removes, journal.world.time_ns())).result()
-            return removes
+            # First how far everything was handed out, then who has got what of it.
+            committed = journal.intake.committed
+            progress = journal.progress(reader.query)
+            removes = plan(reader, journal.retention, journal.world.time_ns(), progress, committed)
+            try:
+                for file in [*reader.files(), None]:
+                    part = [remove for remove in removes if remove.path == (file and file.path)]
+                    if part and not self._stopping:
+                        removed += self._remove(reader, file, part)
+            finally:
+                for text, unread in told(removed):
+                    log.log(logging.WARNING if unread else logging.INFO, "%s", text)
+        return removed
+
+    def _remove(self, reader: Reader, file: File | None, removes: list[Remove]) -> list[Remove]:
+        """Remove what a file holds of some topics, or batches that are not sealed; returns what was removed."""
+        journal = self._journal
+        numbers: Numbers = {}
+        sealed: Sealed | None = None
+        if file is not None:
+            if not self._is_sound(file):
+                return []
+            rows = file.rows - sum(remove.count for remove in removes)
+            batches = _without(journal.directory, file, {remove.topic for remove in removes}, numbers)
+            sealed = self._rewritten([file], batches, rows)
+            if file.path in self._damaged:
+                return []
+
+        def swap(database: Database) -> list[Remove]:
+            # Who reads what may have changed while the file was written.
+            progress = journal.progress(database.execute)
+            free = [remove for remove in removes if is_free(remove, progress)]
+            if file is not None:
+                if len(free) < len(removes):
+                    return []
+                self._replace(database, [file], sealed)
+            return take_away(database, free, progress, numbers, journal.world.time_ns())
+
+        with journal.removing:
+            return self._commit(reader, sealed, swap)
 
     def forget_replaced(self) -> int:
         """Delete files that were replaced long enough ago; returns how many."""
@@ -301,6 +313,9 @@ class Tender:
             old = [path for (path,) in reader.query("SELECT path FROM files WHERE replaced_ns <= ?", (before,))]
         for path in old:
             (journal.directory / path).unlink(missing_ok=True)
+        for folder in {(journal.directory / path).parent for path in old}:
+            # A file that came back after its row is gone would be a stranger that nobody has removed.
+            sync_directory(folder)
         if old:
             journal.writer.call(
                 lambda database: database.executemany("DELETE FROM files WHERE path = ?", [(path,) for path in old])
@@ -346,40 +361,15 @@ class Tender:
         return any((self._journal.directory / file.path).exists() for file in files)
 
 
-def _batches(reader: Reader, first: int, last: int) -> Iterator[pa.RecordBatch]:
-    from trunkline.journal import layout
-
-    wanted = Range(first=first, last=last)
-    after = first - 1
-    while (step := reader.step(wanted, after, STEP_MESSAGES)) is not None:
-        after, found = step
-        if isinstance(found, list):
-            yield layout.of_rows(found, reader.on_damage)
-
-
-def _small_runs(files: list[File], seal_rows: int) -> list[list[File]]:
-    """Neighbours of one day that are worth joining: enough of them, or large enough together."""
-    runs: list[list[File]] = []
-    run: list[File] = []
-    for file in files:
-        small = file.rows < seal_rows // 2
-        rows = sum(each.rows for each in run)
-        if run and (not small or file.day != run[0].day or rows + file.rows > seal_rows):
-            runs.append(run)
-            run = []
-        if small:
-            run.append(file)
-    runs.append(run)
-    return [
-        run
-        for run in runs
-        if len(run) > 1 and (len(run) >= JOIN_AT or sum(file.rows for file in run) >= seal_rows // 2)
-    ]
-
-
-def _without(batch: Any, topics: set[str]) -> Any:
+def _without(directory: Path, file: File, topics: set[str], numbers: Numbers) -> Iterator[pa.RecordBatch]:
+    """The rows of a file that are on other topics. The numbers of those that are left out go to `numbers`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    gone = pc.is_in(batch.column("topic"), value_set=pa.array(sorted(topics), pa.string()))
-    return batch.filter(pc.invert(gone))
+    from trunkline.journal import lake
+
+    for batch in lake.read(directory, file):
+        gone = pc.is_in(batch.column("topic"), value_set=pa.array(sorted(topics), pa.string()))
+        for topic, seq in zip(*(batch.select(["topic", "seq"]).filter(gone).to_pydict().values()), strict=True):
+            numbers.setdefault(topic, array("q")).append(seq)
+        yield batch.filter(pc.invert(gone))

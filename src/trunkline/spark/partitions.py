@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 from pyspark.sql.datasource import InputPartition
@@ -17,13 +18,10 @@ from pyspark.sql.datasource import InputPartition
 from trunkline.errors import JournalDamaged
 from trunkline.journal import Reader, lake
 from trunkline.journal.sealed import File
-from trunkline.spark.columns import arrow
+from trunkline.spark.columns import KEYS, arrow
 from trunkline.spark.damage import handler
 from trunkline.spark.found import look
 from trunkline.spark.wanted import Wanted
-
-READ_AHEAD = 2
-"""Batches that are decoded while one is handed on. The default, 16, may hold gigabytes of large payloads."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +45,31 @@ class SealedPart(InputPartition):
             on_damage(JournalDamaged(self.file.first, self.file.last, self.file.path, str(error)))
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
-        schema = arrow(self.wanted.kind, self.columns)
-        for batch in sealed_rows(self.directory, self.file).to_batches(
-            columns=self.columns, filter=self.wanted.expression(), batch_readahead=READ_AHEAD, fragment_readahead=1
-        ):
-            if batch.num_rows:
-                yield batch.cast(schema)
+        """By name: what the layout of the file lacks is null, and what this Trunkline does not know is left out."""
+        expression = self.wanted.expression()
+        conditions = [condition.column for condition in self.wanted.conditions]
+        needed = list(dict.fromkeys([KEYS[self.wanted.kind], *self.columns, *conditions]))
+        schema = arrow(self.wanted.kind, needed)
+        # A scanner of Arrow would hold whole row groups in memory, which may have gigabytes in older files.
+        for batch in lake.slices(self.directory / self.file.path, self._groups(expression), needed):
+            there = batch.schema.names
+            arrays = [
+                batch.column(field.name).cast(field.type)
+                if field.name in there
+                else pa.nulls(batch.num_rows, field.type)
+                for field in schema
+            ]
+            rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
+            rows = rows if expression is None else rows.filter(expression)
+            if rows.num_rows:
+                yield rows.select(self.columns)
+
+    def _groups(self, expression: pc.Expression | None) -> list[int]:
+        """The row groups that may have something that is wanted."""
+        dataset = sealed_rows(self.directory, self.file)
+        (fragment,) = dataset.get_fragments()
+        parts = fragment.split_by_row_group(filter=expression, schema=dataset.schema)
+        return [group.id for part in parts for group in part.row_groups]
 
 
 def sealed_rows(directory: Path, file: File) -> ds.Dataset:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CHUNK = 20_000
+CHUNK_BYTES = 16 * 1024 * 1024
+"""Of payloads. Only a single one that is larger makes a larger chunk."""
 
 
 def select(spark: SparkSession, warehouse: str | Path, query: str) -> DataFrame:
@@ -32,10 +34,23 @@ def select(spark: SparkSession, warehouse: str | Path, query: str) -> DataFrame:
 def messages_of(selection: DataFrame) -> Iterator[Message]:
     """Its messages, in order; so many at a time as fit into memory easily."""
     columns = [field.name for field in layout.MESSAGES]
-    numbers = selection.select("seq").orderBy("seq").toArrow().column("seq").to_pylist()
-    for start in range(0, len(numbers), CHUNK):
-        part = numbers[start : start + CHUNK]
-        within = selection.where((F.col("seq") >= part[0]) & (F.col("seq") <= part[-1]))
+    sizes = selection.select("seq", F.coalesce(F.octet_length("payload"), F.lit(0))).orderBy("seq").toArrow()
+    for first, last in _chunks(*(column.to_pylist() for column in sizes.columns)):
+        within = selection.where((F.col("seq") >= first) & (F.col("seq") <= last))
         found = within.orderBy("seq").select(*columns).toArrow()
         for batch in found.cast(layout.MESSAGES).to_batches():
             yield from layout.to_messages(batch)
+
+
+def _chunks(numbers: list[int], sizes: list[int]) -> Iterator[tuple[int, int]]:
+    """The first and last number of each chunk."""
+    held: list[int] = []
+    held_bytes = 0
+    for number, size in zip(numbers, sizes, strict=True):
+        if held and (len(held) == CHUNK or held_bytes + size > CHUNK_BYTES):
+            yield held[0], held[-1]
+            held, held_bytes = [], 0
+        held.append(number)
+        held_bytes += size
+    if held:
+        yield held[0], held[-1]

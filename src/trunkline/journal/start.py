@@ -1,0 +1,34 @@
+"""Where a subscription that reads from the journal starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from trunkline.delivery.options import END, LAST
+from trunkline.errors import InvalidSettings
+from trunkline.journal.reader import Reader
+
+Start = Callable[[Reader], tuple[int, Sequence[int]]]
+"""Asks the journal where to start: with the messages of these numbers, and then after the first number."""
+
+
+def start_of(start: int | str, last: int, pattern: str) -> tuple[int, Start | None]:
+    """Where a new cursor stands: a number; and if the journal must be asked for it, how."""
+    if isinstance(start, int):
+        return max(0, start - 1), None
+    if start == END:
+        return last, None
+    if start == "beginning":
+        return 0, None
+    if start == LAST:
+        return last, lambda reader: reader.last_of_each(pattern)
+    try:
+        when = datetime.fromisoformat(start)
+    except ValueError:
+        raise InvalidSettings(
+            f'start={start!r}: a subscription starts at the "beginning", the "end", a sequence number, a time such as '
+            '2026-11-16T10:00:00Z, or with the "last" message of each topic'
+        ) from None
+    since_ns = int((when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp() * 1e9)
+    return 0, lambda reader: (reader.last_before(since_ns), ())
