@@ -6,6 +6,7 @@ Waiting is the event loop's business (`loop.time`, `loop.call_later`): a test re
 from __future__ import annotations
 
 import random
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -23,13 +24,19 @@ def _uuid7() -> str:
     return str(uuid_utils.uuid7())
 
 
+def _secret() -> str:
+    return secrets.token_hex(16)
+
+
 @dataclass(frozen=True, slots=True)
 class World:
-    """What the engine may know of the world outside: the wall clock, new ids, chance."""
+    """What the engine may know of the world outside: the wall clock, new ids, chance, secrets."""
 
     time_ns: Callable[[], int] = time.time_ns
     uuid7: Callable[[], str] = _uuid7
     random: random.Random = field(default_factory=random.Random)
+    secret: Callable[[], str] = _secret
+    """Text that nobody can guess, not even from what `random` has given before."""
 
 
 class Ids:

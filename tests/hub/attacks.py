@@ -6,6 +6,7 @@ import base64
 import itertools
 import json
 import random
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -79,9 +80,8 @@ class Attacker:
 
     def hello(self) -> bytes:
         token = f"{next(_tokens)}-{self.chance.random()}"
-        return said(
-            control.Hello(id=next(self._numbers), versions=[1], name="attacker", origin=self._origin(), token=token)
-        )
+        number, origin = next(self._numbers), self._origin()
+        return said(control.Hello(id=number, versions=[1], name="attacker", origin=origin, token=token, at=time.time()))
 
     def _origin(self) -> int:
         # Now and then that of another: who comes again takes the place of who was there.

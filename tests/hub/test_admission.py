@@ -12,9 +12,12 @@ from typing import Any, TypeVar
 import pytest
 
 from trunkline import Cause, DeadLetter, Fate, MemoryBroker, Message, ProtocolError, columns
+from trunkline.hub import admission
+from trunkline.hub.admission import FRESH_S, Tokens
 from trunkline.hub.hub import Hub
+from trunkline.hub.session import Session
 from trunkline.hub.settings import HubSettings, Limits
-from trunkline.testing import Simulation, world
+from trunkline.testing import Simulation, simulate, world
 from trunkline.transports.pair import PairTransport
 from trunkline.transports.transport import Wire
 from trunkline.wire import control, frames
@@ -141,6 +144,95 @@ async def test_a_replayed_hello_is_refused(simulation: Simulation) -> None:
             await first.ended.wait()
         other = await Raw.open(hub)
         await other.greet(token="twice")
+
+
+def test_a_replayed_hello_is_refused_however_many_came_since() -> None:
+    # Once, not for each seed: it opens ten thousand connections.
+    simulate(_replay_after_many)
+
+
+async def _replay_after_many(simulation: Simulation) -> None:
+    """It is refused as long as its time is taken, and then because of its time."""
+    async with hub_with(simulation) as hub:
+        overheard = hello(token="overheard", at=simulation.time_ns() / 1e9)
+        first = await Raw.open(hub)
+        first.say(overheard)
+        await first.hear(control.Welcome)
+        for number in range(10_001):
+            other = await Raw.open(hub)
+            await other.greet(token=f"another {number}", at=simulation.time_ns() / 1e9)
+            other.wire.abort()
+            await other.ended.wait()
+        for code, pause_s in (("replayed", FRESH_S / 2), ("replayed", FRESH_S), ("stale", FRESH_S), ("stale", 0)):
+            raw = await Raw.open(hub)
+            raw.say(overheard)
+            assert (await raw.hear(control.Error)).code == code
+            await raw.ended.wait()
+            await asyncio.sleep(pause_s)
+
+
+async def test_a_hello_of_the_wrong_time_says_so(simulation: Simulation) -> None:
+    async with hub_with(simulation) as hub:
+        for wrong_s in (-FRESH_S - 1, FRESH_S + 1, float(2**53)):
+            raw = await Raw.open(hub)
+            raw.say(hello(token=f"{wrong_s}", at=simulation.time_ns() / 1e9 + wrong_s))
+            error = await raw.hear(control.Error)
+            assert (error.code, error.re) == ("stale", 1)
+            assert "clock" in error.text
+            await raw.ended.wait()
+        await (await Raw.open(hub)).greet(token="in time", at=simulation.time_ns() / 1e9 - FRESH_S + 1)
+
+
+def test_tokens_are_forgotten_when_they_are_stale_and_refused_when_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admission, "MAX_TOKENS", 3)
+    monkeypatch.setattr(admission, "MAX_UNDATED", 2)
+    tokens = Tokens()
+    for number in range(3):
+        tokens.use("a", f"{number}", at=1000.0, now=1000.0)
+    for number in range(2):
+        tokens.use("a", f"undated {number}", at=0, now=1000.0)
+    for token, at in (("new", 1000.0), ("undated", 0.0)):
+        with pytest.raises(ProtocolError) as refused:
+            tokens.use("a", token, at, now=1000.0)
+        assert refused.value.code == "too_many"
+    tokens.use("b", "0", at=1000.0, now=1000.0)
+    later = 1000.0 + 2 * FRESH_S + 1
+    tokens.use("a", "new", at=later, now=later)
+    assert len(tokens) == 3, "two without a time, and the new one"
+    for token, at in (("undated 0", 0.0), ("new", later)):
+        with pytest.raises(ProtocolError) as refused:
+            tokens.use("a", token, at, now=later)
+        assert refused.value.code == "replayed"
+
+
+class Guarded(dict[str, Session]):
+    """The sessions of a hub, which nobody may go through."""
+
+    def values(self) -> Any:
+        raise AssertionError("somebody goes through all sessions")
+
+    __iter__ = items = values
+
+
+async def test_hello_costs_the_same_however_many_are_here(simulation: Simulation) -> None:
+    """Who comes again, and who comes too often, are found without going through all who are here."""
+    async with hub_with(simulation, limits=Limits(connections=2)) as hub:
+        first = await Raw.open(hub)
+        await first.greet(origin=5)
+        before, hub.sessions = hub.sessions, Guarded(hub.sessions)
+        again, other = await Raw.open(hub), await Raw.open(hub)
+        await again.greet(origin=5)
+        await first.ended.wait()
+        await other.greet(origin=6)
+        late = await Raw.open(hub)
+        late.say(hello(origin=7))
+        assert (await late.hear(control.Error)).code == "too_many"
+        await late.ended.wait()
+        before.clear()
+        before.update((key, hub.sessions[key]) for key in dict.keys(hub.sessions))
+        hub.sessions = before
 
 
 async def test_a_second_hello_is_refused_and_changes_nothing(simulation: Simulation) -> None:

@@ -121,6 +121,36 @@ def test_a_new_process_lists_and_replays_what_died_at_the_old_one(tmp_path: Path
         assert journal.query("SELECT * FROM retries") == []
 
 
+def test_a_letter_is_repaired_and_replayed_from_another_process(tmp_path: Path) -> None:
+    ids: list[str] = []
+
+    async def act(place: Place) -> None:
+        ids.extend(await let_die(place, durable=True))
+        async with place.bus("second") as bus, place.bus("operator") as operator:
+            handled = works(bus, durable=True)
+            await bus.flush()
+            (found,) = await letters_of(operator).find()
+            assert await letters_of(operator).replay([found.letter], payload=70) == []
+            await until(lambda: handled == [70], "it is handled as it was repaired")
+            assert await letters_of(operator).find() == []
+
+    play(act, tmp_path)
+    assert kept(tmp_path) == []
+    assert fates(tmp_path, ids[0]) == {"billing": tl.Fate.DELIVERED}
+
+
+@pytest.mark.parametrize("journal", [True, False])
+def test_a_death_is_announced_to_other_processes(tmp_path: Path, journal: bool) -> None:
+    async def act(place: Place) -> None:
+        async with place.bus("watchman") as watchman, watchman.subscribe("_dead.>") as deaths:
+            (first,) = await let_die(place)
+            notice = await deaths.recv(timeout_s=5)
+            assert notice is not None
+            assert (notice.topic, notice.correlation_id) == ("_dead.orders.placed", first)
+
+    play(act, tmp_path if journal else None)
+
+
 def test_they_outlive_the_hub(tmp_path: Path) -> None:
     async def act(place: Place) -> None:
         (first,) = await let_die(place, durable=True)
@@ -491,7 +521,8 @@ def test_only_who_may_subscribe_to_the_topic_sees_them(tmp_path: Path) -> None:
             public = (await letters_of(owner).find(topic="public.*"))[0].letter
             (failure,) = await letters_of(guest).replay([secret])
             assert failure.code == "unknown"
-            assert "secret.notes" not in failure.text.removeprefix("there is no dead letter 2 of reads secret.notes")
+            asked_for = f"dead letter {secret.message.seq} of reads secret.notes"
+            assert "secret.notes" not in failure.text.removeprefix(f"there is no {asked_for}")
             answer = await connection_of(guest).ask(
                 lambda asked: control.LetterRemove(id=asked, letters=[(secret.subscriber, secret.message.seq)])
             )

@@ -21,7 +21,7 @@ from trunkline.delivery.stream import Stream
 from trunkline.errors import Unsupported
 from trunkline.message import Message
 from trunkline.settings import Settings
-from trunkline.topic import matches
+from trunkline.topic import matches, reply_topic
 
 UNNUMBERED = -1
 """The number of a message that gets its own when it is stored. Not 0, which would have it checked again."""
@@ -36,6 +36,8 @@ class Feature(enum.StrEnum):
     BACKPRESSURE = "backpressure"
     LINKS = "links to endpoints"
     DURABLE = "durable topics"
+    STORED = "reading stored messages"
+    """The last message of a topic, and subscriptions that start before now."""
 
 
 class Terms(NamedTuple):
@@ -124,6 +126,10 @@ class Broker(abc.ABC):
         """What a tap says of the inbox of a topic has changed."""
         return
 
+    def reply_topic(self) -> str:
+        """A new topic for answers. Nobody can guess it, and only who made it here may subscribe to it."""
+        return reply_topic(self.world.secret())
+
     def link(self, pattern: str, topic: str) -> bool:
         """Send what matches `pattern` also to whoever listens on `topic`; False if that was so already."""
         raise Unsupported(self.name, Feature.LINKS.value)
@@ -149,6 +155,14 @@ class Broker(abc.ABC):
     def lane(self, topic: str) -> Lane | None:
         """How a topic is published that is stored before it is handed out; None if it is not stored."""
         return None
+
+    async def last(self, topic: str, before: int | None = None) -> Message | None:
+        """The stored message with the highest number on a topic, below `before` if that is given; None if none is.
+
+        Everything whose publish has returned counts. Raises TopicNotStored if the broker does not store the topic, and
+        JournalDamaged if the message cannot be read: an older one is never given in its place.
+        """
+        raise Unsupported(self.name, Feature.STORED.value)
 
     async def forget(self, name: str) -> bool:
         """Remove a durable subscription for good; False if there is none. Its subscribers must have left."""

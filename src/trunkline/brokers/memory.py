@@ -46,7 +46,7 @@ Entry = Inbox | Member | Link | Tap
 
 class MemoryBroker(Broker):
     name = "memory"
-    features = frozenset(set(Feature) - {Feature.DURABLE})
+    features = frozenset(set(Feature) - {Feature.DURABLE, Feature.STORED})
     here = True
 
     def __init__(self, world: World | None = None, settings: Settings | None = None) -> None:
@@ -180,6 +180,8 @@ class MemoryBroker(Broker):
             raise StreamClosed("the memory broker")
         if delivery.durable:
             self.require(Feature.DURABLE)
+        if delivery.reads_stored:
+            self.require(Feature.STORED)
         validate_pattern(pattern)
         inbox, stream = self.roster.join(pattern, delivery, self._leave)
         entry: Entry = inbox

@@ -48,6 +48,9 @@ class RecordingBroker(Broker):
     ) -> Callable[[], None]:
         return self.inner.tap(pattern, take, hears=hears, inbox_of=inbox_of)
 
+    def reply_topic(self) -> str:
+        return self.inner.reply_topic()
+
     def link(self, pattern: str, topic: str) -> bool:
         return self.inner.link(pattern, topic)
 
@@ -56,6 +59,9 @@ class RecordingBroker(Broker):
 
     def lane(self, topic: str) -> Lane | None:
         return self.inner.lane(topic)
+
+    async def last(self, topic: str, before: int | None = None) -> Message | None:
+        return await self.inner.last(topic, before)
 
     async def forget(self, name: str) -> bool:
         return await self.inner.forget(name)

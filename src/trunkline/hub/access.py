@@ -1,15 +1,27 @@
-"""Access: what an identity may do, by rules. Who somebody is comes from the transport, never from what they say."""
+"""Access: what an identity may do, by rules. Who somebody is comes from the transport, never from what they say.
+
+Rights are one pure function of the identity, the action, and the topic or pattern. The bus's own topics:
+
+    _reply.X   belongs to the connection that proves it: only that one may subscribe to it, whatever the rules say, and
+               no wildcard reaches it. Whoever has a rule may publish to it, because answering needs no rule; the name
+               is random, so only those who were given the request know it.
+    _dead.X    counts as X, for topics and for patterns: `_dead.data.>` as `data.>`, `_dead.>` as `>`. It is what a
+               subscriber of X says about X, so who may subscribe to X may publish it, too.
+    the rest   (`_to.NAME`, `_all`, `_state.X`, `_reply`) are topics like any other: a rule must cover them.
+"""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from fnmatch import fnmatchcase
 
 import msgspec
 
 from trunkline.errors import InvalidSettings
-from trunkline.topic import OWN_PREFIXES, covers, validate_pattern
+from trunkline.topic import DEAD_PREFIX, REPLY_PREFIX, covers, is_wild, matches, validate_pattern
+
+MAX_REMEMBERED = 100_000
 
 
 class Action(enum.StrEnum):
@@ -39,26 +51,62 @@ class Access:
 
     def __init__(self, rules: Sequence[Rule] = ()) -> None:
         self._rules = tuple(rules)
+        self._rules_of: dict[str, tuple[Rule, ...]] = {}
         self._known: dict[tuple[str, Action, str], bool] = {}
 
-    def may(self, identity: str, action: Action, pattern: str) -> bool:
-        """Whether an identity may do it on everything that a pattern, or a topic, names."""
+    @property
+    def restricts(self) -> bool:
+        """Whether there are rules."""
+        return bool(self._rules)
+
+    def knows(self, identity: str) -> bool:
+        """Whether any rule is about this identity."""
+        return not self._rules or bool(self._of(identity))
+
+    def may(self, identity: str, action: Action, pattern: str, own: Container[str] = ()) -> bool:
+        """Whether an identity may do it on everything that a pattern, or a topic, reaches.
+
+        `own` are the reply topics that its connection has proved to be its own.
+        """
         if not self._rules:
             return True
+        if pattern.startswith(REPLY_PREFIX):
+            # Never remembered: there is one for each bus, and it depends on the connection.
+            return self._may_reply(identity, action, pattern, own)
         key = (identity, action, pattern)
         known = self._known.get(key)
         if known is None:
-            if len(self._known) > 100_000:
+            if len(self._known) >= MAX_REMEMBERED:
                 self._known.clear()
             known = self._known[key] = self._allowed(identity, action, pattern)
         return known
 
+    def _may_reply(self, identity: str, action: Action, topic: str, own: Container[str]) -> bool:
+        if is_wild(topic) or not self._of(identity):
+            return False
+        return action is Action.PUBLISH or (action is Action.SUBSCRIBE and topic in own)
+
     def _allowed(self, identity: str, action: Action, pattern: str) -> bool:
-        mine = [rule for rule in self._rules if fnmatchcase(identity, rule.who)]
-        if action in (Action.PUBLISH, Action.SUBSCRIBE) and mine and pattern.startswith(OWN_PREFIXES):
-            # Answers and notices: their topics cannot be guessed, and asking would be no use without them.
+        if self._covered(identity, action, pattern):
             return True
-        return any(action in rule.may and any(covers(wide, pattern) for wide in rule.on) for rule in mine)
+        if not pattern.startswith(DEAD_PREFIX):
+            return False
+        about = pattern.removeprefix(DEAD_PREFIX)
+        return self._allowed(identity, action, about) or (
+            action is Action.PUBLISH and self._allowed(identity, Action.SUBSCRIBE, about)
+        )
+
+    def _covered(self, identity: str, action: Action, pattern: str) -> bool:
+        return any(action in rule.may and any(covers(wide, pattern) for wide in rule.on) for rule in self._of(identity))
+
+    def _of(self, identity: str) -> tuple[Rule, ...]:
+        found = self._rules_of.get(identity)
+        if found is None:
+            if len(self._rules_of) >= MAX_REMEMBERED:
+                self._rules_of.clear()
+            found = tuple(rule for rule in self._rules if fnmatchcase(identity, rule.who))
+            self._rules_of[identity] = found
+        return found
 
     @classmethod
     def load(cls, rules: Sequence[object]) -> Access:
@@ -67,3 +115,8 @@ class Access:
             return cls(msgspec.convert(list(rules), list[Rule]))
         except msgspec.ValidationError as error:
             raise InvalidSettings(f"a rule of access makes no sense: {error}") from error
+
+
+def reaches(pattern: str, topic: str) -> bool:
+    """Whether a subscription to the pattern gets what is published on the topic, at a hub with rules."""
+    return pattern == topic if topic.startswith(REPLY_PREFIX) else matches(pattern, topic)

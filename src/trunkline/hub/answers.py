@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from trunkline.brokers.broker import Feature
 from trunkline.delivery.inbox import Overflow
-from trunkline.delivery.options import Delivery
+from trunkline.delivery.options import END, Delivery
 from trunkline.errors import InvalidTopic, ProtocolError, TrunklineError
 from trunkline.hub import claims
 from trunkline.hub.access import Action
+from trunkline.hub.admission import MAX_NAME, Admission
 from trunkline.hub.claims import MAX_REASON
+from trunkline.hub.handed import Left
+from trunkline.hub.last import LastMessages
 from trunkline.hub.letterdesk import LetterDesk
 from trunkline.hub.member import Member
 from trunkline.hub.outlet import Outlet
-from trunkline.topic import validate_pattern
+from trunkline.topic import EVERYTHING, reply_topic, validate_pattern
 from trunkline.wire import control
-from trunkline.wire.control import LETTERS_KEPT, VERSIONS
 
 if TYPE_CHECKING:
     from trunkline.hub.hub import Hub
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("trunkline.hub")
 
-MAX_TOKENS = 10_000
-MAX_NAME = 255
 RETURNED = "returned"
 FOREVER_S = 1e9
 """The lease of what a client holds: it ends when the client does."""
@@ -40,11 +37,12 @@ FOREVER_S = 1e9
 class Answers:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._tokens: OrderedDict[str, None] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._letters = LetterDesk(hub)
+        self._admission = Admission(hub, keeps_letters=self._letters.keeps)
+        self._left = Left()
         self._handlers: dict[type[control.Control], Callable[[Session, Any], control.Control | None]] = {
-            control.Hello: self._hello,
+            control.Hello: self._admission.hello,
             control.Goodbye: self._goodbye,
             control.Heartbeat: self._heartbeat,
             control.Topic: self._topic,
@@ -62,6 +60,7 @@ class Answers:
             control.Trace: self._trace,
             **hub.directory.handlers,
             **{kind: self._later(work) for kind, work in self._letters.handlers.items()},
+            control.Last: self._later(LastMessages(hub).answer),
         }
 
     def take(self, session: Session, said: control.Control) -> None:
@@ -105,71 +104,14 @@ class Answers:
 
     # The beginning and the end
 
-    def _hello(self, session: Session, said: control.Hello) -> control.Control | None:
-        hub = self._hub
-        if session.name:
-            raise ProtocolError("out_of_order", "HELLO was said before")
-        version = next((each for each in VERSIONS if each in said.versions), None)
-        if version is None:
-            session.say(
-                control.Error(
-                    code="version",
-                    text=f"this hub speaks version {', '.join(map(str, VERSIONS))} of the protocol",
-                    details={"versions": list(VERSIONS)},
-                    re=said.id,
-                )
-            )
-            session.end("no common version")
-            return None
-        if len(said.token) > MAX_NAME:
-            raise ProtocolError("malformed", f"a token of {len(said.token)} characters: {MAX_NAME} will do")
-        if said.token:
-            if said.token in self._tokens:
-                session.say(control.Error(code="replayed", text="this HELLO was said before", re=said.id))
-                session.end("a replayed HELLO")
-                return None
-            self._tokens[said.token] = None
-            if len(self._tokens) > MAX_TOKENS:
-                self._tokens.popitem(last=False)
-        mine = sum(other.identity == session.identity and bool(other.name) for other in hub.sessions.values())
-        if mine >= hub.settings.limits.connections:
-            session.say(
-                control.Error(code="too_many", text=f"{session.identity} has {mine} connections already", re=said.id)
-            )
-            session.end("too many connections")
-            return None
-        session.origin = said.origin
-        for other in list(hub.sessions.values()):
-            if (
-                said.origin
-                and other is not session
-                and other.origin == said.origin
-                and other.identity == session.identity
-            ):
-                # It lost its connection before we did.
-                other.end("its client has connected again")
-        session.name = _printable(said.name[:MAX_NAME]) or session.wire.peer.address
-        log.info("%s is here: %s, %s", session.name, session.identity, session.wire.peer.address)
-        return control.Welcome(
-            re=said.id,
-            version=version,
-            hub=hub.id,
-            session=session.id,
-            identity=session.identity,
-            heartbeat_s=hub.settings.heartbeat_s,
-            window=hub.settings.window,
-            # Half of what is borne: whoever keeps to it is never held up, nor what it says of deliveries.
-            window_bytes=hub.settings.limits.pending_bytes // 2,
-            max_frame_bytes=hub.settings.max_frame_bytes,
-            features=sorted(feature.value for feature in hub.engine.broker.features)
-            + ([LETTERS_KEPT] if self._letters.keeps else []),
-        )
-
     def _goodbye(self, session: Session, said: control.Goodbye) -> None:
         session.end("goodbye")
 
     def _heartbeat(self, session: Session, said: control.Heartbeat) -> control.Control | None:
-        return control.Beat(re=said.id) if said.id else None
+        if not said.id:
+            return None
+        last = self._hub.engine.broker.sequence.last if self._hub.access.knows(session.identity) else 0
+        return control.Beat(re=said.id, last=last)
 
     # Publishing
 
@@ -188,6 +130,7 @@ class Answers:
     def _subscribe(self, session: Session, said: control.Subscribe) -> control.Control | None:
         hub = self._hub
         validate_pattern(said.pattern)
+        self._prove(session, said)
         session.require(Action.SUBSCRIBE, said.pattern)
         if any(said.subscription in each for each in (session.outlets, session.members, session.early)):
             raise ProtocolError("taken", f"subscription {said.subscription} is there already")
@@ -199,7 +142,7 @@ class Answers:
             overflow = Overflow(said.overflow)
         except ValueError as error:
             raise ProtocolError("malformed", f"no policy is called {said.overflow!r}") from error
-        if said.group is not None or said.durable:
+        if said.group is not None or said.durable or said.start != END:
             self._join(session, said, overflow)
             return None
         outlet = Outlet(
@@ -212,15 +155,23 @@ class Answers:
             credit=said.credit,
             hears=said.hears,
         )
+        ledger = hub.engine.broker.roster.ledger
+        kept = ledger is not None and not said.tap and ledger.keeps_of(said.pattern)
+        if kept:
+            outlet.handed = self._left.take(session.origin, said.subscription, said.pattern)
         session.outlets[said.subscription] = outlet
         hub.switch.attach(outlet)
         hub.changed([said.pattern])
-        ledger = hub.engine.broker.roster.ledger
-        kept = ledger is not None and not said.tap and ledger.keeps_of(said.pattern)
         return control.Subscribed(re=said.id, subscription=said.subscription, kept=kept)
 
+    def _prove(self, session: Session, said: control.Subscribe) -> None:
+        """A reply topic belongs to whoever knows its secret."""
+        room = len(session.replies) < self._hub.settings.limits.subscriptions
+        if said.secret and room and reply_topic(said.secret) == said.pattern:
+            session.replies.add(said.pattern)
+
     def _join(self, session: Session, said: control.Subscribe, overflow: Overflow) -> None:
-        """A member of a group, or a durable subscription."""
+        """A member of a group, or a subscription that the journal feeds."""
         session.early[said.subscription] = 0
         self._start(self._open_member(session, said, overflow))
 
@@ -233,7 +184,8 @@ class Answers:
             if said.durable:
                 broker.require(Feature.DURABLE)
             delivery = Delivery(
-                name=said.name if said.group is None else broker.roster.free_name(said.name),
+                # Only a durable subscription is found again by its name.
+                name=said.name if said.durable and said.group is None else broker.roster.free_name(said.name),
                 group=said.group,
                 durable=said.durable,
                 start=said.start,
@@ -244,9 +196,17 @@ class Answers:
             )
             if session.ended or said.subscription not in session.early:
                 return
+            if hub.access.restricts:
+                self._letters.require_name(session, delivery)
             stream = broker.subscribe(said.pattern, delivery)
             credit = session.early.pop(said.subscription)
-            member = Member(session, said.subscription, stream, said.credit + credit if said.credit >= 0 else -1)
+            member = Member(
+                session,
+                said.subscription,
+                stream,
+                said.credit + credit if said.credit >= 0 else -1,
+                hub.access.restricts,
+            )
             session.members[said.subscription] = member
             hub.switch.forget()
             await stream.opened()
@@ -254,9 +214,7 @@ class Answers:
             session.early.pop(said.subscription, None)
             if (failed := session.members.pop(said.subscription, None)) is not None:
                 await failed.aclose()
-            session.say(
-                control.Error(code="refused", text=str(error), details={"error": type(error).__name__}, re=said.id)
-            )
+            session.say(self._refusal(error, said.id))
             return
         hub.changed([said.pattern])
         role = stream.inbox.role if self._letters.keeps else ""
@@ -273,6 +231,7 @@ class Answers:
         if outlet is not None:
             hub.switch.detach(outlet)
             hub.counts["dropped"] += outlet.close()
+            session.replies.discard(outlet.pattern)
             hub.changed([outlet.pattern])
             return control.Done(re=said.id)
         if session.early.pop(said.subscription, None) is not None:
@@ -287,7 +246,8 @@ class Answers:
             hub.changed([member.stream.pattern])
             session.say(control.Done(re=said.id))
 
-        self._start(leave())
+        # The same client may come again under the same name at once: it waits for this.
+        hub.leaving(leave())
         return None
 
     def _stop(self, session: Session, said: control.Stop) -> None:
@@ -324,17 +284,31 @@ class Answers:
         """What a plain subscriber says became of what it got: it goes into the journal."""
         ledger = self._hub.engine.broker.roster.ledger
         outlet = session.outlets.get(said.subscription)
-        if ledger is None or outlet is None:
+        if ledger is None or outlet is None or outlet.handed is None:
             return
+        if self._letters.is_taken(outlet.name):
+            raise ProtocolError(
+                "taken", f"{outlet.name} is a durable subscription, or a member of a group: use another"
+            )
         now_ns = self._hub.world.time_ns()
         last = self._hub.engine.broker.sequence.last
+        sent = claims.Sent(outlet.handed, self._hub.began)
+        strange = 0
         for fate, row in claims.fates(said.rows, last):
-            ledger.fate(outlet.name, outlet.pattern, fate, row.first, row.last, row.count, row.reason, now_ns)
-        for data in said.letters:
-            ledger.died(msgspec.structs.replace(claims.letter(data, last), subscriber=outlet.name), None)
+            if sent.has(row.first, row.last, row.count):
+                ledger.fate(outlet.name, outlet.pattern, fate, row.first, row.last, row.count, row.reason, now_ns)
+            else:
+                strange += 1
+        letters = [claims.letter(data, last) for data in said.letters]
+        own = [each for each in letters if sent.has(each.message.seq, each.message.seq, 1)]
+        if own:
+            self._start(self._letters.take(session, outlet, own))
+        if strange := strange + len(letters) - len(own):
+            raise claims.not_sent(strange, outlet.name)
 
     def _link(self, session: Session, said: control.Link) -> control.Control:
         session.require(Action.SUBSCRIBE, said.pattern)
+        session.require(Action.PUBLISH, said.topic)
         if (said.pattern, said.topic) in session.links:
             return control.Done(re=said.id, changed=False)
         if len(session.links) >= self._hub.settings.limits.subscriptions:
@@ -355,10 +329,11 @@ class Answers:
     # Watching
 
     def _stats(self, session: Session, said: control.Stats) -> control.Control:
+        session.require(Action.ADMINISTER, EVERYTHING)
         return control.StatsAnswer(re=said.id, stats=self._hub.stats())
 
     def _trace(self, session: Session, said: control.Trace) -> control.Control:
-        session.require(Action.ADMINISTER, ">")
+        session.require(Action.ADMINISTER, EVERYTHING)
         if said.on:
             self._hub.tracing[session] = said.client
         else:
@@ -366,10 +341,14 @@ class Answers:
         return control.Done(re=said.id)
 
     def left(self, session: Session) -> None:
-        """What the registry knows of a client goes with it."""
+        """What the registry knows of a client goes with it; what it may report on waits for it to come again."""
+        self._admission.left(session)
+        for number, outlet in session.outlets.items():
+            if outlet.handed is not None:
+                self._left.put(session.origin, number, outlet.pattern, outlet.handed)
         self._hub.directory.left(session)
 
-
-def _printable(name: str) -> str:
-    """It is written to logs: one line of it."""
-    return "".join(char if char.isprintable() else "?" for char in name)
+    async def settled(self, timeout_s: float) -> None:
+        """Return when what clients have said so far is done, or after this time."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)

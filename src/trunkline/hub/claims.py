@@ -11,12 +11,32 @@ from msgspec.structs import replace
 from trunkline.delivery.deadletters import DeadLetter
 from trunkline.delivery.fates import Fate
 from trunkline.errors import InvalidMessage, InvalidPayload, PayloadError, ProtocolError
+from trunkline.hub.handed import Handed
 from trunkline.wire.control import FateRow
 
 MAX_REASON = 1000
 MAX_NS = 2**63 - 1
 ENDS = frozenset({Fate.FILTERED, Fate.EXPIRED, Fate.DROPPED, Fate.DEAD})
 """How a message may end for a subscriber, otherwise than by delivery."""
+
+
+class Sent:
+    """What a subscription was sent. Of messages up to number `began`, before this run of the hub, nobody knows."""
+
+    def __init__(self, handed: Handed, began: int) -> None:
+        self._handed = handed
+        self._began = began
+
+    def has(self, first: int, last: int, count: int) -> bool:
+        """Whether it was sent so many from the first to the last, and both of these."""
+        if any(end > self._began and not self._handed.count(end, end) for end in (first, last)):
+            return False
+        before = max(0, min(last, self._began) - first + 1)
+        return count <= before + self._handed.count(max(first, self._began + 1), last)
+
+
+def not_sent(count: int, name: str) -> ProtocolError:
+    return ProtocolError("unknown", f"{count} of these are about messages that {name} was not sent: they are left out")
 
 
 def ended(fate: str) -> Fate:

@@ -37,7 +37,7 @@ from trunkline.hub.conformance import Broken, Sieve
 from trunkline.hub.keeping import Keeping, Kept
 from trunkline.hub.letters import Letters
 from trunkline.hub.parcel import Parcel
-from trunkline.hub.registry import Registry, Who
+from trunkline.hub.registry import Registry, Who, unknown
 from trunkline.hub.retention import limits, rules_of
 from trunkline.hub.schemas import KeptSchema, Schemas
 from trunkline.journal.broker import JournalBroker
@@ -121,7 +121,7 @@ class Directory:
         return self._hub.world.time_ns() / 1e9
 
     def _who(self, session: Session, channel: str) -> Who:
-        administers = self._hub.access.may(session.identity, Action.ADMINISTER, channel)
+        administers = session.may(Action.ADMINISTER, channel)
         return Who(session.id, session.name, session.identity, administers)
 
     def _tell(self, effect: Effect) -> None:
@@ -145,8 +145,7 @@ class Directory:
     # Producers and consumers
 
     def _register_producer(self, session: Session, said: control.ProducerRegister) -> control.Control:
-        channel = self.registry.channel(said.channel)
-        session.require(Action.PUBLISH, said.channel if channel is None else channel.pattern)
+        channel = self._require(session, Action.PUBLISH, said.channel)
         if channel is None or not channel.owner:
             # From now on it has a contract, which binds others.
             session.require(Action.CREATE, said.channel)
@@ -162,8 +161,7 @@ class Directory:
         return self._done(said.id, self.registry.unregister(session.id, "producer", said.channel))
 
     def _register_consumer(self, session: Session, said: control.ConsumerRegister) -> control.Control:
-        channel = self.registry.channel(said.channel)
-        session.require(Action.SUBSCRIBE, said.channel if channel is None else channel.pattern)
+        self._require(session, Action.SUBSCRIBE, said.channel)
         who = self._who(session, said.channel)
         return self._done(said.id, self.registry.register_consumer(who, said, self._now()))
 
@@ -171,19 +169,35 @@ class Directory:
         return self._done(said.id, self.registry.unregister(session.id, "consumer", said.channel, said.consumer_id))
 
     def _discover(self, session: Session, said: control.DiscoveryRequest) -> control.Control:
-        channel = self.registry.channel(said.channel)
-        self._require_sight(session, said.channel if channel is None else channel.pattern)
+        channel = self._seen(session, said.channel)
         if channel is None:
             return control.DiscoveryResponse(re=said.id, channel=said.channel, status=UNKNOWN)
         return channel.discovered(said.id)
 
-    def _may_see(self, session: Session, pattern: str) -> bool:
-        actions = (Action.SUBSCRIBE, Action.PUBLISH, Action.ADMINISTER)
-        return any(self._hub.access.may(session.identity, action, pattern) for action in actions)
+    def _require(self, session: Session, action: Action, name: str) -> Channel | None:
+        """The channel, if there is one; raises ProtocolError unless the client may do that on all its topics."""
+        channel = self.registry.channel(name)
+        if channel is not None and not session.may(action, channel.pattern):
+            # Not naming its topics: who may not use them need not know them.
+            raise ProtocolError("forbidden", f"{session.identity} may not {action.value} on the channel {name}")
+        if channel is None:
+            session.require(action, name)
+        return channel
 
-    def _require_sight(self, session: Session, pattern: str) -> None:
-        if not self._may_see(session, pattern):
-            session.require(Action.SUBSCRIBE, pattern)
+    def _may_see(self, session: Session, pattern: str) -> bool:
+        return any(session.may(action, pattern) for action in Action)
+
+    def _seen(self, session: Session, name: str) -> Channel | None:
+        """The channel, if there is one for this client; raises ProtocolError if it could not use any of that name.
+
+        What it may not use is not told apart from what is not there.
+        """
+        channel = self.registry.channel(name)
+        if channel is not None and self._may_see(session, channel.pattern):
+            return channel
+        if not self._may_see(session, name):
+            session.require(Action.SUBSCRIBE, name)
+        return None
 
     def left(self, session: Session) -> None:
         self._tell(self.registry.left(session.id))
@@ -233,6 +247,8 @@ class Directory:
             raise ProtocolError("not_durable", f"the hub's journal does not keep {pattern}: durable there is {kept}")
 
     def _destroy(self, session: Session, said: control.ChannelDestroy) -> control.Control:
+        if self._seen(session, said.channel) is None:
+            raise unknown(said.channel)
         who = self._who(session, said.channel)
         return self._done(said.id, self.registry.destroy(who, said.channel, self._keep_channels))
 
@@ -242,11 +258,12 @@ class Directory:
         return control.Channels(re=said.id, channels=seen)
 
     def _describe(self, session: Session, said: control.ChannelDescribe) -> control.Control:
-        channel = self.registry.known(said.channel)
-        self._require_sight(session, channel.pattern)
+        channel = self._seen(session, said.channel)
+        if channel is None:
+            raise unknown(said.channel)
         return control.Channels(re=said.id, channels=[channel.info(whole=True)])
 
-    # Schemas: whoever got in may read them
+    # Schemas: who could use one of their name, or a channel that has them, may read them
 
     def _put_schema(self, session: Session, said: control.SchemaPut) -> control.Control:
         session.require(Action.CREATE, said.name)
@@ -258,10 +275,21 @@ class Directory:
         return control.Schemas(re=said.id, schemas=[info])
 
     def _get_schema(self, session: Session, said: control.SchemaGet) -> control.Control:
-        return control.Schemas(re=said.id, schemas=[self.schemas.get(said.name, said.version, said.hash)])
+        if said.name and not said.hash and not self._may_see(session, said.name):
+            # Before it is looked for: a channel that this client may use can have it all the same, by its hash.
+            session.require(Action.SUBSCRIBE, said.name)
+        info = self.schemas.get(said.name, said.version, said.hash)
+        patterns = [info.name, *self.registry.with_schema(info.hash)]
+        if not any(self._may_see(session, pattern) for pattern in patterns):
+            raise ProtocolError("unknown_schema", f"no schema has the hash {said.hash}")
+        return control.Schemas(re=said.id, schemas=[info])
 
     def _list_schemas(self, session: Session, said: control.SchemaList) -> control.Control:
-        return control.Schemas(re=said.id, schemas=self.schemas.overview(said.name))
+        channels = self.registry.select(EVERYTHING)
+        used = {channel.schema_hash for channel in channels if self._may_see(session, channel.pattern)}
+        found = self.schemas.overview(said.name)
+        seen = [info for info in found if info.hash in used or self._may_see(session, info.name)]
+        return control.Schemas(re=said.id, schemas=seen)
 
     # Publishing
 

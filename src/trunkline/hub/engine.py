@@ -51,7 +51,8 @@ class Engine:
         messages = self._open(parcel)
         if messages is None:
             return
-        if parcel.again and (known := self.broker.find(messages[0].id)) is not None:
+        known = self.broker.find(messages[0].id) if parcel.again else None
+        if known is not None and known.topic == parcel.topic:
             # A batch is stored whole or not at all: it was, before the connection ended.
             parcel.first = known.seq
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Coroutine
 from fnmatch import fnmatchcase
 from typing import Any, Self
 
@@ -53,6 +54,9 @@ class Hub:
         self.switch = Switch(
             self.engine, self.engine.broker.sequence, self.settings.window, self.engine.broker.settings.max_topics
         )
+        self.switch.private_replies = self.access.restricts
+        self.began = self.engine.broker.sequence.last
+        """The number of the last message before this run."""
         self.directory = Directory(self)
         self.answers = Answers(self)
         self.id = self.world.uuid7()
@@ -138,6 +142,7 @@ class Hub:
             self._watch.cancel()
         for session in list(self.sessions.values()):
             session.end("the hub is closing")
+        await self.answers.settled(CLOSE_S)
         if ending := [*self._leaving, *self._wires]:
             await asyncio.wait(ending, timeout=CLOSE_S)
         for session in self._wires.values():
@@ -190,17 +195,21 @@ class Hub:
         for pattern, topic in session.links:
             self.switch.unlink(pattern, topic)
         for member in session.members.values():
-            task = asyncio.ensure_future(self._part(member))
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+            self.leaving(self._part(member))
         self.changed([outlet.pattern for outlet in session.outlets.values()] + [each[0] for each in session.links])
         if session.members:
             self.switch.forget()
+        self.answers.left(session)
         session.outlets.clear()
         session.members.clear()
-        self.answers.left(session)
         if session.name:
             log.info("%s left: %s", session.name, why)
+
+    def leaving(self, work: Coroutine[Any, Any, None]) -> None:
+        """A member leaves: `parted` waits until that is done."""
+        task = asyncio.ensure_future(work)
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     async def _part(self, member: Member) -> None:
         """A member is gone: its work is for others now."""
@@ -240,8 +249,8 @@ class Hub:
 
     def publish(self, session: Session, parcel: Parcel) -> None:
         topic = parcel.topic
-        if not self.access.may(session.identity, Action.PUBLISH, topic):
-            parcel.fail(-1, "forbidden", f"{session.identity} may not publish on {topic}")
+        if not session.may(Action.PUBLISH, topic):
+            parcel.fail(-1, "forbidden", f"{session.identity} may not publish on {topic}: the hub has no rule for it")
             self.counts["forbidden"] += 1
             parcel.done()
             return

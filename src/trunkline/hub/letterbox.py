@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -18,6 +18,7 @@ from trunkline.delivery.deadletters import Cause, DeadLetter
 from trunkline.delivery.options import Delivery
 from trunkline.errors import ProtocolError, TrunklineError
 from trunkline.journal.broker import JournalBroker
+from trunkline.journal.feeder import kept_for
 from trunkline.journal.journal import Journal
 from trunkline.journal.ledger import decode_letter, readable
 from trunkline.journal.reader import Reader
@@ -31,8 +32,12 @@ SCANNED = 10_000
 
 Key = tuple[str, int]
 """A subscriber, and the number of a message."""
-Change = Callable[[DeadLetter], Message]
-"""The message that a letter is given back as. It raises if the letter is to stay."""
+Change = Callable[[DeadLetter, str | None], Message]
+"""The message that a letter is given back as. It raises if the letter is to stay.
+
+It gets the letter, and the pattern of the subscription that it died at, if that is a member of a group or durable.
+"""
+May = Callable[[DeadLetter, str | None], bool]
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -132,6 +137,45 @@ class Letterbox:
         roster = self._broker.roster
         return {*roster.receivers, *(inbox.name for inbox in roster if not inbox.closed)}
 
+    async def take(self, letters: Sequence[DeadLetter], fits: Callable[[Message], bool]) -> int:
+        """Keep what a plain subscription gave up on, with the message as it is stored; how many were left out.
+
+        What became of a message is the client's word, and how often it tried. What the message was is not.
+        """
+        refused = 0
+        async with self._written() as journal:
+            numbers = [letter.message.seq for letter in letters]
+            stored = {each.seq: each for each in await journal.in_thread(lambda reader: reader.some(numbers))}
+            for letter in letters:
+                message = stored.get(letter.message.seq)
+                if message is None or message.id != letter.message.id or not fits(message):
+                    refused += 1
+                    continue
+                tried = replace(message, attempts=letter.message.attempts)
+                journal.ledger.died(replace(letter, message=tried), None)
+        return refused
+
+    def is_taken(self, name: str) -> bool:
+        """Whether a durable subscription, or a member of a group that is here, has this name."""
+        return name in self._here()
+
+    def belongs_to(self, name: str) -> list[str]:
+        """What waits in the journal under a subscriber's name: the pattern of its cursor, the topics of its retries.
+
+        It never waits: who subscribes hears what is published next. What is not written yet is given to nobody new.
+        """
+        if self._journal is None:
+            return []
+        reader = self._journal.reader
+        topics = dict.fromkeys(each.message.topic for each in kept_for(reader, name))
+        return [*_cursor(reader, name), *topics]
+
+    async def _pattern(self, journal: Journal, name: str) -> str | None:
+        """Of a durable subscription, or a member of a group that is here."""
+        if found := await journal.in_thread(lambda reader: _cursor(reader, name)):
+            return found[0]
+        return next((inbox.pattern for inbox in self._broker.roster if inbox.name == name), None)
+
     async def replay(self, asked: Mapping[Key, Change]) -> dict[Key, TrunklineError]:
         """Give letters back to those who failed, each as its change says; those that stay, and why."""
         failed: dict[Key, TrunklineError] = {}
@@ -141,39 +185,38 @@ class Letterbox:
                     letter = await self._read(journal, key)
                     if letter is None:
                         raise missing(key)
-                    again = replace(letter, message=change(letter))
-                    await self._wake(journal, letter.subscriber)
+                    pattern = await self._pattern(journal, letter.subscriber)
+                    again = replace(letter, message=change(letter, pattern))
+                    await self._wake(letter.subscriber, pattern)
                     self._broker.roster.dead_letters.replay_stored(again)
                 except TrunklineError as error:
                     failed[key] = error
         return failed
 
-    async def _wake(self, journal: Journal, name: str) -> None:
+    async def _wake(self, name: str, pattern: str | None) -> None:
         """See to it that somebody takes a letter back; raises ProtocolError if nobody does.
 
         A durable subscription that was not here since the hub began is opened for a moment: it has it when it comes.
         """
         if name in self._here():
             return
-        query = "SELECT pattern FROM cursors WHERE name = ?"
-        found = await journal.in_thread(lambda reader: reader.query(query, (name,)))
-        if not found:
+        if pattern is None:
             raise ProtocolError(
                 "unknown",
                 f"{name} takes nothing back from the hub: replay it where {name} runs, by bus.replay_dead(), "
                 "or publish it again",
             )
         stand_in = self._broker.roster.free_name(f"{name} (for its letters)")
-        stream = self._broker.subscribe(found[0][0], Delivery(name=stand_in, group=name, durable=True))
+        stream = self._broker.subscribe(pattern, Delivery(name=stand_in, group=name, durable=True))
         await stream.aclose()
 
-    async def remove(self, keys: Iterable[Key], may: Callable[[str], bool]) -> set[Key]:
-        """Throw letters away; which of them were there, on topics where `may` says yes."""
+    async def remove(self, keys: Iterable[Key], may: May) -> set[Key]:
+        """Throw letters away; which of them were there, and `may` says yes to."""
         gone: set[Key] = set()
         async with self._written() as journal:
             for key in keys:
                 letter = await self._read(journal, key)
-                if letter is not None and may(letter.message.topic):
+                if letter is not None and may(letter, await self._pattern(journal, letter.subscriber)):
                     if not self._broker.roster.dead_letters.remove(letter):
                         journal.ledger.removed(letter)
                     gone.add(key)
@@ -183,6 +226,11 @@ class Letterbox:
         query = "SELECT letter FROM dead_letters WHERE subscriber = ? AND seq = ?"
         found = await journal.in_thread(lambda reader: reader.query(query, key))
         return readable(decode_letter, found[0][0], "a dead letter") if found else None
+
+
+def _cursor(reader: Reader, name: str) -> list[str]:
+    """The pattern of a durable subscription; none, if there is no such one."""
+    return [pattern for (pattern,) in reader.query("SELECT pattern FROM cursors WHERE name = ?", (name,))]
 
 
 def missing(key: Key) -> ProtocolError:

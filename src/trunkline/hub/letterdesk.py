@@ -1,11 +1,16 @@
-"""What the hub answers to those who ask for dead letters: who may see which, and how large an answer is."""
+"""What the hub answers to those who ask for dead letters: who may see which, and how large an answer is.
+
+Whoever may subscribe to a topic sees the letters on it. Giving one back, or throwing it away, is acting for the
+subscription it died at: that takes the right to join it, to subscribe to its whole pattern, or to administer.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +18,10 @@ import msgspec
 from msgspec.structs import replace
 
 from trunkline.delivery.deadletters import Cause, DeadLetter
+from trunkline.delivery.options import Delivery
 from trunkline.errors import InvalidMessage, PayloadError, ProtocolError, TrunklineError
 from trunkline.hub.access import Action
+from trunkline.hub.claims import not_sent
 from trunkline.hub.letterbox import Change, Choice, Key, Letterbox, missing
 from trunkline.journal.ledger import decode_message
 from trunkline.message import Message
@@ -23,6 +30,7 @@ from trunkline.wire import control
 
 if TYPE_CHECKING:
     from trunkline.hub.hub import Hub
+    from trunkline.hub.outlet import Outlet
     from trunkline.hub.session import Session
 
 PAGE_BYTES = 1024 * 1024
@@ -41,6 +49,7 @@ class LetterDesk:
         self._hub = hub
         self._box = Letterbox(hub.engine.broker)
         self._asking: Counter[Session] = Counter()
+        self._taking: set[asyncio.Task[None]] = set()
         self.handlers: dict[type[control.Control], Callable[[Session, Any], Awaitable[control.Control]]] = {
             control.Letters: self._list,
             control.LetterReplay: self._replay,
@@ -51,8 +60,17 @@ class LetterDesk:
     def keeps(self) -> bool:
         return self._box.keeps
 
-    def _may(self, session: Session) -> Callable[[str], bool]:
-        return lambda topic: self._hub.access.may(session.identity, Action.SUBSCRIBE, topic)
+    def _may_see(self, session: Session) -> Callable[[str], bool]:
+        return lambda topic: session.may(Action.SUBSCRIBE, topic)
+
+    def _may_act(self, session: Session) -> Callable[[DeadLetter, str | None], bool]:
+        def may(letter: DeadLetter, pattern: str | None) -> bool:
+            topic = letter.message.topic
+            return session.may(Action.ADMINISTER, topic) or (
+                session.may(Action.SUBSCRIBE, topic) and (pattern is None or session.may(Action.SUBSCRIBE, pattern))
+            )
+
+        return may
 
     @asynccontextmanager
     async def _line(self, session: Session) -> AsyncIterator[None]:
@@ -61,11 +79,45 @@ class LetterDesk:
             raise ProtocolError("too_many", f"{MAX_ASKED} questions about dead letters wait for an answer already")
         self._asking[session] += 1
         try:
+            if self._taking:
+                # Who asks after it has given letters sees them.
+                await asyncio.wait(self._taking)
             yield
         finally:
             self._asking[session] -= 1
             if not self._asking[session]:
                 del self._asking[session]
+
+    # Of plain subscriptions, and of names
+
+    def take(self, session: Session, outlet: Outlet, letters: Sequence[DeadLetter]) -> asyncio.Task[None]:
+        """What a plain subscription gave up on; its client hears of what was left out."""
+        task = asyncio.get_running_loop().create_task(self._take(session, outlet, letters))
+        self._taking.add(task)
+        task.add_done_callback(self._taking.discard)
+        return task
+
+    async def _take(self, session: Session, outlet: Outlet, letters: Sequence[DeadLetter]) -> None:
+        switch = self._hub.switch
+        refused = await self._box.take(
+            [replace(letter, subscriber=outlet.name) for letter in letters],
+            lambda message: switch.leads(message.topic, outlet.pattern),
+        )
+        if refused:
+            self._hub.counts["refused"] += 1
+            error = not_sent(refused, outlet.name)
+            session.say(control.Error(code=error.code, text=error.text))
+
+    def is_taken(self, name: str) -> bool:
+        """Whether a durable subscription, or a member of a group that is here, has this name."""
+        return self._box.is_taken(name)
+
+    def require_name(self, session: Session, delivery: Delivery) -> None:
+        """Raises ProtocolError if under the name of a subscription something waits that its client may not hear."""
+        name = delivery.group if delivery.durable and delivery.group is not None else delivery.name
+        assert name is not None
+        if not all(session.may(Action.SUBSCRIBE, each) for each in self._box.belongs_to(name)):
+            raise ProtocolError("exists", f"the name {name} belongs to a subscription of somebody else: use another")
 
     # Looking
 
@@ -86,10 +138,21 @@ class LetterDesk:
             after=said.after,
         )
         async with self._line(session):
-            letters, more = await self._box.page(choice, self._may(session))
+            letters, more = await self._box.page(choice, self._may_see(session))
             takers = await self._box.takers()
+        self._hand(session, letters)
         told = [_told(letter, letter.subscriber in takers, room, said.brief) for letter in letters]
         return control.LettersAnswer(re=said.id, letters=told, more=more)
+
+    def _hand(self, session: Session, letters: Sequence[DeadLetter]) -> None:
+        """A plain subscription gets its own letters back this way, and may say what became of them."""
+        outlets = {each.name: each for each in session.outlets.values() if each.handed is not None} if letters else {}
+        for letter in letters:
+            outlet, seq = outlets.get(letter.subscriber), letter.message.seq
+            if outlet is None or outlet.handed is None or outlet.handed.count(seq, seq):
+                continue
+            if self._hub.switch.leads(letter.message.topic, outlet.pattern):
+                outlet.handed.add(seq, seq)
 
     # Giving back, throwing away
 
@@ -104,10 +167,15 @@ class LetterDesk:
     def _change(self, session: Session, again: control.LetterAgain) -> Change:
         """The message as it is to be handled; refuses what this client may not do."""
 
-        def change(letter: DeadLetter) -> Message:
-            if not self._may(session)(letter.message.topic):
+        def change(letter: DeadLetter, pattern: str | None) -> Message:
+            topic = letter.message.topic
+            if not self._may_act(session)(letter, pattern):
+                if self._may_see(session)(topic):
+                    raise ProtocolError("forbidden", f"{session.identity} may not act for {again.subscriber}")
                 # As if it were not there: what it is on is not for this client.
                 raise missing((again.subscriber, again.seq))
+            if pattern is not None and not self._hub.switch.leads(topic, pattern):
+                raise ProtocolError("refused", f"{again.subscriber} does not get messages on {topic}")
             if again.message is None:
                 return letter.message
             session.require(Action.PUBLISH, letter.message.topic)
@@ -131,7 +199,7 @@ class LetterDesk:
         asked = dict.fromkeys(said.letters)
         _check(asked)
         async with self._line(session):
-            gone = await self._box.remove(asked, self._may(session))
+            gone = await self._box.remove(asked, self._may_act(session))
         failures = [_failure(key, missing(key)) for key in asked if key not in gone]
         return control.LettersDone(re=said.id, done=len(gone), failures=failures)
 

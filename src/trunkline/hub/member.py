@@ -18,7 +18,9 @@ from trunkline import columns
 from trunkline.delivery.deadletters import DeadLetter
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.stream import Stream
+from trunkline.hub.access import reaches
 from trunkline.message import Message
+from trunkline.topic import REPLY_PREFIX
 
 log = logging.getLogger("trunkline.hub")
 
@@ -39,11 +41,14 @@ class Client(Protocol):
 
 
 class Member:
-    def __init__(self, client: Client, subscription: int, stream: Stream, credit: int) -> None:
+    def __init__(
+        self, client: Client, subscription: int, stream: Stream, credit: int, private_replies: bool = False
+    ) -> None:
         self._client = client
         self.subscription = subscription
         self.stream = stream
         self._credit = credit if credit >= 0 else ENDLESS
+        self._private_replies = private_replies
         self._held: dict[int, Message] = {}
         self._room = asyncio.Event()
         self._task = asyncio.ensure_future(self._feed())
@@ -64,13 +69,19 @@ class Member:
                 await self._client.drained()
             batch: list[Message] = []
             while len(batch) < min(self._credit, MAX_BATCH) and (message := self.stream.take()) is not None:
-                batch.append(message)
+                if self._private_replies and not self._may_get(message):
+                    self.stream.custody.end(message, Fate.FILTERED, "an answer is for the one who asked")
+                else:
+                    batch.append(message)
             if batch:
                 self._credit -= len(batch)
                 self._send(batch)
             elif self._credit <= 0:
                 self._room.clear()
                 await self._room.wait()
+
+    def _may_get(self, message: Message) -> bool:
+        return not message.topic.startswith(REPLY_PREFIX) or reaches(self.stream.pattern, message.topic)
 
     def _fed(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -12,6 +12,7 @@ from typing import Protocol
 from trunkline.delivery.inbox import Overflow
 from trunkline.delivery.lanes import Lanes
 from trunkline.errors import InvalidPayload
+from trunkline.hub.handed import Handed
 from trunkline.hub.parcel import Parcel, Piece
 from trunkline.wire.control import Dropped
 
@@ -51,6 +52,7 @@ class Outlet:
         "closed",
         "credit",
         "dropped",
+        "handed",
         "hears",
         "name",
         "overflow",
@@ -92,6 +94,8 @@ class Outlet:
         self.sent = 0
         self.dropped = 0
         self.closed = False
+        self.handed: Handed | None = None
+        """What it was sent, if its client reports on that."""
 
     def offer(self, parcel: Parcel) -> None:
         self.accepted += parcel.count
@@ -118,6 +122,8 @@ class Outlet:
         if self.credit != ENDLESS:
             self.credit -= piece.count
         self.sent += piece.count
+        if self.handed is not None:
+            self.handed.add(piece.first, piece.last)
         self._client.deliver(self.subscription, piece)
 
     def _wait(self, piece: Piece) -> None:

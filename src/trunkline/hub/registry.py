@@ -83,7 +83,7 @@ class Registry:
         """Raises ProtocolError if there is no such channel."""
         channel = self._channels.get(name)
         if channel is None:
-            raise ProtocolError("unknown_channel", f"there is no channel {name}")
+            raise unknown(name)
         return channel
 
     def select(self, pattern: str) -> Iterator[Channel]:
@@ -325,6 +325,10 @@ class Registry:
         size = len(control.write(said))
         if size > self._limits.said_bytes:
             raise ProtocolError("too_large", f"{size:,} bytes of description, and {self._limits.said_bytes:,} may be")
+
+
+def unknown(name: str) -> ProtocolError:
+    return ProtocolError("unknown_channel", f"there is no channel {name}")
 
 
 def _check_name(name: str, pattern: str) -> None:

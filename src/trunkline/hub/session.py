@@ -47,6 +47,8 @@ class Session:
         self.early: dict[int, int] = {}
         """Members that are being opened, and credit that came for them meanwhile."""
         self.links: list[tuple[str, str]] = []
+        self.replies: set[str] = set()
+        """Reply topics that it has proved to be its own."""
         self.topics: dict[str, control.TopicInfo] = {}
         """Where it publishes, and what it was told of that."""
         self.heard_at = hub.now()
@@ -335,8 +337,13 @@ class Session:
 
     def require(self, action: Action, pattern: str) -> None:
         """Raises ProtocolError if the rules say no."""
-        if not self.hub.access.may(self.identity, action, pattern):
-            raise ProtocolError("forbidden", f"{self.identity} may not {action.value} on {pattern}")
+        if not self.may(action, pattern):
+            raise ProtocolError(
+                "forbidden", f"{self.identity} may not {action.value} on {pattern}: the hub has no rule for it"
+            )
+
+    def may(self, action: Action, pattern: str) -> bool:
+        return self.hub.access.may(self.identity, action, pattern, self.replies)
 
     # The end
 

@@ -7,9 +7,18 @@ from typing import Protocol
 
 from trunkline.clock import Sequence
 from trunkline.delivery.inbox import Overflow
+from trunkline.hub.access import reaches
 from trunkline.hub.outlet import Outlet
 from trunkline.hub.parcel import Parcel
-from trunkline.topic import BROADCAST, ENDPOINT_PREFIX, TopicTree, validate_pattern, validate_topic
+from trunkline.topic import (
+    BROADCAST,
+    ENDPOINT_PREFIX,
+    REPLY_PREFIX,
+    TopicTree,
+    matches,
+    validate_pattern,
+    validate_topic,
+)
 
 
 class Engine(Protocol):
@@ -66,6 +75,8 @@ class Switch:
         self._tree: TopicTree[Outlet | Link] = TopicTree()
         self._links: dict[tuple[str, str], tuple[Link, int]] = {}
         self._routes: dict[str, Route] = {}
+        self.private_replies = False
+        """Whether an answer goes to who listens on its very topic, and to nobody else."""
         self.published = 0
         """Messages, on all topics."""
 
@@ -114,6 +125,9 @@ class Switch:
 
     def _listeners(self, topic: str) -> Iterable[Outlet]:
         found: dict[Outlet, None] = {}
+        if self.private_replies and topic.startswith(REPLY_PREFIX):
+            matching = self._tree.match(topic)
+            return [each for each in matching if isinstance(each, Outlet) and reaches(each.pattern, topic)]
         for entry in self._tree.match(topic):
             if isinstance(entry, Outlet):
                 found[entry] = None
@@ -158,6 +172,13 @@ class Switch:
         self._engine.unlink(pattern, topic)
         self.forget()
         return True
+
+    def leads(self, topic: str, pattern: str) -> bool:
+        """Whether what is published on the topic may come to a subscription to the pattern, also by a link."""
+        own = patterns(pattern)
+        return any(matches(each, topic) for each in own) or any(
+            matches(wide, topic) and any(matches(each, to) for each in own) for wide, to in self._links
+        )
 
     def forget(self) -> None:
         """Subscriptions have changed."""

@@ -14,7 +14,7 @@ from trunkline.delivery.inbox import Overflow
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.retry import Retry
 from trunkline.delivery.stream import Stream
-from trunkline.errors import InboxFull, StreamEmpty
+from trunkline.errors import Closed, DuplicateName, InboxFull, InvalidTopic, StreamEmpty
 from trunkline.message import Message
 from trunkline.testing.trial import SOON_S, Promise, Trial, expect, promise, raises, text, until, within
 from trunkline.topic import endpoint
@@ -310,6 +310,86 @@ async def a_durable_subscription_starts_where_it_is_told(trial: Trial) -> None:
         trial.is_empty(stream)
 
 
+@promise
+async def the_last_message_is_known(trial: Trial) -> None:
+    """What was published last on a topic is told, whatever came on others; before a number, what was last then."""
+    if not await trial.offers(Feature.STORED):
+        return
+    last = trial.broker.last
+    expect(await last("t.a") is None, "there is a last message on a topic where nothing was published")
+    for number in range(6):
+        topic = "t.a" if number % 2 else "t.b"
+        sent = (await trial.publish(topic, "not the last", str(number)))[-1]
+        found = await last(topic)
+        expect(found is not None and found.id == sent.id, f"the last on {topic} is {found}, published was {sent}")
+    found = await last("t.a")
+    expect(found is not None and text(found) == "5", f"the last on t.a is {found}")
+    assert found is not None
+    for wanted in ("not the last", "3", "not the last", "1"):
+        found = await last("t.a", found.seq)
+        expect(found is not None and text(found) == wanted, f"the one before is {found}, not {wanted!r}")
+        assert found is not None
+    expect(await last("t.a", found.seq - 1) is None, "there is something before the first message")
+    with raises(InvalidTopic, "asking for the last message of a pattern"):
+        await last("t.*")
+    await trial.broker.aclose()
+    with raises(Closed, "asking a closed broker for a last message"):
+        await last("t.a")
+
+
+@promise
+async def a_subscription_may_start_with_the_last(trial: Trial) -> None:
+    """It gets the last message of each topic that matches, then all that comes after, once; durable or not."""
+    if not await trial.offers(Feature.STORED):
+        return
+    for number in "123":
+        await trial.publish("t.a", f"a{number}")
+        await trial.publish("t.b", f"b{number}")
+        await trial.publish("u", f"u{number}")
+    one = await trial.open("t.a", Delivery(start="last"))
+    each = await trial.open("t.*", Delivery(start="last"))
+    durable = await trial.open("t.*", Delivery(start="last", name="d", durable=True))
+    none = await trial.open("t.c", Delivery(start="last"))
+    beginning = await trial.open("t.a", Delivery(start="beginning"))
+    await trial.publish("t.a", "a4", "a5")
+    await trial.publish("t.c", "c1")
+    await trial.takes(one, "a3", "a4", "a5")
+    await trial.takes(each, "a3", "b3", "a4", "a5", "c1")
+    await trial.takes(none, "c1")
+    await trial.takes(beginning, "a1", "a2", "a3", "a4", "a5")
+    for wanted in ("a3", "b3", "a4"):
+        message = await trial.take(durable)
+        expect(text(message) == wanted and durable.ack(message), f"{wanted} came as {message}")
+    await durable.aclose()
+    again = await trial.open("t.*", Delivery(start="last", name="d", durable=True))
+    await trial.takes(again, "a5", "c1")
+    with raises(DuplicateName, "a plain subscription with the name of a durable one"):
+        await trial.open("t.*", Delivery(start="last", name="d"))
+
+
+@promise
+async def nothing_is_missed_between_the_last_and_what_follows(trial: Trial) -> None:
+    """Whatever is published while a subscription is opened that starts with the last, it has each number once."""
+    if not await trial.offers(Feature.STORED):
+        return
+
+    async def publish() -> None:
+        for number in range(40):
+            await trial.publish("t", str(number))
+            await asyncio.sleep(0)
+
+    publishing = trial.start(publish())
+    streams = []
+    for _ in range(8):
+        streams.append(await trial.open("t", Delivery(start="last")))
+        await asyncio.sleep(SOON_S / 40)
+    await publishing
+    await trial.end("t")
+    for stream in streams:
+        got = [int(text(message)) for message in await trial.rest(stream)]
+        expect(got == list(range(got[0] if got else 40, 40)), f"{stream.name} got {got}")
+
+
 FEATURES: Final[tuple[Promise, ...]] = (
     a_group_shares,
     a_leaving_member_passes_on,
@@ -325,4 +405,7 @@ FEATURES: Final[tuple[Promise, ...]] = (
     a_durable_subscription_remembers,
     a_durable_group_shares,
     a_durable_subscription_starts_where_it_is_told,
+    the_last_message_is_known,
+    a_subscription_may_start_with_the_last,
+    nothing_is_missed_between_the_last_and_what_follows,
 )

@@ -222,6 +222,10 @@ class Trial:
                     await self.open("t", Delivery(capacity=1, overflow=Overflow.REJECT))
                 case Feature.DURABLE:
                     await self.open("t", Delivery(name="d", durable=True))
+                case Feature.STORED:
+                    with raises(Unsupported, "a subscription that starts with what is stored"):
+                        await self.open("t", Delivery(start="last"))
+                    await self.broker.last("t")
                 case Feature.LINKS:
                     self.broker.link("t", endpoint("e"))
         named = refusal.error.feature

@@ -28,6 +28,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "replayed": "A HELLO with this token was said before. The connection ends.",
         "schema": "A message does not fit the schema of its channel; `details` has `channel`, `field` and `why`.",
         "schema_mismatch": "A producer has, or a consumer expects, another schema than the channel.",
+        "stale": "A HELLO whose time is too far from the hub's clock. The connection ends; set the clocks.",
         "taken": "The client has a subscription with this number already.",
         "too_large": "It is too large, or an empty frame. The connection ends if what follows cannot be told apart.",
         "too_many": "A limit is reached: of clients, connections, subscriptions, links, channels, schemas.",

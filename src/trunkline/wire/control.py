@@ -46,9 +46,14 @@ class Hello(Ask, frozen=True, kw_only=True, tag="HELLO"):
     name: str
     library: str = ""
     origin: int = 0
-    """A number by which the client is known again, chosen by chance; the same over reconnections."""
+    """A number by which the client is known again, chosen by chance; the same over reconnections.
+
+    Others see another one, which the hub makes from this one and the client's identity: keep this one to yourself.
+    """
     token: str = ""
     """Never the same twice: a hello that was overheard and is said again is refused."""
+    at: float = 0.0
+    """When it is said, in seconds since 1970. A token without it is remembered as long as the hub runs."""
 
 
 class Welcome(Answer, frozen=True, kw_only=True, tag="WELCOME"):
@@ -85,6 +90,9 @@ class Heartbeat(Control, frozen=True, kw_only=True, tag="HEARTBEAT"):
 
 class Beat(Answer, frozen=True, kw_only=True, tag="BEAT"):
     """The answer to a heartbeat: everything before it was taken up."""
+
+    last: int = 0
+    """The number of the last message that the hub has numbered; 0 for who has no right at all."""
 
 
 class Done(Answer, frozen=True, kw_only=True, tag="DONE"):
@@ -176,6 +184,8 @@ class Subscribe(Ask, frozen=True, kw_only=True, tag="SUBSCRIBE"):
     tap: bool = False
     """It listens for the bus itself: nobody counts it as a subscriber unless it `hears`."""
     hears: bool = True
+    secret: str = ""
+    """For a reply topic: `_reply.` and the first 32 hexadecimal digits of the SHA-256 of this."""
 
 
 class Subscribed(Answer, frozen=True, kw_only=True, tag="SUBSCRIBED"):
@@ -270,6 +280,30 @@ class Unlink(Ask, frozen=True, kw_only=True, tag="UNLINK"):
 
     pattern: str
     topic: str
+
+
+# Stored messages
+
+
+class Last(Ask, frozen=True, kw_only=True, tag="LAST"):
+    """The last stored message of a topic. Answered by LAST_ANSWER, by hubs with the feature `reading stored messages`.
+
+    Errors: `forbidden` without the right to subscribe; `not_stored` if the journal does not store the topic; `damaged`
+    if the message cannot be read; `too_large` if it does not fit into a frame: then subscribe with `start` "last".
+    """
+
+    topic: str
+    before: int | None = None
+    """Only messages with a lower number."""
+    max_bytes: int = 0
+    """The largest frame the client takes; 0: the largest the hub sends."""
+
+
+class LastAnswer(Answer, frozen=True, kw_only=True, tag="LAST_ANSWER"):
+    """The answer to LAST."""
+
+    message: str | None = None
+    """The message, in base64 of its MessagePack; without it, none is stored."""
 
 
 # Dead letters
@@ -594,6 +628,7 @@ FROM_CLIENT: Final = (
     Fates,
     Link,
     Unlink,
+    Last,
     Letters,
     LetterReplay,
     LetterRemove,
@@ -623,6 +658,7 @@ FROM_HUB: Final = (
     Taken,
     Subscribed,
     Dropped,
+    LastAnswer,
     LettersAnswer,
     LettersDone,
     DiscoveryResponse,

@@ -53,12 +53,12 @@ The body of both is an array of four: ids, times, payloads, and the other header
 ## The life of a connection
 
 1. The client opens the connection. Who it is comes from the transport: the uid of a process, a certificate, a key.
-2. It says HELLO, with the versions it speaks, a name for people, and a token that it uses once. Anything else
+2. It says HELLO, with the versions it speaks, a name for people, a token that it uses once, and the time. Anything else
    gets ERROR `out_of_order` and the end of the connection; silence gets ERROR `no_hello`, and the same end.
 3. The hub takes the best of its own versions that the client speaks, and says WELCOME with it. If there is none it
    says ERROR `version`, with the versions it speaks in `details`, then GOODBYE, and closes. It does the same with
-   ERROR `replayed` for a token that was used before, and with ERROR `too_many` if the identity has too many
-   connections.
+   ERROR `replayed` for a token that was used before, with ERROR `stale` if the time is more than five minutes from the
+   hub's clock, and with ERROR `too_many` if the identity has too many connections.
 4. Both talk. What has an `id` is answered, by a message or an ERROR whose `re` is that `id`. Ids are the client's to
    choose; each is used once on a connection. Answers may come in another order than the questions.
 5. Each side says something at least every `heartbeat_s` of WELCOME: HEARTBEAT, if there is nothing else. Any frame is
@@ -71,6 +71,13 @@ The body of both is an array of four: ids, times, payloads, and the other header
 
 A frame that cannot be read is answered by ERROR without `re`, counted, and otherwise ignored. Too many of them end the
 connection.
+
+## Requests
+
+A request carries a topic for its answer in `reply_to`. A hub with rules lets only its owner subscribe to it: the client
+chooses a random secret, the topic is `_reply.` and the first 32 hexadecimal digits of the SHA-256 of the secret (of its
+UTF-8 text), and SUBSCRIBE carries the secret. The topic stays the same over reconnections and restarts of the hub.
+Whoever was sent the request publishes the answer there, and needs no rule for it.
 
 ## Flow control
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Callable, Container, Mapping
 from collections.abc import Sequence as Batch
 from typing import Any
@@ -16,6 +17,7 @@ from trunkline.brokers.hub.feed import Feed, InboxFeed, TapFeed
 from trunkline.brokers.hub.lane import HubLane
 from trunkline.brokers.hub.letters import HubLetters
 from trunkline.brokers.hub.member import MemberFeed
+from trunkline.brokers.hub.refusals import of_last
 from trunkline.brokers.hub.settings import LinkSettings
 from trunkline.brokers.hub.uplink import LinkMetrics, Uplink
 from trunkline.clock import World
@@ -24,10 +26,10 @@ from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery, DeliveryOptions
 from trunkline.delivery.route import InboxOf, Take
 from trunkline.delivery.stream import Stream
-from trunkline.errors import PartlyRefused, StreamClosed
+from trunkline.errors import HubRefused, InvalidMessage, PartlyRefused, PayloadError, ProtocolError, StreamClosed
 from trunkline.message import Message
 from trunkline.settings import Settings
-from trunkline.topic import validate_pattern, validate_topic
+from trunkline.topic import reply_topic, validate_pattern, validate_topic
 from trunkline.wire import control
 
 
@@ -130,14 +132,16 @@ class HubBroker(Broker):
             raise StreamClosed(f"the {self.name} broker")
         if delivery.durable:
             self.require(Feature.DURABLE)
+        if delivery.reads_stored:
+            self.require(Feature.STORED)
         validate_pattern(pattern)
         inbox, stream = self.roster.join(pattern, delivery, self._leave, HubStream)
         assert isinstance(stream, HubStream)
-        shared = delivery.group is not None or delivery.durable
-        if shared:
+        member = delivery.group is not None or delivery.durable or delivery.reads_stored
+        if member:
             # Others get some of it, and what comes again has an old number.
             stream.keep_exact()
-        kind = MemberFeed if shared else InboxFeed
+        kind = MemberFeed if member else InboxFeed
         feed = stream.feed = kind(self.connection, self.uplink.number(), inbox, delivery)
         feed.letters = self.letters
         self._feeds[inbox.name] = feed
@@ -166,6 +170,12 @@ class HubBroker(Broker):
 
         return stop
 
+    def reply_topic(self) -> str:
+        secret = self.world.secret()
+        topic = reply_topic(secret)
+        self.connection.secrets[topic] = secret
+        return topic
+
     def _leave(self, inbox: Inbox) -> None:
         if inbox.gone:
             return
@@ -189,7 +199,25 @@ class HubBroker(Broker):
         self.uplink.unlink(pattern, topic)
         return True
 
-    # Dead letters
+    # What the hub stores
+
+    async def last(self, topic: str, before: int | None = None) -> Message | None:
+        """As everywhere. Raises HubUnavailable if there is no hub, and NotAllowed without the right to subscribe."""
+        validate_topic(topic)
+        if self._closed:
+            raise StreamClosed(f"the {self.name} broker")
+        # An older hub has no answer to it: what it offers must be known first.
+        await self.connection.ready()
+        self.require(Feature.STORED)
+        max_bytes = self.connection.settings.max_frame_bytes
+        try:
+            answer = await self.connection.ask(
+                lambda asked: control.Last(id=asked, topic=topic, before=before, max_bytes=max_bytes)
+            )
+        except HubRefused as error:
+            raise of_last(error) from error
+        assert isinstance(answer, control.LastAnswer)
+        return None if answer.message is None else _message(answer.message)
 
     async def recall_dead_letters(self, seen: Container[tuple[str, int]]) -> list[DeadLetter]:
         """As everywhere; raises HubUnavailable if there is no hub."""
@@ -231,3 +259,10 @@ class HubBroker(Broker):
         await self.uplink.release()
         for tell in self._told:
             self.uplink.outbox.on_lost.remove(tell)
+
+
+def _message(text: str) -> Message:
+    try:
+        return Message.from_bytes(base64.b64decode(text, validate=True))
+    except (ValueError, PayloadError, InvalidMessage) as error:
+        raise ProtocolError("malformed", f"the hub answered with what is no message: {error}") from error

@@ -60,7 +60,9 @@ class Connection:
         self.world = world
         self.settings = settings
         self.origin = world.random.getrandbits(52) + 1
-        """By this number subscribers tell what this client publishes from what others do."""
+        """The hub knows this client again by it, after a reconnection. It is never told to others."""
+        self.secrets: dict[str, str] = {}
+        """Of the reply topics here: the hub lets nobody subscribe to one without its secret."""
         self.state = State.NEW
         self.welcome: control.Welcome | None = None
         self.users: list[User] = []
@@ -193,6 +195,7 @@ class Connection:
                     library="trunkline",
                     origin=self.origin,
                     token=self.world.uuid7(),
+                    at=self.world.time_ns() / 1e9,
                 )
             )
         if not isinstance(answer, control.Welcome):
@@ -292,14 +295,16 @@ class Connection:
         finally:
             self._answers.pop(said.id, None)
 
-    async def sync(self) -> None:
-        """Return when the hub has taken up everything that was said before."""
+    async def sync(self) -> int:
+        """Return when the hub has taken up everything that was said before: the number of its last message."""
         await self.ready()
         number = self._next_id()
         answer = self._expect(number)
         self.say(control.Heartbeat(id=number))
         self.flush()
-        await answer
+        beat = await answer
+        assert isinstance(beat, control.Beat)
+        return beat.last
 
     def say(self, said: control.Control) -> None:
         """Without a connection it is not said."""

@@ -38,6 +38,7 @@ class Feed(abc.ABC):
         self.connection = connection
         self.number = number
         self.pattern = pattern
+        self.secret = connection.secrets.get(pattern, "")
         self.closed = False
         self.missed = 0
         """Published while this was subscribed, and never arrived: the hub or the connection was down."""
@@ -86,6 +87,7 @@ class Feed(abc.ABC):
         if self.closed:
             return
         self.closed = True
+        self.connection.secrets.pop(self.pattern, None)
         if self._opening is not None and not self._opening.done():
             self._opening.cancel()
         if self.connection.state is State.LIVE:
@@ -124,6 +126,7 @@ class TapFeed(Feed):
             overflow=Overflow.DROP_OLDEST.value,
             tap=True,
             hears=self._hears,
+            secret=self.secret,
         )
 
     def take(self, head: DeliverHead, body: memoryview) -> None:
@@ -170,6 +173,7 @@ class InboxFeed(Feed):
             group=delivery.group,
             durable=delivery.durable,
             start=delivery.start,
+            secret=self.secret,
         )
 
     def subscribed(self, said: control.Subscribed) -> None:

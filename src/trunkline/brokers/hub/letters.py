@@ -12,7 +12,7 @@ import binascii
 import logging
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -177,10 +177,13 @@ class HubLetters(QuietLedger):
 
     # Replaying
 
-    async def replay(self, letters: Iterable[DeadLetter]) -> list[control.LetterFailure]:
-        """Have the hub give them back to who failed; says which stay, and why. Raises HubUnavailable."""
-        again = [control.LetterAgain(subscriber=each.subscriber, seq=each.message.seq) for each in letters]
-        return await self._replay(again)
+    async def replay(self, letters: Iterable[DeadLetter], **changes: Any) -> list[control.LetterFailure]:
+        """Have the hub give them back to who failed, as they were or with some fields of the message changed.
+
+        Says which stay, and why. Raises InvalidMessage if the changes make no sense, and HubUnavailable.
+        """
+        changes = {"attempts": 0, **changes}
+        return await self._replay([_again(each, each.message.replace(**changes)) for each in letters])
 
     async def _replay(self, again: Sequence[control.LetterAgain]) -> list[control.LetterFailure]:
         failures: list[control.LetterFailure] = []
@@ -208,9 +211,7 @@ class HubLetters(QuietLedger):
     def revived(self, letter: DeadLetter, message: Message) -> None:
         name, seq = letter.subscriber, letter.message.seq
         if name in self._roster.receivers:
-            changed = message != replace(letter.message, attempts=0)
-            data = base64.b64encode(msgspec.msgpack.encode(message)).decode() if changed else None
-            self._again.append(control.LetterAgain(subscriber=name, seq=seq, message=data))
+            self._again.append(_again(letter, message))
             self._schedule()
         elif (feed := self._feeds.get(name)) is not None:
             feed.replayed(seq)
@@ -281,6 +282,14 @@ class HubLetters(QuietLedger):
         if self._tasks:
             await asyncio.gather(*self._tasks)
         self._connection.users.remove(self)
+
+
+def _again(letter: DeadLetter, message: Message) -> control.LetterAgain:
+    """The message travels only if it was changed: the hub has it as it was."""
+    seq = letter.message.seq
+    changed = replace(message, seq=seq) != replace(letter.message, attempts=0)
+    data = base64.b64encode(msgspec.msgpack.encode(message)).decode() if changed else None
+    return control.LetterAgain(subscriber=letter.subscriber, seq=seq, message=data)
 
 
 def _leave_to_the_hub(message: Message) -> None:

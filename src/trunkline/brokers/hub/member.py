@@ -1,4 +1,7 @@
-"""The feed of a member of a group, or of a durable subscription: the hub is told what became of each message."""
+"""The feed of a member of a group, or of a subscription that the hub's journal feeds.
+
+The hub is told what became of each message.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections import OrderedDict
 
 from msgspec.structs import replace
 
+from trunkline.brokers.broker import Feature
 from trunkline.brokers.hub.connection import Connection
 from trunkline.brokers.hub.feed import InboxFeed, read
 from trunkline.delivery.deadletters import DeadLetter
@@ -15,6 +19,7 @@ from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.ledger import QuietLedger
 from trunkline.delivery.options import Delivery
+from trunkline.errors import Unsupported
 from trunkline.message import Message
 from trunkline.wire import control
 from trunkline.wire.frames import DeliverHead
@@ -31,7 +36,12 @@ class MemberFeed(InboxFeed, QuietLedger):
     def __init__(self, connection: Connection, number: int, inbox: Inbox, delivery: Delivery) -> None:
         super().__init__(connection, number, inbox, delivery)
         inbox.ledger = self
-        inbox.back = lambda message, story: None
+        self._resumes = delivery.group is None and not delivery.durable
+        """Whether nobody but this feed knows how far it came."""
+        if not self._resumes:
+            inbox.back = lambda message, story: None
+        self._came = 0
+        """The highest number that came."""
         self._done: list[int] = []
         self._recent: OrderedDict[int, None] = OrderedDict()
         self.durable = delivery.durable
@@ -43,6 +53,7 @@ class MemberFeed(InboxFeed, QuietLedger):
 
     def take(self, head: DeliverHead, body: memoryview) -> None:
         messages, plain = read(head, body, self.connection)
+        self._came = max(self._came, *(head.seqs or (head.first + head.count - 1,)))
         if not messages:
             for seq in head.seqs or range(head.first, head.first + head.count):
                 self._nack(seq, Fate.DROPPED, "it could not be read")
@@ -63,6 +74,11 @@ class MemberFeed(InboxFeed, QuietLedger):
                 del self._died[message.seq]
                 self.inbox.take_up(message)
         super().fill(messages, plain)
+
+    def request(self, number: int) -> control.Subscribe:
+        wanted = super().request(number)
+        # After a reconnection it goes on where it was. If nothing had come, it starts as it did the first time.
+        return replace(wanted, start=self._came + 1) if self._resumes and self._came else wanted
 
     def subscribed(self, said: control.Subscribed) -> None:
         if said.role and self.letters is not None:
@@ -85,6 +101,11 @@ class MemberFeed(InboxFeed, QuietLedger):
 
     def open(self) -> None:
         welcome = self.connection.welcome
+        if welcome is not None and self._delivery.reads_stored and Feature.STORED.value not in welcome.features:
+            # An older hub would ignore where to start.
+            if not self.opening.done():
+                self.opening.set_exception(Unsupported("hub", Feature.STORED.value))
+            return
         if welcome is not None and welcome.hub != self._hub:
             if self._hub and not self._delivery.durable:
                 # Another run of the hub numbers from the beginning.

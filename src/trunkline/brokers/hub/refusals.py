@@ -8,10 +8,12 @@ from trunkline.errors import (
     HubRefused,
     InboxFull,
     InvalidSettings,
+    JournalDamaged,
     NotAllowed,
     NotStored,
     Refused,
     SchemaBroken,
+    TopicNotStored,
     TrunklineError,
 )
 
@@ -38,3 +40,18 @@ def of_subscription(error: HubRefused) -> TrunklineError:
     if error.details.get("error") == InvalidSettings.__name__:
         return InvalidSettings(error.text)
     return error
+
+
+def of_last(error: HubRefused) -> TrunklineError:
+    """What the hub said when it was asked for the last message of a topic, as it would be said in one process."""
+    details = error.details
+    match error.code:
+        case "forbidden":
+            return NotAllowed(error.text)
+        case "not_stored":
+            return TopicNotStored(str(details.get("topic")), [str(each) for each in details.get("stored", ())])
+        case "damaged":
+            first, last = int(details.get("first", 0)), int(details.get("last", 0))
+            return JournalDamaged(first, last, str(details.get("where")), str(details.get("why")))
+        case _:
+            return error

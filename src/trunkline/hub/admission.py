@@ -1,0 +1,159 @@
+"""Admission: HELLO, and what the hub keeps of those who have said it. It costs the same however many are here."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, OrderedDict
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from trunkline.errors import ProtocolError
+from trunkline.wire import control
+from trunkline.wire.control import LETTERS_KEPT, VERSIONS
+
+if TYPE_CHECKING:
+    from trunkline.hub.hub import Hub
+    from trunkline.hub.session import Session
+
+log = logging.getLogger("trunkline.hub")
+
+MAX_NAME = 255
+FRESH_S = 300.0
+"""A HELLO may be so much older, or newer, than the hub's clock says."""
+MAX_TOKENS = 100_000
+"""Of one identity, within the time for which tokens are remembered."""
+MAX_UNDATED = 10_000
+"""Of one identity: tokens of HELLOs that do not say when they were said."""
+_ORIGIN_BITS = 62
+
+
+class Tokens:
+    """The tokens of HELLOs. Pure: time comes in. None is forgotten while the HELLO it came with would be taken again.
+
+    Those that say their time are stale later. The others are remembered as long as the hub runs. If an identity has as
+    many as are remembered, its next HELLO is refused: the others are not affected.
+    """
+
+    def __init__(self) -> None:
+        self._until: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._undated: set[tuple[str, str]] = set()
+        self._counts: Counter[tuple[str, bool]] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._until) + len(self._undated)
+
+    def use(self, identity: str, token: str, at: float, now: float) -> None:
+        """Raises ProtocolError if a HELLO with this token was said before, or cannot be remembered."""
+        self._forget(now)
+        if at and not abs(now - at) <= FRESH_S:
+            raise ProtocolError(
+                "stale", f"this HELLO is {now - at:.0f} s old, and may be {FRESH_S:g} s old: set the client's clock"
+            )
+        key = (identity, token)
+        if key in self._until or key in self._undated:
+            raise ProtocolError("replayed", "this HELLO was said before")
+        dated = bool(at)
+        if self._counts[identity, dated] >= (MAX_TOKENS if dated else MAX_UNDATED):
+            raise ProtocolError("too_many", f"{identity} has said HELLO too often: try again later")
+        self._counts[identity, dated] += 1
+        if dated:
+            self._until[key] = now + 2 * FRESH_S
+        else:
+            self._undated.add(key)
+
+    def _forget(self, now: float) -> None:
+        while self._until:
+            key, until = next(iter(self._until.items()))
+            if until >= now:
+                return
+            del self._until[key]
+            self._counts[key[0], True] -= 1
+            if not self._counts[key[0], True]:
+                del self._counts[key[0], True]
+
+
+class Admission:
+    def __init__(self, hub: Hub, *, keeps_letters: bool) -> None:
+        self._hub = hub
+        self._keeps_letters = keeps_letters
+        self._tokens = Tokens()
+        self._connections: Counter[str] = Counter()
+        """By identity."""
+        self._origins: dict[int, Session] = {}
+
+    def hello(self, session: Session, said: control.Hello) -> control.Control | None:
+        """Raises ProtocolError if it may be said again, better; what else is wrong with it ends the connection."""
+        if session.name:
+            raise ProtocolError("out_of_order", "HELLO was said before")
+        if len(said.token) > MAX_NAME:
+            raise ProtocolError("malformed", f"a token of {len(said.token)} characters: {MAX_NAME} will do")
+        hub = self._hub
+        version = next((each for each in VERSIONS if each in said.versions), None)
+        origin = origin_of(session.identity, said.origin)
+        before = self._origins.get(origin) if origin else None
+        try:
+            if version is None:
+                raise ProtocolError(
+                    "version", f"this hub speaks version {', '.join(map(str, VERSIONS))} of the protocol"
+                )
+            if said.token:
+                self._tokens.use(session.identity, said.token, said.at, hub.world.time_ns() / 1e9)
+            others = self._connections[session.identity] - (before is not None)
+            if others >= hub.settings.limits.connections:
+                raise ProtocolError("too_many", f"{session.identity} has {others} connections already")
+        except ProtocolError as error:
+            details = {"versions": list(VERSIONS)} if version is None else {}
+            session.say(control.Error(code=error.code, text=error.text, details=details, re=said.id))
+            session.end(error.text)
+            return None
+        if before is not None:
+            # It lost its connection before we did.
+            before.end("its client has connected again")
+        self._enter(session, origin, said.name)
+        return control.Welcome(
+            re=said.id,
+            version=version,
+            hub=hub.id,
+            session=session.id,
+            identity=session.identity,
+            heartbeat_s=hub.settings.heartbeat_s,
+            window=hub.settings.window,
+            # Half of what is borne: whoever keeps to it is never held up, nor what it says of deliveries.
+            window_bytes=hub.settings.limits.pending_bytes // 2,
+            max_frame_bytes=hub.settings.max_frame_bytes,
+            features=sorted(feature.value for feature in hub.engine.broker.features)
+            + ([LETTERS_KEPT] if self._keeps_letters else []),
+        )
+
+    def _enter(self, session: Session, origin: int, name: str) -> None:
+        session.origin = origin
+        if origin:
+            self._origins[origin] = session
+        self._connections[session.identity] += 1
+        session.name = _printable(name[:MAX_NAME]) or session.wire.peer.address
+        log.info("%s is here: %s, %s", session.name, session.identity, session.wire.peer.address)
+
+    def left(self, session: Session) -> None:
+        if not session.name:
+            return
+        self._connections[session.identity] -= 1
+        if not self._connections[session.identity]:
+            del self._connections[session.identity]
+        if self._origins.get(session.origin) is session:
+            del self._origins[session.origin]
+
+
+def origin_of(identity: str, claimed: int) -> int:
+    """The origin under which others see a client: nobody of another identity can claim the same one.
+
+    It is the same over reconnections and restarts of the hub, so that subscribers can tell what they have missed.
+    """
+    if not claimed:
+        return 0
+    digest = blake2b(f"{claimed} {identity}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> (64 - _ORIGIN_BITS)) or 1
+
+
+def _printable(name: str) -> str:
+    """It is written to logs: one line of it."""
+    return "".join(char if char.isprintable() else "?" for char in name)

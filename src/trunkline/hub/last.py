@@ -1,0 +1,67 @@
+"""The last message of a topic, for clients that ask."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from trunkline.errors import JournalDamaged, ProtocolError, TopicNotStored, TrunklineError
+from trunkline.hub.access import Action
+from trunkline.topic import validate_topic
+from trunkline.wire import control
+
+if TYPE_CHECKING:
+    from trunkline.hub.hub import Hub
+    from trunkline.hub.session import Session
+
+MAX_WAITING = 100
+"""So many questions of one connection may wait for their answer."""
+ENVELOPE_BYTES = 1024
+"""What an answer is made of besides its message, and more than that."""
+
+
+class LastMessages:
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._waiting: Counter[Session] = Counter()
+
+    async def answer(self, session: Session, asked: control.Last) -> control.Control:
+        """What is stored, or why it cannot be told."""
+        session.require(Action.SUBSCRIBE, validate_topic(asked.topic))
+        if self._waiting[session] >= MAX_WAITING:
+            raise ProtocolError("too_many", f"{MAX_WAITING} questions for last messages wait for an answer already")
+        self._waiting[session] += 1
+        try:
+            # Answers may be large: a client that does not read them is not sent more.
+            await session.drained()
+            return await self._find(asked)
+        except TopicNotStored as error:
+            return _refusal(asked, "not_stored", error, topic=error.topic, stored=error.stored)
+        except JournalDamaged as error:
+            numbers = {"first": error.first, "last": error.last}
+            return _refusal(asked, "damaged", error, where=error.where, why=error.why, **numbers)
+        finally:
+            self._waiting[session] -= 1
+            if not self._waiting[session]:
+                del self._waiting[session]
+
+    async def _find(self, asked: control.Last) -> control.Control:
+        message = await self._hub.engine.broker.last(asked.topic, asked.before)
+        if message is None:
+            return control.LastAnswer(re=asked.id)
+        data = message.to_bytes()
+        largest = self._hub.settings.max_frame_bytes
+        if asked.max_bytes > 0:
+            largest = min(largest, asked.max_bytes)
+        if len(data) > (largest - ENVELOPE_BYTES) * 3 // 4:
+            raise ProtocolError(
+                "too_large",
+                f"the last message on {asked.topic} has {len(message.payload):,} bytes, too many for an answer in a "
+                f'frame of {largest:,}: raise max_frame_bytes, or subscribe with start="last"',
+            )
+        return control.LastAnswer(re=asked.id, message=base64.b64encode(data).decode())
+
+
+def _refusal(asked: control.Last, code: str, error: TrunklineError, **details: Any) -> control.Error:
+    return control.Error(code=code, text=str(error), details=details, re=asked.id)
