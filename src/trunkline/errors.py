@@ -14,6 +14,7 @@ TrunklineError
 │   ├── UnknownScheme            a URL nobody serves
 │   ├── UnknownHandler           a rule or a replay names a handler that is not there
 │   ├── DuplicateName            a rule or handler name that is taken
+│   ├── TopicNotStored           what is asked of a topic needs it to be stored, and it is not
 │   └── Unsupported              this broker lacks this feature
 ├── PayloadError                 the bytes or the value are at fault
 │   ├── EncodeError              a value no codec can write
@@ -138,6 +139,7 @@ __all__ = [
     "StreamClosed",
     "StreamEmpty",
     "SystemStopped",
+    "TopicNotStored",
     "TrunklineError",
     "UnknownActor",
     "UnknownHandler",
@@ -213,7 +215,9 @@ class InvalidExpression(UsageError):
 
 class MissingExtra(UsageError):
     def __init__(self, extra: str, needed_for: str) -> None:
-        super().__init__(f"{needed_for} needs an optional part: pip install 'trunkline[{extra}]'")
+        super().__init__(
+            f"{needed_for} needs an optional part: pip install 'trunkline[{extra}]', or '.[{extra}]' in a checkout"
+        )
         self.extra = extra
 
 
@@ -245,6 +249,18 @@ class DuplicateName(UsageError):
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(f"a {kind} named {name!r} exists already: remove it first, or choose another name")
         self.name = name
+
+
+class TopicNotStored(UsageError):
+    """`stored` are the patterns of the topics that the journal stores."""
+
+    def __init__(self, topic: str, stored: Sequence[str]) -> None:
+        super().__init__(
+            f"{topic!r} is not stored: the journal stores {', '.join(stored) or 'no topics'}. "
+            "Add it to `durable` in the settings of the journal"
+        )
+        self.topic = topic
+        self.stored = tuple(stored)
 
 
 class Unsupported(UsageError):

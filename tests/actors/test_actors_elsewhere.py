@@ -15,7 +15,7 @@ from tests.journal.journals import until
 from trunkline.actors import Actor, ActorSystem, Strategy, SystemSettings
 from trunkline.delivery.deadletters import Cause
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 class Front(Actor):

@@ -51,6 +51,7 @@ class Cell:
         "_attempts",
         "_ending",
         "_first",
+        "_handled",
         "_last",
         "_life",
         "_since",
@@ -94,7 +95,7 @@ class Cell:
         self.actor: Actor | None = None
         self.context: Context | None = None
         self.current: Message | None = None
-        """The message that is being handled."""
+        """The message that is being handled, or whose answer is being sent."""
         self.family: Supervisor | None = None
         """Its children, if it has any."""
         self.watchers: set[str] | None = None
@@ -105,6 +106,8 @@ class Cell:
         self.inbox: Inbox
         self._task: asyncio.Task[None] | None = None
         self._armed = False
+        self._handled = False
+        """Whether the handler is done with `current`: only its answer may be missing."""
         self._ending = False
         self._life = 0
         """Counts incarnations, and their ends."""
@@ -146,14 +149,14 @@ class Cell:
         life = self._life
         actor = self.actor = self.make()
         context = self.context = actor.context = Context(self)
-        if self.plan.state is not None:
-            await self._remember(actor)
-        if "starting" in self.plan.hooks:
-            try:
+        try:
+            if self.plan.state is not None:
+                await self._remember(actor)
+            if "starting" in self.plan.hooks:
                 await actor.starting()
-            except BaseException:
-                context.end()
-                raise
+        except BaseException:
+            context.end()
+            raise
         if life == self._life:
             self.state = State.RUNNING
             self._listen()
@@ -253,6 +256,7 @@ class Cell:
                 continue
             inbox.held += 1
             self.current = message
+            self._handled = False
             if await self._handle(message):
                 log.log(TRACE, "%s has handled %s from %s", self.ref, message.id, message.sender)
                 self._delivered(message)
@@ -348,6 +352,10 @@ class Cell:
             if self.context is not None:
                 self.context.message = None
         self._attempts = 0
+        if self.memory is not None:
+            # Before the answer: whoever has it may end the actor, and finds the state that the answer speaks of.
+            self.memory.keep(self.actor.snapshot())  # type: ignore[union-attr]  # it has one, or there were no memory
+        self._handled = True
         if message.type is REQUEST:
             await self._tell(system.bus.respond(message, result), message)
         return True
@@ -378,8 +386,6 @@ class Cell:
 
     def _delivered(self, message: Message) -> None:
         self._count(message.seq, message.seq, 1)
-        if self.memory is not None:
-            self.memory.keep(self.actor.snapshot())  # type: ignore[union-attr]  # it has one, or there were no memory
 
     def _write_down(self) -> None:
         if self._since:
@@ -401,11 +407,14 @@ class Cell:
             await self._tell(self.system.bus.respond_error(message, error), message)
 
     def _give_back(self) -> None:
-        """It was interrupted: the next incarnation, or nobody, handles what it was at."""
+        """It was interrupted: the next incarnation, or nobody, handles what it was at, unless it was handled."""
         message, self.current = self.current, None
         if message is not None:
             self.inbox.held -= 1
-            self.inbox.return_to_front(message)
+            if self._handled:
+                self._delivered(message)
+            else:
+                self.inbox.return_to_front(message)
 
     def failed_on(self, message: Message, error: BaseException) -> None:
         """What becomes of the message that an incarnation failed over, as was said at spawn."""

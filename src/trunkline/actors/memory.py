@@ -1,26 +1,22 @@
 """What an actor remembers over a restart: it gives `snapshot` and `restore`, and the system keeps the last one.
 
-In this process the last one is at hand. With a journal behind the bus it is also published, on `_state.<address>`, and
-a system that starts later finds it there: by a durable subscription of which only the last is not acknowledged.
+In this process the last one is at hand. With a journal behind the bus it is also published, on `_state.<address>`. A
+system that starts later asks for the last message of that topic.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Final
+from typing import Any
 
 from trunkline.brokers.broker import Feature
 from trunkline.bus.bus import Bus
-from trunkline.delivery.stream import Stream
-from trunkline.errors import StreamEmpty, TrunklineError
+from trunkline.errors import TrunklineError
 from trunkline.message import Message
+from trunkline.topic import STATE_PREFIX
 
 log = logging.getLogger("trunkline.actors")
-
-PREFIX: Final = "_state."
-PATIENCE_S: Final = 0.2
-"""What was kept is there at once, or there is none."""
 
 
 class Memory:
@@ -28,71 +24,49 @@ class Memory:
 
     def __init__(self, bus: Bus, address: str) -> None:
         self._bus = bus
-        self._topic = f"{PREFIX}{address}"
-        self._name = f"state of {address}"
-        self._stream: Stream | None = None
-        self._held: Message | None = None
+        self._address = address
+        self._topic = f"{STATE_PREFIX}{address}"
+        self._stored = Feature.DURABLE in bus.broker.features
+        """Whether it outlives the process."""
+        self._asked = False
         self._kept: Message | None = None
         self._unsaved = False
         self._saving: asyncio.Task[None] | None = None
 
     async def recall(self) -> Message | None:
-        """What was kept last, by this process or one before it; None if nothing was."""
-        if Feature.DURABLE not in self._bus.broker.features:
-            return self._kept
-        if self._stream is None:
-            options: dict[str, Any] = {"name": self._name, "durable": True, "start": "beginning", "lease_s": 1e9}
-            self._stream = await self._bus.subscribe(self._topic, **options).open()
-            while True:
-                try:
-                    message = await self._stream.recv(PATIENCE_S)
-                except StreamEmpty:
-                    break
-                self._hold(message)
-            self._kept = self._held
+        """The state that was kept last, by this process or an earlier one; None if there is none.
+
+        Raises what `bus.last` raises: no answer does not mean that there is no state.
+        """
+        if self._stored and not self._asked:
+            self._kept = await self._bus.last(self._topic)
+            self._asked = True
         return self._kept
 
     def keep(self, state: Any) -> None:
-        """The actor has handled something, and this is what it knows now; written as it is, whatever becomes of it."""
+        """Remember the state after a message was handled. It is encoded now, so it may change afterwards."""
         self._kept = Message(topic=self._topic, payload=state)
         self._unsaved = True
 
     def save_soon(self) -> None:
-        """Have it written, without waiting for that. What comes meanwhile is written together."""
-        if self._stream is not None and self._unsaved and (self._saving is None or self._saving.done()):
+        """Start to publish the state, if it has changed. States that come meanwhile are published as one."""
+        if self._stored and self._unsaved and (self._saving is None or self._saving.done()):
             self._saving = asyncio.get_running_loop().create_task(self._save())
 
     async def _save(self) -> None:
         while self._unsaved:
+            assert self._kept is not None
             self._unsaved = False
             try:
-                assert self._kept is not None
                 await self._bus.post(self._kept)
             except TrunklineError as error:
-                log.warning("the %s could not be kept: %s", self._name, error)
+                self._unsaved = True
+                log.error("the state of %s was not saved, the next program will not have it: %s", self._address, error)
                 return
-            self._let_go()
-
-    def _let_go(self) -> None:
-        """Of those that are kept only the last counts."""
-        assert self._stream is not None
-        while (message := self._stream.take()) is not None:
-            self._hold(message)
-
-    def _hold(self, message: Message | None) -> None:
-        assert self._stream is not None
-        if message is not None:
-            if self._held is not None:
-                self._stream.ack(self._held)
-            self._held = message
 
     async def aclose(self) -> None:
+        """Return when the last state is saved, or could not be saved, which is logged."""
         if self._saving is not None:
             await self._saving
-        if self._unsaved and self._stream is not None:
+        if self._stored:
             await self._save()
-        if self._stream is not None:
-            self._let_go()
-            await self._stream.aclose()
-            self._stream = None
-            self._held = None

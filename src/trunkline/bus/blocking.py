@@ -196,6 +196,10 @@ class BlockingBus:
     def history(self, limit: int | None = None, topic: str | None = None) -> list[Message]:
         return self._thread.call(as_coroutine(lambda: self._bus.history(limit, topic)))
 
+    def last(self, topic: str, *, before: int | None = None) -> Message | None:
+        """The last message accepted on a stored topic; None if none is stored."""
+        return self._thread.call(self._bus.last(topic, before=before))
+
     def explain(self, message_id: str) -> Explanation:
         return self._thread.call(as_coroutine(lambda: self._bus.explain(message_id)))
 

@@ -138,6 +138,15 @@ class Bus(Handling):
         waiting = (message for inbox in self.broker.roster for message in inbox.messages())
         return next((message for message in waiting if message.id == message_id), None)
 
+    async def last(self, topic: str, *, before: int | None = None) -> Message | None:
+        """The last message accepted on a stored topic, below the number `before` if given; None if none is stored.
+
+        Everything whose publish has returned is seen. Raises TopicNotStored if the journal does not store the topic,
+        Unsupported if there is no journal, and JournalDamaged if the message cannot be read.
+        """
+        message = await self.broker.last(topic, before)
+        return message if message is None else self._readable(message)
+
     async def forget_durable(self, name: str) -> bool:
         """Remove the durable subscription of this name or group for good; False if there is none.
 
@@ -209,19 +218,16 @@ class Bus(Handling):
 
     def _announce_dead(self, letter: DeadLetter) -> None:
         """Tell whoever subscribes to `_dead.>`. The death of a notice is not announced again."""
-        topic = f"{DEAD_PREFIX}{letter.message.topic}"
-        if (
-            letter.message.topic.startswith(DEAD_PREFIX)
-            or self._out.state is State.CLOSED
-            or not self.subscribers(topic)
-        ):
+        if letter.message.topic.startswith(DEAD_PREFIX) or self._out.state is State.CLOSED:
             return
-        task = asyncio.get_running_loop().create_task(self._tell(topic, letter))
+        task = asyncio.get_running_loop().create_task(self._tell(f"{DEAD_PREFIX}{letter.message.topic}", letter))
         self._notices.add(task)
         task.add_done_callback(self._notices.discard)
 
     async def _tell(self, topic: str, letter: DeadLetter) -> None:
         try:
+            if not self.broker.heard(topic):
+                return
             # Payload, format and trace as they were; whom it was for and what it asked no longer count.
             notice = self.reopened(letter.message).replace(
                 id="",

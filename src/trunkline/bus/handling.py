@@ -91,6 +91,8 @@ class Handling(Requesting):
     def _require(self, delivery: Delivery) -> None:
         if delivery.durable:
             self.broker.require(Feature.DURABLE)
+        if delivery.reads_stored:
+            self.broker.require(Feature.STORED)
         if delivery.group is not None:
             self.broker.require(Feature.GROUPS)
         if delivery.ack:

@@ -18,7 +18,7 @@ from trunkline.errors import BusClosed, InvalidPayload, RequestFailed, RequestTi
 from trunkline.hooks.hook import Hook
 from trunkline.message import NORMAL, Fields, Message, MessageType
 from trunkline.settings import Settings
-from trunkline.topic import REPLIES, REPLY_PREFIX, validate_topic
+from trunkline.topic import REPLIES, validate_topic
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class Requesting(Publishing):
         self._requests = Requests(self.settings.orphans)
         self._requests.orphans.ledger = broker.roster.ledger
         self._timer: asyncio.TimerHandle | None = None
-        self._reply_topic = f"{REPLY_PREFIX}{self.ids.next(self.time_ns())}"
+        self._reply_topic = broker.reply_topic()
         self._untap = [broker.tap(topic, self._take_answer) for topic in (self._reply_topic, REPLIES)]
         self._listeners: list[Callable[[Message, bool], None]] = []
 

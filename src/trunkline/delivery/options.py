@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Final, TypedDict
 
 from msgspec.structs import force_setattr
 
@@ -10,6 +10,9 @@ from trunkline.delivery.inbox import Overflow
 from trunkline.delivery.retry import Retry
 from trunkline.errors import InvalidSettings
 from trunkline.settings import Group
+
+END: Final = "end"
+LAST: Final = "last"
 
 
 class Delivery(Group, frozen=True, kw_only=True):
@@ -21,8 +24,12 @@ class Delivery(Group, frozen=True, kw_only=True):
     acknowledged; until then it is leased for `lease_s`, and tried again as `retry` says.
 
     `durable` needs a journal, and a `name` or a `group`: what was not acknowledged comes again after a restart, under
-    the same name. The first time it begins at `start`: the "end", the "beginning", a sequence number, or a point in
-    time ("2026-11-16T10:00:00Z"). Durable means `ack`.
+    the same name. Durable means `ack`.
+
+    `start` says where a subscription to stored topics starts: at the "end", at the "beginning", at a sequence number,
+    at a point in time ("2026-11-16T10:00:00Z"), or with the "last" message of each topic that matches. What came after
+    that follows without a gap. A durable subscription starts there the first time. One that is not durable starts
+    there each time; unless that is the "end", it is fed from the journal, so no publisher waits for it.
     """
 
     may_be_zero = frozenset({"start"})
@@ -37,7 +44,7 @@ class Delivery(Group, frozen=True, kw_only=True):
     lease_s: float = 30.0
     retry: Retry = Retry()
     durable: bool = False
-    start: int | str = "end"
+    start: int | str = END
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,6 +52,15 @@ class Delivery(Group, frozen=True, kw_only=True):
             if self.name is None and self.group is None:
                 raise InvalidSettings("a durable subscription needs a name, or a group: it is found again by that")
             force_setattr(self, "ack", True)
+        elif self.start != END and self.group is not None:
+            raise InvalidSettings(
+                f"start={self.start!r}: a group that starts before now must be durable, for its members share one place"
+            )
+
+    @property
+    def reads_stored(self) -> bool:
+        """Whether it needs more of a broker than what is published from now on, and a durable cursor."""
+        return self.start == LAST or (self.start != END and not self.durable)
 
 
 class DeliveryOptions(TypedDict, total=False):
