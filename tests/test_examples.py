@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import asyncio
 import importlib
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -120,7 +118,7 @@ SHOWS = {
         "  1 dead letter replayed",
         "  on disk: a1 delivered, a2 delivered, a3 delivered, a4 delivered, a5 delivered",
     ],
-    "demo": [
+    "shop": [
         "  orders placed, each priced by request  60",
         "  billed at the second attempt           6",
         "  cause                                  invalid payload",
@@ -145,39 +143,29 @@ def test_example(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     begin = time.perf_counter()
     result = asyncio.run(main())
     took_s = time.perf_counter() - begin
-    assert result == (0 if name == "demo" else None)
+    assert result == (0 if name == "shop" else None)
     lines = iter(capsys.readouterr().out.splitlines())
     for wanted in SHOWS[name]:
         # `in` goes on from where the last line was found, so the order is checked, too.
         assert wanted in lines, f"examples/{name}.py does not show {wanted!r}, or not after the line before"
-    assert took_s < (10 if name == "demo" else 2)
+    assert took_s < (10 if name == "shop" else 2)
 
 
-def test_demo_as_a_program() -> None:
-    """As `make demo` runs it: by itself, exit code 0, a short report and nothing else."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "examples.demo"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert len(ran.stdout.splitlines()) < 60
-    assert max(map(len, ran.stdout.splitlines())) <= 120
-
-
-def test_the_demo_fails_if_the_books_do_not_balance(
+def test_the_shop_fails_if_the_books_do_not_balance(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
-    demo = importlib.import_module("examples.demo")
-    monkeypatch.setattr(demo, "MEASURE_S", 0.01)
+    shop = importlib.import_module("examples.shop")
+    monkeypatch.setattr(shop, "MEASURE_S", 0.01)
     monkeypatch.setattr(tl.Account, "balanced", property(lambda account: False))
-    assert asyncio.run(demo.main()) == 1
+    assert asyncio.run(shop.main()) == 1
     assert capsys.readouterr().out.endswith("The books DO NOT balance.\n")
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_are_short_and_use_public_names_only(path: Path) -> None:
     source = path.read_text()
-    assert len(source.splitlines()) < (151 if path.stem == "demo" else 60)
+    assert len(source.splitlines()) < (151 if path.stem == "shop" else 60)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
             assert not (node.module or "").startswith("trunkline"), "import trunkline as tl, and use its names"

@@ -1,4 +1,4 @@
-"""An order shop in one process: what a bus is for, and what it tells afterwards. `make demo` runs it."""
+"""An order shop in one process: what a bus is for, and what it tells afterwards."""
 
 from __future__ import annotations
 

@@ -1,0 +1,82 @@
+"""What the reader sees: chapters, claims that were checked, and a sign of life while something takes long."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+WIDTH = 78
+BEAT_S = 2.0
+CLEAR = "\r\x1b[2K"
+
+
+class FalseClaim(Exception):
+    """Something the demo says is not what was found."""
+
+
+class Narrator:
+    """Prints plain lines, so that a pipe, a log file and a terminal all show the same."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._chapter = 0
+        self.checked = 0
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._began
+
+    def chapter(self, title: str) -> None:
+        self._chapter += 1
+        self.line()
+        self.line(f"{self._chapter}. {title}")
+        self.line("-" * (len(title) + 3))
+
+    def say(self, text: str) -> None:
+        for line in textwrap.wrap(" ".join(text.split()), WIDTH, break_long_words=False, break_on_hyphens=False):
+            self.line(line)
+
+    def line(self, text: str = "") -> None:
+        print(text, flush=True)
+
+    def check(self, claim: str, found: object, expected: object) -> None:
+        """Print a claim if what was found is what was expected. Raises FalseClaim otherwise."""
+        if found != expected:
+            raise FalseClaim(f"{claim.format(expected)}\n  found     {found}\n  expected  {expected}")
+        self.checked += 1
+        self.line(f"  ok  {claim.format(found)}")
+
+    @asynccontextmanager
+    async def waiting(self, what: str) -> AsyncIterator[Waiting]:
+        """Say every two seconds what is waited for, as long as the block takes."""
+        waiting = Waiting(what)
+        beating = asyncio.create_task(waiting.beat())
+        try:
+            yield waiting
+        finally:
+            beating.cancel()
+            with suppress(asyncio.CancelledError):
+                await beating
+
+
+class Waiting:
+    """A line every two seconds; on a terminal it is always the same one, and is gone when the waiting is over."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self._began = time.monotonic()
+
+    async def beat(self) -> None:
+        terminal = sys.stdout.isatty()
+        try:
+            while True:
+                await asyncio.sleep(BEAT_S)
+                text = f"  ... {time.monotonic() - self._began:.0f} s, waiting for {self.what}"
+                print(f"{CLEAR}{text}" if terminal else text, end="" if terminal else "\n", flush=True)
+        finally:
+            if terminal:
+                print(CLEAR, end="", flush=True)
