@@ -76,6 +76,7 @@ CASE = Case(
     size=ACTORS,
     fixed=True,
     rounds=3,
+    round_s=40.0,
 )
 MEMORY = Case(
     name="actors-memory",
@@ -87,4 +88,5 @@ MEMORY = Case(
     size=ACTORS,
     fixed=True,
     rounds=1,
+    round_s=20.0,
 )

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import importlib.util
 import time
 from functools import partial
@@ -93,7 +92,8 @@ CASE = Case(
     better="more",
     ours=partial(rate, pair=Pair(_HUB, tell, count_all), crew=_CREW),
     peers={RAY: ray_calls} if importlib.util.find_spec("ray") else {},
-    target={RAY: 3.0} if importlib.util.find_spec("ray") else {},
+    target={RAY: 3.0},
+    absent={} if importlib.util.find_spec("ray") else {RAY: "Ray is not installed: pip install '.[ray]'"},
     size=10_000,
     around=partial(together, _CREW, _HUB),
 )

@@ -22,6 +22,7 @@ from benchmarks import (
     journal,
     journal_arrow,
     journal_growth,
+    journal_large,
     journal_latency,
     journal_many,
     journal_read,
@@ -42,7 +43,7 @@ from benchmarks import (
     stats,
 )
 from benchmarks.harness import Case
-from benchmarks.hubs import UNIX
+from benchmarks.hubs import TRANSPORTS, UNIX
 
 _MODULES = (
     inproc,
@@ -61,6 +62,7 @@ _MODULES = (
     journal_arrow,
     journal_latency,
     journal_growth,
+    journal_large,
     spark_batch,
     spark_growth,
     spark_history,
@@ -93,3 +95,10 @@ _ON_HUB: tuple[Callable[[str], Case], ...] = (
 ON_HUB: dict[str, Callable[[str], Case]] = {make(UNIX).name: make for make in _ON_HUB}
 """Those that run with any transport to a hub."""
 CASES |= {name: make(UNIX) for name, make in ON_HUB.items()}
+
+
+def promised_cases() -> dict[str, Case]:
+    """Those with a target or a limit. Of the other transports, those with a target of their own."""
+    elsewhere = [make(each) for make in ON_HUB.values() for each in TRANSPORTS if each != UNIX]
+    every = [*CASES.values(), *(case for case in elsewhere if case.target)]
+    return {case.name: case for case in every if case.target or case.limit is not None}

@@ -1,4 +1,4 @@
-"""How fast does one publish reach four subscribers? The target is 1.4 times four queues, the aim 1.7."""
+"""How fast does one publish reach four subscribers?"""
 
 from __future__ import annotations
 
@@ -56,4 +56,5 @@ CASE = Case(
     ours=ours,
     peers={QUEUES: queues},
     target={QUEUES: 1.4},
+    aim={QUEUES: 1.7},
 )

@@ -19,7 +19,8 @@ NATS = "nats-py"
 REDIS = "redis pub/sub"
 MANY = "ours, 256 by publish_many"
 EACH = "ours, received one by one"
-TARGETS = {UNIX: {NATS: 6.0, REDIS: 8.0}, ZMQ_IPC: {NATS: 4.0}}
+TARGETS = {UNIX: {NATS: 2.5, REDIS: 4.5}, ZMQ_IPC: {NATS: 2.0}}
+AIMS = {UNIX: {NATS: 6.0, REDIS: 8.0}, ZMQ_IPC: {NATS: 4.0}}
 
 
 def pairs(transport: str) -> dict[str, Pair]:
@@ -46,6 +47,7 @@ def case(transport: str) -> Case:
         ours=measures.pop(OURS),
         peers=measures,
         target=TARGETS.get(transport, {}),
+        aim=AIMS.get(transport, {}),
         size=20_000,
         around=partial(together, workers, sides[OURS].server, nats_core.NATS, redis_pubsub.REDIS),
     )

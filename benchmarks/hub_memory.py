@@ -67,6 +67,7 @@ def _case(name: str, who: str, transport: str, *, frozen: bool, overflow: Overfl
         size=LENGTH,
         fixed=True,
         rounds=1,
+        round_s=62.0,
     )
 
 

@@ -10,7 +10,7 @@ import asyncio
 import time
 
 from benchmarks.harness import Case, Sample
-from benchmarks.peers import PAYLOAD, QUEUE, TOPIC, on_one_core, queue_rate, rate, tell_rate
+from benchmarks.peers import PAYLOAD, QUEUE, TOPIC, on_one_core, one_core, queue_rate, rate, tell_rate
 from trunkline import Stream, connect
 
 TELL = "pykka tell"
@@ -40,5 +40,6 @@ CASE = Case(
     better="more",
     ours=ours,
     peers={QUEUE: queue_rate, TELL: tell_rate, **on_one_core(TELL, tell_rate)},
-    target={QUEUE: 0.7, TELL: 4.0},
+    target={QUEUE: 0.7, one_core(TELL): 1.6},
+    aim={TELL: 4.0},
 )

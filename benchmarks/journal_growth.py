@@ -45,4 +45,5 @@ CASE = Case(
     target={SMALL: 0.8},
     size=STORED,
     fixed=True,
+    round_s=35.0,
 )

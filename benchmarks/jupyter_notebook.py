@@ -53,8 +53,10 @@ CASE = Case(
     better="less",
     ours=ours,
     peers={NBCLIENT: nbclient},
-    target={NBCLIENT: 1 / 0.7},
+    target={NBCLIENT: 1.05},
+    aim={NBCLIENT: 1 / 0.7},
     fixed=True,
     size=CELLS,
     rounds=5,
+    round_s=6.0,
 )

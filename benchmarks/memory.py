@@ -44,4 +44,5 @@ CASE = Case(
     limit=500.0,
     size=CAPACITY,
     fixed=True,
+    round_s=0.3,
 )

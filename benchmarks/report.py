@@ -61,13 +61,15 @@ def as_json(result: Result) -> str:
 
 
 def as_table(case: Case, result: Result) -> str:
-    """The result for people: a line per side, what we are against it, and what was wanted."""
-    rows = [("", result.unit, "times better", "wanted"), (OURS, _figure(result.ours), "", "")]
+    """The result for people: a line per side, how many times better ours is, what is promised, what is aimed at."""
+    rows = [("", result.unit, "times better", "promised", "aim"), (OURS, _figure(result.ours), "", "", "")]
     for name, ratio in result.ratios.items():
         value = result.peers.get(name, result.target.get(name, 0.0))
-        wanted = 1.0 if name == LIMIT else result.target.get(name)
-        rows.append((name, _figure(value), f"{ratio:.3g}", "" if wanted is None else f"{wanted:g}"))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        promised = 1.0 if name == LIMIT else result.target.get(name)
+        aim = result.aim.get(name)
+        wanted = ("" if promised is None else f"{promised:.3g}", "" if aim is None else f"{aim:.3g}")
+        rows.append((name, _figure(value), f"{ratio:.3g}", *wanted))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
     lines = [f"{case.name}: {case.question}"]
     for name, *cells in rows:
         padded = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
@@ -88,4 +90,6 @@ def _figure(value: float) -> str:
 def listing(cases: dict[str, Case]) -> str:
     width = max(map(len, cases))
     lines = [f"  {name.ljust(width)}  {case.question} ({case.unit})" for name, case in cases.items()]
-    return "\n".join(["Run one with: python -m benchmarks CASE [--json], or all with --all", *lines])
+    return "\n".join(
+        ["Run with: python -m benchmarks CASE... [--json], or all with --all; are promises kept: --check", *lines]
+    )

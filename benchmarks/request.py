@@ -6,7 +6,7 @@ import statistics
 import time
 
 from benchmarks.harness import Case, Sample
-from benchmarks.peers import PAYLOAD, echo, on_one_core
+from benchmarks.peers import PAYLOAD, echo, on_one_core, one_core
 from trunkline import connect
 
 ASK = "pykka ask"
@@ -48,5 +48,6 @@ CASE = Case(
     better="less",
     ours=ours,
     peers={ASK: ask, **on_one_core(ASK, ask)},
-    target={ASK: 2.0},
+    target={one_core(ASK): 0.7},
+    aim={ASK: 2.0},
 )

@@ -57,9 +57,12 @@ CASE = Case(
     better="less",
     ours=run,
     peers={NATIVE: scan},
-    target={NATIVE: 0.1},
+    target={NATIVE: 0.05},
+    aim={NATIVE: 0.1},
     size=ROWS,
     fixed=True,
     rounds=3,
+    round_s=85.0,
+    check_size=1_000_000,
     around=partial(together, SPARK, BUSY),
 )

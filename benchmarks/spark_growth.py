@@ -28,9 +28,12 @@ CASE = Case(
     better="less",
     ours=partial(run, of=1),
     peers={"one million": partial(run, of=10), "five million": partial(run, of=2)},
-    target={"one million": 1.0, "five million": 1.0},
+    target={"one million": 0.95, "five million": 0.95},
+    aim={"one million": 1.0, "five million": 1.0},
     size=ROWS,
     fixed=True,
     rounds=2,
+    round_s=270.0,
+    check_in_full_only=True,
     around=partial(together, SPARK, BUSY),
 )

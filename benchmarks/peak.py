@@ -1,0 +1,48 @@
+"""The most memory that a stretch of work takes, in this process."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.hub_memory import resident_bytes
+
+LEAST_MIB = 0.01
+
+
+class Cost(NamedTuple):
+    step: str
+    mib: float
+    took_s: float
+
+
+class Peak:
+    """From now on: the most that this process has, beyond what it has now. `cost` ends it."""
+
+    def __init__(self, step: str) -> None:
+        import pyarrow.parquet  # noqa: F401  # it is there before
+
+        gc.collect()
+        self._step = step
+        if sys.platform == "linux":
+            # From here on VmHWM is the peak since now.
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        self._idle = resident_bytes(os.getpid())
+        self._began = time.perf_counter()
+
+    def cost(self) -> Cost:
+        took_s = time.perf_counter() - self._began
+        return Cost(self._step, max((_peak_bytes() - self._idle) / 2**20, LEAST_MIB), took_s)
+
+
+def _peak_bytes() -> int:
+    if sys.platform == "linux":
+        status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+    # The peak since the process began, which has done nothing else.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
