@@ -1,15 +1,22 @@
 # Everything a person does with this project, by name. `make help` lists it.
 PYTHON ?= python3
 VENV := .venv
+LOWEST := .venv-lowest
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start hundreds of Python processes: without bytecode on disk each of them compiles the library anew.
+unexport PYTHONDONTWRITEBYTECODE
+# Much of a test is waiting, so there is one worker more than cores. Tests that share a Spark session or a kernel stay
+# together in one of them: see tests/conftest.py.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PARALLEL := -n $(WORKERS) --dist loadscope --no-loadscope-reorder --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check bench docs protocol tables format clean
+.PHONY: help demo quick test test-long test-lowest check bench bench-check docs protocol tables format clean
 
 help: ## List what can be done
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | \
-		while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+		while IFS='|' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
 
 # One stamp per set of packages: a target installs what it needs once, and again when pyproject.toml changes.
 $(BIN)/python:
@@ -21,6 +28,10 @@ $(VENV)/.core: $(BIN)/python pyproject.toml
 	$(BIN)/pip install --quiet --editable .
 	@touch $@
 
+$(VENV)/.demo: $(BIN)/python pyproject.toml
+	@$(BIN)/python -m examples.demo.install
+	@touch $@
+
 $(VENV)/.test: $(VENV)/.core
 	$(BIN)/pip install --quiet --editable '.[test,bench]'
 	@touch $@
@@ -29,14 +40,24 @@ $(VENV)/.check: $(VENV)/.test
 	$(BIN)/pip install --quiet --editable '.[check]'
 	@touch $@
 
-demo: $(VENV)/.core ## See the bus at work: runs by itself, needs nothing, ends by itself
+demo: $(VENV)/.demo ## See it all at work: hub, agents, failures, Spark, a report in demo-output; one or two minutes
 	@$(BIN)/python -m examples.demo
 
-test: $(VENV)/.test ## Run all tests
-	$(BIN)/python -m pytest -m 'not long'
+quick: $(VENV)/.test ## Run what takes less than a minute: no Spark, no kernels, no other programs
+	$(BIN)/python -m pytest -q $(PARALLEL) -m 'not long and not slow' --ignore tests/spark --ignore tests/jupyter
+
+test: $(VENV)/.test ## Run all tests but those that take minutes
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not long'
 
 test-long: $(VENV)/.test ## Run the tests that take minutes, too
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
+	$(BIN)/python -m benchmarks --check
+
+test-lowest: ## Run all tests with the lowest versions of packages that pyproject.toml allows
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/pip install --quiet uv
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable '.[test,bench]'
+	$(LOWEST)/bin/python -m pytest $(PARALLEL) -m 'not long'
 
 check: $(VENV)/.check ## Lint, types, and the rule of who may import whom
 	$(BIN)/ruff check .
@@ -51,6 +72,9 @@ format: $(VENV)/.check ## Put the code in its usual form
 bench: $(VENV)/.test ## Run every benchmark beside its peers
 	$(BIN)/python -m benchmarks --all
 
+bench-check: $(VENV)/.test ## Measure all that is promised: fails if a median is more than a fifth worse
+	$(BIN)/python -m benchmarks --check
+
 docs: $(VENV)/.test ## Check that every code block of README and docs runs
 	$(BIN)/python -m pytest -q tests/test_docs.py
 
@@ -61,5 +85,5 @@ tables: $(VENV)/.test ## Write docs/tables.md from the code that makes the table
 	$(BIN)/python -m trunkline.spark.document docs/tables.md
 
 clean: ## Remove the environment and what tools left behind
-	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) build demo-output .demo-output-* src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import signal
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 import zmq
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from trunkline import MemoryBroker
 from trunkline.testing import Simulation, no_leaks, simulate, world
@@ -25,6 +28,63 @@ SEEDS = range(5)
 
 settings.register_profile("trunkline", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("trunkline")
+
+
+GROUPS = {"tests/spark/": "spark", "tests/jupyter/": "kernels", "tests/cli/test_kernel_command.py": "kernels"}
+"""Tests that share something costly, a Spark session or a kernel, run in one worker, one after another, and first."""
+SLOW = (
+    *GROUPS,
+    "tests/actors/test_schedules_of_actors.py",
+    "tests/cli/",
+    "tests/delivery/test_schedules.py",
+    "tests/hub/test_clients.py",
+    "tests/hub/test_hostile.py",
+    "tests/hub/test_hub_letters.py",
+    "tests/hub/test_hub_restart_registry.py",
+    "tests/hub/test_killed.py",
+    "tests/hub/test_schema_hash.py",
+    "tests/journal/test_crash.py",
+    "tests/journal/test_faults_",
+    "tests/journal/test_restart.py",
+    "tests/journal/test_truth.py",
+    "tests/journal/test_verify.py",
+    "tests/test_benchmark",
+    "tests/test_demo.py",
+    "tests/test_docs.py",
+    "tests/test_examples.py",
+)
+"""Spark, kernels, other programs, thousands of schedules: not for `make quick`."""
+
+
+def pytest_configure() -> None:
+    # A parent that ignores SIGINT (`nohup`, `&` in a script, several CI runners) would pass that on to every child, and
+    # a test that interrupts a child would wait for ever.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def group_of(nodeid: str) -> str:
+    """Tests of one group run in one worker: those that share something costly, otherwise those of one module."""
+    path = nodeid.partition("::")[0]
+    return next((group for prefix, group in GROUPS.items() if path.startswith(prefix)), path)
+
+
+class ByGroup(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
+    # Not by pytest-xdist's own groups: with pytest 9.2 it does not see them, and says nothing.
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByGroup:
+    return ByGroup(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(SLOW):
+            item.add_marker("slow")
+    # Workers take groups in this order: what takes longest begins first.
+    items.sort(key=lambda item: not item.nodeid.startswith(tuple(GROUPS)))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -41,8 +101,9 @@ def leaves_nothing() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def own_runtime(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sockets and descriptor files of a test are nobody else's."""
+    """Sockets and descriptor files of a test are nobody else's; and no child leaves an archive of Spark's classes."""
     monkeypatch.setenv("TRUNKLINE_RUNTIME", str(tmp_path_factory.getbasetemp() / "runtime"))
+    monkeypatch.setenv("TRUNKLINE_CACHE", "off")
 
 
 @pytest.fixture

@@ -21,9 +21,8 @@ PUBLIC = """
     NotConfirmed NotHandled NotStored Orphan Orphans Outcome Overflow PartlyRefused PayloadError Pipeline
     PipelineError Priority ProtocolError Qos RateLimited RecordingBroker Refused Reject Replayed RequestError
     RequestFailed RequestTimeout Retry Rule SchemaBroken Settings Stats Stream StreamClosed StreamEmpty Subscription
-    SystemStopped ThreadDoor TrunklineError Unfinished UnknownActor UnknownHandler UnknownScheme Unsupported UsageError
-    WarehouseLocked
-    WarehouseUnusable World connect connect_blocking endpoint
+    SystemStopped ThreadDoor TopicNotStored TrunklineError Unfinished UnknownActor UnknownHandler UnknownScheme
+    Unsupported UsageError WarehouseLocked WarehouseUnusable World connect connect_blocking endpoint
 """
 
 HOOKS = """

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import trunkline as tl
+from tests.cli.commands import DEADLINE_S
 from tests.hub.up import Up, up
 
 PROGRAM = "import sys; from trunkline.cli import main; sys.exit(main())"
-DEADLINE_S = 30.0
 
 
 @pytest.fixture
@@ -113,6 +113,48 @@ def test_one_is_shown_with_its_traceback(hub: Up) -> None:
     missing = call(hub, "show", "nobody")
     assert missing.returncode == 1
     assert "trunkline dead-letters list" in missing.stderr
+
+
+NASTY = "a\x1b]0;owned\x07\x1b[2J\nall good\r\x9b31m\x7f"
+"""An id that would name the window, clear the terminal, and add a line of its own."""
+
+
+def test_nothing_that_came_from_outside_reaches_the_terminal_as_it_is(hub: Up) -> None:
+    async def life() -> None:
+        async with tl.connect(hub.address, name="shop") as bus:
+
+            @bus.on("orders.*", name=f"bill {NASTY}", retry=tl.Retry(attempts=1))
+            async def billing(number: int) -> None:
+                raise ValueError(NASTY)
+
+            await bus.flush()
+            await bus.publish("orders.placed", 1, id=NASTY, headers={NASTY: NASTY})
+            async with asyncio.timeout(DEADLINE_S):
+                await bus.quiet()
+
+    asyncio.run(life())
+    journal = hub.journal
+    for done in (
+        call(hub, "show", NASTY),
+        call(hub, "list"),
+        call(hub, "replay", NASTY),
+        call(hub, "show", f"{NASTY} not there"),
+        called("journal", "tail", str(journal)),
+        called("journal", "explain", str(journal), NASTY),
+        called("journal", "explain", str(journal), f"{NASTY} not there"),
+        called("journal", "replay", str(journal), "--dead", "--dry-run"),
+        called("journal", "stats", str(journal)),
+    ):
+        said = done.stdout + done.stderr
+        assert said.strip(), done.args
+        assert "Traceback" not in said or "show" in done.args
+        assert not [each for each in said if not each.isprintable() and each != "\n"], said
+        assert "all good" not in said.splitlines(), said
+
+
+def called(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", PROGRAM, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
 
 
 def test_they_are_given_back_to_a_durable_subscription_that_is_away(hub: Up) -> None:

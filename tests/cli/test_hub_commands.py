@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from tests.cli.commands import DEADLINE_S
 from tests.hub.up import Up, up
 
 PROGRAM = "import sys; from trunkline.cli import main; sys.exit(main())"
-DEADLINE_S = 30.0
 
 
 def call(hub: Up | None, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
@@ -60,6 +60,21 @@ def test_status_says_how_it_is(hub: Up) -> None:
     done = call(hub, "status")
     assert done.returncode == 0
     assert done.stdout.startswith("healthy, answers within ")
+
+
+RULES = """
+[[hub.rules]]
+who = "uid:*"
+may = ["publish", "subscribe"]
+"""
+
+
+def test_with_rules_status_needs_a_right_and_says_which(tmp_path: Path) -> None:
+    with up(tmp_path, config=RULES) as ruled:
+        done = call(ruled, "status")
+        assert done.returncode == 1
+        assert "may not administer on >" in done.stderr
+        assert call(ruled, "pub", "orders.placed", "1").returncode == 0
 
 
 def test_without_a_hub_there_is_an_error_that_helps(tmp_path: Path) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
 import pty
 import shutil
+import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +44,7 @@ from trunkline.cli.main import app, run
 from trunkline.journal import Journal, JournalSettings, Reader, lock
 from trunkline.journal.export import Format, export_to
 
-COMMANDS = ("stats", "tail", "replay", "forget", "seal", "verify", "export", "explain")
+COMMANDS = ("stats", "tail", "last", "replay", "forget", "seal", "verify", "export", "explain")
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +93,7 @@ def test_a_wrong_directory_is_named_with_what_to_give_and_nothing_is_made(comman
     empty = tmp_path / "empty"
     empty.mkdir()
     for place in (tmp_path / "nowhere", empty):
-        more = {"replay": ["--dead"], "export": ["-"], "explain": ["an id"], "verify": ["--repair"]}
+        more = {"replay": ["--dead"], "export": ["-"], "explain": ["an id"], "verify": ["--repair"], "last": ["a"]}
         more["forget"] = ["billing", "--yes"]
         ran = trunkline(command, place, *more.get(command, []))
         assert (ran.code, ran.out) == (2, "")
@@ -206,6 +209,29 @@ def test_tail_of_a_topic_that_is_not_there_says_where_topics_are_listed(journal:
     ran = trunkline("tail", journal, "order")
     assert (ran.code, ran.out) == (0, "")
     assert "trunkline journal stats" in ran.err
+
+
+def test_last_shows_the_last_message_of_a_topic(journal: Path) -> None:
+    newest = well("tail", journal, "notes.raw", "-n", 1, "--json").value()
+    assert well("last", journal, "notes.raw", "--json").value() == newest
+    assert str(newest["seq"]) in well("last", journal, "notes.raw").out.split()
+    for words in (("notes.raw", "--before", 1), ("no.such.topic",)):
+        ran = trunkline("last", journal, *words)
+        assert (ran.code, ran.out) == (1, "")
+        assert "trunkline journal stats" in ran.err
+    ran = trunkline("last", journal, "notes.*")
+    assert ran.code == 2
+    assert "wildcard" in ran.err
+
+
+def test_last_of_a_damaged_batch_ends_with_the_reason(journal: Path) -> None:
+    newest = well("last", journal, "notes.raw", "--json").value()
+    with contextlib.closing(sqlite3.connect(journal / "journal.db")) as database:
+        database.execute("UPDATE batches SET checksum = 0 WHERE first <= ? AND last >= ?", (newest["seq"],) * 2)
+        database.commit()
+    ran = trunkline("last", journal, "notes.raw")
+    assert (ran.code, ran.out) == (1, "")
+    assert "its checksum does not fit" in ran.err
 
 
 def test_explain_takes_an_id_or_a_number(journal: Path) -> None:
@@ -363,13 +389,17 @@ def test_a_reader_that_goes_away_is_no_reason_for_a_traceback(words: tuple[str, 
 
 
 def in_terminal(*words: object) -> tuple[int, str, str]:
-    """A command with a terminal for its errors, and a pipe for its output: the code, the output, what was shown."""
+    """A command with a terminal for its errors, and a file for its output: the code, the output, what was shown.
+
+    A terminal holds 4 KiB, so it is read while the command runs: one that waits for it would never end its output.
+    """
     ours, theirs = pty.openpty()
     command = [*TRUNKLINE, "journal", *map(str, words)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=environment(TERM="xterm")) as process:
+    with (
+        tempfile.TemporaryFile() as output,
+        subprocess.Popen(command, stdout=output, stderr=theirs, env=environment(TERM="xterm")) as process,
+    ):
         os.close(theirs)
-        assert process.stdout is not None
-        out = process.stdout.read().decode()
         shown = b""
         try:
             while data := os.read(ours, 4096):
@@ -378,7 +408,9 @@ def in_terminal(*words: object) -> tuple[int, str, str]:
             # So Linux says that nobody has the other end any more.
             pass
         os.close(ours)
-    return process.returncode, out, shown.decode()
+        code = process.wait(DEADLINE_S)
+        output.seek(0)
+        return code, output.read().decode(), shown.decode()
 
 
 def test_progress_is_shown_on_a_terminal_only_and_no_colours_in_pipes(journal: Path, tmp_path: Path) -> None:

@@ -8,10 +8,13 @@ from typing import Any, ClassVar
 import jupyter_kernel_test
 import msgspec
 import pytest
+from jupyter_kernel_test import validate_message
 
 import trunkline as tl
 from trunkline.bus.blocking import BlockingStream
 from trunkline.jupyter import BlockingKernel, KernelMessage, start_kernel_blocking
+
+PATIENCE_S = 60.0
 
 
 def as_jupyter(message: KernelMessage) -> dict[str, Any]:
@@ -99,6 +102,7 @@ class Client:
 class ThroughOurs(jupyter_kernel_test.KernelTests):  # type: ignore[misc]
     __test__ = False
     kc: Any
+    prints_when_idle = False
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -107,6 +111,29 @@ class ThroughOurs(jupyter_kernel_test.KernelTests):  # type: ignore[misc]
     @classmethod
     def tearDownClass(cls) -> None:
         cls.kc.stop_channels()
+
+    def execute_helper(
+        self, code: str, timeout: float = PATIENCE_S, **options: Any
+    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """As the suite has it, but it waits for messages instead of a tenth of a second, and only for its own."""
+        msg_id = self.kc.execute(code, **options)
+        reply: dict[str, Any] = self.get_non_kernel_info_reply(timeout=timeout)
+        validate_message(reply, "execute_reply", msg_id)
+        states: list[str] = []
+        outputs: list[dict[str, Any]] = []
+        while states != ["busy", "idle"] or (self.prints_when_idle and not outputs):
+            message = self.kc.iopub_channel.get_msg(timeout)
+            if message["parent_header"].get("msg_id") != msg_id:
+                continue
+            validate_message(message, message["msg_type"], msg_id)
+            if message["msg_type"] == "status":
+                states.append(message["content"]["execution_state"])
+            elif message["msg_type"] == "execute_input":
+                assert message["content"]["code"] == code
+            else:
+                assert states == ["busy"] or self.prints_when_idle
+                outputs.append(message)
+        return reply, outputs
 
 
 class TestPython(ThroughOurs):
@@ -137,11 +164,15 @@ class TestPython(ThroughOurs):
 
 
 class TestDeno(ThroughOurs):
+    """Without what the suite expects before the idle status: Deno sends one output in ten after it, to any client.
+
+    `test_deno_is_a_kernel_like_any` has the outputs.
+    """
+
     __test__ = True
     kernel_name = "deno"
+    # It may send what was printed after it has said that it is idle.
+    prints_when_idle = True
     language_name = "typescript"
     file_extension = ".ts"
-    code_hello_world = "console.log('hello, world')"
-    code_stderr = "console.error('test')"
     code_generate_error = "throw new Error('no')"
-    code_execute_result: ClassVar = [{"code": "1+2+3", "result": "\x1b[33m6\x1b[39m"}]

@@ -1,4 +1,4 @@
-"""One session for all tests with Spark: starting it costs seconds, so nobody stops it before the last of them."""
+"""One session for all tests with Spark: starting it costs seconds. A module that finds it dead gets a new one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.spark.journals import live
+from tests.spark.journals import HOUR_NS, START_NS, live
 from trunkline.spark import session
 from trunkline.spark.pipeline.run import Pipeline
 from trunkline.spark.start import Setting
@@ -20,38 +23,85 @@ from trunkline.testing import no_leaks
 FAST: dict[str, Setting] = {
     "spark.sql.shuffle.partitions": 2,
     "spark.sql.adaptive.enabled": False,
-    # Compiling well takes longer than the tests run.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    # Compiling well takes longer than the tests run. With this level Java reserves only 48 MB for compiled code, which
+    # is too little for all tests in one process: it ends in "Out of space in CodeCache".
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
 }
 
 
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    with session("local[2]", app="tests", settings=FAST) as spark:
-        yield spark
+class SharedSession:
+    """The session of all modules, started when it is first needed, and again when the Java below it has failed."""
+
+    def __init__(self) -> None:
+        self._spark: SparkSession | None = None
+
+    def get(self) -> SparkSession:
+        if self._spark is not None and not works(self._spark):
+            self.stop()
+        if self._spark is None:
+            self._spark = session("local[2]", app="tests", settings=FAST)
+        return self._spark
+
+    def stop(self) -> None:
+        spark, self._spark = self._spark, None
+        if spark is not None:
+            spark.stop()
+
+
+def works(spark: SparkSession) -> bool:
+    if spark.sparkContext._jsc is None:
+        return False  # it was stopped
+    try:
+        return spark.range(1).count() == 1
+    except (Py4JError, PySparkException, OSError):
+        return False
 
 
 @pytest.fixture(scope="session")
-def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Traffic over some hours, sealed here and there. Not to be changed."""
-    directory = tmp_path_factory.mktemp("traffic") / "journal"
-    live(directory, seed=1, size=120)
-    return directory
+def shared_session() -> Iterator[SharedSession]:
+    shared = SharedSession()
+    yield shared
+    shared.stop()
+
+
+@pytest.fixture(scope="module")
+def spark(shared_session: SharedSession) -> SparkSession:
+    return shared_session.get()
+
+
+class Taken(NamedTuple):
+    """Traffic over some hours, sealed here and there, and a warehouse that took it in. Not to be changed."""
+
+    journal: Path
+    warehouse: Path
 
 
 @pytest.fixture(scope="session")
-def warehouse(spark: SparkSession, journal: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All of it, taken in by one run."""
-    directory = tmp_path_factory.mktemp("whole") / "warehouse"
-    with Pipeline(spark, journal, directory) as pipeline:
-        pipeline.run()
-    return directory
+def taken(shared_session: SharedSession, tmp_path_factory: pytest.TempPathFactory) -> Taken:
+    """Two runs, with traffic in between that goes on in the hours of the first: what a user has the next day."""
+    directory = tmp_path_factory.mktemp("traffic")
+    taken = Taken(directory / "journal", directory / "warehouse")
+    for seed, size, start_ns in ((1, 70, START_NS), (2, 50, START_NS + HOUR_NS // 3)):
+        live(taken.journal, seed=seed, size=size, start_ns=start_ns)
+        with Pipeline(shared_session.get(), *taken) as pipeline:
+            assert pipeline.run().messages
+    return taken
+
+
+@pytest.fixture(scope="session")
+def journal(taken: Taken) -> Path:
+    return taken.journal
+
+
+@pytest.fixture(scope="session")
+def warehouse(taken: Taken) -> Path:
+    return taken.warehouse
 
 
 @pytest.fixture(autouse=True)
 def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     """As everywhere, but a session opens sockets and threads when it first needs them, and keeps them until its end."""
-    if "spark" not in request.fixturenames:
+    if not {"spark", "shared_session"} & set(request.fixturenames):
         with no_leaks():
             yield
     else:

@@ -13,6 +13,7 @@ from trunkline.testing import Simulation, simulate, world
 
 START_NS = 1_763_333_400 * 1_000_000_000
 """2025-11-16, ten minutes before eleven in the evening: the traffic goes over midnight."""
+HOUR_NS = 3_600_000_000_000
 
 
 class Life:

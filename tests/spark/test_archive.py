@@ -83,6 +83,7 @@ def test_what_a_java_can_make(tmp_path: Path) -> None:
 
 def test_where_it_is_kept() -> None:
     assert cache_directory({"TRUNKLINE_CACHE": "/a", "XDG_CACHE_HOME": "/b"}) == Path("/a")
+    assert cache_directory({"TRUNKLINE_CACHE": "off", "XDG_CACHE_HOME": "/b"}) == Path("/b/trunkline")
     assert cache_directory({"XDG_CACHE_HOME": "/b"}) == Path("/b/trunkline")
     assert cache_directory({}) == Path.home() / ".cache" / "trunkline"
 

@@ -14,10 +14,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.spark.conftest import FAST
 from trunkline.errors import MissingExtra
 from trunkline.spark import session, start
 from trunkline.spark.archive import DIRECTORY, checksum
 from trunkline.spark.java import find_java
+from trunkline.spark.start import JAVA_OPTIONS
 
 DEADLINE_S = 300
 
@@ -75,7 +77,7 @@ def test_times_are_utc_in_microseconds_and_filters_are_pushed(spark: SparkSessio
 def test_settings_go_before_ours(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.adaptive.enabled") == "false"
     options = spark.sparkContext.getConf().get("spark.driver.extraJavaOptions") or ""
-    assert options.endswith(" -XX:TieredStopAtLevel=1"), "the last one counts for Java"
+    assert options.endswith(f" {FAST[JAVA_OPTIONS]}"), "the last one counts for Java"
     assert "log4j2" in options
 
 

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 import trunkline as tl
 from tests.spark import truth_content, truth_gold, truth_silver
-from tests.spark.journals import START_NS, live
+from tests.spark.journals import HOUR_NS, START_NS, live
 from tests.spark.traffic import Row, Traffic, inputs, message
 from tests.spark.truth_journal import traffic_of
 from trunkline.journal import Journal, Reader
@@ -30,7 +30,6 @@ from trunkline.spark.pipeline.warehouse import Warehouse
 from trunkline.spark.tables import every, requests
 from trunkline.spark.views import table
 
-HOUR_NS = 3_600_000_000_000
 TABLES = [each.name for each in every(())]
 ROUGH = {"latency_sketch", "delay_sketch", "lag_sketch"}
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import sys
 
+from trunkline.errors import MissingExtra
+
 
 def main() -> None:
     try:
         import typer  # noqa: F401  # only whether it is there
     except ImportError:
-        print("the command line needs an optional part: pip install 'trunkline[cli]'", file=sys.stderr)
+        print(MissingExtra("cli", "the command line"), file=sys.stderr)
         sys.exit(2)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

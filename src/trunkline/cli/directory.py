@@ -88,9 +88,9 @@ def describe(channel: Channel, hub: Hub = "", json: AsJson = False) -> None:
         return
     show.say((found.channel, "bold"), f" on {found.pattern}, of {found.owner or 'nobody'}")
     if found.description:
-        show.say(show.plain(found.description))
+        show.say(found.description)
     show.say(f"schema {found.schema_hash or 'none'} {found.schema_version}")
-    show.say(f"quality: {show.plain(str(msgspec.to_builtins(found.qos)))}")
+    show.say(f"quality: {msgspec.to_builtins(found.qos)}")
     _people("Producers", found.producers)
     _people("Consumers", found.consumers)
 

@@ -111,10 +111,10 @@ def _complain(done: NotebookRun, target: Path) -> None:
     result = done.results[done.failed]
     if result.error is not None:
         for line in "\n".join(result.error.traceback).splitlines():
-            show.tell(show.plain(_without_colours(line)))
+            show.tell(_without_colours(line))
     why = str(result.error) if result.error is not None else f"{' and '.join(result.missing)} did not come in time"
     left = f"; {show.count(done.skipped, 'cell')} after it not executed" if done.skipped else ""
-    show.tell(f"error: cell {done.failed + 1}: {show.plain(why)}{left}. What came until then is in {target}")
+    show.tell(f"error: cell {done.failed + 1}: {why}{left}. What came until then is in {target}")
 
 
 @app.command()
@@ -179,7 +179,7 @@ def _gist(message: KernelMessage) -> str:
             text = f"{content.get('comm_id')} {content.get('target_name', '')}"
         case _:
             text = show.to_json(content).decode()
-    return show.plain(str(text))[: show.MAX_PAYLOAD_CHARS]
+    return str(text)[: show.MAX_PAYLOAD_CHARS]
 
 
 @app.command()

@@ -41,7 +41,7 @@ def hub(
     store = KeyStore(keys)
     made = store.make_hub(hosts or (), days)
     _say_made("the hub", made, store.path)
-    show.say(f"  clients reach it at {show.plain(', '.join(made.hosts))}")
+    show.say(f"  clients reach it at {', '.join(made.hosts)}")
     url = at("tcp", hosts[0] if hosts else "127.0.0.1", DEFAULT_PORT)
     show.say(f"next step: trunkline up --listen {_quoted(url)} --keys {_quoted(store.path)}")
     show.say(f"and for each client: trunkline keys make client NAME{_option(keys)}")
@@ -66,7 +66,7 @@ def client(
 
 
 def _say_made(who: str, key: Key, folder: Path) -> None:
-    show.say((f"the keys of {who} are in ", ""), (show.plain(str(folder)), "bold"))
+    show.say((f"the keys of {who} are in ", ""), (str(folder), "bold"))
     show.say(f"  valid until {_time(key.expires_at)}; nobody else may read them")
 
 
@@ -93,13 +93,13 @@ def revoke(name: Annotated[str, typer.Argument(help="Whose keys.")], keys: Keys 
     """Let nobody in with these keys from now on, at hubs that run, too. Ends with 1 if there are none."""
     store = KeyStore(keys)
     if store.revoke(name):
-        show.say(f"revoked: the next time {show.plain(name)} connects, it is sent away")
+        show.say(f"revoked: the next time {name} connects, it is sent away")
         show.say("who is connected stays until then: restart the hub to part with it at once")
         return
     known = sorted({key.name for key in store.list() if key.revoked_at is None} - {HUB})
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}" if known else "no client has any"
-    show.tell(show.plain(f"{name!r} has no keys that could be revoked: {hint}"))
+    show.tell(f"{name!r} has no keys that could be revoked: {hint}")
     raise typer.Exit(1)
 
 
@@ -121,4 +121,4 @@ def _option(keys: Path | None) -> str:
 
 
 def _quoted(what: object) -> str:
-    return show.plain(shlex.quote(str(what)))
+    return shlex.quote(str(what))

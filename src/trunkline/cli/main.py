@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from importlib.metadata import version as version_of
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from trunkline.cli import dead_letters, directory, journal, kernel, keys, pipeline
+from trunkline.cli import dead_letters, directory, journal, kernel, keys, pipeline, show
 from trunkline.cli.talk import pub, request, sub
 from trunkline.cli.top import top
 from trunkline.cli.up import up
@@ -77,13 +76,12 @@ def run(arguments: list[str] | None = None) -> int:
             raise
         return _complain(MissingExtra("journal", "the lake (Parquet files, Arrow batches)"))
     except OSError as error:
-        print(f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
+        show.tell(f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}")
         return 1
     return 0
 
 
 def _complain(error: TrunklineError) -> int:
-    print(f"error: {error}", file=sys.stderr)
-    for hint in getattr(error, "__notes__", ()):
-        print(hint, file=sys.stderr)
+    for line in [*f"error: {error}".split("\n"), *getattr(error, "__notes__", ())]:
+        show.tell(line)
     return 2 if isinstance(error, UsageError) else 1

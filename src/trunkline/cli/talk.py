@@ -66,7 +66,10 @@ def sub(
     durable: Annotated[
         str | None, typer.Option(help="A durable subscription of this name: what was not shown comes again.")
     ] = None,
-    start: Annotated[str, typer.Option(help="Where a new durable one begins: end, beginning, number, time.")] = "end",
+    start: Annotated[
+        str,
+        typer.Option(help="Where to start on stored topics: end, beginning, last (of each topic), a number, a time."),
+    ] = "end",
     json: AsJson = False,
 ) -> None:
     """Show what is published, as it comes, until Ctrl-C."""
@@ -112,7 +115,7 @@ def request(
     if json:
         show.json(show.record(answer))
     else:
-        show.say(show.plain(str(show.payload(answer))))
+        show.say(str(show.payload(answer)))
 
 
 def _show(message: Message, json: bool) -> None:

@@ -43,7 +43,7 @@ def top(
 
 async def roll_call(bus: Bus, wait_s: float) -> list[ActorHealth]:
     """All actors that say that they are there within this time, those with the most to do first."""
-    here = f"_top.{bus.broker.world.uuid7()}"
+    here = bus.broker.reply_topic()
     found: list[ActorHealth] = []
     async with bus.subscribe(here) as answers:
         await bus.publish(ROLL_CALL, b"", reply_to=here)

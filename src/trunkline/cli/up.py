@@ -39,7 +39,9 @@ def up(
     json: Annotated[bool, typer.Option("--json", help="One line of JSON when it is ready.")] = False,
 ) -> None:
     """Run the hub that other processes connect to, until Ctrl-C."""
-    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(show.LogFormatter("%(asctime)s %(message)s"))
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
     settings = HubConfig.load(
         config,
         listen=tuple(listen or ()),

@@ -63,9 +63,9 @@ def trace(
                     arrow = "→ hub" if said.direction == "in" else "← hub"
                     rest = {name: value for name, value in said.what.items() if name != "type"}
                     show.say(
-                        f"{show.time_of(int(said.at * 1e9))}  {show.plain(said.client)} {arrow}  ",
+                        f"{show.time_of(int(said.at * 1e9))}  {said.client} {arrow}  ",
                         (str(said.what["type"]), "bold"),
-                        f"  {show.plain(str(rest))}",
+                        f"  {rest}",
                     )
 
             connection.heard[control.Traced] = traced

@@ -19,6 +19,8 @@ from trunkline.spark.java import Java
 LAYOUT = 1
 """Raised when an archive made before must not be used any more."""
 DIRECTORY = "TRUNKLINE_CACHE"
+OFF = "off"
+"""As the directory: no archive is used or made."""
 UNUSED_S = 30 * 24 * 3600.0
 CHUNK = 1 << 20
 
@@ -31,7 +33,7 @@ AHEAD_SINCE = 25
 
 def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
     """`$TRUNKLINE_CACHE`, or `trunkline` in `$XDG_CACHE_HOME` or `~/.cache`. It may not exist."""
-    if named := environ.get(DIRECTORY):
+    if (named := environ.get(DIRECTORY)) and named != OFF:
         return Path(named)
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trunkline"
 
@@ -89,6 +91,10 @@ class Archive:
             with suppress(OSError):
                 if newest.stat().st_mtime - path.stat().st_mtime > UNUSED_S:
                     path.unlink()
+
+
+def is_off(environ: Mapping[str, str] = os.environ) -> bool:
+    return environ.get(DIRECTORY) == OFF
 
 
 def archive_for(java: Java, spark_home: Path, spark_version: str, folder: Path) -> Archive | None:

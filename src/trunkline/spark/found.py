@@ -70,12 +70,12 @@ def _arrow(reader: Reader, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
     size = 0
     for row in rows:
         if held and size + len(row.body) > MAX_BYTES:
-            yield layout.of_rows(held, reader.on_damage)
+            yield from layout.of_rows(held, reader.on_damage)
             held, size = [], 0
         held.append(row)
         size += len(row.body)
     if held:
-        yield layout.of_rows(held, reader.on_damage)
+        yield from layout.of_rows(held, reader.on_damage)
 
 
 def _fitting(batches: Iterable[pa.RecordBatch], wanted: Wanted, columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -84,13 +84,4 @@ def _fitting(batches: Iterable[pa.RecordBatch], wanted: Wanted, columns: list[st
     for batch in batches:
         rows = batch if expression is None else batch.filter(expression)
         if rows.num_rows:
-            yield from _halved(rows.select(columns).cast(schema))
-
-
-def _halved(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    if batch.nbytes <= MAX_BYTES or batch.num_rows == 1:
-        yield batch
-        return
-    middle = batch.num_rows // 2
-    yield from _halved(batch.slice(0, middle))
-    yield from _halved(batch.slice(middle))
+            yield from layout.pieces(rows.select(columns).cast(schema), MAX_BYTES)

@@ -6,6 +6,7 @@ Left to itself it would keep its memory, and its temporary files, until the end 
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from trunkline.spark.scratch import Scratch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger("trunkline.spark")
 
 PATIENCE_S = 30.0
 
@@ -77,7 +80,10 @@ class Jvm:
         def stop_and_end() -> None:
             if not self._ended and os.getpid() == self._owner:
                 try:
-                    stop()
+                    if _java_has_ended():
+                        _forget_session()  # there is nobody left who could be asked to stop
+                    else:
+                        stop()
                 finally:
                     self.end()
 
@@ -117,6 +123,39 @@ def _end_process(patience_s: float) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def discarded_dead() -> bool:
+    """Whether the Java under the active session had ended, killed or out of memory; then the session is gone, too."""
+    from pyspark.sql import SparkSession
+
+    if not _java_has_ended():
+        return False
+    log.warning("the Java under the active Spark session has ended: a new session is started")
+    if SparkSession._instantiatedSession is not None:
+        SparkSession._instantiatedSession.stop()
+    return True
+
+
+def _java_has_ended() -> bool:
+    from pyspark import SparkContext
+
+    process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    return process is not None and process.poll() is not None
+
+
+def _forget_session() -> None:
+    """What `SparkSession.stop` does, without asking Java."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    context = SparkContext._active_spark_context
+    if context is not None:
+        if context._accumulatorServer is not None:
+            context._accumulatorServer.shutdown()
+        context._accumulatorServer = context._jsc = None  # type: ignore[assignment]  # as Spark does
+    SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
 def _quoted(option: str) -> str:

@@ -90,7 +90,7 @@ class Sending:
 
     async def _send(self, first: pa.RecordBatch, others: AsyncIterator[pa.RecordBatch]) -> None:
         if self._suspected:
-            self._upto = (await self._broker.hub_stats())["numbers"]
+            self._upto = await self._broker.connection.sync()
         chunker = Chunker()
         try:
             for chunk in chunker.feed(first):

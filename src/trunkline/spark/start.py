@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trunkline.errors import MissingExtra
-from trunkline.spark.archive import Archive, archive_for, cache_directory
+from trunkline.spark.archive import Archive, archive_for, cache_directory, is_off
 from trunkline.spark.java import Java, find_java
-from trunkline.spark.jvm import PATIENCE_S, Jvm
+from trunkline.spark.jvm import PATIENCE_S, Jvm, discarded_dead
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,8 +42,9 @@ def session(
     """The session that is active, or else a new one on `master`, `$TRUNKLINE_SPARK_MASTER`, or all cores here.
 
     `settings` go before ours. On an active session those are set that can be; it is logged which cannot, and that its
-    master is another. Stopping a new one also ends its Java. With `archive` it uses a class archive, which is made
-    in the background at the end of the first program that finds none. Raises MissingExtra and JavaMissing.
+    master is another. An active session whose Java has died is replaced. Stopping a new one also ends its Java. With
+    `archive` it uses a class archive, which is made in the background at the end of the first program that finds none.
+    Raises MissingExtra and JavaMissing.
     """
     try:
         from pyspark import SparkContext
@@ -53,13 +54,13 @@ def session(
     with _turn:
         if asked is not None and asked.startswith(CONNECT):
             return _connected(asked, settings or {})
-        if SparkContext._active_spark_context is not None:
+        if SparkContext._active_spark_context is not None and not discarded_dead():
             return _joined(asked, settings or {})
         if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
             # There is a Java already, of somebody who left it behind or who started us.
             return begin(asked or LOCAL, app, settings or {}, None, [])
         java = find_java()
-        kept = spark_archive(java) if archive else None
+        kept = spark_archive(java) if archive and not is_off() else None
         return begin(asked or LOCAL, app, settings or {}, java, _use(kept) if kept else [])
 
 

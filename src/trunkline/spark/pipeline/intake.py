@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunkline.pipeline")
 
 SMALL_ROWS = 50_000
+SMALL_BYTES = 64 * 1024 * 1024
 MANY_SMALL = 16
 """An hour in more small files than that is put together."""
 
@@ -93,7 +94,7 @@ class Intake:
     def join(self) -> None:
         """Put small files together where they have become many."""
         for kind, files in self._manifest.bronze.items():
-            small = [file for file in files if file.rows < SMALL_ROWS]
+            small = [file for file in files if file.rows < SMALL_ROWS and file.bytes < SMALL_BYTES]
             for _, of_hour in groupby(small, key=lambda file: file.at_ns // 3_600_000_000_000):
                 several = list(of_hour)
                 if len(several) > MANY_SMALL:

@@ -41,7 +41,7 @@ PLAINLY = {
 """For few rows: to compile a query, and to plan it again while it runs, takes longer than to run it as it is."""
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being made, how many parts of the run are done, and how many there are."""
+"""Told what is being made, how many parts of the run are done, and how many there are. Called from several threads."""
 
 
 class Report(NamedTuple):
