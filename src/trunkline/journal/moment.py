@@ -45,9 +45,9 @@ def batches(
     # The first of them may begin before, and reach into what is asked for: one look by number, and no search.
     return database.execute(
         f"SELECT {columns} FROM batches"
-        " WHERE first >= coalesce((SELECT max(first) FROM batches WHERE first <= ?1), ?1) AND first <= ?2"
-        f" AND last >= ?1 {'' if fits is None else 'AND fits(topic)'} ORDER BY first LIMIT ?3",
-        (first, last, limit),
+        " WHERE first >= coalesce((SELECT max(first) FROM batches WHERE first <= :first), :first) AND first <= :last"
+        f" AND last >= :first {'' if fits is None else 'AND fits(topic)'} ORDER BY first LIMIT :limit",
+        {"first": first, "last": last, "limit": limit},
     ).fetchall()
 
 

@@ -466,7 +466,7 @@ class Reader:
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise JournalUnusable(str(self.directory), files.why(error, self.directory)) from error
 
-    def query(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    def query(self, sql: str, values: tuple[Any, ...] | dict[str, Any] = ()) -> list[tuple[Any, ...]]:
         try:
             return self._database.execute(sql, values).fetchall()
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:

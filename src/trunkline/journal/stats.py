@@ -124,8 +124,8 @@ def _topics(reader: Reader) -> tuple[TopicStats, ...]:
 
 CURSORS = "SELECT name, pattern, high, pending, updated_ns FROM cursors ORDER BY name"
 HOT_BEHIND = (
-    "SELECT topic, sum(last - max(first, ?1 + 1) + 1) FROM batches"
-    " WHERE first >= coalesce((SELECT max(first) FROM batches WHERE first <= ?1), 0) AND last > ?1 GROUP BY topic"
+    "SELECT topic, sum(last - max(first, :high + 1) + 1) FROM batches"
+    " WHERE first >= coalesce((SELECT max(first) FROM batches WHERE first <= :high), 0) AND last > :high GROUP BY topic"
 )
 SEALED_BEHIND = (
     f"SELECT topic, t.count, t.first, {', '.join(f'f.{name}' for name in File.__struct_fields__)}"
@@ -140,7 +140,7 @@ class _Place:
         self._about = (name, pattern, high)
         self._pending = len(unpack(pending))
         self._updated_ns = updated_ns
-        hot = reader.query(HOT_BEHIND, (high,))
+        hot = reader.query(HOT_BEHIND, {"high": high})
         self._whole = sum(count for topic, count in hot if matches(pattern, topic))
         self._cut: list[tuple[str, File]] = []
         for topic, count, first, *file in reader.query(SEALED_BEHIND, (high,)):
