@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,9 +44,11 @@ class Demo:
 
     def __init__(self, folder: Path, *command: str) -> None:
         self.mark = f"MARK_OF_A_TESTED_DEMO={uuid.uuid4()}"
-        self.work, self.home, self.temporary = folder / "work", folder / "home", folder / "tmp"
-        for each in (self.work, self.home, self.temporary):
+        self.work, self.home = folder / "work", folder / "home"
+        for each in (self.work, self.home):
             each.mkdir(exist_ok=True)
+        # Sockets are made there, and the path of a socket has 107 characters at most.
+        self.temporary = Path(tempfile.mkdtemp(prefix="demo-"))
         name, value = self.mark.split("=")
         environment = {"HOME": str(self.home), "TMPDIR": str(self.temporary), "PYTHONPATH": str(ROOT), name: value}
         unset = ("JAVA_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "TRUNKLINE_CACHE")
@@ -94,6 +98,7 @@ def demo(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
         if each.process.poll() is None:
             each.process.terminate()
             each.end()
+        shutil.rmtree(each.temporary)
 
 
 def test_the_demo_tells_its_story_and_leaves_a_report(demo: Callable[..., Demo], tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import asyncio
 import importlib
-import time
 from pathlib import Path
 
 import pytest
@@ -140,15 +139,12 @@ def test_every_example_is_tried() -> None:
 def test_example(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
     main = importlib.import_module(f"examples.{name}").main
-    begin = time.perf_counter()
     result = asyncio.run(main())
-    took_s = time.perf_counter() - begin
     assert result == (0 if name == "shop" else None)
     lines = iter(capsys.readouterr().out.splitlines())
     for wanted in SHOWS[name]:
         # `in` goes on from where the last line was found, so the order is checked, too.
         assert wanted in lines, f"examples/{name}.py does not show {wanted!r}, or not after the line before"
-    assert took_s < (10 if name == "shop" else 2)
 
 
 def test_the_shop_fails_if_the_books_do_not_balance(

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 SOURCES = ROOT / "src" / "trunkline"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-FOR_USERS = sorted(set(EXTRAS) - {"test", "bench", "ray", "check"})
+FOR_USERS = sorted(set(EXTRAS) - {"demo", "test", "bench", "ray", "check"})
 
 NOT_IMPORTED = {
     "pandas": "DataFrame.toPandas needs it",
