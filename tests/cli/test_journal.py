@@ -529,7 +529,7 @@ def test_the_last_messages_are_told_once_though_they_are_sealed_while_they_are_r
 
         asked = 0
 
-        def query(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        def query(self, sql: str, values: tuple[Any, ...] | dict[str, Any] = ()) -> list[tuple[Any, ...]]:
             self.asked += 1
             if self.asked == 2:
                 journal.seal(everything=True)
