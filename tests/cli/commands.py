@@ -83,9 +83,9 @@ def running(*command: str, stdin: int | None = subprocess.DEVNULL) -> Iterator[s
         process.communicate()
 
 
-def interrupt(process: subprocess.Popen[bytes]) -> Ran:
-    """Press Ctrl-C, and wait for its end."""
-    process.send_signal(signal.SIGINT)
+def interrupt(process: subprocess.Popen[bytes], number: int = signal.SIGINT) -> Ran:
+    """Press Ctrl-C, or send another signal, and wait for its end."""
+    process.send_signal(number)
     out, err = process.communicate(timeout=DEADLINE_S)
     return Ran(process.returncode, out.decode(), err.decode())
 

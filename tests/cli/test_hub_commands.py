@@ -134,6 +134,27 @@ def test_up_ends_well_when_told_so(tmp_path: Path) -> None:
     assert not (tmp_path / "hub.sock").exists()
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_command_that_is_ended_cleans_up(hub: Up, number: int, code: int) -> None:
+    with running(hub, "sub", "ended.here", "--json") as listener:
+        assert listener.stdout is not None
+        while status(hub)["clients"] < 2:
+            assert listener.poll() is None
+        assert call(hub, "pub", "ended.here", "1").returncode == 0
+        assert listener.stdout.readline()
+        listener.send_signal(number)
+        _, said = listener.communicate(timeout=DEADLINE_S)
+        assert (listener.returncode, said) == (code, "")
+
+
+def test_a_socket_path_that_is_too_long_is_named(tmp_path: Path) -> None:
+    place = f"unix://{tmp_path}/{'x' * 120}.sock"
+    for words in (["up", "--listen", place], ["status", "--hub", place]):
+        done = call(None, *words)
+        assert done.returncode == 2
+        assert "is too long for a socket: at most" in done.stderr
+
+
 def test_two_hubs_do_not_share_a_place(hub: Up) -> None:
     done = call(None, "up", "--listen", hub.address)
     assert done.returncode == 1

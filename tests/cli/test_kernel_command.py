@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -131,8 +133,7 @@ def test_a_kernel_is_listed_and_watched(tmp_path: Path) -> None:
     assert "no kernel nothing runs here" in gone.stderr
 
 
-@pytest.mark.long
-def test_a_kernel_is_shared_on_a_hub(tmp_path: Path) -> None:
+def test_a_kernel_is_shared_on_a_hub_until_sigterm(tmp_path: Path) -> None:
     place = f"unix://{tmp_path}/hub.sock"
     listening = [*TRUNKLINE, "up", "--listen", place, "--json"]
     hub = subprocess.Popen(listening, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
@@ -146,11 +147,13 @@ def test_a_kernel_is_shared_on_a_hub(tmp_path: Path) -> None:
 
         async def use() -> str | None:
             async with tl.connect(place, name="agent") as bus, join(bus, kernel_id) as kernel:
-                return (await kernel.run("6 * 7")).text
+                return (await kernel.run("import os; os.getpid()")).text
 
-        assert asyncio.run(use()) == "42"
-        ended = interrupt(sharing)
-        assert ended.code == 130
+        pid = int(asyncio.run(use()) or 0)
+        os.kill(pid, 0)
+        assert interrupt(sharing, signal.SIGTERM).code == 143
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
     finally:
         for process in (sharing, hub):
             process.kill()

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from trunkline.cli import dead_letters, directory, journal, kernel, keys, pipeline, show
+from trunkline.cli import INTERRUPTED, dead_letters, directory, journal, kernel, keys, pipeline, show
 from trunkline.cli.talk import pub, request, sub
 from trunkline.cli.top import top
 from trunkline.cli.up import up
@@ -16,7 +16,7 @@ from trunkline.cli.watch import status, trace
 from trunkline.errors import MissingExtra, TrunklineError, UsageError
 
 HELP = {"help_option_names": ["-h", "--help"]}
-CODES = "Commands end with 0 if all went well, 1 if not, 2 if they were called wrongly, 130 after Ctrl-C."
+CODES = "Commands end with 0 if all went well, 1 if not, 2 if they were called wrongly, 130 after Ctrl-C, 143 after SIGTERM."
 
 
 class Commands(TyperGroup):
@@ -25,7 +25,7 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             # Whoever pressed it knows: no word about it.
-            raise typer.Exit(130) from None
+            raise typer.Exit(INTERRUPTED) from None
 
 
 app = typer.Typer(
@@ -64,7 +64,7 @@ def root(
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run a command; 0 if it went well, 1 if not, 2 if it was called wrongly, 130 after Ctrl-C."""
+    """Run a command; 0 if it went well, 1 if not, 2 if it was called wrongly, 130 after Ctrl-C, 143 after SIGTERM."""
     try:
         app(args=arguments)
     except SystemExit as end:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import socket
+import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,13 +16,20 @@ from trunkline.transports.folders import alone
 DEFAULT_PORT = 7420
 QUEUE = 1024
 """Connections that wait to be taken."""
+MAX_PATH_BYTES = 107 if sys.platform == "linux" else 103
+"""The system's limit for the path of a socket file."""
 
 
 def path_of(url: str) -> Path:
     path = url.partition(":")[2].removeprefix("//")
     if not path:
         raise InvalidSettings(f"{url} names no socket file: write it as unix:///run/x.sock")
-    return Path(path).expanduser()
+    found = Path(path).expanduser()
+    if (size := len(os.fsencode(found))) > MAX_PATH_BYTES:
+        raise InvalidSettings(
+            f"{found} is too long for a socket: at most {MAX_PATH_BYTES} bytes, this has {size}; choose a shorter folder"
+        )
+    return found
 
 
 def place_of(url: str) -> tuple[str, int]:
