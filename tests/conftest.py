@@ -6,6 +6,7 @@ the broker in memory, which is closed at its end: then nothing may be in flight.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import signal
@@ -85,6 +86,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
     # Workers take groups in this order: what takes longest begins first.
     items.sort(key=lambda item: not item.nodeid.startswith(tuple(GROUPS)))
+
+
+def pytest_collection_finish() -> None:
+    # Modules and thousands of items stay until the end: what looks for garbage need not look at them each time.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

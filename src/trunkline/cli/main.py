@@ -16,7 +16,10 @@ from trunkline.cli.watch import status, trace
 from trunkline.errors import MissingExtra, TrunklineError, UsageError
 
 HELP = {"help_option_names": ["-h", "--help"]}
-CODES = "Commands end with 0 if all went well, 1 if not, 2 if they were called wrongly, 130 after Ctrl-C, 143 after SIGTERM."
+CODES = (
+    "Commands end with 0 if all went well, 1 if not, 2 if they were called wrongly, "
+    "130 after Ctrl-C, 143 after SIGTERM."
+)
 
 
 class Commands(TyperGroup):

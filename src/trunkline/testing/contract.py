@@ -408,8 +408,8 @@ async def check_broker(make: Make) -> None:
     broken: list[BrokenPromise] = []
     for each in CONTRACT:
         try:
-            # In a task of its own: in Python 3.11 a TaskGroup that fails leaves its task marked as cancelled, and in the
-            # first releases no timeout works in such a task any more.
+            # In a task of its own: in Python 3.11 a TaskGroup that fails leaves its task marked as cancelled, and in
+            # the first releases no timeout works in such a task any more.
             await asyncio.create_task(each(make))
         except BrokenPromise as error:
             broken.append(error)

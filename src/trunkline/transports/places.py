@@ -27,7 +27,7 @@ def path_of(url: str) -> Path:
     found = Path(path).expanduser()
     if (size := len(os.fsencode(found))) > MAX_PATH_BYTES:
         raise InvalidSettings(
-            f"{found} is too long for a socket: at most {MAX_PATH_BYTES} bytes, this has {size}; choose a shorter folder"
+            f"{found} is too long for a socket: at most {MAX_PATH_BYTES} bytes, this has {size}: choose a shorter one"
         )
     return found
 
