@@ -44,7 +44,7 @@ demo: $(VENV)/.demo ## See it all at work: hub, agents, failures, Spark, a repor
 	@$(BIN)/python -m examples.demo
 
 quick: $(VENV)/.test ## Run what takes less than a minute: no Spark, no kernels, no other programs
-	$(BIN)/python -m pytest -q $(PARALLEL) -m 'not long and not slow' --ignore tests/spark --ignore tests/jupyter
+	$(BIN)/python -m pytest -q $(PARALLEL) -m 'not long and not slow'
 
 test: $(VENV)/.test ## Run all tests but those that take minutes
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not long'

@@ -12,6 +12,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,16 +37,30 @@ GROUPS = {"tests/spark/": "spark", "tests/jupyter/": "kernels", "tests/cli/test_
 SLOW = (
     *GROUPS,
     "tests/actors/test_schedules_of_actors.py",
+    "tests/actors/test_state.py",
     "tests/cli/",
     "tests/delivery/test_schedules.py",
+    "tests/hub/test_admission.py",
     "tests/hub/test_clients.py",
+    "tests/hub/test_conformance.py",
     "tests/hub/test_hostile.py",
+    "tests/hub/test_hub_contract.py",
     "tests/hub/test_hub_letters.py",
     "tests/hub/test_hub_restart_registry.py",
     "tests/hub/test_killed.py",
+    "tests/hub/test_malice.py",
+    "tests/hub/test_reconnect.py",
+    "tests/hub/test_rights_table.py",
     "tests/hub/test_schema_hash.py",
+    "tests/journal/test_body.py",
     "tests/journal/test_crash.py",
+    "tests/journal/test_durable.py",
     "tests/journal/test_faults_",
+    "tests/journal/test_large.py",
+    "tests/journal/test_last.py",
+    "tests/journal/test_reader.py",
+    "tests/journal/test_removal_crash.py",
+    "tests/journal/test_replay.py",
     "tests/journal/test_restart.py",
     "tests/journal/test_truth.py",
     "tests/journal/test_verify.py",
@@ -53,8 +68,12 @@ SLOW = (
     "tests/test_demo.py",
     "tests/test_docs.py",
     "tests/test_examples.py",
+    "tests/test_extras.py",
+    "tests/testing/test_leaks.py",
+    "tests/transports/test_transport_contract.py",
+    "tests/transports/test_wires.py",
 )
-"""Spark, kernels, other programs, thousands of schedules: not for `make quick`."""
+"""Spark, kernels, other programs, thousands of schedules, many seconds: not for `make quick`."""
 
 
 def pytest_configure() -> None:
@@ -77,6 +96,13 @@ class ByGroup(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByGroup:
     return ByGroup(config, log)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What is not run need not be imported, in each worker."""
+    quick = "not slow" in config.option.markexpr
+    path = collection_path.relative_to(config.rootpath).as_posix()
+    return True if quick and f"{path}/".startswith(SLOW) else None
 
 
 @pytest.hookimpl(tryfirst=True)
