@@ -51,7 +51,7 @@ async def main() -> None:
         stats = bus.stats()
         print(f"stats       {stats.total_messages} messages, {stats.total_failed} failed, {stats.pending} pending")
         print(f"history     {', '.join(message.topic for message in bus.history(limit=3, topic='orders.>'))}")
-        print(bus.explain(placed), bus.explain(refused), sep="\n")
+        print(await bus.explain(placed), await bus.explain(refused), sep="\n")
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ async def poison(bus: tl.Bus) -> None:
         line("reason", letter.reason.partition(": ")[2])
         bus.dead_letters.replay(letter, payload=Order(61, "tea", 4.0))
         await invoices.recv()
-        fates = {outcome.subscriber: outcome.fate.value for outcome in bus.explain(bad).outcomes}
+        fates = {outcome.subscriber: outcome.fate.value for outcome in (await bus.explain(bad)).outcomes}
         line("replayed to it alone, and now", fates[letter.subscriber])
 
 
@@ -125,7 +125,7 @@ async def main() -> int:
             await poison(bus)
             await early(bus)
             title("Where did the first order go?")
-            print(f"  {bus.explain(first)}".replace("\n", "\n  "))
+            print(f"  {await bus.explain(first)}".replace("\n", "\n  "))
             kept = [message.decode()["number"] for message in await anext(aiter(slow.batches()))]
             line("the slow dashboard still got", f"{len(kept)} orders, the last is {kept[-1]}")
         title("The books")

@@ -193,6 +193,11 @@ _MAPS = frozenset({*range(0x80, 0x90), 0xDE})
 """What the first byte of a map is; columns begin as an array."""
 
 
+def is_alone(data: bytes) -> bool:
+    """Whether it is a message alone, a map of its fields."""
+    return bool(data) and data[0] in _MAPS
+
+
 def read(topic: str, data: bytes | memoryview, seqs: Sequence[int]) -> list[Message]:
     """The messages of a batch that somebody else has written; raises InvalidPayload, whatever the bytes."""
     return read_batch(topic, data, seqs)[0]

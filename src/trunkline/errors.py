@@ -6,6 +6,7 @@ TrunklineError
 │   │   ├── InvalidTopic
 │   │   ├── InvalidPriority
 │   │   ├── InvalidTtl
+│   │   ├── HeadersTooLarge      all header fields together
 │   │   └── MissingCorrelationId an answer that says not what it answers
 │   ├── InvalidSettings          a settings group or key that makes no sense
 │   ├── InvalidExpression        a `where` filter that does not compile
@@ -93,6 +94,7 @@ __all__ = [
     "EncodeError",
     "ExecutionFailed",
     "HandlerTimeout",
+    "HeadersTooLarge",
     "HookFailed",
     "HubError",
     "HubRefused",
@@ -195,6 +197,15 @@ class InvalidTtl(InvalidMessage):
             f"ttl_s must be a number above 0, not {ttl_s!r}; leave it out for a message that never expires"
         )
         self.ttl_s = ttl_s
+
+
+class HeadersTooLarge(InvalidMessage):
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"header fields of {size:,} bytes in all, limit {limit:,}: what is large belongs into the payload"
+        )
+        self.size = size
+        self.limit = limit
 
 
 class MissingCorrelationId(InvalidMessage):

@@ -13,6 +13,7 @@ from msgspec.structs import force_setattr
 from trunkline import codec
 from trunkline.errors import (
     MAX_TTL_S,
+    HeadersTooLarge,
     InvalidMessage,
     InvalidPayload,
     InvalidPriority,
@@ -51,6 +52,8 @@ class Priority(enum.IntEnum):
 NORMAL = 50
 MAX_PAYLOAD_BYTES = 1024**3
 """No message is larger, whatever a bus allows; its own limit, 10 MiB by default, is checked by `bus.message`."""
+MAX_HEADER_BYTES = 64 * 1024
+"""Of all texts of a message but its payload, together: ids, names, headers."""
 PUBLISH = MessageType.PUBLISH
 
 
@@ -129,21 +132,38 @@ class Message(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
                 raise InvalidMessage(f"{name} must be a whole number, must not be negative, and is {value!r}")
         if self.requires_ack.__class__ is not bool:
             raise InvalidMessage(f"requires_ack must be True or False, and is {self.requires_ack!r}")
-        if self.headers is not None:
-            force_setattr(self, "headers", _copy_headers(self.headers))
         if not self.topic and (topic := self._default_topic()):
             force_setattr(self, "topic", topic)
         validate_topic(self.topic)
 
     def _check_texts(self) -> None:
+        size = 0
         for name in _TEXTS:
             value = getattr(self, name)
             if value.__class__ is not str or not value.isascii():
-                force_setattr(self, name, _text(name, value))
+                force_setattr(self, name, value := _text(name, value))
+            size += len(value)
         for name in _OPTIONAL_TEXTS:
             value = getattr(self, name)
-            if value is not None and (value.__class__ is not str or not value.isascii()):
-                force_setattr(self, name, _text(name, value))
+            if value is not None:
+                if value.__class__ is not str or not value.isascii():
+                    force_setattr(self, name, value := _text(name, value))
+                size += len(value)
+        if self.headers is not None:
+            headers = _copy_headers(self.headers)
+            force_setattr(self, "headers", headers)
+            size += sum(map(len, headers)) + sum(map(len, headers.values()))
+        # A character may take four bytes.
+        if size > MAX_HEADER_BYTES // 4 and (exact := self.header_bytes) > MAX_HEADER_BYTES:
+            raise HeadersTooLarge(exact, MAX_HEADER_BYTES)
+
+    @property
+    def header_bytes(self) -> int:
+        """Of all texts but the payload, and of the headers."""
+        texts = [value for name in _ALL_TEXTS if (value := getattr(self, name))]
+        for key, value in (self.headers or {}).items():
+            texts += (key, value)
+        return sum([len(text) if text.isascii() else len(text.encode()) for text in texts])
 
     def _check_payload(self) -> None:
         payload = self.payload
@@ -230,6 +250,7 @@ class _Wire(Message, frozen=True, gc=False):
 _ANSWERS = (MessageType.RESPONSE, MessageType.ACK)
 _TEXTS = ("id", "topic", "sender", "content_type", "encoding")
 _OPTIONAL_TEXTS = ("recipient", "request_id", "correlation_id", "reply_to", "schema", "trace")
+_ALL_TEXTS = _TEXTS + _OPTIONAL_TEXTS
 
 
 def _text(name: str, value: object) -> str:

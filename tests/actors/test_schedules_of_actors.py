@@ -106,7 +106,7 @@ async def schedule(simulation: Simulation, failed: Failed) -> None:
             for message in bus.history(topic="_to.>"):
                 if message.decode() not in known:
                     # It waited in the mailbox of an actor that was stopped, or came after the end of all.
-                    explained = bus.explain(message.id)
+                    explained = await bus.explain(message.id)
                     assert explained.note or [each.fate for each in explained.outcomes] == [tl.Fate.DROPPED]
                     known.add(message.decode())
             assert set(sent) == known

@@ -73,7 +73,7 @@ def test_backpressure_timeout_after_30_seconds_with_growing_stretches(caplog: py
             assert loop.time() - start == pytest.approx(30.0)
             assert caught.value.subscriber == "stuck"
             assert caught.value.retryable
-            (outcome,) = bus.explain(message.id).outcomes
+            (outcome,) = (await bus.explain(message.id)).outcomes
             assert outcome.fate is tl.Fate.DROPPED
             assert "backpressure timeout" in outcome.reason
             assert stream.depth == 1
@@ -110,7 +110,7 @@ def test_cancelled_publisher_leaves_the_line_and_a_fate() -> None:
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-            fates = {outcome.subscriber: outcome.fate for outcome in bus.explain(message.id).outcomes}
+            fates = {outcome.subscriber: outcome.fate for outcome in (await bus.explain(message.id)).outcomes}
             assert fates == {"full": tl.Fate.DROPPED, "free": tl.Fate.IN_FLIGHT}
             assert (full.depth, free.depth) == (1, 2)
 
@@ -127,7 +127,7 @@ def test_dropping_is_named_counted_and_explained(overflow: str, kept: list[int],
             assert [stream.try_recv().decode() for _ in range(3)] == kept
             assert stream.account().dropped == 2
             for n in dropped:
-                (outcome,) = bus.explain(ids[n]).outcomes
+                (outcome,) = (await bus.explain(ids[n])).outcomes
                 assert outcome.fate is tl.Fate.DROPPED
                 assert overflow in outcome.reason
 
@@ -174,7 +174,7 @@ def test_batch_of_a_hopeless_publisher_gives_up_once() -> None:
             assert asyncio.get_running_loop().time() == pytest.approx(30.0)
             assert [stream.try_recv().decode() for _ in range(2)] == [0, 1]
             for message, _ in caught.value.refused:
-                assert bus.explain(message.id).outcomes
+                assert (await bus.explain(message.id)).outcomes
 
     on_bus(main)
 

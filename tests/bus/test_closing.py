@@ -111,7 +111,7 @@ def test_waiting_publisher_is_let_go_when_its_subscriber_leaves() -> None:
         await until(lambda: bus.pending() == 2)
         await stream.aclose()
         message_id = await waiting
-        assert bus.explain(message_id).outcomes[0].fate is tl.Fate.DROPPED
+        assert (await bus.explain(message_id)).outcomes[0].fate is tl.Fate.DROPPED
 
     on_bus(main)
 

@@ -122,7 +122,7 @@ def test_failing_handler_is_retried_with_pauses_and_then_dead() -> None:
         assert letter.message.attempts == 4
         assert [attempt.number for attempt in letter.attempts] == [1, 2, 3, 4]
         assert "raise ValueError" in letter.traceback
-        (outcome,) = bus.explain(message_id).outcomes
+        (outcome,) = (await bus.explain(message_id)).outcomes
         assert outcome.fate is tl.Fate.DEAD
         assert "attempt 3" in outcome.reason
 
@@ -159,13 +159,13 @@ def test_explain_follows_a_message_through_its_retries() -> None:
 
         message_id = await bus.publish("t")
         await asyncio.sleep(0.1)
-        assert "being handled, attempt 1" in str(bus.explain(message_id))
+        assert "being handled, attempt 1" in str(await bus.explain(message_id))
         release.set()
         await asyncio.sleep(0.1)
-        assert "failed 1 times (ConnectionError: gone), waits to retry" in str(bus.explain(message_id))
+        assert "failed 1 times (ConnectionError: gone), waits to retry" in str(await bus.explain(message_id))
         assert bus.pending() == 1
         await asyncio.sleep(20)
-        assert bus.explain(message_id).outcomes[0].fate is tl.Fate.DELIVERED
+        assert (await bus.explain(message_id)).outcomes[0].fate is tl.Fate.DELIVERED
         assert bus.pending() == 0
 
     on_bus(main)
@@ -243,7 +243,7 @@ def test_dead_letter_is_replayed_to_the_one_that_failed_as_it_was_or_edited() ->
         assert len(other) == 2, "the healthy subscriber must not see it again"
         assert len(bus.dead_letters) == 0
         for message_id in (first, second):
-            assert {outcome.fate for outcome in bus.explain(message_id).outcomes} == {tl.Fate.DELIVERED}
+            assert {outcome.fate for outcome in (await bus.explain(message_id)).outcomes} == {tl.Fate.DELIVERED}
         assert bus.stats().account.dead == 0
         with pytest.raises(tl.UsageError, match="replayed or removed"):
             bus.dead_letters.replay(letters[0])
@@ -365,7 +365,7 @@ def test_message_that_expires_between_attempts_is_expired_not_dead() -> None:
 
         message_id = await bus.publish("t", ttl_s=5)
         await asyncio.sleep(30)
-        assert [outcome.fate for outcome in bus.explain(message_id).outcomes] == [tl.Fate.EXPIRED]
+        assert [outcome.fate for outcome in (await bus.explain(message_id)).outcomes] == [tl.Fate.EXPIRED]
 
     on_bus(main)
 

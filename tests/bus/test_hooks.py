@@ -77,7 +77,7 @@ def test_own_hook_in_three_lines_changes_or_refuses() -> None:
             refused = bus.message("t", "bad")
             with pytest.raises(tl.HookFailed, match="stamp failed: ValueError: we do not say that"):
                 await bus.post(refused)
-            (outcome,) = bus.explain(refused.id).outcomes
+            (outcome,) = (await bus.explain(refused.id)).outcomes
             assert outcome.fate is tl.Fate.REFUSED
             assert "we do not say that" in outcome.reason
             with pytest.raises(tl.PartlyRefused) as caught:

@@ -78,20 +78,20 @@ def test_explain_tells_each_subscribers_story() -> None:
         ):
             message_id = await bus.publish("t")
             reads.try_recv()
-            explanation = bus.explain(message_id)
+            explanation = await bus.explain(message_id)
             assert str(explanation) == (
                 f"message {message_id} on t\n"
                 "  reads: delivered\n"
                 "  waits: in flight (waits in the inbox)\n"
                 "  filters: filtered (does not fit 'priority > 60')"
             )
-        after = {outcome.subscriber: outcome for outcome in bus.explain(message_id).outcomes}
+        after = {outcome.subscriber: outcome for outcome in (await bus.explain(message_id)).outcomes}
         assert after["waits"].fate is tl.Fate.DROPPED
         assert after["waits"].reason == "its subscriber left before taking it"
         assert after["reads"].fate is tl.Fate.DELIVERED
         unheard = await bus.publish("nobody")
-        assert "nobody subscribed" in str(bus.explain(unheard))
-        assert "not known here" in str(bus.explain("nonsense"))
+        assert "nobody subscribed" in str(await bus.explain(unheard))
+        assert "not known here" in str(await bus.explain("nonsense"))
 
     on_bus(main)
 
@@ -101,7 +101,7 @@ def test_explain_in_the_middle_of_iteration() -> None:
         async with bus.subscribe("t") as stream:
             ids = await bus.publish_many("t", range(3))
             async for _ in stream:
-                fates = [bus.explain(message_id).outcomes[0].fate for message_id in ids]
+                fates = [(await bus.explain(message_id)).outcomes[0].fate for message_id in ids]
                 assert fates == [tl.Fate.DELIVERED, tl.Fate.IN_FLIGHT, tl.Fate.IN_FLIGHT]
                 break
 
@@ -114,6 +114,6 @@ def test_a_latecomer_is_not_said_to_have_had_what_came_before() -> None:
         async with bus.subscribe("t") as stream:
             await bus.publish("t")
             await stream.recv()
-            assert bus.explain(before).outcomes == ()
+            assert (await bus.explain(before)).outcomes == ()
 
     on_bus(main)

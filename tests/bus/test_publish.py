@@ -139,12 +139,12 @@ def test_ttl_is_checked_at_publish_and_at_delivery() -> None:
             await asyncio.sleep(2)
             with pytest.raises(tl.MessageExpired, match="Message has expired"):
                 await bus.post(stale)
-            assert bus.explain(stale.id).outcomes[0].fate is tl.Fate.REFUSED
+            assert (await bus.explain(stale.id)).outcomes[0].fate is tl.Fate.REFUSED
             late = await bus.publish("t", b"", ttl_s=1)
             fresh = await bus.publish("t", b"", ttl_s=10)
             await asyncio.sleep(2)
             assert [message.id for message in take_all(stream)] == [fresh]
-            (outcome,) = bus.explain(late).outcomes
+            (outcome,) = (await bus.explain(late)).outcomes
             assert outcome.fate is tl.Fate.EXPIRED
             assert stream.account().expired == 1
 
@@ -160,8 +160,8 @@ def test_direct_and_broadcast_reach_endpoints() -> None:
             assert (first.id, first.type, first.recipient) == (sent, tl.MessageType.DIRECT, "a")
             assert second.id == everyone
             assert [message.id for message in take_all(b)] == [everyone]
-            assert [outcome.subscriber for outcome in bus.explain(everyone).outcomes] == [a.name, b.name]
-            assert [outcome.subscriber for outcome in bus.explain(sent).outcomes] == [a.name]
+            assert [outcome.subscriber for outcome in (await bus.explain(everyone)).outcomes] == [a.name, b.name]
+            assert [outcome.subscriber for outcome in (await bus.explain(sent)).outcomes] == [a.name]
 
     on_bus(main)
 
@@ -327,7 +327,10 @@ def test_filter_and_dedupe_on_a_subscription() -> None:
             await bus.post(same)
             await bus.post(same)
             assert [message.id for message in take_all(big)] == [hit]
-            assert [outcome.fate for outcome in bus.explain(miss).outcomes] == [tl.Fate.FILTERED, tl.Fate.IN_FLIGHT]
+            assert [outcome.fate for outcome in (await bus.explain(miss)).outcomes] == [
+                tl.Fate.FILTERED,
+                tl.Fate.IN_FLIGHT,
+            ]
             assert len(take_all(once)) == 3
             await asyncio.sleep(11)
             await bus.post(same)

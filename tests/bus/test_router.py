@@ -58,7 +58,7 @@ def test_every_matching_handler_once_in_order_of_priority() -> None:
         message_id = await bus.publish("t")
         await until(lambda: len(seen) == 3)
         assert sorted(seen) == ["audit", "bill", "ship"]
-        assert {outcome.subscriber for outcome in bus.explain(message_id).outcomes} == {"audit", "bill", "ship"}
+        assert {outcome.subscriber for outcome in (await bus.explain(message_id)).outcomes} == {"audit", "bill", "ship"}
         message = bus.message("t")
         assert [rule.id for rule in bus.router.matching(message)] == ["high", "again", "middle", "low"]
         assert await bus.router.route(message) == ["audit", "bill", "ship"]
@@ -110,7 +110,7 @@ def test_failing_or_slow_handler_does_not_stop_the_others() -> None:
         ids = await bus.publish_many("t", range(10))
         await until(lambda: len(seen) == 10)
         assert len(bus.dead_letters.find(subscriber="fails")) == 10
-        fates = {outcome.subscriber: outcome.fate for outcome in bus.explain(ids[1]).outcomes}
+        fates = {outcome.subscriber: outcome.fate for outcome in (await bus.explain(ids[1])).outcomes}
         assert fates == {"fails": tl.Fate.DEAD, "slow": tl.Fate.DROPPED, "works": tl.Fate.DELIVERED}
 
     on_bus(main, settings=tl.Settings(drain_s=0.1))

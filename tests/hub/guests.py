@@ -94,7 +94,14 @@ class Guest(Raw):
         return await self.hear(control.Taken)
 
     async def subscribe(self, number: int, pattern: str, **fields: Any) -> control.Control:
-        wanted = {"subscription": number, "pattern": pattern, "name": f"s{number}", "credit": -1, **fields}
+        wanted = {
+            "subscription": number,
+            "pattern": pattern,
+            "name": f"s{number}",
+            "credit": -1,
+            "reports": True,
+            **fields,
+        }
         return await self.ask(control.Subscribe, **wanted)
 
 

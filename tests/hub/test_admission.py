@@ -306,7 +306,9 @@ async def test_too_many_clients(simulation: Simulation) -> None:
         for _ in range(2):
             await (await Raw.open(hub)).greet()
         late = await Raw.open(hub)
-        assert (await late.hear(control.Error)).code == "too_many"
+        late.say(hello(origin=7))
+        error = await late.hear(control.Error)
+        assert (error.code, error.text[:32]) == ("too_many", "2 clients are connected already:")
         await late.ended.wait()
         assert len(hub.sessions) == 2
 

@@ -200,11 +200,11 @@ def test_in_the_same_process_it_is_handled_once_and_explained(tmp_path: Path) ->
             await bus.flush()
             first = await bus.publish("orders.placed", 7)
             await until(lambda: len(bus.dead_letters) == 1, "it is dead")
-            assert {each.fate for each in bus.explain(first).outcomes} == {tl.Fate.DEAD}
+            assert {each.fate for each in (await bus.explain(first)).outcomes} == {tl.Fate.DEAD}
             assert (await bus.replay_dead(subscriber="billing")).ids == (first,)
             await until(lambda: len(tries) == 2, "it is handled")
             await bus.quiet()
-            assert {each.fate for each in bus.explain(first).outcomes} == {tl.Fate.DELIVERED}
+            assert {each.fate for each in (await bus.explain(first)).outcomes} == {tl.Fate.DELIVERED}
             assert (await bus.replay_dead()).ids == ()
             await asyncio.sleep(1)
             assert tries == [7, 7]

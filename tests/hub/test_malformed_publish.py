@@ -85,7 +85,7 @@ async def test_who_does_not_wait_is_told_afterwards(simulation: Simulation, dama
         assert await received(messages) == 2
         assert on_their_way(publisher) == 0
         assert publisher.stats().total_refused == 1
-        told = str(publisher.explain(lost))
+        told = str(await publisher.explain(lost))
         assert "the hub did not take it" in told
         assert DAMAGES[damage] in told
 

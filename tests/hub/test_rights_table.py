@@ -186,6 +186,7 @@ ROWS: dict[type, Row] = {
         USERS, asks(control.Subscribe, subscription=9, pattern="orders.placed", name="new", credit=-1)
     ),
     control.Last: Row(USERS, asks(control.Last, topic="orders.placed")),
+    control.Explain: Row(SEERS, asks(control.Explain, message_id="orders.placed-1-0")),
     control.Unsubscribe: Row(MINE, asks(control.Unsubscribe, subscription=PLAIN)),
     control.Stop: Row(
         MINE,

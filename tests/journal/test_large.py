@@ -107,8 +107,8 @@ def test_fates_are_sealed_by_bytes_too(tmp_path: Path) -> None:
 def test_what_messages_share_is_not_multiplied_in_one_arrow_batch(tmp_path: Path) -> None:
     """A header that all messages of a batch have is stored once. In Arrow each has its own."""
     with journal_in(tmp_path) as journal:
-        shared = {"k": "x" * (MIB // 4)}
-        written = store(journal, [[message("a", b"1", id=str(at), headers=shared) for at in range(200)]])
+        shared = {"k": "x" * 60_000}
+        written = store(journal, [[message("a", b"1", id=str(at), headers=shared) for at in range(900)]])
         batches = list(journal.reader.arrow())
         assert sum(batch.nbytes for batch in batches) > 50 * MIB
         assert max(batch.nbytes for batch in batches) <= layout.BATCH_BYTES

@@ -386,7 +386,7 @@ async def test_a_plain_one_leaves_nothing_behind(simulation: Simulation, tmp_pat
         assert bus.accounts()[""].dropped == 1
         await bus.flush()
         assert journal_of(bus).reader.query("SELECT * FROM cursors") == []
-        fates = [[(each.subscriber, each.fate) for each in bus.explain(each).outcomes] for each in ids]
+        fates = [[(each.subscriber, each.fate) for each in (await bus.explain(each)).outcomes] for each in ids]
         assert fates == [
             [],
             [("plain", tl.Fate.DELIVERED)],
@@ -395,7 +395,7 @@ async def test_a_plain_one_leaves_nothing_behind(simulation: Simulation, tmp_pat
         ]
     async with place.bus() as bus, bus.subscribe("a", start="last", name="plain") as stream:
         assert values(await take(stream, 1, ack=False)) == ["3"]
-        assert [each.fate for each in bus.explain(ids[1]).outcomes] == [tl.Fate.DELIVERED]
+        assert [each.fate for each in (await bus.explain(ids[1])).outcomes] == [tl.Fate.DELIVERED]
 
 
 async def test_a_handler_may_start_with_the_last(simulation: Simulation, tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ async def test_what_could_not_be_written_is_told_exactly(simulation: Simulation,
             assert stats.total_refused == len(refused)
             assert stats.total_messages == len(kept) + 4
             for message, _ in caught.value.refused:
-                assert [outcome.fate for outcome in bus.explain(message.id).outcomes] == [tl.Fate.REFUSED]
+                assert [outcome.fate for outcome in (await bus.explain(message.id)).outcomes] == [tl.Fate.REFUSED]
 
 
 async def test_it_is_told_once(simulation: Simulation, tmp_path: Path) -> None:

@@ -255,7 +255,7 @@ async def test_a_publisher_that_gives_up_before_it_is_stored(
         await last
         await journal_of(bus).flush()
         for message in journal_of(bus).reader.messages("a"):
-            told = {outcome.subscriber: outcome.fate for outcome in bus.explain(message.id).outcomes}
+            told = {outcome.subscriber: outcome.fate for outcome in (await bus.explain(message.id)).outcomes}
             got_it = bytes(message.payload).decode() in seen
             assert told == {"x": tl.Fate.DELIVERED if got_it else tl.Fate.DROPPED}
 

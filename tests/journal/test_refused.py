@@ -121,7 +121,7 @@ async def test_what_was_refused_is_explained(simulation: Simulation, tmp_path: P
         disk.full = True
         with pytest.raises(NotStored):
             await bus.publish("a", b"1", id="mine")
-        (outcome,) = bus.explain("mine").outcomes
+        (outcome,) = (await bus.explain("mine")).outcomes
         assert outcome.fate is tl.Fate.REFUSED
         assert "the disk is full" in outcome.reason
         disk.full = False

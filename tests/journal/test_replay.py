@@ -418,7 +418,7 @@ async def test_a_journal_is_replayed_below_a_topic_while_it_is_used(
         with pytest.raises(tl.InvalidTopic):
             await bus.replay(place.directory, to="again.*")
         assert bus.stats().total_messages == 10
-        assert bus.explain(got[0].id).message == got[0]
+        assert (await bus.explain(got[0].id)).message == got[0]
 
 
 async def test_a_stretch_keeps_to_its_pace(simulation: Simulation, tmp_path: Path) -> None:

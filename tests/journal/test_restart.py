@@ -546,7 +546,7 @@ async def test_explain_after_a_restart(simulation: Simulation, tmp_path: Path, s
         late = await bus.publish("a", b"late")
         unheard = await bus.publish("b", b"")
     async with place.bus() as bus:
-        told = {outcome.subscriber: (outcome.fate, outcome.reason) for outcome in bus.explain(ids[1]).outcomes}
+        told = {outcome.subscriber: (outcome.fate, outcome.reason) for outcome in (await bus.explain(ids[1])).outcomes}
         assert told == {
             "done": (tl.Fate.DELIVERED, ""),
             "plain": (tl.Fate.DELIVERED, ""),
@@ -555,13 +555,13 @@ async def test_explain_after_a_restart(simulation: Simulation, tmp_path: Path, s
             "idle": (tl.Fate.IN_FLIGHT, "waits in the journal"),
             "full": (tl.Fate.DROPPED, "drop_newest: the inbox is full (1)"),
         }
-        explained = bus.explain(late)
+        explained = await bus.explain(late)
         assert explained.message is not None
         assert {outcome.subscriber for outcome in explained.outcomes} == {"done", "dead", "picky", "idle"}
         assert {outcome.fate for outcome in explained.outcomes} == {tl.Fate.IN_FLIGHT}
-        assert bus.explain(unheard).outcomes == ()
-        assert bus.explain(unheard).note
-        assert bus.explain("nonsense").message is None
+        assert (await bus.explain(unheard)).outcomes == ()
+        assert (await bus.explain(unheard)).note
+        assert (await bus.explain("nonsense")).message is None
 
 
 async def test_what_was_replayed_and_waits_is_not_dead(simulation: Simulation, tmp_path: Path) -> None:
@@ -571,7 +571,7 @@ async def test_what_was_replayed_and_waits_is_not_dead(simulation: Simulation, t
             dead = await die(bus, stream)
         bus.dead_letters.replay(next(iter(bus.dead_letters)))
     async with place.bus() as bus:
-        assert [outcome.fate for outcome in bus.explain(dead.id).outcomes] == [tl.Fate.IN_FLIGHT]
+        assert [outcome.fate for outcome in (await bus.explain(dead.id)).outcomes] == [tl.Fate.IN_FLIGHT]
 
 
 async def test_explain_names_a_subscription_once(simulation: Simulation, tmp_path: Path) -> None:
@@ -583,4 +583,4 @@ async def test_explain_names_a_subscription_once(simulation: Simulation, tmp_pat
         message_id = await bus.publish("a", b"1")
         await take(stream, 1)
         await journal_of(bus).flush()
-        assert len(bus.explain(message_id).outcomes) == 1
+        assert len((await bus.explain(message_id)).outcomes) == 1

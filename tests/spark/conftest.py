@@ -57,6 +57,16 @@ def works(spark: SparkSession) -> bool:
         return False
 
 
+@pytest.fixture(scope="package", autouse=True)
+def in_utc() -> Iterator[None]:
+    """Spark gives times as those of the machine, without a zone. Here they are compared with what they are in UTC."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
 @pytest.fixture(scope="session")
 def shared_session() -> Iterator[SharedSession]:
     shared = SharedSession()

@@ -186,9 +186,13 @@ class Broker(abc.ABC):
         """A message it has stored, if it stores any."""
         return None
 
-    def outcomes(self, message: Message) -> list[Outcome]:
-        """What it has stored of a message's fates."""
-        return []
+    async def explain(self, message_id: str, known: Message | None = None) -> tuple[Message | None, list[Outcome]]:
+        """The message, if the caller or the broker knows it, and what became of it: one outcome a subscriber.
+
+        Where subscribers are elsewhere, they are asked. Raises HubUnavailable if they cannot be.
+        """
+        message = known or self.find(message_id)
+        return message, [] if message is None else self.roster.outcomes(message)
 
     async def recall_dead_letters(self, seen: Container[tuple[str, int]]) -> list[DeadLetter]:
         """Some dead letters that are stored, beyond those seen, by subscriber and number. None: there are no more."""

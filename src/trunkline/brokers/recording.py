@@ -72,8 +72,8 @@ class RecordingBroker(Broker):
     def find(self, message_id: str) -> Message | None:
         return self.inner.find(message_id)
 
-    def outcomes(self, message: Message) -> list[Outcome]:
-        return self.inner.outcomes(message)
+    async def explain(self, message_id: str, known: Message | None = None) -> tuple[Message | None, list[Outcome]]:
+        return await self.inner.explain(message_id, known)
 
     async def attach(self, channel: str, consumer_id: str, schema: Any, metadata: Mapping[str, Any]) -> Terms:
         return await self.inner.attach(channel, consumer_id, schema, metadata)

@@ -201,7 +201,7 @@ class BlockingBus:
         return self._thread.call(self._bus.last(topic, before=before))
 
     def explain(self, message_id: str) -> Explanation:
-        return self._thread.call(as_coroutine(lambda: self._bus.explain(message_id)))
+        return self._thread.call(self._bus.explain(message_id))
 
     def dead_letters(self) -> list[DeadLetter]:
         return self._thread.call(as_coroutine(lambda: list(self._bus.dead_letters)))

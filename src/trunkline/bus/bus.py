@@ -26,7 +26,7 @@ from trunkline.delivery.deadletters import Cause, DeadLetter, DeadLetters
 from trunkline.delivery.fates import Account, Fate, Outcome
 from trunkline.delivery.requests import Orphan
 from trunkline.delivery.stream import Stream
-from trunkline.errors import TrunklineError
+from trunkline.errors import HubUnavailable, TrunklineError
 from trunkline.hooks.hook import Hook
 from trunkline.message import Message, MessageType
 from trunkline.settings import Settings
@@ -113,22 +113,26 @@ class Bus(Handling):
         """What could not be handled, with cause, attempts and traceback; replay it from here."""
         return self.broker.roster.dead_letters
 
-    def explain(self, message_id: str) -> Explanation:
-        """Where a message went, and why."""
+    async def explain(self, message_id: str) -> Explanation:
+        """Where a message went, and why: one outcome for each subscriber, wherever it is.
+
+        Through a hub any client may ask that has a right on the topic; the hub asks those who have the message.
+        """
         refusal = self._out.refusals.find(message_id)
-        message = self._find(message_id) or self.broker.find(message_id)
-        if message is None:
-            if refusal is not None:
-                return Explanation(message_id, None, (refusal,))
-            note = "not known here: never accepted by this bus, or longer ago than it remembers"
-            return Explanation(message_id, None, (), note)
-        outcomes = self.broker.roster.outcomes(message)
+        note = ""
+        known = self._find(message_id)
+        try:
+            message, outcomes = await self.broker.explain(message_id, known)
+        except HubUnavailable as error:
+            message, outcomes = known, [] if known is None else self.broker.roster.outcomes(known)
+            note = f"{error}: this is what is known in this process"
         if refusal is not None:
             outcomes.append(refusal)
-        known = {outcome.subscriber for outcome in outcomes}
-        outcomes += [outcome for outcome in self.broker.outcomes(message) if outcome.subscriber not in known]
-        note = "" if outcomes else "accepted, and nobody subscribed to its topic at the time"
-        return Explanation(message_id, message, tuple(outcomes), note)
+        if not note and message is None and not outcomes:
+            note = "not known here: never accepted by this bus, or longer ago than it remembers"
+        elif not note and not outcomes:
+            note = "accepted, and nobody subscribed to its topic at the time"
+        return Explanation(message_id, message or known, tuple(outcomes), note)
 
     def _find(self, message_id: str) -> Message | None:
         if (message := self._out.history.find(message_id)) is not None:

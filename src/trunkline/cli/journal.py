@@ -14,6 +14,7 @@ import typer
 
 from trunkline.cli import letters, show, subscriptions
 from trunkline.cli.access import owning, reading, there_or_lost
+from trunkline.cli.explain import show_outcomes
 from trunkline.cli.options import AsJson, Directory, First, Last, Pattern, Since, Until, stretch
 from trunkline.connect import connect
 from trunkline.delivery.deadletters import Cause
@@ -377,21 +378,8 @@ def explain(
     with reading(directory) as reader:
         found = _find(reader, message)
         outcomes = [] if found is None else reader.outcomes(found)
-        if json:
-            show.json({"message": None if found is None else show.record(found), "outcomes": outcomes})
-        elif found is not None:
-            show.say(show.line(found))
-            rows: list[list[object]] = [
-                [each.subscriber, each.fate.value, show.time_of(each.at_ns) if each.at_ns else "", each.reason]
-                for each in outcomes
-            ]
-            show.table("", ["subscriber", "fate", "time", "reason"], rows)
-            if not rows:
-                show.say("nobody subscribed to its topic at the time")
-    if found is None:
-        if not json:
-            show.tell(f"{message} is not in this journal: `trunkline journal tail {directory}` shows messages")
-        raise typer.Exit(1)
+    unknown = f"{message} is not in this journal: `trunkline journal tail {directory}` shows messages"
+    show_outcomes(found, outcomes, unknown, json=json)
 
 
 def _find(reader: Reader, message: str) -> Message | None:

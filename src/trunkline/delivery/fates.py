@@ -125,3 +125,6 @@ class Account(msgspec.Struct, frozen=True):
 
     def __add__(self, other: Account) -> Account:
         return Account(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
+
+    def __sub__(self, other: Account) -> Account:
+        return Account(*(getattr(self, name) - getattr(other, name) for name in self.__struct_fields__))

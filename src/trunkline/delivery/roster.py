@@ -1,4 +1,7 @@
-"""The roster: all subscribers of one broker in this process, their books, and what became of a message among them."""
+"""The roster: all subscribers that a broker serves, their books, and what became of a message among them.
+
+Most are inboxes in this process. A hub serves subscribers elsewhere, too: those keep their books themselves.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
 
 from trunkline.clock import World
 from trunkline.delivery.custody import Custody
@@ -28,6 +32,18 @@ KEPT_LEAVERS = 64
 DEPARTED = ""
 
 
+class Subscriber(Protocol):
+    """What the roster must know of one."""
+
+    name: str
+    pattern: str
+
+    def account(self) -> Account: ...
+
+    def outcome_of(self, message: Message) -> Outcome | None:
+        """What became of a message here; None if it never had it, as far as it can tell."""
+
+
 class Roster:
     def __init__(self, world: World, settings: Settings) -> None:
         self.world = world
@@ -41,8 +57,10 @@ class Roster:
         self.receivers: dict[str, Callable[[Message], None]] = {}
         """Durable subscriptions: they take back what died at one of their members, whoever that was."""
         self._inboxes: dict[str, Inbox] = {}
-        self._leavers: deque[Inbox] = deque(maxlen=KEPT_LEAVERS)
+        self._elsewhere: dict[str, Subscriber] = {}
+        self._leavers: deque[Subscriber] = deque()
         self._departed = Account()
+        """Of those who left before the leavers that are kept."""
         self._numbers = itertools.count(1)
 
     def __iter__(self) -> Iterator[Inbox]:
@@ -109,9 +127,29 @@ class Roster:
                 inbox.settle(message, Fate.DROPPED, "its subscriber left before taking it")
                 dropped += 1
         inbox.check_idle()
-        self._leavers.append(inbox)
-        self._departed += inbox.account()
+        self._keep(inbox)
         log.debug("%s left (%d subscribers now, %d messages dropped)", inbox.name, len(self._inboxes), dropped)
+
+    # Subscribers elsewhere
+
+    def admit(self, subscriber: Subscriber, before: Subscriber | None = None) -> None:
+        """One elsewhere, under a name that is free; `before` is the same one on its last connection, if it was here."""
+        if before is not None:
+            if before in self._leavers:
+                self._leavers.remove(before)
+            else:
+                self._departed -= before.account()
+        self._elsewhere[subscriber.name] = subscriber
+
+    def dismiss(self, leaver: Subscriber) -> None:
+        """The one of this name is gone, and what it was offered has its fates. `leaver` is what is kept of it."""
+        del self._elsewhere[leaver.name]
+        self._keep(leaver)
+
+    def _keep(self, leaver: Subscriber) -> None:
+        self._leavers.append(leaver)
+        if len(self._leavers) > KEPT_LEAVERS:
+            self._departed += self._leavers.popleft().account()
 
     def redeliver(self, name: str, message: Message, origin: object) -> None:
         """Give a dead message back to the subscriber it died at, or to its successor of the same name."""
@@ -130,16 +168,19 @@ class Roster:
     def _name(self, pattern: str, delivery: Delivery) -> str:
         if delivery.name is None:
             names = (f"{pattern}#{number}" for number in self._numbers)
-            return next(name for name in names if name not in self._inboxes)
-        if delivery.name in self._inboxes:
+            return next(name for name in names if not self._is_taken(name))
+        if self._is_taken(delivery.name):
             raise DuplicateName("subscriber", delivery.name)
         return delivery.name
 
     def free_name(self, wanted: str) -> str:
         """`wanted`, or with a number if that is taken."""
-        if wanted not in self._inboxes:
+        if not self._is_taken(wanted):
             return wanted
-        return next(name for n in itertools.count(2) if (name := f"{wanted}#{n}") not in self._inboxes)
+        return next(name for n in itertools.count(2) if not self._is_taken(name := f"{wanted}#{n}"))
+
+    def _is_taken(self, name: str) -> bool:
+        return name in self._inboxes or name in self._elsewhere
 
     def _gate(self, delivery: Delivery) -> Gate | None:
         accept = None if delivery.where is None else compile_filter(delivery.where)
@@ -184,14 +225,16 @@ class Roster:
     # What it can tell
 
     def accounts(self) -> Mapping[str, Account]:
-        accounts = {name: inbox.account() for name, inbox in self._inboxes.items()}
-        if self._departed.accepted:
-            accounts[DEPARTED] = self._departed
+        accounts = {name: each.account() for name, each in (self._inboxes | self._elsewhere).items()}
+        departed = sum((leaver.account() for leaver in self._leavers), self._departed)
+        if departed.accepted:
+            accounts[DEPARTED] = departed
         return accounts
 
     def pending(self) -> int:
         return sum(inbox.in_flight for inbox in self._inboxes.values())
 
     def outcomes(self, message: Message) -> list[Outcome]:
-        found = (inbox.outcome_of(message) for inbox in (*self._leavers, *self._inboxes.values()))
+        everybody = (*self._leavers, *self._inboxes.values(), *self._elsewhere.values())
+        found = (each.outcome_of(message) for each in everybody)
         return [outcome for outcome in found if outcome is not None]

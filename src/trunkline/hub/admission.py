@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from trunkline.errors import ProtocolError
 from trunkline.wire import control
 from trunkline.wire.control import LETTERS_KEPT, VERSIONS
+from trunkline.wire.frames import FIRST_FRAME_BYTES, room_for_body
 
 if TYPE_CHECKING:
     from trunkline.hub.hub import Hub
@@ -85,6 +86,8 @@ class Admission:
         """Raises ProtocolError if it may be said again, better; what else is wrong with it ends the connection."""
         if session.name:
             raise ProtocolError("out_of_order", "HELLO was said before")
+        if said.max_frame_bytes < FIRST_FRAME_BYTES:
+            raise ProtocolError("malformed", f"frames of {said.max_frame_bytes} bytes: {FIRST_FRAME_BYTES:,} must do")
         if len(said.token) > MAX_NAME:
             raise ProtocolError("malformed", f"a token of {len(said.token)} characters: {MAX_NAME} will do")
         hub = self._hub
@@ -98,6 +101,11 @@ class Admission:
                 )
             if said.token:
                 self._tokens.use(session.identity, said.token, said.at, hub.world.time_ns() / 1e9)
+            if self._connections.total() - (before is not None) >= hub.settings.max_clients:
+                most = hub.settings.max_clients
+                raise ProtocolError(
+                    "too_many", f"{most} clients are connected already: raise max_clients, or come later"
+                )
             others = self._connections[session.identity] - (before is not None)
             if others >= hub.settings.limits.connections:
                 raise ProtocolError("too_many", f"{session.identity} has {others} connections already")
@@ -109,7 +117,7 @@ class Admission:
         if before is not None:
             # It lost its connection before we did.
             before.end("its client has connected again")
-        self._enter(session, origin, said.name)
+        self._enter(session, origin, said.name, said.max_frame_bytes)
         return control.Welcome(
             re=said.id,
             version=version,
@@ -125,8 +133,9 @@ class Admission:
             + ([LETTERS_KEPT] if self._keeps_letters else []),
         )
 
-    def _enter(self, session: Session, origin: int, name: str) -> None:
+    def _enter(self, session: Session, origin: int, name: str, max_frame_bytes: int) -> None:
         session.origin = origin
+        session.max_body_bytes = min(session.max_body_bytes, room_for_body(max_frame_bytes))
         if origin:
             self._origins[origin] = session
         self._connections[session.identity] += 1

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from trunkline.brokers.broker import Feature
+from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Overflow
 from trunkline.delivery.options import END, Delivery
 from trunkline.errors import InvalidTopic, ProtocolError, TrunklineError
@@ -15,7 +16,7 @@ from trunkline.hub import claims
 from trunkline.hub.access import Action
 from trunkline.hub.admission import MAX_NAME, Admission
 from trunkline.hub.claims import MAX_REASON
-from trunkline.hub.handed import Left
+from trunkline.hub.explain import Explanations
 from trunkline.hub.last import LastMessages
 from trunkline.hub.letterdesk import LetterDesk
 from trunkline.hub.member import Member
@@ -40,7 +41,7 @@ class Answers:
         self._tasks: set[asyncio.Task[None]] = set()
         self._letters = LetterDesk(hub)
         self._admission = Admission(hub, keeps_letters=self._letters.keeps)
-        self._left = Left()
+        self._explanations = Explanations(hub)
         self._handlers: dict[type[control.Control], Callable[[Session, Any], control.Control | None]] = {
             control.Hello: self._admission.hello,
             control.Goodbye: self._goodbye,
@@ -61,6 +62,7 @@ class Answers:
             **hub.directory.handlers,
             **{kind: self._later(work) for kind, work in self._letters.handlers.items()},
             control.Last: self._later(LastMessages(hub).answer),
+            control.Explain: self._later(self._explanations.answer),
         }
 
     def take(self, session: Session, said: control.Control) -> None:
@@ -145,24 +147,35 @@ class Answers:
         if said.group is not None or said.durable or said.start != END:
             self._join(session, said, overflow)
             return None
+        roster = hub.engine.broker.roster
+        ledger = roster.ledger
+        kept = ledger is not None and not said.tap and ledger.keeps_of(said.pattern)
+        before = hub.leavers.take(session.origin, said.subscription, said.pattern)
         outlet = Outlet(
             session,
             said.subscription,
             said.pattern,
-            said.name,
+            # Two clients may give their subscribers the same name: fates and accounts are of one of them.
+            said.name if said.tap else roster.free_name(said.name),
             capacity=said.capacity,
             overflow=overflow,
             credit=said.credit,
+            time_ns=hub.world.time_ns,
             hears=said.hears,
+            reports=said.reports and not said.tap,
+            tap=said.tap,
+            ledger=ledger if kept else None,
+            books=None if before is None else before.books,
         )
-        ledger = hub.engine.broker.roster.ledger
-        kept = ledger is not None and not said.tap and ledger.keeps_of(said.pattern)
-        if kept:
-            outlet.handed = self._left.take(session.origin, said.subscription, said.pattern)
+        role = outlet.name if outlet.reports else ""
         session.outlets[said.subscription] = outlet
+        if not said.tap:
+            roster.admit(outlet, before)
         hub.switch.attach(outlet)
         hub.changed([said.pattern])
-        return control.Subscribed(re=said.id, subscription=said.subscription, kept=kept)
+        return control.Subscribed(
+            re=said.id, subscription=said.subscription, kept=kept, reports=outlet.reports, role=role
+        )
 
     def _prove(self, session: Session, said: control.Subscribe) -> None:
         """A reply topic belongs to whoever knows its secret."""
@@ -229,8 +242,7 @@ class Answers:
         hub = self._hub
         outlet = session.outlets.pop(said.subscription, None)
         if outlet is not None:
-            hub.switch.detach(outlet)
-            hub.counts["dropped"] += outlet.close()
+            hub.part(session, outlet)
             session.replies.discard(outlet.pattern)
             hub.changed([outlet.pattern])
             return control.Done(re=said.id)
@@ -281,30 +293,48 @@ class Answers:
             member.settle(said.seq, claims.ended(said.fate), said.reason[:MAX_REASON])
 
     def _fates(self, session: Session, said: control.Fates) -> None:
-        """What a plain subscriber says became of what it got: it goes into the journal."""
-        ledger = self._hub.engine.broker.roster.ledger
+        """What a plain subscriber says became of what it got."""
         outlet = session.outlets.get(said.subscription)
-        if ledger is None or outlet is None or outlet.handed is None:
+        if outlet is None or not outlet.reports:
             return
-        if self._letters.is_taken(outlet.name):
+        if outlet.ledger is not None and self._letters.is_taken(outlet.name):
             raise ProtocolError(
                 "taken", f"{outlet.name} is a durable subscription, or a member of a group: use another"
             )
-        now_ns = self._hub.world.time_ns()
         last = self._hub.engine.broker.sequence.last
-        sent = claims.Sent(outlet.handed, self._hub.began)
         strange = 0
         for fate, row in claims.fates(said.rows, last):
-            if sent.has(row.first, row.last, row.count):
-                ledger.fate(outlet.name, outlet.pattern, fate, row.first, row.last, row.count, row.reason, now_ns)
-            else:
-                strange += 1
+            strange += not self._take_row(outlet, fate, row)
         letters = [claims.letter(data, last) for data in said.letters]
-        own = [each for each in letters if sent.has(each.message.seq, each.message.seq, 1)]
-        if own:
+        own = [each for each in letters if self._was_sent(outlet, each.message.seq)]
+        if own and outlet.ledger is not None:
             self._start(self._letters.take(session, outlet, own))
+        if said.asked:
+            self._explanations.reported(outlet)
         if strange := strange + len(letters) - len(own):
             raise claims.not_sent(strange, outlet.name)
+
+    def _take_row(self, outlet: Outlet, fate: Fate, row: control.FateRow) -> bool:
+        """False if its subscriber was not sent that."""
+        first, began = row.first, self._hub.began
+        if row.last > began and not outlet.books.has(max(first, began + 1), row.last):
+            return False
+        if first <= began:
+            # Of before this run of the hub: nobody else knows better.
+            last = min(row.last, began)
+            if outlet.ledger is not None and fate is not Fate.IN_FLIGHT:
+                count, now_ns = last - first + 1, self._hub.world.time_ns()
+                outlet.ledger.fate(outlet.name, outlet.pattern, fate, first, last, count, row.reason, now_ns)
+            first = last + 1
+        if first > row.last:
+            return True
+        # Some of it may have been said before, on a connection that ended.
+        outlet.report(first, row.last, fate, row.reason)
+        return True
+
+    def _was_sent(self, outlet: Outlet, seq: int) -> bool:
+        """Of messages before this run of the hub nobody knows."""
+        return seq <= self._hub.began or outlet.books.has(seq, seq)
 
     def _link(self, session: Session, said: control.Link) -> control.Control:
         session.require(Action.SUBSCRIBE, said.pattern)
@@ -341,11 +371,8 @@ class Answers:
         return control.Done(re=said.id)
 
     def left(self, session: Session) -> None:
-        """What the registry knows of a client goes with it; what it may report on waits for it to come again."""
+        """What the registry knows of a client goes with it."""
         self._admission.left(session)
-        for number, outlet in session.outlets.items():
-            if outlet.handed is not None:
-                self._left.put(session.origin, number, outlet.pattern, outlet.handed)
         self._hub.directory.left(session)
 
     async def settled(self, timeout_s: float) -> None:

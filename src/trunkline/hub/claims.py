@@ -11,28 +11,12 @@ from msgspec.structs import replace
 from trunkline.delivery.deadletters import DeadLetter
 from trunkline.delivery.fates import Fate
 from trunkline.errors import InvalidMessage, InvalidPayload, PayloadError, ProtocolError
-from trunkline.hub.handed import Handed
 from trunkline.wire.control import FateRow
 
 MAX_REASON = 1000
 MAX_NS = 2**63 - 1
 ENDS = frozenset({Fate.FILTERED, Fate.EXPIRED, Fate.DROPPED, Fate.DEAD})
 """How a message may end for a subscriber, otherwise than by delivery."""
-
-
-class Sent:
-    """What a subscription was sent. Of messages up to number `began`, before this run of the hub, nobody knows."""
-
-    def __init__(self, handed: Handed, began: int) -> None:
-        self._handed = handed
-        self._began = began
-
-    def has(self, first: int, last: int, count: int) -> bool:
-        """Whether it was sent so many from the first to the last, and both of these."""
-        if any(end > self._began and not self._handed.count(end, end) for end in (first, last)):
-            return False
-        before = max(0, min(last, self._began) - first + 1)
-        return count <= before + self._handed.count(max(first, self._began + 1), last)
 
 
 def not_sent(count: int, name: str) -> ProtocolError:
@@ -61,7 +45,7 @@ def letter(data: str, last: int) -> DeadLetter:
 def fates(rows: list[FateRow], last: int) -> Iterator[tuple[Fate, FateRow]]:
     """Rows that can be written down: of messages up to number `last`. Raises ProtocolError."""
     for row in rows:
-        fate = Fate.DELIVERED if row.fate == Fate.DELIVERED else ended(row.fate)
-        if not 0 < row.first <= row.last <= last or not 0 < row.count <= row.last - row.first + 1:
+        fate = Fate(row.fate) if row.fate in (Fate.DELIVERED, Fate.IN_FLIGHT) else ended(row.fate)
+        if not 0 < row.first <= row.last <= last or row.count != row.last - row.first + 1:
             raise ProtocolError("malformed", f"{row.count} messages from {row.first} to {row.last} cannot be")
         yield fate, replace(row, reason=row.reason[:MAX_REASON])

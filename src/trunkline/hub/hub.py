@@ -14,13 +14,17 @@ import msgspec
 from trunkline.brokers.broker import Broker
 from trunkline.brokers.memory import MemoryBroker
 from trunkline.clock import World
+from trunkline.delivery.books import Leaver
+from trunkline.delivery.fates import Account
 from trunkline.delivery.limits import Buckets, Rate
 from trunkline.errors import InvalidTopic, JournalUnusable, ProtocolError
 from trunkline.hub.access import Access, Action
 from trunkline.hub.answers import Answers
 from trunkline.hub.directory import Directory
 from trunkline.hub.engine import Engine
+from trunkline.hub.leavers import Leavers
 from trunkline.hub.member import Member
+from trunkline.hub.outlet import Outlet
 from trunkline.hub.parcel import Parcel
 from trunkline.hub.session import Session
 from trunkline.hub.settings import HubSettings
@@ -33,6 +37,8 @@ from trunkline.wire import control
 log = logging.getLogger("trunkline.hub")
 
 CLOSE_S = 2.0
+SPARE_CLIENTS = 100
+"""So many more than there may be are let in as far as HELLO, to be told why they cannot stay."""
 
 
 class Hub:
@@ -58,6 +64,7 @@ class Hub:
         self.began = self.engine.broker.sequence.last
         """The number of the last message before this run."""
         self.directory = Directory(self)
+        self.leavers = Leavers()
         self.answers = Answers(self)
         self.id = self.world.uuid7()
         self.sessions: dict[str, Session] = {}
@@ -117,13 +124,12 @@ class Hub:
         self.sessions[session.id] = session
         self._wires[session.gone] = session
         session.gone.add_done_callback(self._wires.pop)
-        if len(self.sessions) > self.settings.max_clients:
-            session.say(
-                control.Error(code="too_many", text=f"{self.settings.max_clients} clients are connected already")
-            )
-            session.end("too many clients")
+        loop = asyncio.get_running_loop()
+        if len(self.sessions) > 2 * self.settings.max_clients + SPARE_CLIENTS:
+            # They come faster than they can be told why. It cannot be spoken to before it has its receiver.
+            loop.call_soon(session.end, "too many clients")
         else:
-            asyncio.get_running_loop().call_later(self.settings.hello_s, self._expect_hello, session)
+            loop.call_later(self.settings.hello_s, self._expect_hello, session)
         return session
 
     def _expect_hello(self, session: Session) -> None:
@@ -187,10 +193,7 @@ class Hub:
         for topic in session.topics:
             self.watchers.discard(topic, session)
         for outlet in list(session.outlets.values()):
-            self.switch.detach(outlet)
-            lost = outlet.close()
-            if lost:
-                self.counts["dropped"] += lost
+            if lost := self.part(session, outlet):
                 log.warning("%s left, and %d messages for %s with it", session.name, lost, outlet.name)
         for pattern, topic in session.links:
             self.switch.unlink(pattern, topic)
@@ -204,6 +207,19 @@ class Hub:
         session.members.clear()
         if session.name:
             log.info("%s left: %s", session.name, why)
+
+    def part(self, session: Session, outlet: Outlet) -> int:
+        """A subscription ends; how many messages were lost with it."""
+        self.switch.detach(outlet)
+        lost = outlet.close()
+        self.counts["dropped"] += lost
+        if not outlet.tap:
+            # Not the outlet itself: what its connection has not sent would stay with it.
+            leaver = Leaver(outlet.name, outlet.pattern, outlet.books)
+            self.engine.broker.roster.dismiss(leaver)
+            if outlet.reports and session.ended:
+                self.leavers.put(session.origin, outlet.subscription, leaver)
+        return lost
 
     def leaving(self, work: Coroutine[Any, Any, None]) -> None:
         """A member leaves: `parted` waits until that is done."""
@@ -322,5 +338,6 @@ class Hub:
             "waiting": sum(outlet.waiting for s in self.sessions.values() for outlet in s.outlets.values()),
             "waiting_bytes": sum(outlet.waiting_bytes for s in self.sessions.values() for outlet in s.outlets.values()),
             "counts": dict(self.counts),
+            "account": msgspec.to_builtins(sum(self.engine.broker.roster.accounts().values(), Account())),
             "listening": self.addresses,
         }

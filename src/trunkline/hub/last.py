@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from trunkline.errors import JournalDamaged, ProtocolError, TopicNotStored, TrunklineError
 from trunkline.hub.access import Action
+from trunkline.hub.asked import Asked
 from trunkline.topic import validate_topic
 from trunkline.wire import control
 
@@ -24,27 +24,21 @@ ENVELOPE_BYTES = 1024
 class LastMessages:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._waiting: Counter[Session] = Counter()
+        self._asked = Asked(MAX_WAITING, "for last messages")
 
     async def answer(self, session: Session, asked: control.Last) -> control.Control:
         """What is stored, or why it cannot be told."""
         session.require(Action.SUBSCRIBE, validate_topic(asked.topic))
-        if self._waiting[session] >= MAX_WAITING:
-            raise ProtocolError("too_many", f"{MAX_WAITING} questions for last messages wait for an answer already")
-        self._waiting[session] += 1
-        try:
-            # Answers may be large: a client that does not read them is not sent more.
-            await session.drained()
-            return await self._find(asked)
-        except TopicNotStored as error:
-            return _refusal(asked, "not_stored", error, topic=error.topic, stored=error.stored)
-        except JournalDamaged as error:
-            numbers = {"first": error.first, "last": error.last}
-            return _refusal(asked, "damaged", error, where=error.where, why=error.why, **numbers)
-        finally:
-            self._waiting[session] -= 1
-            if not self._waiting[session]:
-                del self._waiting[session]
+        with self._asked.one(session):
+            try:
+                # Answers may be large: a client that does not read them is not sent more.
+                await session.drained()
+                return await self._find(asked)
+            except TopicNotStored as error:
+                return _refusal(asked, "not_stored", error, topic=error.topic, stored=error.stored)
+            except JournalDamaged as error:
+                numbers = {"first": error.first, "last": error.last}
+                return _refusal(asked, "damaged", error, where=error.where, why=error.why, **numbers)
 
     async def _find(self, asked: control.Last) -> control.Control:
         message = await self._hub.engine.broker.last(asked.topic, asked.before)

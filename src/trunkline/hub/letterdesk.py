@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from trunkline.delivery.deadletters import Cause, DeadLetter
 from trunkline.delivery.options import Delivery
 from trunkline.errors import InvalidMessage, PayloadError, ProtocolError, TrunklineError
 from trunkline.hub.access import Action
+from trunkline.hub.asked import Asked
 from trunkline.hub.claims import not_sent
 from trunkline.hub.letterbox import Change, Choice, Key, Letterbox, missing
 from trunkline.journal.ledger import decode_message
@@ -48,7 +48,7 @@ class LetterDesk:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._box = Letterbox(hub.engine.broker)
-        self._asking: Counter[Session] = Counter()
+        self._asked = Asked(MAX_ASKED, "about dead letters")
         self._taking: set[asyncio.Task[None]] = set()
         self.handlers: dict[type[control.Control], Callable[[Session, Any], Awaitable[control.Control]]] = {
             control.Letters: self._list,
@@ -75,18 +75,11 @@ class LetterDesk:
     @asynccontextmanager
     async def _line(self, session: Session) -> AsyncIterator[None]:
         """They are answered one after another: nobody may fill the line alone."""
-        if self._asking[session] >= MAX_ASKED:
-            raise ProtocolError("too_many", f"{MAX_ASKED} questions about dead letters wait for an answer already")
-        self._asking[session] += 1
-        try:
+        with self._asked.one(session):
             if self._taking:
                 # Who asks after it has given letters sees them.
                 await asyncio.wait(self._taking)
             yield
-        finally:
-            self._asking[session] -= 1
-            if not self._asking[session]:
-                del self._asking[session]
 
     # Of plain subscriptions, and of names
 
@@ -146,13 +139,11 @@ class LetterDesk:
 
     def _hand(self, session: Session, letters: Sequence[DeadLetter]) -> None:
         """A plain subscription gets its own letters back this way, and may say what became of them."""
-        outlets = {each.name: each for each in session.outlets.values() if each.handed is not None} if letters else {}
+        outlets = {each.name: each for each in session.outlets.values() if each.reports} if letters else {}
         for letter in letters:
-            outlet, seq = outlets.get(letter.subscriber), letter.message.seq
-            if outlet is None or outlet.handed is None or outlet.handed.count(seq, seq):
-                continue
-            if self._hub.switch.leads(letter.message.topic, outlet.pattern):
-                outlet.handed.add(seq, seq)
+            outlet = outlets.get(letter.subscriber)
+            if outlet is not None and self._hub.switch.leads(letter.message.topic, outlet.pattern):
+                outlet.books.revive(letter.message.seq, self._hub.world.time_ns())
 
     # Giving back, throwing away
 

@@ -25,6 +25,8 @@ from trunkline.topic import REPLY_PREFIX
 log = logging.getLogger("trunkline.hub")
 
 MAX_BATCH = 1000
+BATCH_BYTES = 1024 * 1024
+"""A frame has no more, unless it is one message."""
 ENDLESS = 2**62
 
 
@@ -36,6 +38,11 @@ class Client(Protocol):
         """Return when it is not full."""
 
     def end(self, reason: str) -> None: ...
+
+    max_body_bytes: int
+    """What it takes in one frame."""
+    max_waiting_bytes: int
+    """What it may hold without having said what became of it."""
 
     def deliver_some(self, subscription: int, topic: str, seqs: list[int], body: bytes) -> None: ...
 
@@ -50,6 +57,7 @@ class Member:
         self._credit = credit if credit >= 0 else ENDLESS
         self._private_replies = private_replies
         self._held: dict[int, Message] = {}
+        self._held_bytes = 0
         self._room = asyncio.Event()
         self._task = asyncio.ensure_future(self._feed())
         self._task.add_done_callback(self._fed)
@@ -68,15 +76,22 @@ class Member:
             if self._client.full:
                 await self._client.drained()
             batch: list[Message] = []
-            while len(batch) < min(self._credit, MAX_BATCH) and (message := self.stream.take()) is not None:
+            size = 0
+            room = self._client.max_waiting_bytes - self._held_bytes if self._held else BATCH_BYTES
+            while (
+                len(batch) < min(self._credit, MAX_BATCH)
+                and size < min(room, BATCH_BYTES)
+                and (message := self.stream.take()) is not None
+            ):
                 if self._private_replies and not self._may_get(message):
                     self.stream.custody.end(message, Fate.FILTERED, "an answer is for the one who asked")
                 else:
                     batch.append(message)
+                    size += len(message.payload)
             if batch:
                 self._credit -= len(batch)
                 self._send(batch)
-            elif self._credit <= 0:
+            elif self._credit <= 0 or room <= 0:
                 self._room.clear()
                 await self._room.wait()
 
@@ -90,11 +105,37 @@ class Member:
             self._client.end(f"the hub failed to feed {self.name}: its log says why")
 
     def _send(self, batch: list[Message]) -> None:
-        for run in _by_topic(batch):
-            seqs = [message.seq for message in run]
+        runs = list(_by_topic(batch))
+        while runs:
+            run = runs.pop(0)
             body = columns.pack_batch(run)
-            self._held.update(zip(seqs, run, strict=True))
-            self._client.deliver_some(self.subscription, run[0].topic, seqs, body)
+            if len(body) <= self._client.max_body_bytes:
+                self._hold(run)
+                self._client.deliver_some(self.subscription, run[0].topic, [message.seq for message in run], body)
+            elif len(run) > 1:
+                # Headers count, too: they may be most of it.
+                half = len(run) // 2
+                runs[:0] = [run[:half], run[half:]]
+            else:
+                self._credit += 1
+                self.stream.custody.end(
+                    run[0],
+                    Fate.DROPPED,
+                    f"a frame of {len(body):,} bytes: its subscriber takes {self._client.max_body_bytes:,}",
+                )
+
+    def _hold(self, run: list[Message]) -> None:
+        for message in run:
+            self._held[message.seq] = message
+            self._held_bytes += len(message.payload)
+
+    def _release(self, seq: int) -> Message | None:
+        """What the client has said something of."""
+        message = self._held.pop(seq, None)
+        if message is not None:
+            self._held_bytes -= len(message.payload)
+            self._room.set()
+        return message
 
     def grant(self, messages: int) -> None:
         self._credit += messages
@@ -111,22 +152,22 @@ class Member:
             # Whatever they claim, it must not cost more than there is.
             seqs = _within(held, ranges)
         for seq in seqs:
-            if (message := held.pop(seq, None)) is not None:
+            if (message := self._release(seq)) is not None:
                 self.stream.ack(message)
 
     def settle(self, seq: int, fate: Fate, reason: str) -> None:
-        if (message := self._held.pop(seq, None)) is not None:
+        if (message := self._release(seq)) is not None:
             self.stream.custody.end(message, fate, reason)
 
     def bury(self, seq: int, letter: DeadLetter) -> None:
-        if (message := self._held.pop(seq, None)) is not None:
+        if (message := self._release(seq)) is not None:
             # What the client says of it counts, and how often it tried; the message is the one it was given.
             tried = replace(message, attempts=letter.message.attempts)
             self.stream.custody.bury(message, replace(letter, message=tried, subscriber=self.stream.inbox.role))
 
     def give_back(self, seq: int) -> None:
         """The client does not want it: another member gets it."""
-        if (message := self._held.pop(seq, None)) is not None and self.stream.custody.give_back(message):
+        if (message := self._release(seq)) is not None and self.stream.custody.give_back(message):
             self._pass_on()
 
     def stop(self) -> None:

@@ -7,13 +7,17 @@ here they drop only what a connection that does not drain cannot take.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
+from trunkline.delivery.books import LOST, Books
+from trunkline.delivery.fates import Account, Fate, Outcome
 from trunkline.delivery.inbox import Overflow
 from trunkline.delivery.lanes import Lanes
+from trunkline.delivery.ledger import Ledger
 from trunkline.errors import InvalidPayload
-from trunkline.hub.handed import Handed
 from trunkline.hub.parcel import Parcel, Piece
+from trunkline.message import Message
 from trunkline.wire.control import Dropped
 
 ENDLESS = -1
@@ -27,6 +31,8 @@ class Client(Protocol):
     waiting_bytes: int
     """Of what waits in those of its outlets that drop: no publisher is held up by it."""
     max_waiting_bytes: int
+    max_body_bytes: int
+    """What it takes in one frame."""
 
     @property
     def full(self) -> bool:
@@ -46,19 +52,20 @@ class Outlet:
     __slots__ = (
         "_client",
         "_last_lost",
+        "_time_ns",
         "_waiting",
-        "accepted",
+        "books",
         "capacity",
         "closed",
         "credit",
-        "dropped",
-        "handed",
         "hears",
+        "ledger",
         "name",
         "overflow",
         "pattern",
-        "sent",
+        "reports",
         "subscription",
+        "tap",
         "waiting",
         "waiting_bytes",
     )
@@ -73,9 +80,15 @@ class Outlet:
         capacity: int,
         overflow: Overflow,
         credit: int,
+        time_ns: Callable[[], int],
         hears: bool = True,
+        reports: bool = False,
+        tap: bool = False,
+        ledger: Ledger | None = None,
+        books: Books | None = None,
     ) -> None:
         self._client = client
+        self._time_ns = time_ns
         self.subscription = subscription
         self.pattern = pattern
         self.name = name
@@ -90,15 +103,17 @@ class Outlet:
         self.waiting = 0
         """Messages that wait here."""
         self.waiting_bytes = 0
-        self.accepted = 0
-        self.sent = 0
-        self.dropped = 0
         self.closed = False
-        self.handed: Handed | None = None
-        """What it was sent, if its client reports on that."""
+        self.tap = tap
+        """A part of a bus, which is no subscriber: it is on no roster."""
+        self.reports = reports
+        """Whether its client says what became of what it gets. If not, what was sent counts as delivered."""
+        self.ledger = ledger
+        """Who writes its fates down, if anything of its pattern is kept."""
+        self.books = Books() if books is None else books
 
     def offer(self, parcel: Parcel) -> None:
-        self.accepted += parcel.count
+        self.books.accepted += parcel.count
         if not self._waiting and self._may_send(parcel.count):
             self._send(Piece(parcel, parcel.first, parcel.count, parcel.body))
             return
@@ -119,12 +134,29 @@ class Outlet:
         return (self.credit == ENDLESS or self.credit >= count) and not self._client.full
 
     def _send(self, piece: Piece) -> None:
+        if len(piece.body) > self._client.max_body_bytes:
+            self._send_in_parts(piece)
+            return
         if self.credit != ENDLESS:
             self.credit -= piece.count
-        self.sent += piece.count
-        if self.handed is not None:
-            self.handed.add(piece.first, piece.last)
+        if self.reports:
+            self.books.hand(piece.first, piece.last, self._time_ns())
+        else:
+            self.books.delivered += piece.count
         self._client.deliver(self.subscription, piece)
+
+    def _send_in_parts(self, piece: Piece) -> None:
+        """Its client takes smaller frames than its publisher sends."""
+        reason = f"a frame of {len(piece.body):,} bytes: its subscriber takes {self._client.max_body_bytes:,}"
+        try:
+            if piece.count > 1:
+                for part in piece.split(piece.count // 2):
+                    self._send(part)
+                return
+        except InvalidPayload as error:
+            reason = str(error)
+        self._lost(piece, reason)
+        self._tell(piece, reason)
 
     def _wait(self, piece: Piece) -> None:
         if self.overflow is Overflow.BLOCK:
@@ -222,7 +254,7 @@ class Outlet:
                 self._wait(first)
         except InvalidPayload as error:
             reason = str(error)
-        self._lost(piece.count)
+        self._lost(piece, reason)
         if self._waiting:
             # Behind those that wait: what comes out of its order seems to be missing.
             self._lose(piece, reason)
@@ -256,14 +288,20 @@ class Outlet:
             self._drop(piece, reason)
 
     def _drop(self, piece: Piece, reason: str, *, waits: bool | None = None) -> None:
-        self._lost(piece.count)
+        self._lost(piece, reason)
         self._tell(piece, reason)
         if self.overflow is Overflow.BLOCK if waits is None else waits:
             piece.parcel.done()
 
-    def _lost(self, count: int) -> None:
-        self.dropped += count
-        self._client.count_dropped(count)
+    def _lost(self, piece: Piece, reason: str) -> None:
+        self._client.count_dropped(piece.count)
+        self._end(piece.first, piece.last, reason)
+
+    def _end(self, first: int, last: int, reason: str) -> None:
+        now_ns = self._time_ns()
+        self.books.end(first, last, Fate.DROPPED, reason, now_ns)
+        if self.ledger is not None:
+            self.ledger.fate(self.name, self.pattern, Fate.DROPPED, first, last, last - first + 1, reason, now_ns)
 
     def _tell(self, piece: Piece, reason: str) -> None:
         self._client.tell_dropped(
@@ -296,23 +334,47 @@ class Outlet:
         self._last_lost = None
         for piece in found:
             self._count(piece, -1)
-            self._lost(piece.count)
+            self._lost(piece, reason)
             if self.overflow is Overflow.BLOCK:
                 piece.parcel.done()
         self.pump()
         return True
 
     def close(self) -> int:
-        """It gets nothing more; what waited is dropped, and counted."""
+        """Its subscriber is gone: what waited, and what it had not reported on, is lost with it. How many that is."""
         self.closed = True
-        lost = self.waiting
+        before = self.books.settled[Fate.DROPPED]
+        for first, last in self.books.lose(self._time_ns()):
+            if self.ledger is not None:
+                now_ns = self._time_ns()
+                self.ledger.fate(self.name, self.pattern, Fate.DROPPED, first, last, last - first + 1, LOST, now_ns)
         while self._waiting:
             piece = self._pop()
             if not piece.why_lost:
-                self.dropped += piece.count
+                self._end(piece.first, piece.last, LOST)
                 if self.overflow is Overflow.BLOCK:
                     piece.parcel.done()
-        return lost
+        return self.books.settled[Fate.DROPPED] - before
+
+    # What it can tell
+
+    def report(self, first: int, last: int, fate: Fate, reason: str) -> int:
+        """Its client says how these ended. How many of them it could speak of."""
+        now_ns = self._time_ns()
+        found = self.books.report(first, last, fate, reason, now_ns)
+        for begin, end in found:
+            if self.ledger is not None and fate is not Fate.IN_FLIGHT:
+                self.ledger.fate(self.name, self.pattern, fate, begin, end, end - begin + 1, reason, now_ns)
+        return sum(end - begin + 1 for begin, end in found)
+
+    def account(self) -> Account:
+        return self.books.account(self.waiting)
+
+    def outcome_of(self, message: Message) -> Outcome | None:
+        for piece in self._waiting:
+            if not piece.why_lost and piece.first <= message.seq <= piece.last:
+                return Outcome(self.name, Fate.IN_FLIGHT, "waits at the hub for room")
+        return self.books.outcome_of(self.name, message.seq)
 
 
 def _follows(last: Piece, piece: Piece, reason: str) -> bool:

@@ -43,6 +43,8 @@ class Session:
         self.outlets: dict[int, Outlet] = {}
         self.waiting_bytes = 0
         self.max_waiting_bytes = hub.settings.limits.pending_bytes
+        self.max_body_bytes = frames.room_for_body(hub.settings.max_frame_bytes)
+        """What the client takes in one frame, besides its head."""
         self.members: dict[int, Member] = {}
         self.early: dict[int, int] = {}
         """Members that are being opened, and credit that came for them meanwhile."""

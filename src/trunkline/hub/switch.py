@@ -10,6 +10,7 @@ from trunkline.delivery.inbox import Overflow
 from trunkline.hub.access import reaches
 from trunkline.hub.outlet import Outlet
 from trunkline.hub.parcel import Parcel
+from trunkline.hub.recent import Recent
 from trunkline.topic import (
     BROADCAST,
     ENDPOINT_PREFIX,
@@ -79,6 +80,7 @@ class Switch:
         """Whether an answer goes to who listens on its very topic, and to nobody else."""
         self.published = 0
         """Messages, on all topics."""
+        self.recent = Recent()
 
     def publish(self, parcel: Parcel) -> None:
         route = self._routes.get(parcel.topic)
@@ -92,6 +94,7 @@ class Switch:
             numbers = self._numbers
             parcel.first = numbers.last + 1
             numbers.last += parcel.count
+            self.recent.remember(parcel)
             if route.engine:
                 self._engine.take(parcel)
             for outlet in route.outlets:

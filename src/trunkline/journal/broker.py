@@ -427,8 +427,17 @@ class JournalBroker(MemoryBroker):
         # Ids name their time, unless a clock was set back or somebody made them by hand.
         return self.journal.reader.find(message_id, everywhere=self.intake.committed <= SEARCHED)
 
-    def outcomes(self, message: Message) -> list[Outcome]:
-        return self.journal.reader.outcomes(message)
+    async def explain(self, message_id: str, known: Message | None = None) -> tuple[Message | None, list[Outcome]]:
+        everywhere = self.intake.committed <= SEARCHED
+        message = known or await self.journal.in_thread(lambda reader: reader.find(message_id, everywhere=everywhere))
+        if message is None:
+            return None, []
+        await self.journal.flush()
+        written = await self.journal.in_thread(lambda reader: reader.outcomes(message))
+        # Afterwards: what happened meanwhile is newer than what was written.
+        outcomes = self.roster.outcomes(message)
+        here = {outcome.subscriber for outcome in outcomes}
+        return message, outcomes + [outcome for outcome in written if outcome.subscriber not in here]
 
     # The end
 

@@ -70,6 +70,9 @@ class Jvm:
         if self._java is not None:
             posix = os.name == "posix"
             wanted["JAVA_HOME"] = str(dressed(self._java, self.folder / "java") if posix else self._java.home)
+        if not _speaks_utf8(os.environ):
+            # Otherwise Java finds no file whose name has other letters than those of ASCII.
+            wanted["LC_ALL"] = "C.UTF-8"
         with _changed(wanted):
             yield
 
@@ -161,6 +164,12 @@ def _forget_session() -> None:
 def _quoted(option: str) -> str:
     escaped = option.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
+
+
+def _speaks_utf8(environment: Mapping[str, str]) -> bool:
+    """Whether the locale that the environment names has names for all letters."""
+    named = (environment.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))
+    return "utf" in next((locale for locale in named if locale), "").lower()
 
 
 @contextmanager

@@ -54,6 +54,8 @@ class Hello(Ask, frozen=True, kw_only=True, tag="HELLO"):
     """Never the same twice: a hello that was overheard and is said again is refused."""
     at: float = 0.0
     """When it is said, in seconds since 1970. A token without it is remembered as long as the hub runs."""
+    max_frame_bytes: int = 64 * 1024 * 1024
+    """What the client takes in one frame. A message that does not fit is dropped, and that is on record."""
 
 
 class Welcome(Answer, frozen=True, kw_only=True, tag="WELCOME"):
@@ -186,6 +188,8 @@ class Subscribe(Ask, frozen=True, kw_only=True, tag="SUBSCRIBE"):
     hears: bool = True
     secret: str = ""
     """For a reply topic: `_reply.` and the first 32 hexadecimal digits of the SHA-256 of this."""
+    reports: bool = False
+    """Whether the client says with FATES what became of what it gets. If not, what was sent counts as delivered."""
 
 
 class Subscribed(Answer, frozen=True, kw_only=True, tag="SUBSCRIBED"):
@@ -193,9 +197,12 @@ class Subscribed(Answer, frozen=True, kw_only=True, tag="SUBSCRIBED"):
 
     subscription: int
     kept: bool = False
-    """Whether the hub's journal wants to know what becomes of what this subscription gets."""
+    """Whether the hub's journal keeps anything of what this subscription gets."""
     role: str = ""
-    """Of a group's member or a durable subscription: the name its dead letters have in the hub's journal, if any."""
+    """The name under which the hub knows the subscriber, where its dead letters and fates are kept; it may be another
+    than the one asked for, if that was taken."""
+    reports: bool = False
+    """Whether the hub wants to know what becomes of what this subscription gets."""
 
 
 class Unsubscribe(Ask, frozen=True, kw_only=True, tag="UNSUBSCRIBE"):
@@ -237,7 +244,7 @@ class Nack(Control, frozen=True, kw_only=True, tag="NACK"):
 
 
 class FateRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of a range of messages; for a range that was delivered, of those that have no row of their own."""
+    """What became of a range of messages; `in flight` if they came on an earlier connection, and are still here."""
 
     fate: str
     first: int
@@ -247,12 +254,21 @@ class FateRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Fates(Control, frozen=True, kw_only=True, tag="FATES"):
-    """What became of what a plain subscription got, for a hub that keeps a journal and has asked for it."""
+    """What became of what a plain subscription got. Said a few times a second, and when the hub asks with REPORT."""
 
     subscription: int
     rows: list[FateRow] = []
+    """Ranges without a gap: of every number in it this subscription got the message."""
     letters: list[str] = []
     """Dead letters, in base64 of their MessagePack."""
+    asked: bool = False
+    """Whether this is all there was to say when REPORT came."""
+
+
+class Report(Control, frozen=True, kw_only=True, tag="REPORT"):
+    """Say now what became of what this subscription got: somebody wants to know."""
+
+    subscription: int
 
 
 class Dropped(Control, frozen=True, kw_only=True, tag="DROPPED"):
@@ -304,6 +320,31 @@ class LastAnswer(Answer, frozen=True, kw_only=True, tag="LAST_ANSWER"):
 
     message: str | None = None
     """The message, in base64 of its MessagePack; without it, none is stored."""
+
+
+class Explain(Ask, frozen=True, kw_only=True, tag="EXPLAIN"):
+    """What became of a message. Answered by EXPLAIN_ANSWER; `forbidden` without any right on its topic."""
+
+    message_id: str
+    number: int = 0
+    """The number of the message, if it is known: it is found faster."""
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the message for one subscriber."""
+
+    subscriber: str
+    fate: str
+    reason: str = ""
+    at_ns: int = 0
+
+
+class ExplainAnswer(Answer, frozen=True, kw_only=True, tag="EXPLAIN_ANSWER"):
+    """The answer to EXPLAIN."""
+
+    message: str | None = None
+    """The message, in base64 of its MessagePack, without a large payload; without it, the hub does not know it."""
+    outcomes: list[Told] = []
 
 
 # Dead letters
@@ -629,6 +670,7 @@ FROM_CLIENT: Final = (
     Link,
     Unlink,
     Last,
+    Explain,
     Letters,
     LetterReplay,
     LetterRemove,
@@ -657,8 +699,10 @@ FROM_HUB: Final = (
     TopicInfo,
     Taken,
     Subscribed,
+    Report,
     Dropped,
     LastAnswer,
+    ExplainAnswer,
     LettersAnswer,
     LettersDone,
     DiscoveryResponse,

@@ -24,6 +24,8 @@ LENGTH: Final = Struct("<I")
 PREFIX: Final = Struct("<BH")
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 MAX_HEAD_BYTES: Final = 0xFFFF
+HEAD_BYTES: Final = 16 * 1024
+"""What the hub's own heads need at most: a topic, and a thousand numbers."""
 FIRST_FRAME_BYTES: Final = 64 * 1024
 """Of HELLO and WELCOME: nobody need hold more for a peer that has not said who it is."""
 MAX_MESSAGES: Final = 1_000_000
@@ -78,6 +80,10 @@ class DeliverHead(msgspec.Struct, frozen=True, gc=False, array_like=True):
 _encode = msgspec.msgpack.Encoder().encode
 _decode_publish = msgspec.msgpack.Decoder(PublishHead).decode
 _decode_deliver = msgspec.msgpack.Decoder(DeliverHead).decode
+
+
+def room_for_body(max_frame_bytes: int) -> int:
+    return max(max_frame_bytes - HEAD_BYTES, max_frame_bytes // 2)
 
 
 def control(data: bytes) -> bytes:

@@ -95,8 +95,16 @@ subscription decides: `block` lets the batch wait, `reject` refuses it to its pu
 `drop_newest` the inbox that drops is the subscriber's own, which gives credit without end (-1); the hub drops only what
 a connection that does not drain cannot take, and says so by DROPPED.
 
+A client says in HELLO how large a frame it takes. A batch that is larger is cut; a message that does not fit alone is
+dropped for this subscriber, and DROPPED says so.
+
 **Acknowledgement.** Members of groups and durable subscriptions say what became of each message: ACK for what was
 delivered, NACK for everything else. What they do not speak of stays theirs until they leave.
+
+**Reports.** A plain subscription that `reports` says by FATES what became of what it got, a few times a second, and at
+once when the hub asks by REPORT. What it has not spoken of is in flight. When its connection ends, that is dropped,
+"lost with its subscriber"; a client that comes again may still say better. EXPLAIN asks for all that is known of one
+message.
 
 ## Errors
 

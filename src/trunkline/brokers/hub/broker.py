@@ -22,11 +22,20 @@ from trunkline.brokers.hub.settings import LinkSettings
 from trunkline.brokers.hub.uplink import LinkMetrics, Uplink
 from trunkline.clock import World
 from trunkline.delivery.deadletters import DeadLetter
+from trunkline.delivery.fates import Fate, Outcome
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery, DeliveryOptions
 from trunkline.delivery.route import InboxOf, Take
 from trunkline.delivery.stream import Stream
-from trunkline.errors import HubRefused, InvalidMessage, PartlyRefused, PayloadError, ProtocolError, StreamClosed
+from trunkline.errors import (
+    HubRefused,
+    InvalidMessage,
+    NotAllowed,
+    PartlyRefused,
+    PayloadError,
+    ProtocolError,
+    StreamClosed,
+)
 from trunkline.message import Message
 from trunkline.settings import Settings
 from trunkline.topic import reply_topic, validate_pattern, validate_topic
@@ -218,6 +227,23 @@ class HubBroker(Broker):
             raise of_last(error) from error
         assert isinstance(answer, control.LastAnswer)
         return None if answer.message is None else _message(answer.message)
+
+    async def explain(self, message_id: str, known: Message | None = None) -> tuple[Message | None, list[Outcome]]:
+        """As everywhere: the hub asks those who have it. Raises NotAllowed without a right on its topic."""
+        await self.connection.ready()
+        here = [] if known is None else self.roster.outcomes(known)
+        number = max(0, known.seq) if known is not None else 0
+        try:
+            answer = await self.connection.ask(
+                lambda asked: control.Explain(id=asked, message_id=message_id, number=number)
+            )
+        except HubRefused as error:
+            raise (NotAllowed(error.text) if error.code == "forbidden" else error) from error
+        assert isinstance(answer, control.ExplainAnswer)
+        message = None if answer.message is None else _message(answer.message)
+        there = [Outcome(each.subscriber, Fate(each.fate), each.reason, each.at_ns) for each in answer.outcomes]
+        names = {outcome.subscriber for outcome in there}
+        return message, there + [outcome for outcome in here if outcome.subscriber not in names]
 
     async def recall_dead_letters(self, seen: Container[tuple[str, int]]) -> list[DeadLetter]:
         """As everywhere; raises HubUnavailable if there is no hub."""

@@ -83,6 +83,8 @@ class Connection:
         self._scheduled = False
         self._waiting: list[asyncio.Future[None]] = []
         self._ended: asyncio.Event
+        self._goodbye = ""
+        """Why the hub ended this connection, if it said so."""
         self._heard_at = 0.0
         self._said_at = 0.0
         self.bytes_out = 0
@@ -179,6 +181,7 @@ class Connection:
 
     async def _connect(self) -> None:
         self._ended = asyncio.Event()
+        self._goodbye = ""
         async with asyncio.timeout(self.settings.connect_s):
             try:
                 self._wire = await self._reach()
@@ -187,6 +190,8 @@ class Connection:
                     raise
                 await self.embedded.start()
                 self._wire = await self._reach()
+            if self._ended.is_set():
+                raise ProtocolError("lost", self._goodbye or "the connection was closed")
             answer = await self._ask(
                 control.Hello(
                     id=self._next_id(),
@@ -196,6 +201,7 @@ class Connection:
                     origin=self.origin,
                     token=self.world.uuid7(),
                     at=self.world.time_ns() / 1e9,
+                    max_frame_bytes=self.settings.max_frame_bytes,
                 )
             )
         if not isinstance(answer, control.Welcome):
@@ -376,7 +382,7 @@ class Connection:
                     self.heard[control.TopicInfo](said)
             return
         if isinstance(said, control.Goodbye):
-            self.last_failure = said.reason or "the hub said goodbye"
+            self.last_failure = self._goodbye = said.reason or "the hub said goodbye"
         elif isinstance(said, control.Error):
             log.warning("the hub at %s complains: %s", self.url, said.text)
         if (hear := self.heard.get(type(said))) is not None:
@@ -392,4 +398,4 @@ class Connection:
         self._ended.set()
         if self.state is not State.LIVE:
             # In the middle of the beginning.
-            self._fail_answers(ProtocolError("lost", why))
+            self._fail_answers(ProtocolError("lost", self._goodbye or why))

@@ -107,6 +107,10 @@ class Feed(abc.ABC):
     def lost(self) -> None:
         return
 
+    def report_all(self) -> None:
+        """The hub wants to know what became of what came."""
+        return
+
 
 class TapFeed(Feed):
     """For the bus itself: answers to requests, rules of routing."""
@@ -174,11 +178,16 @@ class InboxFeed(Feed):
             durable=delivery.durable,
             start=delivery.start,
             secret=self.secret,
+            reports=True,
         )
 
     def subscribed(self, said: control.Subscribed) -> None:
-        if said.kept and self.inbox.ledger is None:
-            self.inbox.ledger = self._reporter = Reporter(self.connection, self.number)
+        if said.role:
+            self.inbox.role = said.role
+        if self._reporter is not None:
+            self._reporter.again()
+        elif said.reports:
+            self.inbox.ledger = self._reporter = Reporter(self.connection, self.number, kept=said.kept)
             if self.letters is not None:
                 self._reporter.handled = self.letters.handled
 
@@ -196,6 +205,10 @@ class InboxFeed(Feed):
         if self._reporter is not None:
             self._reporter.report()
 
+    def report_all(self) -> None:
+        if self._reporter is not None:
+            self._reporter.report_all(self.inbox)
+
     def take(self, head: DeliverHead, body: memoryview) -> None:
         if self.closed:
             return
@@ -203,8 +216,12 @@ class InboxFeed(Feed):
             self._miss(missing, head.topic)
         messages, plain = read(head, body, self.connection)
         self._outstanding -= head.count
+        if self._reporter is not None:
+            self._reporter.came(head.first, head.first + head.count - 1)
         if messages:
             self.fill(messages, plain)
+        elif self._reporter is not None:
+            self._reporter.unreadable(head.first, head.first + head.count - 1)
         if not self._endless:
             self.top_up()
 

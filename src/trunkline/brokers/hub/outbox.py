@@ -44,7 +44,7 @@ MAX_BODY_BYTES = 1024 * 1024
 HIGH_BYTES = 1024 * 1024
 """While so much waits to leave this process, publishers wait, too."""
 FRAME_BYTES = 256 * 1024
-"""What a frame may need besides a payload: head, and header fields."""
+"""What a frame may need besides what is in its messages."""
 EXTRA_BYTES = 300
 """What a message counts beyond its frame, for the window in bytes: the hub counts so, too."""
 
@@ -70,7 +70,7 @@ class Outbox:
         self._settings = settings
         self.window = settings.backpressure.max_pending
         self.window_bytes = connection.settings.max_unsent_bytes
-        self._max_payload = MAX_FRAME_BYTES - FRAME_BYTES
+        self._max_message = MAX_FRAME_BYTES - FRAME_BYTES
         self.full = False
         """Whether as many bytes are on their way as may be."""
         self._bytes = 0
@@ -182,10 +182,10 @@ class Outbox:
         return broken + await self._confirmed(lane, turn, taken)
 
     def weigh(self, messages: Sequence[Message]) -> int:
-        """Bytes of payload; raises MessageTooLarge for a message that fits no frame."""
-        sizes = [len(message.payload) for message in messages]
-        if max(sizes) > self._max_payload:
-            raise MessageTooLarge(max(sizes), self._max_payload)
+        """Bytes in all; raises MessageTooLarge for a message that fits no frame."""
+        sizes = [_bytes_of(message) for message in messages]
+        if max(sizes) > self._max_message:
+            raise MessageTooLarge(max(sizes), self._max_message)
         return sum(sizes)
 
     async def _inform(self, lane: HubLane) -> None:
@@ -272,7 +272,7 @@ class Outbox:
             lane.in_flight += sum(len(share) for waiter, share in turn.shares() if waiter.owner is not None)
         if not messages:
             return
-        size = sum([len(message.payload) for message in messages])
+        size = sum([len(message.payload) for message in messages] if turn.plain else map(_bytes_of, messages))
         if size > MAX_BODY_BYTES and all(waiter.future is None for waiter in turn.waiters):
             for start, end in _cuts(messages):
                 self._send(lane, turn.part(start, end))
@@ -403,7 +403,7 @@ class Outbox:
 
     def live(self, welcome: control.Welcome) -> None:
         self.window = min(welcome.window, self._settings.backpressure.max_pending)
-        self._max_payload = welcome.max_frame_bytes - FRAME_BYTES
+        self._max_message = welcome.max_frame_bytes - FRAME_BYTES
         self.window_bytes = min(welcome.window_bytes, self._connection.settings.max_unsent_bytes)
         for lane in self.lanes.values():
             if lane.info is not None and not (lane.topic == REPLIES or lane.topic.startswith(OWN_PREFIXES)):
@@ -412,7 +412,13 @@ class Outbox:
                 self._connection.ask_soon(lambda number, topic=topic: control.Topic(id=number, topic=topic))  # type: ignore[misc]
         unsent, self._unsent = self._unsent, deque()
         for sent in unsent:
-            self._dispatch(sent)
+            if len(sent.frame) <= welcome.max_frame_bytes:
+                self._dispatch(sent)
+                continue
+            # Another hub, with other limits: it would end the connection at each attempt.
+            text = f"a batch of {len(sent.frame):,} bytes, and the hub takes {welcome.max_frame_bytes:,}"
+            self._count_out(sent)
+            self._fail(sent.turn, lambda text=text: Refused(text))  # type: ignore[misc]
         self._connection.flush()
 
     def lost(self) -> None:
@@ -450,8 +456,13 @@ def _cuts(messages: Sequence[Message]) -> list[tuple[int, int]]:
     cuts: list[tuple[int, int]] = []
     start = size = 0
     for index, message in enumerate(messages):
-        if size and size + len(message.payload) > MAX_BODY_BYTES:
+        weight = _bytes_of(message)
+        if size and size + weight > MAX_BODY_BYTES:
             cuts.append((start, index))
             start, size = index, 0
-        size += len(message.payload)
+        size += weight
     return [*cuts, (start, len(messages))]
+
+
+def _bytes_of(message: Message) -> int:
+    return len(message.payload) + message.header_bytes

@@ -36,6 +36,7 @@ class Uplink:
         self._key: Key = (url, link, settings)
         self.connection.deliver = self._deliver
         self.connection.heard[control.Dropped] = self._dropped
+        self.connection.heard[control.Report] = self._report
         # Subscriptions first: whoever publishes to itself must hear it.
         self.connection.users += [self, self.outbox]
 
@@ -62,6 +63,11 @@ class Uplink:
         feed = self._feeds.get(said.subscription)
         if feed is not None:
             feed.dropped(said)
+
+    def _report(self, said: control.Report) -> None:
+        feed = self._feeds.get(said.subscription)
+        if feed is not None:
+            feed.report_all()
 
     # Links: several buses may want the same one, and it goes with the last of them
 

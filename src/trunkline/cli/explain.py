@@ -1,0 +1,49 @@
+"""`trunkline explain`, and how `journal explain` shows the same: what became of one message, for each subscriber."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from trunkline.bus.observe import Explanation
+from trunkline.cli import show
+from trunkline.cli.options import AsJson, Hub, hub_at
+from trunkline.connect import connect
+from trunkline.delivery.fates import Outcome
+from trunkline.hub.serve import run
+from trunkline.message import Message
+
+MessageId = Annotated[str, typer.Argument(help="The id of a message.", metavar="ID")]
+
+
+def explain(message: MessageId, hub: Hub = "", json: AsJson = False) -> None:
+    """What became of a message, for each subscriber: the hub asks those who have it. Ends with 1 if none is known."""
+
+    async def work() -> Explanation:
+        async with connect(hub_at(hub), name="trunkline explain") as bus:
+            return await bus.explain(message)
+
+    found = run(work())
+    unknown = f"the hub does not know {message}: longer ago than it remembers, or never accepted there"
+    show_outcomes(found.message, found.outcomes, unknown, json=json)
+
+
+def show_outcomes(message: Message | None, outcomes: Sequence[Outcome], unknown: str, *, json: bool) -> None:
+    """Raises Exit if there is no such message."""
+    if json:
+        show.json({"message": None if message is None else show.record(message), "outcomes": outcomes})
+    elif message is not None:
+        show.say(show.line(message))
+        rows: list[list[object]] = [
+            [each.subscriber, each.fate.value, show.time_of(each.at_ns) if each.at_ns else "", each.reason]
+            for each in outcomes
+        ]
+        show.table("", ["subscriber", "fate", "time", "reason"], rows)
+        if not rows:
+            show.say("nobody subscribed to its topic at the time")
+    else:
+        show.tell(unknown)
+    if message is None:
+        raise typer.Exit(1)

@@ -1,0 +1,75 @@
+"""Ranges of numbers: what a subscriber was handed, and what is still open of it. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+
+
+class Ranges:
+    """A set of numbers as ranges, in order. Adding at the end and taking from the front cost nearly nothing."""
+
+    __slots__ = ("_begins", "_ends", "total")
+
+    def __init__(self) -> None:
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+        self.total = 0
+        """How many numbers."""
+
+    def __len__(self) -> int:
+        """Ranges."""
+        return len(self._begins)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._begins, self._ends, strict=True)
+
+    def __contains__(self, number: int) -> bool:
+        place = bisect_right(self._begins, number) - 1
+        return place >= 0 and number <= self._ends[place]
+
+    def count(self, first: int, last: int) -> int:
+        """How many from `first` to `last` are in."""
+        start, stop = bisect_left(self._ends, first), bisect_right(self._begins, last)
+        inside = zip(self._begins[start:stop], self._ends[start:stop], strict=True)
+        return sum(min(last, end) - max(first, begin) + 1 for begin, end in inside)
+
+    def add(self, first: int, last: int) -> None:
+        """None of these is in."""
+        begins, ends = self._begins, self._ends
+        self.total += last - first + 1
+        if not ends or first > ends[-1] + 1:
+            begins.append(first)
+            ends.append(last)
+        elif first == ends[-1] + 1:
+            ends[-1] = last
+        else:
+            # Of another priority, they are in another order.
+            place = bisect_left(begins, first)
+            begins.insert(place, first)
+            ends.insert(place, last)
+
+    def take(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Those that are in from `first` to `last`: they are not any more."""
+        begins, ends = self._begins, self._ends
+        start = bisect_left(ends, first)
+        stop = bisect_right(begins, last)
+        if start >= stop:
+            return []
+        found = [
+            (max(first, begin), min(last, end)) for begin, end in zip(begins[start:stop], ends[start:stop], strict=True)
+        ]
+        left: list[tuple[int, int]] = []
+        if begins[start] < first:
+            left.append((begins[start], first - 1))
+        if ends[stop - 1] > last:
+            left.append((last + 1, ends[stop - 1]))
+        begins[start:stop] = [begin for begin, _ in left]
+        ends[start:stop] = [end for _, end in left]
+        self.total -= sum(end - begin + 1 for begin, end in found)
+        return found
+
+    def clear(self) -> None:
+        self._begins.clear()
+        self._ends.clear()
+        self.total = 0

@@ -1,0 +1,90 @@
+"""Recent batches: by them the hub knows a message that no journal has, to explain what became of it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from typing import Final, NamedTuple
+
+import msgspec
+
+from trunkline import columns
+from trunkline.errors import InvalidPayload
+from trunkline.hub.parcel import Parcel
+from trunkline.message import Message
+
+MAX_BYTES: Final = 8 * 1024 * 1024
+MAX_BATCHES: Final = 50_000
+EXTRA_BYTES: Final = 200
+SMALL_BYTES: Final = 4096
+"""Of a batch that is larger, only the ids are kept: it would hold a large piece of memory for a few texts."""
+ELIDED: Final = "elided"
+
+_columns_of = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_fields_of = msgspec.msgpack.Decoder(dict[str, msgspec.Raw]).decode
+_ids_of = msgspec.msgpack.Decoder(columns.Strings | str).decode
+
+
+class Batch(NamedTuple):
+    first: int
+    size: int
+    topic: str
+    body: bytes
+    """All of it; of a large one, its ids as they are written there."""
+    whole: bool
+
+
+class Recent:
+    """The last batches, in the order of their numbers, up to MAX_BYTES. Remembering one costs nearly nothing."""
+
+    def __init__(self) -> None:
+        self._batches: deque[Batch] = deque()
+        self._bytes = 0
+
+    def remember(self, parcel: Parcel) -> None:
+        body = parcel.body
+        whole = len(body) <= SMALL_BYTES
+        if not whole:
+            body = _ids(body)
+        self._batches.append(Batch(parcel.first, parcel.count, parcel.topic, body, whole))
+        self._bytes += len(body) + EXTRA_BYTES
+        while self._bytes > MAX_BYTES or len(self._batches) > MAX_BATCHES:
+            self._bytes -= len(self._batches.popleft().body) + EXTRA_BYTES
+
+    def find(self, message_id: str, number: int = 0) -> Message | None:
+        """The message of this id: at its number, if that is known, which is far quicker.
+
+        Of one that came in a large batch only id, topic and number are known.
+        """
+        place = bisect_right(self._batches, number, key=lambda batch: batch.first) - 1 if number else -1
+        if place >= 0 and (found := _find(message_id, self._batches[place])) is not None:
+            return found
+        written = message_id.encode()
+        holding = (batch for batch in reversed(self._batches) if written in batch.body)
+        return next((found for batch in holding if (found := _find(message_id, batch)) is not None), None)
+
+
+def _ids(body: bytes) -> bytes:
+    try:
+        raw = _fields_of(body)["id"] if columns.is_alone(body) else _columns_of(body)[0]
+    except (msgspec.DecodeError, KeyError, IndexError, UnicodeDecodeError, RecursionError):
+        # Nobody who gets it can read it.
+        return b""
+    return bytes(raw)
+
+
+def _split(ids: columns.Strings | str, count: int) -> list[str]:
+    return [ids] if isinstance(ids, str) else list(map(bytes.decode, ids.split(count)))
+
+
+def _find(message_id: str, batch: Batch) -> Message | None:
+    numbers = range(batch.first, batch.first + batch.size)
+    try:
+        if batch.whole:
+            messages = columns.read(batch.topic, batch.body, numbers)
+            return next((message for message in messages if message.id == message_id), None)
+        known = _ids_of(batch.body)
+        at = _split(known, batch.size).index(message_id)
+    except (InvalidPayload, msgspec.DecodeError, ValueError, RecursionError):
+        return None
+    return Message(id=message_id, topic=batch.topic, seq=numbers[at], encoding=ELIDED)
