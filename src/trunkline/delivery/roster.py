@@ -69,6 +69,11 @@ class Roster:
     def __len__(self) -> int:
         return len(self._inboxes)
 
+    @property
+    def served(self) -> int:
+        """How many subscribers there are, here and elsewhere."""
+        return len(self._inboxes) + len(self._elsewhere)
+
     def record_in(self, ledger: Ledger) -> None:
         """From now on, somebody writes down what becomes of messages."""
         self.ledger = ledger

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunkline.hub")
 
 RETURNED = "returned"
+REPORT_S = 0.02
+MAX_REPORTS_PER_S = 4000
+"""Of all clients together: the more subscriptions there are, the longer each gathers."""
 FOREVER_S = 1e9
 """The lease of what a client holds: it ends when the client does."""
 
@@ -168,14 +171,13 @@ class Answers:
             books=None if before is None else before.books,
         )
         role = outlet.name if outlet.reports else ""
+        report_s = max(REPORT_S, roster.served / MAX_REPORTS_PER_S) if outlet.reports else None
         session.outlets[said.subscription] = outlet
         if not said.tap:
             roster.admit(outlet, before)
         hub.switch.attach(outlet)
         hub.changed([said.pattern])
-        return control.Subscribed(
-            re=said.id, subscription=said.subscription, kept=kept, reports=outlet.reports, role=role
-        )
+        return control.Subscribed(re=said.id, subscription=said.subscription, report_s=report_s, role=role)
 
     def _prove(self, session: Session, said: control.Subscribe) -> None:
         """A reply topic belongs to whoever knows its secret."""

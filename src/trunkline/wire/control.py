@@ -196,13 +196,11 @@ class Subscribed(Answer, frozen=True, kw_only=True, tag="SUBSCRIBED"):
     """The answer to SUBSCRIBE: every batch that comes to the hub from now on is seen."""
 
     subscription: int
-    kept: bool = False
-    """Whether the hub's journal keeps anything of what this subscription gets."""
     role: str = ""
     """The name under which the hub knows the subscriber, where its dead letters and fates are kept; it may be another
     than the one asked for, if that was taken."""
-    reports: bool = False
-    """Whether the hub wants to know what becomes of what this subscription gets."""
+    report_s: float | None = None
+    """How long FATES may wait for others to travel with; not there if the hub does not want to know them."""
 
 
 class Unsubscribe(Ask, frozen=True, kw_only=True, tag="UNSUBSCRIBE"):

@@ -186,8 +186,8 @@ class InboxFeed(Feed):
             self.inbox.role = said.role
         if self._reporter is not None:
             self._reporter.again()
-        elif said.reports:
-            self.inbox.ledger = self._reporter = Reporter(self.connection, self.number, kept=said.kept)
+        elif said.report_s is not None:
+            self.inbox.ledger = self._reporter = Reporter(self.connection, self.number, self.inbox, said.report_s)
             if self.letters is not None:
                 self._reporter.handled = self.letters.handled
 
@@ -207,7 +207,7 @@ class InboxFeed(Feed):
 
     def report_all(self) -> None:
         if self._reporter is not None:
-            self._reporter.report_all(self.inbox)
+            self._reporter.report_all()
 
     def take(self, head: DeliverHead, body: memoryview) -> None:
         if self.closed:
@@ -277,7 +277,8 @@ class InboxFeed(Feed):
                 inbox.record.row(seq, Fate.DROPPED, said.reason, now_ns)
 
     def close(self) -> None:
-        self.report()
+        if self._reporter is not None:
+            self._reporter.close()
         super().close()
         if self._check is not None:
             self._check.cancel()

@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from trunkline.delivery.inbox import Inbox
     from trunkline.message import Message
 
-REPORT_S = 0.25
-"""Fates wait so long for others to travel with, unless the hub asks."""
-KEPT_REPORT_S = 0.02
-"""The same where a journal keeps them: whoever reads it asks nobody."""
+MAX_WAIT_S = 0.1
+"""So often somebody looks whether what came was taken."""
 MAX_ROWS = 1000
 ENDS = frozenset({Fate.DELIVERED, Fate.FILTERED, Fate.EXPIRED})
 """Fates after which a dead letter that was replayed is none any more. One that is dropped stays one."""
@@ -32,10 +30,15 @@ ENDS = frozenset({Fate.DELIVERED, Fate.FILTERED, Fate.EXPIRED})
 class Reporter(QuietLedger):
     """The ledger of one inbox. Deliveries that follow each other are one row."""
 
-    def __init__(self, connection: Connection, subscription: int, *, kept: bool) -> None:
+    def __init__(self, connection: Connection, subscription: int, inbox: Inbox, pause_s: float) -> None:
         self._connection = connection
+        self._inbox = inbox
         self._subscription = subscription
-        self._pause_s = KEPT_REPORT_S if kept else REPORT_S
+        self._pause_s = self._wait_s = pause_s
+        """Fates wait so long for others to travel with, unless the hub asks."""
+        self._highest = 0
+        self._mixed = False
+        """Whether numbers have come in another order than their own: then ranges say little."""
         self._open = Ranges()
         """What came, and the hub was not told of."""
         self._rows: list[control.FateRow] = []
@@ -52,8 +55,21 @@ class Reporter(QuietLedger):
         if self.replayed:
             for seq in [seq for seq in self.replayed if first <= seq <= last]:
                 self._end_replay(inbox, seq, Fate.DELIVERED)
+        if self._mixed:
+            self._count_what_is_gone()
+            return
         for begin, end in self._open.take(first, last):
             self._row(Fate.DELIVERED, begin, end, "")
+
+    def _count_what_is_gone(self) -> None:
+        """What came, is not here any more, and did not end otherwise, was delivered."""
+        waiting = sorted(message.seq for message in self._inbox.unfinished())
+        for first, last in list(self._open):
+            start = first
+            for seq in [*waiting[bisect_left(waiting, first) : bisect_right(waiting, last)], last + 1]:
+                for begin, end in self._open.take(start, seq - 1):
+                    self._row(Fate.DELIVERED, begin, end, "")
+                start = seq + 1
 
     def delivered_one(self, inbox: Inbox, message: Message, at_ns: int) -> None:
         self._end(inbox, message.seq, Fate.DELIVERED, "")
@@ -63,7 +79,11 @@ class Reporter(QuietLedger):
 
     def came(self, first: int, last: int) -> None:
         """These have come."""
+        # Of several topics at a hub with a journal, or of channels that rank differently, numbers need not rise.
+        self._mixed = self._mixed or first <= self._highest
+        self._highest = max(self._highest, last)
         self._open.add(first, last)
+        self._schedule()
 
     def unreadable(self, first: int, last: int) -> None:
         for begin, end in self._open.take(first, last):
@@ -98,25 +118,33 @@ class Reporter(QuietLedger):
         if len(self._rows) >= MAX_ROWS:
             self.report()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._pause_s, self.report)
+            self._wait_s = self._pause_s
+            self._timer = asyncio.get_running_loop().call_later(self._pause_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.report()
+        if self._open.total and self._timer is None:
+            # Nobody tells when the next of these is taken out of a batch. Less often, while none is.
+            self._wait_s = min(max(MAX_WAIT_S, self._pause_s), 2 * self._wait_s)
+            self._timer = asyncio.get_running_loop().call_later(self._wait_s, self._tick)
 
     def report(self) -> None:
         """Say what there is to say."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._count_running()
         if self._rows or self._letters:
             self._say(asked=False)
 
-    def report_all(self, inbox: Inbox) -> None:
-        """The hub wants to know: also of what is being handed out one by one, which is counted at the end of that."""
-        waiting = sorted(message.seq for message in inbox.unfinished())
-        for first, last in list(self._open):
-            start = first
-            for seq in [*waiting[bisect_left(waiting, first) : bisect_right(waiting, last)], last + 1]:
-                if start < seq:
-                    self.delivered(inbox, start, seq - 1, seq - start, 0)
-                start = seq + 1
+    def _count_running(self) -> None:
+        """A batch that is being handed out one by one is counted at its end, and that may take long."""
+        queue = self._inbox.queue
+        for first in self._inbox.record.running:
+            # What is in it is plain and in order: all before the head of the queue was handed out.
+            self.delivered(self._inbox, first, queue[0].seq - 1 if queue else self._highest, 0, 0)
+
+    def report_all(self) -> None:
+        """The hub wants to know."""
+        self._count_running()
         self._say(asked=True)
 
     def again(self) -> None:
@@ -128,7 +156,17 @@ class Reporter(QuietLedger):
         self.report()
 
     def _say(self, *, asked: bool) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         rows, self._rows = self._rows, []
         letters, self._letters = self._letters, []
         self._told.extend(rows)
         self._connection.say(control.Fates(subscription=self._subscription, rows=rows, letters=letters, asked=asked))
+        if self._open.total:
+            self._schedule()
+
+    def close(self) -> None:
+        self.report()
+        if self._timer is not None:
+            self._timer.cancel()

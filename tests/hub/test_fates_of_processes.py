@@ -1,0 +1,198 @@
+"""Random traffic between real processes, some of them stopped or killed: fates are compared with what really happened.
+
+The subscribers write down what they take (taker.py); that is the truth. Every message that was accepted has exactly one
+fate for everybody who subscribed, the same whoever asks, and the books of the hub add up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trunkline as tl
+from tests.hub.hub_process import ROOT, RunningHub, running_hub
+from tests.hub.lines import stats_of
+from tests.hub.taker import plan
+from trunkline.delivery.books import LOST
+
+DEADLINE_S = 60.0
+UNSAID_S = 0.25
+"""What a subscriber took so shortly before it was killed, it may not have been able to report."""
+
+
+class Taker:
+    def __init__(self, hub: RunningHub, folder: Path, name: str, kind: str) -> None:
+        self.name = name
+        self.kind = kind
+        self._file = folder / f"{name}.notes"
+        command = plan(address=hub.address, file=str(self._file), name=name, kind=kind)
+        self.process = subprocess.Popen(command, cwd=ROOT)
+        self.before: set[str] = set()
+        """What it had taken a moment before it was killed."""
+
+    def notes(self) -> list[tuple[str, str]]:
+        text = self._file.read_text() if self._file.exists() else ""
+        return [(what, message_id) for what, _, message_id in (line.partition(" ") for line in text.splitlines())]
+
+    def open(self) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while ("open", "") not in self.notes():
+            assert self.process.poll() is None, f"{self.name} ended"
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def took(self, what: str = "took") -> set[str]:
+        return {message_id for noted, message_id in self.notes() if noted == what}
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
+
+
+@contextmanager
+def takers(hub: RunningHub, folder: Path, kinds: dict[str, str]) -> Iterator[dict[str, Taker]]:
+    found = {name: Taker(hub, folder, name, kind) for name, kind in kinds.items()}
+    try:
+        for taker in found.values():
+            taker.open()
+        yield found
+    finally:
+        for taker in found.values():
+            taker.end()
+
+
+KINDS = {
+    "plain": "plain",
+    "batches": "batches",
+    "slow": "slow",
+    "drops": "drops",
+    "filtered": "filtered",
+    "acknowledged": "acknowledged",
+    "failing": "failing",
+    "one": "group",
+    "other": "group",
+    "killed": "slow",
+    "killed too": "batches",
+    "stopped": "slow",
+}
+
+
+async def outcome_of(bus: tl.Bus, message_id: str) -> dict[str, tuple[str, str]]:
+    explained = await bus.explain(message_id)
+    found = {outcome.subscriber: (outcome.fate.value, outcome.reason) for outcome in explained.outcomes}
+    assert len(found) == len(explained.outcomes), f"two fates of one subscriber: {explained}"
+    return found
+
+
+async def play(hub: RunningHub, there: dict[str, Taker], chance: random.Random, journal: bool) -> None:
+    own = tl.LinkSettings(connect_s=6.0)
+    async with (
+        tl.connect(hub.address, name="publisher") as bus,
+        # Another connection: with the same settings they would share one.
+        tl.connect(hub.address, name="stranger", link=own) as stranger,
+    ):
+        ids: list[str] = []
+        assert (await stats_of(stranger))["clients"] == len(KINDS) + 1
+
+        async def publish(count: int) -> None:
+            for _ in range(count):
+                number = len(ids)
+                options: dict[str, Any] = {"priority": 75} if chance.random() < 0.1 else {}
+                ids.append(await bus.publish(f"t.{chance.choice('abc')}", number, **options))
+                if chance.random() < 0.2:
+                    await asyncio.sleep(chance.random() * 0.02)
+            await bus.flush()
+
+        await publish(100)
+        await asyncio.sleep(chance.random())
+        for name in ("killed", "killed too"):
+            there[name].before = there[name].took()
+            await asyncio.sleep(UNSAID_S)
+            there[name].process.kill()
+            there[name].process.wait()
+        there["stopped"].process.send_signal(signal.SIGSTOP)
+        while (await stats_of(bus))["clients"] > len(KINDS):  # noqa: ASYNC110  # the hub is another process
+            await asyncio.sleep(0.02)
+        gone = len(ids)
+        await publish(60)
+        await settle(there, ids)
+        account = (await stats_of(bus))["account"]
+        ends = ("delivered", "filtered", "expired", "dropped", "dead", "in_flight")
+        assert account["accepted"] == sum(account[name] for name in ends)
+        counted: Counter[str] = Counter()
+        for number, message_id in enumerate(ids):
+            if number == len(ids) - 4:
+                # While it was stopped it could not be asked: each answer took a moment.
+                there["stopped"].process.send_signal(signal.SIGCONT)
+            if number % 40 == 0 or number >= len(ids) - 4:
+                found = await outcome_of(bus, message_id)
+                compare(there, found, message_id, number, number >= gone)
+                counted.update(fate for fate, _ in found.values())
+        for number, message_id in enumerate(ids):
+            found = await outcome_of(stranger, message_id)
+            compare(there, found, message_id, number, number >= gone)
+            assert set(await outcome_of(bus, message_id)) == set(found)
+        assert {"delivered", "filtered", "dropped", "dead", "in flight"} <= set(counted), counted
+
+
+async def settle(there: dict[str, Taker], ids: list[str]) -> None:
+    """Return when those who take everything have taken everything."""
+    deadline = time.monotonic() + DEADLINE_S
+    fast = [there[name] for name in ("plain", "batches", "acknowledged")]
+    while any(len(taker.took()) < len(ids) for taker in fast) or len(team(there)) < len(ids):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(0.2)
+
+
+def team(there: dict[str, Taker]) -> set[str]:
+    return there["one"].took() | there["other"].took()
+
+
+def compare(
+    there: dict[str, Taker], found: dict[str, tuple[str, str]], message_id: str, number: int, late: bool
+) -> None:
+    """One message: each subscriber has the fate that its own notes say."""
+    said = {name: fate for name, (fate, _) in found.items()}
+    for name in ("plain", "batches", "acknowledged"):
+        assert said[name] == "delivered", (name, found)
+    assert said["filtered"] == ("delivered" if number % 2 == 0 else "filtered"), found
+    assert said["failing"] == ("dead" if number % 7 == 0 else "delivered"), found
+    (member,) = {"one", "other"} & set(said)
+    assert said[member] == "delivered"
+    assert message_id in there[member].took()
+    for name in ("slow", "drops", "stopped"):
+        if message_id in there[name].took():
+            # The one it has in its hands may be taken and not counted.
+            assert said[name] in ("delivered", "in flight"), (name, found)
+        else:
+            assert said[name] in (("dropped", "in flight") if name == "drops" else ("in flight",)), (name, found)
+    for name in ("killed", "killed too"):
+        if late:
+            assert name not in said, found
+        elif message_id in there[name].before:
+            assert said[name] == "delivered", (name, found)
+        elif message_id not in there[name].took():
+            assert found[name] == ("dropped", LOST), (name, found)
+        else:
+            assert said[name] in ("delivered", "dropped"), (name, found)
+
+
+@pytest.mark.parametrize("journal", [False, True], ids=["memory", "journal"])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 10))])
+def test_fates_are_what_happened(tmp_path: Path, journal: bool, seed: int) -> None:
+    with ExitStack() as stack:
+        hub = stack.enter_context(running_hub(tmp_path, journal=tmp_path / "journal" if journal else None))
+        there = stack.enter_context(takers(hub, tmp_path, KINDS))
+        asyncio.run(play(hub, there, random.Random(seed), journal))
