@@ -15,6 +15,14 @@ import msgspec
 
 import trunkline as tl
 
+OPTIONS: dict[str, dict[str, Any]] = {
+    "group": {"group": "team"},
+    "durable": {"durable": True},
+    "drops": {"capacity": 8, "overflow": "drop_oldest"},
+    "filtered": {"where": "payload % 2 == 0"},
+    "acknowledged": {"ack": True},
+}
+
 
 class Plan(msgspec.Struct):
     address: str
@@ -41,17 +49,11 @@ async def run(plan: Plan) -> None:
                 note("took", message.id)
                 await asyncio.sleep(0.002)
 
-            options: dict[str, Any] = {"group": {"group": "team"}, "durable": {"durable": True}}.get(plan.kind, {})
-            handler = bus.handle(plan.pattern, handle, name=plan.name, **options)
+            handler = bus.handle(plan.pattern, handle, name=plan.name, **OPTIONS.get(plan.kind, {}))
             await handler._stream.opened()
             note("open")
             await asyncio.Event().wait()
-        options = {
-            "drops": {"capacity": 8, "overflow": "drop_oldest"},
-            "filtered": {"where": "payload % 2 == 0"},
-            "acknowledged": {"ack": True},
-        }.get(plan.kind, {})
-        async with bus.subscribe(plan.pattern, name=plan.name, **options) as messages:
+        async with bus.subscribe(plan.pattern, name=plan.name, **OPTIONS.get(plan.kind, {})) as messages:
             note("open")
             if plan.kind == "batches":
                 async for batch in messages.batches(16):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -16,10 +17,15 @@ from trunkline.errors import KernelClosed, KernelNotStarted
 from trunkline.jupyter.kinds import CONTROL, IOPUB, SHELL, SOCKETS, STDIN
 from trunkline.jupyter.link import Client
 from trunkline.jupyter.wire import KernelMessage, Unreadable, Wire
-from trunkline.transports.zmq_socket import NOBLOCK, Socket, Watch, close_socket, open_socket
+from trunkline.transports.zmq_socket import EVENTS, NOBLOCK, Socket, Watch, close_socket, open_socket
 
 MAX_DRAIN: Final = 1000
 """So many messages are taken in one go: then it is the turn of others."""
+log = logging.getLogger("trunkline.jupyter")
+
+CONNECT_POLL_S: Final = 0.005
+CONNECT_S: Final = 5.0
+POLLOUT: Final = int(zmq.POLLOUT)
 KINDS: Final = {SHELL: zmq.DEALER, CONTROL: zmq.DEALER, STDIN: zmq.DEALER, IOPUB: zmq.SUB}
 
 
@@ -96,6 +102,9 @@ class SocketLink:
             else:
                 # One name on all of them: a kernel asks for input on stdin whoever asked it on shell.
                 socket.setsockopt(zmq.IDENTITY, self._identity)
+            if name == STDIN:
+                # Writable only once it is connected, so that this can be waited for.
+                socket.setsockopt(zmq.IMMEDIATE, 1)
             socket.connect(self.connection.url(name))
             self._watches[name] = Watch(socket, self._drainer(name, socket))
 
@@ -129,9 +138,31 @@ class SocketLink:
         socket = self._sockets.get(message.socket)
         if socket is None:
             raise KernelClosed(self.wire.kernel_id)
-        socket.send_multipart(self.wire.pack(message), NOBLOCK)
+        if message.content.get("allow_stdin"):
+            await self._input_connected()
+        try:
+            socket.send_multipart(self.wire.pack(message), NOBLOCK)
+        except zmq.Again:
+            # Only stdin waits for nobody: who asked for input is gone.
+            raise KernelClosed(self.wire.kernel_id) from None
         # Sending may have taken away the word that something is there to receive.
         self._watches[message.socket].check()
+
+    async def _input_connected(self) -> None:
+        """Each socket connects by itself, and again a moment later if it came too early.
+
+        A kernel that asks for input on one that is not there yet asks nobody, and waits for ever.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + CONNECT_S
+        while (socket := self._sockets.get(STDIN)) is not None and not int(socket.getsockopt(EVENTS)) & POLLOUT:
+            if loop.time() > deadline_s:
+                log.warning("the kernel %s does not listen on stdin: it cannot ask for input", self.wire.kernel_id)
+                break
+            await asyncio.sleep(CONNECT_POLL_S)
+        if STDIN in self._watches:
+            # Asking may have taken away the word that something is there to receive.
+            self._watches[STDIN].check()
 
     async def aclose(self) -> None:
         for watch in self._watches.values():
