@@ -13,7 +13,7 @@ PUBLIC = """
     Account ActorError ActorFailed ActorProcessFailed Attempt Backpressure BackpressureTimeout BlockingBus
     BlockingStream Broker Bus BusClosed Cause
     CircuitOpen Closed Congested DeadLetter Delivery DuplicateName EncodeError Explanation Fate Feature Fields
-    Handler HandlerTimeout History HookFailed HubBroker HubError HubRefused HubUnavailable InboxFull
+    Handler HandlerTimeout History HeadersTooLarge HookFailed HubBroker HubError HubRefused HubUnavailable InboxFull
     InvalidExpression InvalidMessage InvalidPayload InvalidPriority InvalidSettings InvalidTopic InvalidTtl
     ExecutionFailed JavaMissing KernelClosed KernelDied KernelError KernelNotStarted KernelRestarted
     JournalDamaged JournalError JournalLocked JournalUnusable LinkSettings MemoryBroker Message

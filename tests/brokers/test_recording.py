@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
 import trunkline as tl
-from trunkline.testing import RecordingBroker, Simulation, world
+from tests.hub.hubs import Place
+from trunkline.journal import Journal, JournalBroker
+from trunkline.testing import RecordingBroker, Simulation, simulate, world
 from trunkline.testing.trial import Trial, text, tried
 
 
@@ -71,3 +74,36 @@ async def test_what_was_refused_was_tried(simulation: Simulation) -> None:
         with pytest.raises(tl.InboxFull):
             await trial.publish("t", "2")
         assert [text(message) for message in broker.published] == ["1", "2"]
+
+
+@pytest.mark.parametrize("below", ["memory", "journal", "hub"])
+def test_it_sees_everything_whatever_is_below(tmp_path: Path, below: str) -> None:
+    """On a journal or a hub, single plain publishes go by a short cut: they were missing."""
+
+    async def play(simulation: Simulation) -> None:
+        place = Place(world(simulation))
+        if below == "hub":
+            await place.start()
+            inner: tl.Broker = tl.HubBroker(place.address, world(simulation))
+        elif below == "journal":
+            journal = Journal(tmp_path / "journal", world=world(simulation), threaded=False)
+            inner = JournalBroker(journal, owns_journal=True)
+        else:
+            inner = tl.MemoryBroker(world(simulation))
+        broker = RecordingBroker(inner)
+        async with tl.connect(broker, name="shop") as bus, bus.subscribe("t.>") as messages:
+            await bus.publish("t.plain", 1)
+            await bus.publish("t.plain", 2)
+            await bus.publish("t.urgent", 3, priority=75)
+            await bus.publish_many("t.many", [4, 5])
+            async with bus.pipeline() as pipeline:
+                for number in range(6, 9):
+                    await pipeline.publish("t.pipeline", number)
+            assert sorted(message.decode() for message in broker.published_to("t.>")) == list(range(1, 9))
+            got = [await messages.recv() for _ in range(8)]
+            assert sorted(message.decode() for message in got if message is not None) == list(range(1, 9))
+        await broker.aclose()
+        if below == "hub":
+            await place.stop()
+
+    simulate(play)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import trunkline as tl
 from tests.hub.hubs import Place, until
 from trunkline.delivery.books import LOST
 from trunkline.delivery.fates import Account
+from trunkline.journal import Reader
 from trunkline.testing import Simulation, simulate, world
 
 JOURNALS = pytest.mark.parametrize("journal", [False, True], ids=["memory", "journal"])
@@ -185,6 +187,73 @@ def test_a_subscriber_that_says_nothing_is_not_waited_for_for_long() -> None:
             assert "has not said" in outcome.reason
             assert asyncio.get_running_loop().time() - began < 2
             session.wire.resume()
+        await place.stop()
+
+    simulate(play)
+
+
+def test_what_was_lost_with_the_hub_is_on_record_after_its_restart(tmp_path: Path) -> None:
+    """The hub is killed with messages stored that it has not handed over, and some that nobody has reported on."""
+    ids: list[str] = []
+
+    async def killed(simulation: Simulation) -> None:
+        place = Place(world(simulation), tmp_path / "journal")
+        await place.start()
+        async with place.bus("publisher") as publisher, place.bus("reader", backoff_s=1000.0) as reader:
+            stream = await reader.subscribe("t", name="audit", capacity=10).__aenter__()
+            ids.extend([await publisher.publish("t", number) for number in range(6)])
+            for _ in range(2):
+                await stream.recv()
+            await asyncio.sleep(1)
+            await place.hub.engine.broker.flush()
+            # As a crash would leave it: nothing that is said at the end is written.
+            shutil.copytree(tmp_path / "journal", tmp_path / "crashed")
+        await place.stop()
+
+    async def again(simulation: Simulation) -> None:
+        place = Place(world(simulation), tmp_path / "crashed")
+        await place.start()
+        async with place.bus("stranger") as stranger:
+            told = [(await stranger.explain(each)).outcomes for each in ids]
+            assert [[(one.subscriber, one.fate.value) for one in each] for each in told] == [
+                [("audit", "delivered")] if number < 2 else [("audit", "dropped")] for number in range(6)
+            ]
+            assert told[5][0].reason == "lost with the hub"
+            # Once, and not again at the next start.
+            await place.stop()
+        with Reader(tmp_path / "crashed") as journal:
+            assert journal.query("SELECT count(*) FROM attendance") == [(0,)]
+            assert journal.query("SELECT sum(count) FROM fates WHERE reason = 'lost with the hub'") == [(4,)]
+
+    simulate(killed)
+    simulate(again)
+
+
+def test_who_comes_again_after_a_crash_of_the_hub_says_better(tmp_path: Path) -> None:
+    async def play(simulation: Simulation) -> None:
+        place = Place(world(simulation), tmp_path / "journal")
+        await place.start()
+        async with (
+            place.bus("publisher") as publisher,
+            place.bus("reader") as reader,
+            reader.subscribe("t", name="audit") as stream,
+        ):
+            ids = [await publisher.publish("t", number) for number in range(6)]
+            for _ in range(2):
+                await stream.recv()
+            await asyncio.sleep(1)
+            shutil.copytree(tmp_path / "journal", tmp_path / "crashed")
+            await place.stop()
+            place._folder = tmp_path / "crashed"
+            await place.start()
+            await place.back(publisher, reader)
+            await asyncio.sleep(1)
+            told = [fates(await publisher.explain(each)) for each in ids]
+            assert told == [{"audit": "delivered"}] * 2 + [{"audit": "in flight"}] * 4
+            for _ in range(4):
+                await stream.recv()
+            assert [fates(await publisher.explain(each)) for each in ids] == [{"audit": "delivered"}] * 6
+            assert books(place).balanced
         await place.stop()
 
     simulate(play)

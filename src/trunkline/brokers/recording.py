@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Sequence as Batch
+from types import MappingProxyType
 from typing import Any
 
-from trunkline.brokers.broker import Broker, Lane, Terms
-from trunkline.delivery.deadletters import DeadLetter
-from trunkline.delivery.fates import Outcome
+from trunkline.brokers.broker import Broker, Lane
+from trunkline.brokers.turn import Failures, Owner, Turn
 from trunkline.delivery.options import Delivery
-from trunkline.delivery.requests import Why
 from trunkline.delivery.route import InboxOf, Take
 from trunkline.delivery.stream import Stream
 from trunkline.message import Message
@@ -18,7 +17,7 @@ from trunkline.topic import matches
 
 
 class RecordingBroker(Broker):
-    """Forwards everything to another broker and keeps what was published, in order."""
+    """Forwards everything to another broker and keeps what was published, in order, whichever way it went."""
 
     name = "recording"
 
@@ -30,6 +29,7 @@ class RecordingBroker(Broker):
         self.settings = inner.settings
         self.sequence = inner.sequence
         self.roster = inner.roster
+        # No short cuts: what goes there would not be seen here.
         self.routes = {}
         self.published: list[Message] = []
 
@@ -40,6 +40,13 @@ class RecordingBroker(Broker):
         self.published.extend(batch)
         await self.inner.publish(batch)
 
+    def route(self, topic: str) -> None:
+        return None
+
+    def lane(self, topic: str) -> Lane | None:
+        lane = self.inner.lane(topic)
+        return None if lane is None else _RecordingLane(lane, self.published)
+
     def subscribe(self, pattern: str, delivery: Delivery = Delivery()) -> Stream:
         return self.inner.subscribe(pattern, delivery)
 
@@ -48,59 +55,45 @@ class RecordingBroker(Broker):
     ) -> Callable[[], None]:
         return self.inner.tap(pattern, take, hears=hears, inbox_of=inbox_of)
 
-    def reply_topic(self) -> str:
-        return self.inner.reply_topic()
-
-    def link(self, pattern: str, topic: str) -> bool:
-        return self.inner.link(pattern, topic)
-
-    def unlink(self, pattern: str, topic: str) -> bool:
-        return self.inner.unlink(pattern, topic)
-
-    def lane(self, topic: str) -> Lane | None:
-        return self.inner.lane(topic)
-
-    async def last(self, topic: str, before: int | None = None) -> Message | None:
-        return await self.inner.last(topic, before)
-
-    async def forget(self, name: str) -> bool:
-        return await self.inner.forget(name)
-
-    def pause(self) -> None:
-        self.inner.pause()
-
-    def find(self, message_id: str) -> Message | None:
-        return self.inner.find(message_id)
-
-    async def explain(self, message_id: str, known: Message | None = None) -> tuple[Message | None, list[Outcome]]:
-        return await self.inner.explain(message_id, known)
-
-    async def attach(self, channel: str, consumer_id: str, schema: Any, metadata: Mapping[str, Any]) -> Terms:
-        return await self.inner.attach(channel, consumer_id, schema, metadata)
-
-    async def detach(self, channel: str, consumer_id: str) -> None:
-        await self.inner.detach(channel, consumer_id)
-
-    async def recall_dead_letters(self, seen: Container[tuple[str, int]]) -> list[DeadLetter]:
-        return await self.inner.recall_dead_letters(seen)
-
-    def recall_orphans(self, max_age_s: float) -> list[tuple[Message, Why, float]]:
-        return self.inner.recall_orphans(max_age_s)
-
-    def heard(self, topic: str) -> bool:
-        return self.inner.heard(topic)
-
-    def published_by_topic(self) -> dict[str, int]:
-        return self.inner.published_by_topic()
-
-    def subscribers(self, topic: str) -> list[str]:
-        return self.inner.subscribers(topic)
-
-    async def flush(self) -> None:
-        await self.inner.flush()
-
-    def forget_route(self, topic: str) -> None:
-        self.inner.forget_route(topic)
-
     async def aclose(self) -> None:
         await self.inner.aclose()
+
+
+def _forwarded(name: str) -> Callable[..., Any]:
+    def forward(self: RecordingBroker, *args: Any, **options: Any) -> Any:
+        return getattr(self.inner, name)(*args, **options)
+
+    return forward
+
+
+for _name in vars(Broker):
+    # Whatever a broker can, the one below does.
+    if not _name.startswith("_") and _name not in vars(RecordingBroker) and callable(vars(Broker)[_name]):
+        setattr(RecordingBroker, _name, _forwarded(_name))
+
+
+class _RecordingLane:
+    turn: Mapping[str, Turn] = MappingProxyType({})
+
+    def __init__(self, inner: Lane, published: list[Message]) -> None:
+        self._inner = inner
+        self._published = published
+        self.heard = inner.heard
+        self.swift = inner.swift
+
+    def put_now(self, message: Message) -> bool:
+        taken = self._inner.put_now(message)
+        if taken:
+            self._published.append(message)
+        return taken
+
+    def put(self, message: Message) -> Awaitable[Failures]:
+        return self.put_many([message], alike=False)
+
+    def put_many(self, messages: Batch[Message], *, alike: bool) -> Awaitable[Failures]:
+        self._published.extend(messages)
+        return self._inner.put_many(messages, alike=alike)
+
+    def post(self, message: Message, owner: Owner) -> None:
+        self._published.append(message)
+        self._inner.post(message, owner)

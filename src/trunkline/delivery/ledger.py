@@ -54,6 +54,12 @@ class Ledger(Protocol):
     def keeps_of(self, pattern: str) -> bool:
         """Whether anything that matches is written down."""
 
+    def attends(self, subscriber: str, pattern: str, since: int) -> None:
+        """A subscriber elsewhere gets what matches, of messages after number `since`."""
+
+    def leaves(self, subscriber: str) -> None:
+        """It is gone, and what it was offered has its fates."""
+
 
 class QuietLedger:
     """A ledger that keeps nothing, for those who want to be told of some things only."""
@@ -98,3 +104,9 @@ class QuietLedger:
 
     def keeps_of(self, pattern: str) -> bool:
         return False
+
+    def attends(self, subscriber: str, pattern: str, since: int) -> None:
+        return
+
+    def leaves(self, subscriber: str) -> None:
+        return

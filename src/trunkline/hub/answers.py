@@ -175,6 +175,8 @@ class Answers:
         session.outlets[said.subscription] = outlet
         if not said.tap:
             roster.admit(outlet, before)
+        if outlet.ledger is not None and outlet.reports:
+            outlet.ledger.attends(outlet.name, outlet.pattern, hub.engine.broker.sequence.last)
         hub.switch.attach(outlet)
         hub.changed([said.pattern])
         return control.Subscribed(re=said.id, subscription=said.subscription, report_s=report_s, role=role)
@@ -324,9 +326,7 @@ class Answers:
         if first <= began:
             # Of before this run of the hub: nobody else knows better.
             last = min(row.last, began)
-            if outlet.ledger is not None and fate is not Fate.IN_FLIGHT:
-                count, now_ns = last - first + 1, self._hub.world.time_ns()
-                outlet.ledger.fate(outlet.name, outlet.pattern, fate, first, last, count, row.reason, now_ns)
+            outlet.report_earlier(first, last, fate, row.reason)
             first = last + 1
         if first > row.last:
             return True

@@ -213,6 +213,8 @@ class Hub:
         self.switch.detach(outlet)
         lost = outlet.close()
         self.counts["dropped"] += lost
+        if outlet.ledger is not None and outlet.reports:
+            outlet.ledger.leaves(outlet.name)
         if not outlet.tap:
             # Not the outlet itself: what its connection has not sent would stay with it.
             leaver = Leaver(outlet.name, outlet.pattern, outlet.books)

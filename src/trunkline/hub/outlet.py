@@ -21,6 +21,8 @@ from trunkline.message import Message
 from trunkline.wire.control import Dropped
 
 ENDLESS = -1
+MAX_EARLIER = 10_000
+"""Of more messages of before this run that a client reports on at once, the journal alone is told."""
 MAX_FAILURES = 100_000
 """Of a batch of which more is refused, all counts as refused: what there is to say must not exceed what was sent."""
 
@@ -366,6 +368,17 @@ class Outlet:
             if self.ledger is not None and fate is not Fate.IN_FLIGHT:
                 self.ledger.fate(self.name, self.pattern, fate, begin, end, end - begin + 1, reason, now_ns)
         return sum(end - begin + 1 for begin, end in found)
+
+    def report_earlier(self, first: int, last: int, fate: Fate, reason: str) -> None:
+        """As `report`, of what its client has from before this run of the hub. Nobody but a journal knows of these."""
+        if self.ledger is None:
+            return
+        if last - first < MAX_EARLIER:
+            self.books.take_up(first, last)
+            self.report(first, last, fate, reason)
+        elif fate is not Fate.IN_FLIGHT:
+            count, now_ns = last - first + 1, self._time_ns()
+            self.ledger.fate(self.name, self.pattern, fate, first, last, count, reason, now_ns)
 
     def account(self) -> Account:
         return self.books.account(self.waiting)

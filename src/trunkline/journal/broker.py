@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Container, Mapping
 from collections.abc import Sequence as Batch
@@ -20,6 +21,7 @@ from trunkline.delivery.requests import Why
 from trunkline.delivery.route import Route
 from trunkline.delivery.stream import Stream
 from trunkline.errors import DuplicateName, InvalidSettings, PartlyRefused, StreamClosed, TopicNotStored
+from trunkline.journal import attendance
 from trunkline.journal.cursor import Cursor, unpack
 from trunkline.journal.feeder import MAX_PAUSE_S, Feeder, KeptMessage, kept_for
 from trunkline.journal.handout import HandOut
@@ -42,6 +44,8 @@ from trunkline.topic import (
     validate_pattern,
     validate_topic,
 )
+
+log = logging.getLogger("trunkline.journal")
 
 SEARCHED = 1_000_000
 """In a journal of more messages an id is only looked for near the time it names: the event loop waits meanwhile."""
@@ -127,6 +131,9 @@ class JournalBroker(MemoryBroker):
         self._feeder_tree: TopicTree[Feeder] = TopicTree()
         self._member_of: dict[str, Feeder] = {}
         self.roster.record_in(journal.ledger)
+        lost = attendance.settle(journal.reader, journal.ledger, self.sequence.last, self.world.time_ns())
+        if lost:
+            log.warning("the last run of the hub ended without a word: %d deliveries are lost with it", lost)
         self._restore_dead_letters()
 
     # Publishing

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from trunkline.errors import JournalUnusable
+from trunkline.journal import attendance
 from trunkline.journal.settings import Sync
 
 FILE = "journal.db"
@@ -90,6 +91,7 @@ ADDITIONS = (
     "CREATE INDEX IF NOT EXISTS file_topics_by_topic ON file_topics (topic, first)",
     # Actors once found their state by a durable subscription. Nobody reads it now, and retention would wait for it.
     "DELETE FROM cursors WHERE substr(pattern, 1, 7) = '_state.' AND name = 'state of ' || substr(pattern, 8)",
+    attendance.TABLE,
 )
 """Applied whenever a journal is opened for writing. A Trunkline that does not know them can still use the journal, so
 they need no new VERSION."""

@@ -15,6 +15,7 @@ from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.requests import Orphan
 from trunkline.errors import TrunklineError
+from trunkline.journal import attendance
 from trunkline.journal.settings import JournalSettings, Kept
 from trunkline.journal.writer import Database, Job
 from trunkline.message import Message
@@ -164,6 +165,12 @@ class JournalLedger:
     ) -> None:
         self._fates.append((subscriber, pattern, fate.value, first, last, count, reason, at_ns))
         self.schedule()
+
+    def attends(self, subscriber: str, pattern: str, since: int) -> None:
+        self.deed(attendance.COMES, (subscriber, pattern, since))
+
+    def leaves(self, subscriber: str) -> None:
+        self.deed(attendance.LEAVES, (subscriber,))
 
     def retrying(self, inbox: Inbox, message: Message, story: Sequence[Attempt], pause_s: float) -> None:
         self.keep_for(inbox.role, message, story, self._world.time_ns() + int(pause_s * 1e9))
