@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -84,9 +85,9 @@ def test_dead_letters_and_replay() -> None:
         with bus.subscribe("_dead.>") as dead:
             bus.publish("t")
             assert dead.recv(timeout_s=5) is not None
-        (letter,) = bus.dead_letters()
+        (letter,) = bus.dead_letters
         repaired.set()
-        bus.replay(letter)
+        bus.dead_letters.replay(letter)
         assert handled.wait(timeout=5)
 
 
@@ -142,3 +143,41 @@ def test_run_reaches_what_has_no_blocking_twin() -> None:
     with tl.connect_blocking() as bus:
         assert bus.run(lambda inner: inner.router.rules()) == []
         assert isinstance(bus.run(lambda inner: inner.publish("t")), str)
+
+
+def test_every_method_for_users_is_there_under_the_same_name() -> None:
+    """What is missing is for coroutines by its nature: a pipeline, a door for threads, a consumer that is iterated."""
+    own = {"aclose", "consume", "from_thread", "pipeline"}
+    inner = {"count_stored", "forget", "handled", "now", "on_handled", "opened", "record_in", "refuse", "reopened"}
+    there = {name for name in dir(tl.Bus) if not name.startswith("_")}
+    assert there - own - inner <= {name for name in dir(tl.BlockingBus) if not name.startswith("_")}
+    for name in there & set(dir(tl.BlockingBus)) - {"on", "subscribe", "request", "try_request"}:
+        theirs = getattr(tl.Bus, name)
+        if callable(theirs) and not name.startswith("_"):
+            mine = inspect.signature(getattr(tl.BlockingBus, name))
+            assert list(mine.parameters) == list(inspect.signature(theirs).parameters), name
+
+
+def test_parts_of_the_bus_without_an_event_loop() -> None:
+    with tl.connect_blocking("memory:", name="script") as bus:
+
+        @bus.on("t", name="picky", retry=tl.Retry(attempts=1))
+        def picky(number: int) -> None:
+            if number < 0:
+                raise ValueError(number)
+
+        sent = bus.publish("t", -1)
+        bus.quiet()
+        assert [letter.message.id for letter in bus.dead_letters] == [sent]
+        assert len(bus.dead_letters) == 1
+        (letter,) = bus.dead_letters.find(subscriber="picky")
+        bus.dead_letters.replay(letter, payload=1)
+        bus.quiet()
+        assert bus.pending() == len(bus.dead_letters) == len(bus.orphans) == 0
+        assert list(bus.router.rules()) == []
+        assert bus.accounts()["picky"].delivered == 1
+        assert bus.subscribers("t") == ["picky"]
+        assert bus.link("news.*", "me")
+        assert bus.unlink("news.*", "me")
+        assert bus.replay_dead().count == 0
+        assert bus.message("t", 1).topic == "t"

@@ -7,7 +7,10 @@ import pytest
 from buses import on_bus, until
 
 import trunkline as tl
+from trunkline.delivery.breaker import Breaker
 from trunkline.delivery.requests import Why
+from trunkline.hooks import CircuitBreaker
+from trunkline.testing import Simulation, world
 
 
 class Quote(msgspec.Struct):
@@ -280,3 +283,20 @@ def test_concurrent_requests_never_mix(seed: int) -> None:
         assert bus.stats().open_requests == 0
 
     on_bus(main, seed=seed)
+
+
+async def test_an_endpoint_is_asked_as_it_is_sent_to(simulation: Simulation) -> None:
+    breaker = CircuitBreaker(Breaker(failures=1))
+    async with tl.connect("memory:", name="asker", world=world(simulation), hooks=[breaker]) as bus:
+
+        @bus.on(tl.endpoint("agent2"))
+        async def agent(message: tl.Message) -> str:
+            return f"{message.recipient} says {message.decode()}"
+
+        assert await bus.request(to="agent2", payload="yes") == "agent2 says yes"
+        with pytest.raises(tl.UsageError, match="not both"):
+            await bus.request("t", to="agent2")
+        with pytest.raises(tl.RequestTimeout):
+            await bus.request(to="nobody", timeout_s=1)
+        with pytest.raises(tl.CircuitOpen):
+            await bus.request(to="nobody", timeout_s=1)

@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from functools import wraps
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
 from trunkline.bus.bus import Bus, Unfinished
 from trunkline.bus.handling import HandlerOptions
-from trunkline.bus.observe import Explanation, Stats
-from trunkline.delivery.deadletters import DeadLetter
-from trunkline.delivery.fates import Account
+from trunkline.bus.router import Router
+from trunkline.delivery.deadletters import DeadLetters
 from trunkline.delivery.options import DeliveryOptions
+from trunkline.delivery.requests import OrphanBox
 from trunkline.delivery.stream import Stream
 from trunkline.errors import BusClosed, UsageError
 from trunkline.message import Fields, Message
+from trunkline.settings import Settings
 
 T = TypeVar("T")
+P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -108,7 +111,58 @@ class BlockingStream:
         self.close()
 
 
+class There(Generic[T]):
+    """A part of the bus, such as its dead letters, whose methods run in the bus's thread."""
+
+    def __init__(self, thread: LoopThread, part: T) -> None:
+        self._thread = thread
+        self._part = part
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._part, name)
+        if not callable(found):
+            return found
+
+        @wraps(found)
+        def call(*args: Any, **options: Any) -> Any:
+            return self._thread.call(_awaited(lambda: found(*args, **options)))
+
+        return call
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._thread.call(as_coroutine(lambda: list(cast(Any, self._part)))))
+
+    def __len__(self) -> int:
+        return self._thread.call(as_coroutine(lambda: len(cast(Any, self._part))))
+
+    def __repr__(self) -> str:
+        return repr(self._part)
+
+
+def _waits(method: Callable[Concatenate[Bus, P], Awaitable[T]]) -> Callable[Concatenate[BlockingBus, P], T]:
+    """The same method, run in the bus's thread and waited for."""
+
+    @wraps(method)
+    def wait(self: BlockingBus, /, *args: P.args, **options: P.kwargs) -> T:
+        result: T = self.thread.call(_awaited(lambda: method(self.bus, *args, **options)))
+        return result
+
+    return wait
+
+
+def _asks(method: Callable[Concatenate[Bus, P], T]) -> Callable[Concatenate[BlockingBus, P], T]:
+    """As `_waits`, for a method that does not wait itself."""
+
+    @wraps(method)
+    def ask(self: BlockingBus, /, *args: P.args, **options: P.kwargs) -> T:
+        return self.thread.call(as_coroutine(lambda: method(self.bus, *args, **options)))
+
+    return ask
+
+
 class BlockingBus:
+    """Every method that a `Bus` has for its users, under the same name and with the same meaning."""
+
     def __init__(self, connect: Callable[[], Bus], name: str) -> None:
         self._thread = LoopThread(name)
         self._closed = False
@@ -125,6 +179,10 @@ class BlockingBus:
         return self._bus.name
 
     @property
+    def settings(self) -> Settings:
+        return self._bus.settings
+
+    @property
     def thread(self) -> LoopThread:
         """Where it lives, for what is to live beside it."""
         return self._thread
@@ -133,6 +191,8 @@ class BlockingBus:
     def bus(self) -> Bus:
         """The bus itself: to be used in its thread."""
         return self._bus
+
+    # Publishing
 
     def publish(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> str:
         return self.publish_soon(topic, payload, **fields).result()
@@ -143,23 +203,29 @@ class BlockingBus:
             raise BusClosed(self.name)
         return self._door.publish(topic, payload, **fields)
 
-    def publish_many(self, topic: str, payloads: Iterable[object], **fields: Unpack[Fields]) -> list[str]:
-        return self._thread.call(self._bus.publish_many(topic, list(payloads), **fields))
+    publish_many = _waits(Bus.publish_many)
+    post = _waits(Bus.post)
+    post_many = _waits(Bus.post_many)
+    send = _waits(Bus.send)
+    broadcast = _waits(Bus.broadcast)
+    message = _asks(Bus.message)
+    flush = _waits(Bus.flush)
 
-    def post(self, message: Message) -> str:
-        return self._thread.call(self._bus.post(message))
+    # Asking
 
-    def send(self, to: str, payload: object = b"", **fields: Unpack[Fields]) -> str:
-        return self._thread.call(self._bus.send(to, payload, **fields))
-
-    def broadcast(self, payload: object = b"", **fields: Unpack[Fields]) -> str:
-        return self._thread.call(self._bus.broadcast(payload, **fields))
-
-    def request(self, topic: str, payload: object = b"", **options: Any) -> Any:
+    def request(self, topic: str = "", payload: object = b"", **options: Any) -> Any:
         return self._thread.call(self._bus.request(topic, payload, **options))
 
-    def try_request(self, topic: str, payload: object = b"", **options: Any) -> Any:
+    def try_request(self, topic: str = "", payload: object = b"", **options: Any) -> Any:
+        """Like `request`, but None if no answer comes in time, or the bus is closed meanwhile."""
         return self._thread.call(self._bus.try_request(topic, payload, **options))
+
+    wait_reply = _waits(Bus.wait_reply)
+    respond = _waits(Bus.respond)
+    respond_error = _waits(Bus.respond_error)
+    acknowledge = _waits(Bus.acknowledge)
+
+    # Subscribing
 
     def subscribe(self, pattern: str, **options: Unpack[DeliveryOptions]) -> BlockingStream:
         """`with bus.subscribe("orders.>") as messages: for message in messages: …`"""
@@ -169,46 +235,51 @@ class BlockingBus:
         """Handle what matches; a plain function runs in a thread, one message at a time unless `concurrency` is set."""
 
         def register(function: F) -> F:
-            self._thread.call(as_coroutine(lambda: self._bus.handle(pattern, function, **options)))
+            self.handle(pattern, function, **options)
             return function
 
         return register
 
+    handle = _asks(Bus.handle)
+    link = _asks(Bus.link)
+    unlink = _asks(Bus.unlink)
+    forget_durable = _waits(Bus.forget_durable)
+
+    @property
+    def router(self) -> Router:
+        """The rules of routing."""
+        return cast(Router, There(self._thread, self._bus.router))
+
+    # Observation
+
+    stats = _asks(Bus.stats)
+    accounts = _asks(Bus.accounts)
+    pending = _asks(Bus.pending)
+    history = _asks(Bus.history)
+    subscribers = _asks(Bus.subscribers)
+    last = _waits(Bus.last)
+    explain = _waits(Bus.explain)
+    quiet = _waits(Bus.quiet)
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """What could not be handled, with cause, attempts and traceback; replay it from here."""
+        return cast(DeadLetters, There(self._thread, self._bus.dead_letters))
+
+    @property
+    def orphans(self) -> OrphanBox:
+        """Answers whose request nobody has registered."""
+        there = self._thread.call(as_coroutine(lambda: self._bus.orphans))
+        return cast(OrphanBox, There(self._thread, there))
+
+    replay = _waits(Bus.replay)
+    replay_dead = _waits(Bus.replay_dead)
+    replay_orphans = _asks(Bus.replay_orphans)
+
     def run(self, function: Callable[[Bus], T]) -> T:
-        """Call a function with the async bus, in its thread: `bus.run(lambda bus: bus.router.add_rule(rule))`.
-
-        For what has no method here. What it returns is returned, and awaited first if it is a coroutine.
-        """
-
-        async def work() -> Any:
-            result = function(self._bus)
-            return await result if asyncio.iscoroutine(result) else result
-
-        result: T = self._thread.call(work())
+        """Call a function with the async bus, in its thread. What it returns is awaited first if it is a coroutine."""
+        result: T = self._thread.call(_awaited(lambda: function(self._bus)))
         return result
-
-    def stats(self) -> Stats:
-        return self._thread.call(as_coroutine(self._bus.stats))
-
-    def accounts(self) -> Mapping[str, Account]:
-        return self._thread.call(as_coroutine(self._bus.accounts))
-
-    def history(self, limit: int | None = None, topic: str | None = None) -> list[Message]:
-        return self._thread.call(as_coroutine(lambda: self._bus.history(limit, topic)))
-
-    def last(self, topic: str, *, before: int | None = None) -> Message | None:
-        """The last message accepted on a stored topic; None if none is stored."""
-        return self._thread.call(self._bus.last(topic, before=before))
-
-    def explain(self, message_id: str) -> Explanation:
-        return self._thread.call(self._bus.explain(message_id))
-
-    def dead_letters(self) -> list[DeadLetter]:
-        return self._thread.call(as_coroutine(lambda: list(self._bus.dead_letters)))
-
-    def replay(self, letter: DeadLetter, **changes: Any) -> Message:
-        """Give a dead letter back to the subscriber that failed on it."""
-        return self._thread.call(as_coroutine(lambda: self._bus.dead_letters.replay(letter, **changes)))
 
     def close(self, drain_s: float | None = None) -> list[Unfinished]:
         """Drain, stop, and end the thread; return what was not finished. Closing twice is fine."""
@@ -227,6 +298,11 @@ class BlockingBus:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+async def _awaited(function: Callable[[], Any]) -> Any:
+    result = function()
+    return await result if isinstance(result, Awaitable) else result
 
 
 async def as_coroutine(function: Callable[[], T]) -> T:

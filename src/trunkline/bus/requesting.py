@@ -14,11 +14,11 @@ from trunkline.bus.publishing import RAW, Publishing, encode
 from trunkline.delivery.deadletters import describe
 from trunkline.delivery.ledger import Ledger
 from trunkline.delivery.requests import Orphan, OrphanBox, Pending, Requests
-from trunkline.errors import BusClosed, InvalidPayload, RequestFailed, RequestTimeout
+from trunkline.errors import BusClosed, InvalidPayload, RequestFailed, RequestTimeout, UsageError
 from trunkline.hooks.hook import Hook
 from trunkline.message import NORMAL, Fields, Message, MessageType
 from trunkline.settings import Settings
-from trunkline.topic import REPLIES, validate_topic
+from trunkline.topic import REPLIES, endpoint, validate_topic
 
 T = TypeVar("T")
 
@@ -45,32 +45,45 @@ class Requesting(Publishing):
 
     @overload
     async def request(
-        self, topic: str, payload: object = ..., *, timeout_s: float | None = ..., **fields: Unpack[Fields]
+        self,
+        topic: str = ...,
+        payload: object = ...,
+        *,
+        to: str | None = ...,
+        timeout_s: float | None = ...,
+        **fields: Unpack[Fields],
     ) -> Any: ...
     @overload
     async def request(
         self,
-        topic: str,
+        topic: str = ...,
         payload: object = ...,
         *,
+        to: str | None = ...,
         reply: type[T],
         timeout_s: float | None = ...,
         **fields: Unpack[Fields],
     ) -> T: ...
     async def request(
         self,
-        topic: str,
+        topic: str = "",
         payload: object = b"",
         *,
+        to: str | None = None,
         reply: Any = Any,
         timeout_s: float | None = None,
         **fields: Unpack[Fields],
     ) -> Any:
         """Ask, and wait for the first answer, as a `reply` (a type, or Message for the answer itself).
 
+        Give a topic, or an endpoint: `request(to="agent2", payload=…)` asks whom `send("agent2", …)` reaches.
         Raises RequestTimeout (after 30 s by default), RequestFailed if the responder fails, InvalidPayload if the
         answer is no `reply`. However it ends, also cancelled, nothing of the request stays behind.
         """
+        if to is not None:
+            if topic:
+                raise UsageError(f"either a topic, {topic!r}, or to={to!r}: not both")
+            topic, fields["recipient"] = endpoint(to), to
         request_id = fields.get("request_id") or self.ids.next(self.time_ns())
         # Registered before it is sent: the fastest answer finds it.
         answer = self._expect(request_id, topic, timeout_s)
@@ -93,7 +106,7 @@ class Requesting(Publishing):
             raise
         return _read(self.opened(got), reply)
 
-    async def try_request(self, topic: str, payload: object = b"", **options: Any) -> Any:
+    async def try_request(self, topic: str = "", payload: object = b"", **options: Any) -> Any:
         """Like `request`, but None if no answer comes in time, or the bus is closed meanwhile."""
         try:
             return await self.request(topic, payload, **options)
