@@ -95,6 +95,8 @@ class Told(RuleBasedStateMachine):
 
     @rule(number=numbers)
     def revive(self, number: int) -> None:
+        if number not in self.truth and self.books.fate_of(number) is not None:
+            return  # a gap: a dead letter of this subscriber is no message of another topic
         self.books.revive(number, self.now)
         self.truth.setdefault(number, Fate.DEAD)
         self.next = max(self.next, number + 1)
@@ -103,10 +105,10 @@ class Told(RuleBasedStateMachine):
     def agree(self) -> None:
         if not hasattr(self, "books"):
             return
-        for number in range(1, self.next + 2):
+        # Of what lies between, and is of another topic, nobody asks.
+        for number in self.truth:
             known = self.books.fate_of(number)
-            expected = self.truth[number] or Fate.IN_FLIGHT if number in self.truth else None
-            assert (None if known is None else known[0]) is expected
+            assert (None if known is None else known[0]) is (self.truth[number] or Fate.IN_FLIGHT)
             if known is not None and number in self.lost:
                 assert known[1] == LOST
         account = self.books.account()
@@ -137,5 +139,5 @@ def test_what_follows_within_a_second_is_one_entry() -> None:
     for number in range(1, 100_001):
         told.hand(number, number, SECOND)
         told.report(number, number, Fate.DELIVERED, "", SECOND)
-    assert len(told._entries) == 1
+    assert len(told._delivered) == 1
     assert told.delivered == 100_000

@@ -76,7 +76,7 @@ class Bus(Handling):
     # Observation
 
     def stats(self) -> Stats:
-        """How the bus is doing; cheap enough to call at any time."""
+        """How the bus is doing, in this process; cheap enough to call at any time."""
         out = self._out
         total = out.total
         accounts = self.broker.roster.accounts()
@@ -97,7 +97,10 @@ class Bus(Handling):
         )
 
     def accounts(self) -> Mapping[str, Account]:
-        """The books of each subscriber; those who left are summed up under the empty name."""
+        """The books of each subscriber in this process; those that have left are summed up under the empty name.
+
+        Of a hub as a whole, `trunkline status` shows the sum.
+        """
         return self.broker.roster.accounts()
 
     def pending(self) -> int:

@@ -163,5 +163,8 @@ class Handling(Requesting):
         return self.broker.tap(EVERYTHING, choose, hears=False)
 
     def subscribers(self, topic: str) -> list[str]:
-        """The names of who would get a message on this topic."""
+        """The names of the subscribers in this process that would get a message on this topic.
+
+        Through a hub, if there are none, `somebody elsewhere` if others would get it.
+        """
         return self.broker.subscribers(topic)

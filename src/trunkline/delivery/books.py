@@ -11,9 +11,10 @@ from collections import deque
 from trunkline.delivery.fates import MERGE_NS, Account, Fate, Outcome
 from trunkline.delivery.ranges import Ranges
 from trunkline.message import Message
+from trunkline.topic import BROADCAST, ENDPOINT_PREFIX, matches
 
-MAX_ENTRIES = 10_000
-"""Of what has ended; the oldest are forgotten first. The counters are exact for ever."""
+MAX_ENTRIES = 1000
+"""Of what was delivered, and as many of what ended otherwise; the oldest are forgotten first. Counters are exact."""
 MAX_OPEN = 65_536
 """Ranges that may be open. Of the oldest beyond it nobody will ever say anything."""
 LOST = "lost with its subscriber"
@@ -21,7 +22,7 @@ UNREPORTED = "its subscriber has said nothing of it, and has got too much since"
 
 
 class Entry:
-    """What became of all messages of this subscriber from `first` to `last`."""
+    """What became of all messages of this subscriber from `first` to `last`; if delivered, of those without another."""
 
     __slots__ = ("at_ns", "fate", "first", "last", "reason", "since_ns")
 
@@ -48,20 +49,26 @@ class Leaver:
         return self.books.account()
 
     def outcome_of(self, message: Message) -> Outcome | None:
-        return self.books.outcome_of(self.name, message.seq)
+        return self.books.outcome_of(self.name, message.seq) if reaches(message.topic, self.pattern) else None
+
+
+def reaches(topic: str, pattern: str) -> bool:
+    """Whether a subscription to the pattern gets the topic, links apart: an endpoint also gets what is for everyone."""
+    return matches(pattern, topic) or (topic == BROADCAST and pattern.startswith(ENDPOINT_PREFIX))
 
 
 class Books:
     """Everything is told in numbers of messages that were offered to this subscriber, and to it alone."""
 
-    __slots__ = ("_entries", "accepted", "delivered", "open", "settled")
+    __slots__ = ("_delivered", "_others", "accepted", "delivered", "open", "settled")
 
     def __init__(self) -> None:
         self.accepted = 0
         self.delivered = 0
         self.settled: dict[Fate, int] = dict.fromkeys((Fate.FILTERED, Fate.EXPIRED, Fate.DROPPED, Fate.DEAD), 0)
         self.open = Ranges()
-        self._entries: deque[Entry] = deque(maxlen=MAX_ENTRIES)
+        self._delivered: deque[Entry] = deque(maxlen=MAX_ENTRIES)
+        self._others: deque[Entry] = deque(maxlen=MAX_ENTRIES)
 
     def hand(self, first: int, last: int, now_ns: int) -> None:
         """These are on their way."""
@@ -74,23 +81,24 @@ class Books:
     def end(self, first: int, last: int, fate: Fate, reason: str, now_ns: int) -> None:
         """How these ended. None of them was handed over, or what it was handed is settled by the caller."""
         count = last - first + 1
-        if fate is Fate.DELIVERED:
-            self.delivered += count
-        else:
+        if fate is not Fate.DELIVERED:
             self.settled[fate] += count
-        entries = self._entries
-        if entries:
-            entry = entries[-1]
-            if (
-                entry.last + 1 == first
-                and entry.fate is fate
-                and entry.reason == reason
-                and 0 <= now_ns - entry.since_ns < MERGE_NS
-            ):
+            entry = self._others[-1] if self._others else None
+            if entry is not None and (entry.last + 1, entry.fate, entry.reason) == (first, fate, reason):
                 entry.last = last
                 entry.at_ns = now_ns
-                return
-        entries.append(Entry(first, last, fate, reason, now_ns))
+            else:
+                self._others.append(Entry(first, last, fate, reason, now_ns))
+            return
+        self.delivered += count
+        entry = self._delivered[-1] if self._delivered else None
+        if entry is not None and 0 <= now_ns - entry.since_ns < MERGE_NS:
+            # What lies between is of other topics, is open, or has an entry of its own.
+            entry.first = min(entry.first, first)
+            entry.last = max(entry.last, last)
+            entry.at_ns = now_ns
+        else:
+            self._delivered.append(Entry(first, last, fate, "", now_ns))
 
     def report(self, first: int, last: int, fate: Fate, reason: str, now_ns: int) -> list[tuple[int, int]]:
         """The subscriber says how these ended. Returns those it could speak of: handed to it, and not reported on.
@@ -113,7 +121,7 @@ class Books:
     def _reopen(self, first: int, last: int, *, dead: bool = True) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
         kept: list[Entry] = []
-        for entry in self._entries:
+        for entry in self._others:
             begin, end = max(first, entry.first), min(last, entry.last)
             if begin > end or not (entry.reason == LOST or (dead and entry.fate is Fate.DEAD)):
                 kept.append(entry)
@@ -126,7 +134,7 @@ class Books:
                 if one <= other
             ]
         if found:
-            self._entries = deque(kept, MAX_ENTRIES)
+            self._others = deque(kept, MAX_ENTRIES)
         return found
 
     def take_up(self, first: int, last: int) -> None:
@@ -155,16 +163,18 @@ class Books:
         """Whether it was offered all of these, as far as that is still known."""
         missing = last - first + 1 - self.open.count(first, last)
         if missing:
-            for entry in self._entries:
+            for entry in (*self._others, *self._delivered):
                 missing -= max(0, min(last, entry.last) - max(first, entry.first) + 1)
         return missing <= 0
 
     def fate_of(self, number: int) -> tuple[Fate, str, int] | None:
+        """Of a message that its pattern matches; None if it was not offered, or longer ago than is known."""
         if number in self.open:
             return Fate.IN_FLIGHT, "handed over; its subscriber has not said what became of it", 0
-        for entry in reversed(self._entries):
-            if entry.first <= number <= entry.last:
-                return entry.fate, entry.reason, entry.at_ns
+        for entries in (self._others, self._delivered):
+            for entry in reversed(entries):
+                if entry.first <= number <= entry.last:
+                    return entry.fate, entry.reason, entry.at_ns
         return None
 
     def outcome_of(self, name: str, number: int) -> Outcome | None:

@@ -164,6 +164,7 @@ class Answers:
             overflow=overflow,
             credit=said.credit,
             time_ns=hub.world.time_ns,
+            leads=hub.switch.leads,
             hears=said.hears,
             reports=said.reports and not said.tap,
             tap=said.tap,

@@ -39,10 +39,9 @@ class Explanations:
             broker = self._hub.engine.broker
             known = self._hub.switch.recent.find(asked.message_id, asked.number)
             message, _ = await broker.explain(asked.message_id, known)
-            if message is None:
-                return control.ExplainAnswer(re=asked.id)
-            if not any(session.may(action, message.topic) for action in ASKING):
-                raise ProtocolError("forbidden", f"{session.identity} has no right on the topic of this message")
+            if message is None or not any(session.may(action, message.topic) for action in ASKING):
+                # What an identity has no right on is not told apart from what is not there.
+                raise ProtocolError("unknown", "no such message is known here")
             await self._reported_on(message)
             _, outcomes = await broker.explain(asked.message_id, message)
             if len(message.payload) > MAX_PAYLOAD:

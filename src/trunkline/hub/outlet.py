@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from trunkline.delivery.books import LOST, Books
+from trunkline.delivery.books import LOST, Books, reaches
 from trunkline.delivery.fates import Account, Fate, Outcome
 from trunkline.delivery.inbox import Overflow
 from trunkline.delivery.lanes import Lanes
@@ -54,6 +54,7 @@ class Outlet:
     __slots__ = (
         "_client",
         "_last_lost",
+        "_leads",
         "_time_ns",
         "_waiting",
         "books",
@@ -83,6 +84,7 @@ class Outlet:
         overflow: Overflow,
         credit: int,
         time_ns: Callable[[], int],
+        leads: Callable[[str, str], bool] = reaches,
         hears: bool = True,
         reports: bool = False,
         tap: bool = False,
@@ -91,6 +93,7 @@ class Outlet:
     ) -> None:
         self._client = client
         self._time_ns = time_ns
+        self._leads = leads
         self.subscription = subscription
         self.pattern = pattern
         self.name = name
@@ -384,6 +387,8 @@ class Outlet:
         return self.books.account(self.waiting)
 
     def outcome_of(self, message: Message) -> Outcome | None:
+        if not self._leads(message.topic, self.pattern):
+            return None
         for piece in self._waiting:
             if not piece.why_lost and piece.first <= message.seq <= piece.last:
                 return Outcome(self.name, Fate.IN_FLIGHT, "waits at the hub for room")

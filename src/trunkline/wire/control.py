@@ -321,7 +321,7 @@ class LastAnswer(Answer, frozen=True, kw_only=True, tag="LAST_ANSWER"):
 
 
 class Explain(Ask, frozen=True, kw_only=True, tag="EXPLAIN"):
-    """What became of a message. Answered by EXPLAIN_ANSWER; `forbidden` without any right on its topic."""
+    """What became of a message. Answered by EXPLAIN_ANSWER; `unknown` also without any right on its topic."""
 
     message_id: str
     number: int = 0
@@ -340,8 +340,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 class ExplainAnswer(Answer, frozen=True, kw_only=True, tag="EXPLAIN_ANSWER"):
     """The answer to EXPLAIN."""
 
-    message: str | None = None
-    """The message, in base64 of its MessagePack, without a large payload; without it, the hub does not know it."""
+    message: str
+    """The message, in base64 of its MessagePack, without a large payload."""
     outcomes: list[Told] = []
 
 

@@ -30,7 +30,6 @@ from trunkline.delivery.stream import Stream
 from trunkline.errors import (
     HubRefused,
     InvalidMessage,
-    NotAllowed,
     PartlyRefused,
     PayloadError,
     ProtocolError,
@@ -229,7 +228,7 @@ class HubBroker(Broker):
         return None if answer.message is None else _message(answer.message)
 
     async def explain(self, message_id: str, known: Message | None = None) -> tuple[Message | None, list[Outcome]]:
-        """As everywhere: the hub asks those who have it. Raises NotAllowed without a right on its topic."""
+        """As everywhere: the hub asks those who have it. Without a right on its topic it is not known."""
         await self.connection.ready()
         here = [] if known is None else self.roster.outcomes(known)
         number = max(0, known.seq) if known is not None else 0
@@ -238,9 +237,11 @@ class HubBroker(Broker):
                 lambda asked: control.Explain(id=asked, message_id=message_id, number=number)
             )
         except HubRefused as error:
-            raise (NotAllowed(error.text) if error.code == "forbidden" else error) from error
+            if error.code != "unknown":
+                raise
+            return None, here
         assert isinstance(answer, control.ExplainAnswer)
-        message = None if answer.message is None else _message(answer.message)
+        message = _message(answer.message)
         there = [Outcome(each.subscriber, Fate(each.fate), each.reason, each.at_ns) for each in answer.outcomes]
         names = {outcome.subscriber for outcome in there}
         return message, there + [outcome for outcome in here if outcome.subscriber not in names]
