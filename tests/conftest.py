@@ -80,6 +80,8 @@ def pytest_configure() -> None:
     # A parent that ignores SIGINT (`nohup`, `&` in a script, several CI runners) would pass that on to every child, and
     # a test that interrupts a child would wait for ever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Also for what is made before the first test, such as a Spark session for many of them: no archive of its classes.
+    os.environ.setdefault("TRUNKLINE_CACHE", "off")
 
 
 def group_of(nodeid: str) -> str:

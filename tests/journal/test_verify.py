@@ -183,6 +183,13 @@ class Pages:
         self.path.write_bytes(self.data)
 
 
+def logged(directory: Path) -> set[int]:
+    """The pages that the write-ahead log has anew."""
+    log = (directory / "journal.db-wal").read_bytes()
+    frames = range(32, len(log) - PAGE, 24 + PAGE)
+    return {int.from_bytes(log[at : at + 4], "big") for at in frames}
+
+
 def places(database: sqlite3.Connection) -> Iterator[tuple[int, ...]]:
     """The pages on which each batch lies, in the order of their numbers."""
     query = "SELECT path, pageno, pagetype, ncell FROM dbstat WHERE name = 'batches' ORDER BY path"
@@ -324,10 +331,12 @@ def test_a_repair_that_was_killed_can_be_done_again(
     with Journal(directory, JournalSettings(seal=False), threaded=False) as journal:
         fill(journal, 50, 10)
         shutil.copytree(directory, copy)
-    # What was committed last is in the log, and nowhere else.
+    # What was committed last is in the log, and nowhere else. A page that the log has not is damaged.
+    shutil.copytree(copy, tmp_path / "to look at")
+    there = [page for batch in Pages(tmp_path / "to look at").batches for page in batch.pages]
+    page = next(page for page in there if page not in logged(copy))
     data = bytearray((copy / "journal.db").read_bytes())
-    middle = len(data) // PAGE // 2 * PAGE
-    data[middle : middle + PAGE] = bytes(PAGE)
+    data[(page - 1) * PAGE : page * PAGE] = bytes(PAGE)
     (copy / "journal.db").write_bytes(data)
     pictures: list[Path] = []
 
