@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunkline.hub")
 
 RETURNED = "returned"
-REPORT_S = 0.02
+REPORT_S = 0.1
+KEPT_REPORT_S = 0.02
+"""The same where a journal keeps them: who reads it asks nobody."""
 MAX_REPORTS_PER_S = 4000
 """Of all clients together: the more subscriptions there are, the longer each gathers."""
 FOREVER_S = 1e9
@@ -172,7 +174,9 @@ class Answers:
             books=None if before is None else before.books,
         )
         role = outlet.name if outlet.reports else ""
-        report_s = max(REPORT_S, roster.served / MAX_REPORTS_PER_S) if outlet.reports else None
+        report_s = (
+            max(KEPT_REPORT_S if kept else REPORT_S, roster.served / MAX_REPORTS_PER_S) if outlet.reports else None
+        )
         session.outlets[said.subscription] = outlet
         if not said.tap:
             roster.admit(outlet, before)
