@@ -17,6 +17,7 @@ from typing import Final
 
 from trunkline.brokers.broker import Feature
 from trunkline.delivery.fates import Fate
+from trunkline.delivery.inbox import Overflow
 from trunkline.delivery.options import Delivery
 from trunkline.errors import Closed, DuplicateName
 from trunkline.message import Message, MessageType
@@ -187,6 +188,58 @@ async def filters_let_in_what_fits(trial: Trial) -> None:
     await trial.has_only(once, "x", "y")
     for stream in (chosen, once):
         expect(stream.account().filtered == 2, f"{stream.name} says {stream.account()}")
+
+
+@promise
+async def explain_tells_one_fate_for_each_subscriber(trial: Trial) -> None:
+    """Who subscribed when a message was accepted has one fate of it, the true one; who came later has none."""
+    takes = await trial.open("t")
+    picky = await trial.open("t", Delivery(where="sender == 'x'"))
+    waits = await trial.open("t")
+    full = await trial.open("t", Delivery(capacity=1, overflow=Overflow.DROP_OLDEST))
+    await trial.publish("t", "1", sender="y")
+    first = await trial.take(takes)
+    # The inbox that drops has taken in the first before the second comes.
+    await until(lambda: full.depth == 1, lambda: f"{full.name} has {full.depth} messages")
+    await trial.publish("t", "2", sender="y")
+    await trial.take(takes)
+    await until(lambda: full.account().dropped == 1, lambda: f"{full.name} says {full.account()}")
+    late = await trial.open("t")
+
+    async def told() -> dict[str, Fate]:
+        message, outcomes = await trial.broker.explain(first.id, first)
+        expect(message is not None and message.id == first.id, f"the message is {message}")
+        found = {outcome.subscriber: outcome.fate for outcome in outcomes}
+        expect(len(found) == len(outcomes), f"two fates of one subscriber: {outcomes}")
+        return found
+
+    wanted = {
+        takes.name: Fate.DELIVERED,
+        picky.name: Fate.FILTERED,
+        waits.name: Fate.IN_FLIGHT,
+        full.name: Fate.DROPPED,
+    }
+    seen = await told()
+    expect(seen == wanted, f"{seen} instead of {wanted}")
+    await waits.aclose()
+    await late.aclose()
+    # Whoever serves a subscriber elsewhere may hear a moment later that it has left.
+    await trial.broker.flush()
+    seen = await told()
+    expect(seen == {**wanted, waits.name: Fate.DROPPED}, f"{seen} after one of them has left")
+
+
+@promise
+async def what_is_large_arrives(trial: Trial) -> None:
+    """A batch is larger than what travels at once: every message arrives, unchanged and in order, in a group, too."""
+    texts = [str(number) * 400_000 for number in range(8)]
+    plain = await trial.open("t")
+    member = await trial.open("t", Delivery(group="g")) if await trial.offers(Feature.GROUPS) else None
+    await trial.publish("t", *texts)
+    for stream in (plain, member):
+        if stream is not None:
+            got = [text(await trial.take(stream)) for _ in texts]
+            expect(got == texts, f"{stream.name} got {[(each[:1], len(each)) for each in got]}")
 
 
 @promise
@@ -388,6 +441,8 @@ CONTRACT: Final[tuple[Promise, ...]] = (
     nothing_from_before_is_seen,
     messages_arrive_unchanged,
     filters_let_in_what_fits,
+    explain_tells_one_fate_for_each_subscriber,
+    what_is_large_arrives,
     what_expired_is_not_delivered,
     recv_ends_with_none,
     try_recv_tells_empty_from_closed,
