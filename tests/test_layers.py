@@ -25,7 +25,7 @@ LAYERS = [
 ]
 
 
-SHARED = ("brokers.broker", "brokers.turn")
+SHARED = ("brokers.broker", "delivery.pending")
 """What all brokers are made of."""
 
 

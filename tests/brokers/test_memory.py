@@ -465,5 +465,5 @@ async def test_a_group_is_forgotten_with_its_last_member(trial: Trial) -> None:
     assert isinstance(broker, MemoryBroker)
     for number in range(3):
         async with broker.subscribe("t", Delivery(group=f"g{number}")), broker.subscribe("u", GROUP):
-            assert len(broker._groups) == 2
-    assert not broker._groups
+            assert len(broker.tree._groups) == 2
+    assert not broker.tree._groups

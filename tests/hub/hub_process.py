@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trunkline import Broker, MemoryBroker
+from trunkline import MemoryBroker
 from trunkline.hub.access import Access
 from trunkline.hub.hub import Hub
 from trunkline.hub.serve import run
@@ -137,7 +137,7 @@ async def _serve(plan: dict[str, Any]) -> None:
     loop.add_signal_handler(signal.SIGTERM, ended.set)
     # Nothing ever comes here: it only ends, with whoever has started this.
     loop.add_reader(sys.stdin.fileno(), ended.set)
-    broker: Broker = MemoryBroker()
+    broker: MemoryBroker = MemoryBroker()
     if plan["journal"] is not None:
         broker = JournalBroker(Journal(plan["journal"]), owns_journal=True)
     values = dict(plan["settings"])

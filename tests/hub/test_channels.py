@@ -14,10 +14,10 @@ import pytest
 import trunkline as tl
 from tests.hub.hubs import Place, directory_of, received, until
 from trunkline import columns
+from trunkline.delivery.batch import Batch
 from trunkline.errors import HubRefused, NotAllowed, PartlyRefused, SchemaBroken
 from trunkline.hub.access import Access
 from trunkline.hub.hub import Hub
-from trunkline.hub.parcel import Parcel
 from trunkline.journal import Journal, JournalBroker, JournalSettings
 from trunkline.message import Message
 from trunkline.testing import Simulation, world
@@ -60,7 +60,7 @@ async def test_what_breaks_the_schema_is_refused_before_it_is_sent(simulation: S
                 await bus.publish("readings.x", BAD)
             assert (refusal.value.channel, refusal.value.field) == ("readings", "$.value")
             assert refusal.value.why == "string instead of number"
-        assert place.hub.switch.published == 0
+        assert place.hub.published == 0
         assert bus.stats().total_refused == 2
         await bus.publish("readings.x", GOOD)
         assert await received(messages) == {"sensor": "a", "value": 1.5}
@@ -123,7 +123,7 @@ async def test_or_it_becomes_a_dead_letter(simulation: Simulation) -> None:
         await bus.flush()
         assert [(await received(messages))["value"] for _ in range(4)] == [0, 1, 2, 3]
         assert messages.inbox.account().dropped == 0
-        letters = list(place.hub.engine.broker.roster.dead_letters)
+        letters = list(place.hub.broker.roster.dead_letters)
         assert [(each.subscriber, each.cause, each.message.decode()) for each in letters] == [
             ("channel readings", tl.Cause.INVALID_PAYLOAD, BAD)
         ] * 2
@@ -140,7 +140,7 @@ async def test_dead_letters_of_a_channel_are_in_the_journal(simulation: Simulati
             assert (await received(messages))["value"] == 1.5
         place = Place(world(simulation), Path(folder))
         await place.start()
-        (letter,) = place.hub.engine.broker.roster.dead_letters
+        (letter,) = place.hub.broker.roster.dead_letters
         assert letter.subscriber == "channel readings"
         await place.stop()
 
@@ -156,7 +156,7 @@ async def test_on_a_stored_topic_only_what_fits_is_stored(simulation: Simulation
             for message in got:
                 assert message is not None
                 assert mine[message.id] == message.seq
-                stored = place.hub.engine.broker.find(message.id)
+                stored = place.hub.broker.find(message.id)
                 assert stored is not None
                 assert stored.seq == message.seq
 
@@ -194,10 +194,10 @@ async def test_the_priority_of_a_channel_is_for_what_has_none(simulation: Simula
         message = Message(topic="readings.x", payload=GOOD)
         body = columns.encode([message], [0])
         for topic, priority, wanted in (("readings.x", 50, 80), ("readings.x", 20, 20), ("other", 50, 50)):
-            parcel = place.hub.directory.check(Parcel(None, frames.PublishHead(1, topic, 1, priority), body))
-            assert parcel is not None
-            assert parcel.rank == wanted
-        hostile = Parcel(None, frames.PublishHead(1, "readings.x", 1), b"\x00")
+            batch = place.hub.directory.check(Batch(None, frames.PublishHead(1, topic, 1, priority), body))
+            assert batch is not None
+            assert batch.rank == wanted
+        hostile = Batch(None, frames.PublishHead(1, "readings.x", 1), b"\x00")
         assert place.hub.directory.check(hostile) is None
         assert [failure.code for failure in hostile.failures] == ["malformed"]
 

@@ -24,7 +24,7 @@ def fates(explanation: tl.Explanation) -> dict[str, str]:
 
 def books(place: Place) -> Account:
     """Of the hub as a whole."""
-    return sum(place.hub.engine.broker.roster.accounts().values(), Account())
+    return sum(place.hub.broker.roster.accounts().values(), Account())
 
 
 @JOURNALS
@@ -205,7 +205,7 @@ def test_what_was_lost_with_the_hub_is_on_record_after_its_restart(tmp_path: Pat
             for _ in range(2):
                 await stream.recv()
             await asyncio.sleep(1)
-            await place.hub.engine.broker.flush()
+            await place.hub.broker.flush()
             # As a crash would leave it: nothing that is said at the end is written.
             shutil.copytree(tmp_path / "journal", tmp_path / "crashed")
         await place.stop()

@@ -119,9 +119,9 @@ def test_errors_are_those_of_one_process(tmp_path: Path) -> None:
                 await mine.last("orders.*")
             await mine.publish("orders.a", 1)
             await mine.publish("orders.a", 2)
-            assert isinstance(hub.engine.broker, JournalBroker)
+            assert isinstance(hub.broker, JournalBroker)
             change = "UPDATE batches SET checksum = 0 WHERE first = 2"
-            hub.engine.broker.journal.writer.call(lambda database: database.execute(change)).result()
+            hub.broker.journal.writer.call(lambda database: database.execute(change)).result()
             with pytest.raises(tl.JournalDamaged) as damaged:
                 await mine.last("orders.a")
             assert (damaged.value.first, damaged.value.last, damaged.value.where) == (2, 2, "orders.a")
@@ -141,7 +141,7 @@ def test_strange_questions_have_answers(tmp_path: Path, monkeypatch: pytest.Monk
             for before, expected in ((2**70, 1), (-(2**70), None), (0, None), (2**63, 1), (1, None)):
                 found = await mine.last("t", before=before)
                 assert (None if found is None else found.decode()) == expected
-            broker, answer = hub.engine.broker, asyncio.Event()
+            broker, answer = hub.broker, asyncio.Event()
             at_once = broker.last
 
             async def late(topic: str, before: int | None = None) -> tl.Message | None:
@@ -164,7 +164,7 @@ def test_a_hub_that_does_not_know_it_is_not_asked(tmp_path: Path) -> None:
     """An older one would not answer, and would let a subscription start at the end: both are refused here."""
 
     async def act(hub: Hub, bus: Callable[..., tl.Bus]) -> None:
-        broker = hub.engine.broker
+        broker = hub.broker
         broker.features = broker.features - {tl.Feature.STORED}
         async with bus() as mine:
             early = mine.subscribe("t", start="last")
@@ -207,7 +207,7 @@ def test_leaving_it_leaves_nothing(tmp_path: Path) -> None:
     """Neither a cursor nor a subscriber stays at the hub; what was not taken is on record as dropped."""
 
     async def act(hub: Hub, bus: Callable[..., tl.Bus]) -> None:
-        broker = hub.engine.broker
+        broker = hub.broker
         assert isinstance(broker, JournalBroker)
         async with bus() as mine:
             await mine.publish_many("t", list(range(3)))

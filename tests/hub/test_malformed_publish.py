@@ -17,8 +17,8 @@ from tests.hub.attacks import Attacker
 from tests.hub.hub_process import RunningHub, running_hub
 from tests.hub.hubs import Place, connection_of, received, until
 from tests.hub.lines import Line, listen
+from trunkline.delivery.batch import Batch
 from trunkline.errors import Refused
-from trunkline.hub.parcel import Parcel
 from trunkline.testing import Simulation, world
 from trunkline.wire import frames
 from trunkline.wire.frames import PREFIX, Kind, PublishHead
@@ -129,10 +129,10 @@ async def test_where_the_hub_itself_fails_the_publisher_is_told(
     ):
         well = place.hub.directory.check
 
-        def fail(parcel: Parcel) -> Parcel | None:
-            if parcel.topic == "bad":
+        def fail(batch: Batch) -> Batch | None:
+            if batch.topic == "bad":
                 raise ZeroDivisionError
-            return well(parcel)
+            return well(batch)
 
         place.hub.directory.check = fail  # type: ignore[method-assign]
         with pytest.raises(Refused, match="the hub failed at this"):

@@ -116,7 +116,7 @@ async def test_a_channel_says_how_much_of_its_topics_is_kept(simulation: Simulat
             for number in range(10):
                 await maker.publish("orders.new", number)
                 await maker.publish("orders.ledger", number)
-            broker = place.hub.engine.broker
+            broker = place.hub.broker
             assert isinstance(broker, JournalBroker)
 
             def kept(topic: str) -> list[int]:
@@ -141,7 +141,7 @@ async def test_what_a_consumer_has_not_read_is_kept_beyond_that(simulation: Simu
             await maker.publish("orders.new", 1)
             await maker.flush()
             await asyncio.sleep(3600)
-            broker = place.hub.engine.broker
+            broker = place.hub.broker
             assert isinstance(broker, JournalBroker)
             assert broker.journal.tender.retain() == []
             async with one.consume("orders", "billing") as messages:

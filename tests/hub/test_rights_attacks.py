@@ -57,8 +57,8 @@ def code(answer: control.Control) -> str:
 
 
 def journal_of(hub: Hub) -> JournalBroker:
-    assert isinstance(hub.engine.broker, JournalBroker)
-    return hub.engine.broker
+    assert isinstance(hub.broker, JournalBroker)
+    return hub.broker
 
 
 async def letters_in(hub: Hub) -> list[DeadLetter]:

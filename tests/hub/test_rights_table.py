@@ -79,7 +79,7 @@ class Scene:
         return held
 
     async def fates(self) -> list[tuple[Any, ...]]:
-        broker = self.hub.engine.broker
+        broker = self.hub.broker
         assert isinstance(broker, JournalBroker)
         await broker.journal.flush()
         query = "SELECT fate FROM fates WHERE subscriber = 'audit'"

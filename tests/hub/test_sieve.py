@@ -9,24 +9,24 @@ from hypothesis import strategies as st
 
 from trunkline import Message
 from trunkline.columns import encode
+from trunkline.delivery.batch import Batch
 from trunkline.hub.conformance import Sieve
-from trunkline.hub.parcel import Parcel
 from trunkline.schema import Checker
 from trunkline.wire.frames import PublishHead
 
 
 class Told:
     def __init__(self) -> None:
-        self.settled_parcels: list[Parcel] = []
+        self.settled_parcels: list[Batch] = []
 
-    def settled(self, parcel: Parcel) -> None:
-        self.settled_parcels.append(parcel)
+    def settled(self, batch: Batch) -> None:
+        self.settled_parcels.append(batch)
 
 
-def batch(told: Told, payloads: list[Any], position: int = 0) -> Parcel:
+def batch(told: Told, payloads: list[Any], position: int = 0) -> Batch:
     messages = [Message(id=f"m{n}", topic="t", payload=payload) for n, payload in enumerate(payloads)]
     body = encode(messages, [0] * len(messages))
-    return Parcel(told, PublishHead(7, "t", len(messages), position=position), body, origin=1)
+    return Batch(told, PublishHead(7, "t", len(messages), position=position), body, origin=1)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=20), st.lists(st.integers(0, 19), max_size=3))

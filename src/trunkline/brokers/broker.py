@@ -9,11 +9,11 @@ from collections.abc import Sequence as Batch
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from trunkline.brokers.turn import Failures, Owner, Turn
 from trunkline.clock import Sequence, World
 from trunkline.delivery.deadletters import DeadLetter
 from trunkline.delivery.fates import Outcome
 from trunkline.delivery.options import Delivery, DeliveryOptions
+from trunkline.delivery.pending import Failures, Owner, Turn
 from trunkline.delivery.requests import Why
 from trunkline.delivery.roster import Roster
 from trunkline.delivery.route import InboxOf, Route, Take

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 from trunkline.brokers.broker import Broker, Lane
-from trunkline.brokers.turn import Failures, Owner, Turn
 from trunkline.delivery.options import Delivery
+from trunkline.delivery.pending import Failures, Owner, Turn
 from trunkline.delivery.route import InboxOf, Take
 from trunkline.delivery.stream import Stream
 from trunkline.message import Message

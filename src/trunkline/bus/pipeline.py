@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from trunkline import codec
 from trunkline.brokers.broker import UNNUMBERED
-from trunkline.brokers.turn import Failures
+from trunkline.delivery.pending import Failures
 from trunkline.errors import PartlyRefused, Refused, UsageError
 from trunkline.message import Fields, Message
 

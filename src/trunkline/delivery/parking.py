@@ -1,35 +1,45 @@
-"""Parking: publishes that wait for room in an inbox. They are woken, they do not poll."""
+"""Parking: publishes that wait for room at a subscriber. They are woken, they do not poll."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from trunkline.delivery.batch import Batch
 from trunkline.errors import BackpressureTimeout
 from trunkline.message import Message
 from trunkline.settings import Backpressure
 
 if TYPE_CHECKING:
     from trunkline.delivery.inbox import Inbox
+    from trunkline.delivery.outlet import Outlet
 
 log = logging.getLogger("trunkline.delivery")
 
 
-class Parked:
-    """A publish that waits for room. The message moves in by itself; `entered` then wakes the publisher."""
+class Waiting:
+    """A publish that waits for room. When `entered` is done, it waits no longer."""
 
-    __slots__ = ("entered", "inbox", "message", "since")
+    __slots__ = ("entered", "since")
 
-    def __init__(self, inbox: Inbox, message: Message) -> None:
+    def __init__(self) -> None:
         loop = asyncio.get_running_loop()
-        self.inbox = inbox
-        self.message = message
         self.entered: asyncio.Future[None] = loop.create_future()
         self.since = loop.time()
 
+    @property
+    def where(self) -> str:
+        """The name of a subscriber it waits for."""
+        raise NotImplementedError
+
+    def unpark(self, why: str) -> None:
+        """Wait no longer: it is dropped where it has not entered; nothing happens if it has."""
+        raise NotImplementedError
+
     async def wait(self, limits: Backpressure) -> None:
-        """Return when the message is in the inbox; raise BackpressureTimeout if nobody makes room.
+        """Return when the message has entered; raise BackpressureTimeout if there is no room in time.
 
         Cancelled or timed out, the message leaves the waiting line and its fate is recorded as dropped.
         """
@@ -44,11 +54,53 @@ class Parked:
                 if self.entered.done():
                     return
                 if stretch_ends >= deadline:
-                    self.inbox.unpark(self, f"backpressure timeout after {limits.timeout_s:g} s")
-                    raise BackpressureTimeout(self.inbox.name, limits.timeout_s)
+                    where = self.where
+                    self.unpark(f"backpressure timeout after {limits.timeout_s:g} s")
+                    raise BackpressureTimeout(where, limits.timeout_s)
                 stretch_s *= 2
-                log.debug("%s is congested: %d publishes wait", self.inbox.name, len(self.inbox.parked))
+                log.debug("%s is congested: publishes wait", self.where)
         except asyncio.CancelledError:
-            if not self.entered.done():
-                self.inbox.unpark(self, "its publisher was cancelled while waiting for room")
+            self.unpark("its publisher was cancelled while waiting for room")
             raise
+
+
+class Parked(Waiting):
+    """For room in an inbox. The message moves in by itself, and wakes its publisher."""
+
+    __slots__ = ("inbox", "message")
+
+    def __init__(self, inbox: Inbox, message: Message) -> None:
+        super().__init__()
+        self.inbox = inbox
+        self.message = message
+
+    @property
+    def where(self) -> str:
+        return self.inbox.name
+
+    def unpark(self, why: str) -> None:
+        self.inbox.unpark(self, why)
+
+
+class WaitingBatch(Waiting):
+    """For room at subscribers elsewhere, of a publisher in this process."""
+
+    __slots__ = ("_batch", "_outlets")
+
+    def __init__(self, batch: Batch, outlets: Sequence[Outlet]) -> None:
+        super().__init__()
+        self._batch = batch
+        self._outlets = outlets
+        batch.publisher = self
+
+    @property
+    def where(self) -> str:
+        return next(outlet.name for outlet in self._outlets if outlet.holds(self._batch))
+
+    def unpark(self, why: str) -> None:
+        for outlet in self._outlets:
+            outlet.withdraw(self._batch, why)
+
+    def settled(self, batch: Batch) -> None:
+        if not self.entered.done():
+            self.entered.set_result(None)

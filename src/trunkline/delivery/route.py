@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from trunkline import columns
+from trunkline.delivery.batch import Batch
 from trunkline.delivery.inbox import Inbox
-from trunkline.delivery.parking import Parked
-from trunkline.errors import Refused
+from trunkline.delivery.outlet import Outlet
+from trunkline.delivery.parking import Waiting, WaitingBatch
+from trunkline.errors import InboxFull, Refused
 from trunkline.message import Message
 from trunkline.settings import Backpressure
+from trunkline.wire.frames import PublishHead
 
 
 class Sink(Protocol):
-    """Takes messages: an inbox, or a group that picks one of its members."""
+    """Takes messages: an inbox, a group that picks one of its members, or the outlets to subscribers elsewhere."""
 
-    def offer(self, message: Message) -> Parked | None: ...
+    def offer(self, message: Message) -> Waiting | None: ...
 
 
 Take = Callable[[Message], Iterable[Sink] | None]
@@ -42,7 +46,7 @@ class Unsettled:
     __slots__ = ("refused", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: list[Parked] = []
+        self.waiting: list[Waiting] = []
         self.refused: list[Refused] = []
 
     async def settle(self, limits: Backpressure) -> None:
@@ -57,10 +61,14 @@ class Unsettled:
                 except Refused as error:
                     self.refused.append(error)
         finally:
-            for parked in self.waiting:
-                parked.inbox.unpark(parked, "its publisher was cancelled while waiting for room")
+            self.drop("its publisher was cancelled while waiting for room")
         if self.refused:
             raise self.refused[0]
+
+    def drop(self, why: str) -> None:
+        """Wait no longer."""
+        for parked in self.waiting:
+            parked.unpark(why)
 
 
 def offer(message: Message, sinks: Iterable[Sink | Tap]) -> Unsettled | None:
@@ -83,7 +91,7 @@ def offer(message: Message, sinks: Iterable[Sink | Tap]) -> Unsettled | None:
 class Route:
     """Where messages on `topic` go. `plain` inboxes are written directly by the fast path, the rest is offered."""
 
-    __slots__ = ("all_plain", "heard", "plain", "published", "sinks", "special", "topic")
+    __slots__ = ("all_plain", "heard", "local", "outlets", "plain", "published", "sinks", "special", "stored", "topic")
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -91,17 +99,47 @@ class Route:
         self.plain: tuple[Inbox, ...] = ()
         self.special: tuple[Sink | Tap, ...] = ()
         self.sinks: tuple[Sink | Tap, ...] = ()
+        self.outlets: tuple[Outlet, ...] = ()
+        """Subscribers elsewhere: they take batches unopened."""
+        self.local: tuple[Sink | Tap, ...] = ()
+        """The other sinks."""
+        self.stored = False
+        """Whether messages here are stored before anybody sees them."""
         self.heard = False
         """Whether a message here reaches anybody."""
         self.all_plain = False
         """Whether it reaches somebody, and plain inboxes only."""
 
-    def lead_to(self, plain: list[Inbox], special: list[Sink | Tap]) -> None:
+    def lead_to(self, plain: list[Inbox], special: list[Sink | Tap], outlets: list[Outlet]) -> None:
         self.plain = tuple(plain)
-        self.special = tuple(special)
+        self.outlets = tuple(outlets)
+        self.local = (*plain, *special)
+        self.special = (*special, OutletSink(self.outlets)) if outlets else tuple(special)
         self.sinks = (*self.plain, *self.special)
-        self.all_plain = bool(plain) and not special
-        self.heard = any(not isinstance(sink, Tap) or sink.hears for sink in self.sinks)
+        self.all_plain = bool(plain) and not self.special
+        hears = any(not isinstance(sink, Tap) or sink.hears for sink in self.local)
+        self.heard = hears or any(outlet.hears for outlet in outlets)
+
+
+class OutletSink:
+    """Subscribers elsewhere, for publishers in this process: a message is packed once for all of them."""
+
+    __slots__ = ("_outlets",)
+
+    def __init__(self, outlets: tuple[Outlet, ...]) -> None:
+        self._outlets = outlets
+
+    def offer(self, message: Message) -> Waiting | None:
+        head = PublishHead(0, message.topic, 1, message.priority)
+        batch = Batch(None, head, columns.pack_batch([message]))
+        batch.first = message.seq
+        for outlet in self._outlets:
+            outlet.offer(batch)
+        batch.done()
+        if batch.failures:
+            refused = batch.failures[0].details
+            raise InboxFull(refused["name"], refused["capacity"])
+        return WaitingBatch(batch, self._outlets) if batch.waiting else None
 
 
 class Group:
@@ -127,6 +165,16 @@ class Group:
         return best
 
 
+class GroupMember:
+    """An inbox that shares what it gets with the others of its group."""
+
+    __slots__ = ("group", "inbox")
+
+    def __init__(self, group: Group, inbox: Inbox) -> None:
+        self.group = group
+        self.inbox = inbox
+
+
 class GroupSink:
     """The members of a group that subscribe to one topic."""
 
@@ -136,7 +184,7 @@ class GroupSink:
         self._group = group
         self._members = members
 
-    def offer(self, message: Message) -> Parked | None:
+    def offer(self, message: Message) -> Waiting | None:
         there = [member for member in self._members if not member.closed and not member.abandoned]
         # Nobody there: the books of the first say that it is gone.
         parked = self._group.pick(there or self._members[:1]).offer(message)

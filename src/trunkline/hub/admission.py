@@ -129,7 +129,7 @@ class Admission:
             # Half of what is borne: whoever keeps to it is never held up, nor what it says of deliveries.
             window_bytes=hub.settings.limits.pending_bytes // 2,
             max_frame_bytes=hub.settings.max_frame_bytes,
-            features=sorted(feature.value for feature in hub.engine.broker.features)
+            features=sorted(feature.value for feature in hub.broker.features)
             + ([LETTERS_KEPT] if self._keeps_letters else []),
         )
 

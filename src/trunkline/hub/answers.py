@@ -11,6 +11,7 @@ from trunkline.brokers.broker import Feature
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Overflow
 from trunkline.delivery.options import END, Delivery
+from trunkline.delivery.outlet import Outlet
 from trunkline.errors import InvalidTopic, ProtocolError, TrunklineError
 from trunkline.hub import claims
 from trunkline.hub.access import Action
@@ -20,7 +21,6 @@ from trunkline.hub.explain import Explanations
 from trunkline.hub.last import LastMessages
 from trunkline.hub.letterdesk import LetterDesk
 from trunkline.hub.member import Member
-from trunkline.hub.outlet import Outlet
 from trunkline.topic import EVERYTHING, reply_topic, validate_pattern
 from trunkline.wire import control
 
@@ -117,7 +117,7 @@ class Answers:
     def _heartbeat(self, session: Session, said: control.Heartbeat) -> control.Control | None:
         if not said.id:
             return None
-        last = self._hub.engine.broker.sequence.last if self._hub.access.knows(session.identity) else 0
+        last = self._hub.broker.sequence.last if self._hub.access.knows(session.identity) else 0
         return control.Beat(re=said.id, last=last)
 
     # Publishing
@@ -152,7 +152,7 @@ class Answers:
         if said.group is not None or said.durable or said.start != END:
             self._join(session, said, overflow)
             return None
-        roster = hub.engine.broker.roster
+        roster = hub.broker.roster
         ledger = roster.ledger
         kept = ledger is not None and not said.tap and ledger.keeps_of(said.pattern)
         before = hub.leavers.take(session.origin, said.subscription, said.pattern)
@@ -166,7 +166,7 @@ class Answers:
             overflow=overflow,
             credit=said.credit,
             time_ns=hub.world.time_ns,
-            leads=hub.switch.leads,
+            leads=hub.broker.tree.leads,
             hears=said.hears,
             reports=said.reports and not said.tap,
             tap=said.tap,
@@ -181,8 +181,8 @@ class Answers:
         if not said.tap:
             roster.admit(outlet, before)
         if outlet.ledger is not None and outlet.reports:
-            outlet.ledger.attends(outlet.name, outlet.pattern, hub.engine.broker.sequence.last)
-        hub.switch.attach(outlet)
+            outlet.ledger.attends(outlet.name, outlet.pattern, hub.broker.sequence.last)
+        hub.broker.tree.add(outlet.pattern, outlet)
         hub.changed([said.pattern])
         return control.Subscribed(re=said.id, subscription=said.subscription, report_s=report_s, role=role)
 
@@ -202,7 +202,7 @@ class Answers:
         try:
             # Its name may be that of one who is just leaving: the same client, on the connection it has lost.
             await hub.parted()
-            broker = hub.engine.broker
+            broker = hub.broker
             if said.durable:
                 broker.require(Feature.DURABLE)
             delivery = Delivery(
@@ -230,7 +230,6 @@ class Answers:
                 hub.access.restricts,
             )
             session.members[said.subscription] = member
-            hub.switch.forget()
             await stream.opened()
         except TrunklineError as error:
             session.early.pop(said.subscription, None)
@@ -263,7 +262,6 @@ class Answers:
 
         async def leave() -> None:
             await member.aclose()
-            hub.switch.forget()
             hub.changed([member.stream.pattern])
             session.say(control.Done(re=said.id))
 
@@ -274,7 +272,6 @@ class Answers:
     def _stop(self, session: Session, said: control.Stop) -> None:
         if (member := session.members.get(said.subscription)) is not None:
             member.stop()
-            self._hub.switch.forget()
 
     def _credit(self, session: Session, said: control.Credit) -> None:
         if said.messages < 0:
@@ -297,7 +294,7 @@ class Answers:
         if said.fate == RETURNED:
             member.give_back(said.seq)
         elif said.letter is not None:
-            member.bury(said.seq, claims.letter(said.letter, self._hub.engine.broker.sequence.last))
+            member.bury(said.seq, claims.letter(said.letter, self._hub.broker.sequence.last))
         else:
             member.settle(said.seq, claims.ended(said.fate), said.reason[:MAX_REASON])
 
@@ -310,7 +307,7 @@ class Answers:
             raise ProtocolError(
                 "taken", f"{outlet.name} is a durable subscription, or a member of a group: use another"
             )
-        last = self._hub.engine.broker.sequence.last
+        last = self._hub.broker.sequence.last
         strange = 0
         for fate, row in claims.fates(said.rows, last):
             strange += not self._take_row(outlet, fate, row)
@@ -350,7 +347,7 @@ class Answers:
             return control.Done(re=said.id, changed=False)
         if len(session.links) >= self._hub.settings.limits.subscriptions:
             raise ProtocolError("too_many", f"{len(session.links)} links are there already")
-        self._hub.switch.link(said.pattern, said.topic)
+        self._hub.link(said.pattern, said.topic)
         session.links.append((said.pattern, said.topic))
         self._hub.changed([said.pattern])
         return control.Done(re=said.id)
@@ -359,7 +356,7 @@ class Answers:
         if (said.pattern, said.topic) not in session.links:
             return control.Done(re=said.id, changed=False)
         session.links.remove((said.pattern, said.topic))
-        self._hub.switch.unlink(said.pattern, said.topic)
+        self._hub.unlink(said.pattern, said.topic)
         self._hub.changed([said.pattern])
         return control.Done(re=said.id)
 

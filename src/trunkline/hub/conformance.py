@@ -1,6 +1,6 @@
 """Conformance: a batch on a channel with a schema is opened, and what does not fit is taken out. Pure.
 
-What is left goes on as a parcel of its own, which tells the whole one what becomes of it. Refused messages take no
+What is left goes on as a batch of its own, which tells the whole one what becomes of it. Refused messages take no
 number and no place in their publisher's count: to subscribers it is as if they had never been sent.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from trunkline import columns
-from trunkline.hub.parcel import Parcel
+from trunkline.delivery.batch import Batch
 from trunkline.message import Message
 from trunkline.schema import Checker, Problem
 from trunkline.wire.frames import PublishHead
@@ -29,16 +29,16 @@ class Broken(NamedTuple):
 
 
 class Rest:
-    """Who is told what becomes of the rest of a parcel."""
+    """Who is told what becomes of the rest of a batch."""
 
-    def __init__(self, whole: Parcel, places: list[int]) -> None:
+    def __init__(self, whole: Batch, places: list[int]) -> None:
         self._whole = whole
         self._places = places
 
-    def settled(self, parcel: Parcel) -> None:
+    def settled(self, batch: Batch) -> None:
         whole = self._whole
-        whole.first = parcel.first
-        for failure in parcel.failures:
+        whole.first = batch.first
+        for failure in batch.failures:
             index = self._places[failure.index] if failure.index >= 0 else -1
             whole.failures.append(replace(failure, index=index))
         whole.done()
@@ -49,36 +49,36 @@ class Sieve:
         self._taken_out: OrderedDict[tuple[int, str, int], int] = OrderedDict()
         """By publisher, topic and priority: how many messages were taken out so far."""
 
-    def sift(self, parcel: Parcel, checker: Checker, max_bytes: int) -> tuple[Parcel | None, list[Broken]]:
-        """What goes on, if anything does, and what does not. Raises InvalidPayload if the parcel is no batch."""
-        messages = parcel.open()
+    def sift(self, batch: Batch, checker: Checker, max_bytes: int) -> tuple[Batch | None, list[Broken]]:
+        """What goes on, if anything does, and what does not. Raises InvalidPayload if the batch is no batch."""
+        messages = batch.open()
         broken: list[Broken] = []
         for index, message in enumerate(messages):
             if (problem := checker.broken(message, max_bytes)) is not None:
                 broken.append(Broken(index, message, problem))
-        self._count(parcel, len(broken))
+        self._count(batch, len(broken))
         if not broken:
-            return parcel, broken
+            return batch, broken
         bad = {each.place for each in broken}
         places = [index for index in range(len(messages)) if index not in bad]
-        return (_part(parcel, places, messages) if places else None), broken
+        return (_part(batch, places, messages) if places else None), broken
 
-    def _count(self, parcel: Parcel, broken: int) -> None:
-        if not parcel.origin:
+    def _count(self, batch: Batch, broken: int) -> None:
+        if not batch.origin:
             return
-        key = (parcel.origin, parcel.topic, parcel.priority)
+        key = (batch.origin, batch.topic, batch.priority)
         before = self._taken_out.get(key, 0)
-        parcel.position = max(0, parcel.position - before)
+        batch.position = max(0, batch.position - before)
         if broken:
             self._taken_out[key] = before + broken
             if len(self._taken_out) > MAX_COUNTED:
                 self._taken_out.popitem(last=False)
 
 
-def _part(parcel: Parcel, places: list[int], messages: list[Message]) -> Parcel:
+def _part(batch: Batch, places: list[int], messages: list[Message]) -> Batch:
     left = [messages[index] for index in places]
     body = columns.pack_batch(left)
-    head = PublishHead(parcel.number, parcel.topic, len(left), parcel.priority, again=parcel.again)
-    part = Parcel(Rest(parcel, places), head, body, parcel.origin)
-    part.position = parcel.position
+    head = PublishHead(batch.number, batch.topic, len(left), batch.priority, again=batch.again)
+    part = Batch(Rest(batch, places), head, body, batch.origin)
+    part.position = batch.position
     return part

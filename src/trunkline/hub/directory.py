@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from trunkline.delivery.batch import Batch
 from trunkline.delivery.inbox import Overflow
 from trunkline.errors import InvalidPayload, ProtocolError
 from trunkline.hub.access import Action
@@ -36,7 +37,6 @@ from trunkline.hub.channel import UNKNOWN, Channel, Effect, KeptChannel
 from trunkline.hub.conformance import Broken, Sieve
 from trunkline.hub.keeping import Keeping, Kept
 from trunkline.hub.letters import Letters
-from trunkline.hub.parcel import Parcel
 from trunkline.hub.registry import Registry, Who, unknown
 from trunkline.hub.retention import limits, rules_of
 from trunkline.hub.schemas import KeptSchema, Schemas
@@ -65,8 +65,8 @@ class Directory:
         self.registry = Registry()
         self.schemas = Schemas()
         self._sieve = Sieve()
-        self._letters = Letters(hub.engine.broker)
-        broker = hub.engine.broker
+        self._letters = Letters(hub.broker)
+        broker = hub.broker
         self._keeping = Keeping(broker.journal.directory) if isinstance(broker, JournalBroker) else None
         self.handlers: dict[type[control.Control], Handler] = {
             control.ProducerRegister: self._register_producer,
@@ -134,7 +134,7 @@ class Directory:
 
     def retain(self) -> None:
         """Have the journal keep of the channels' topics what their contracts say."""
-        broker = self._hub.engine.broker
+        broker = self._hub.broker
         if isinstance(broker, JournalBroker):
             broker.journal.channel_rules = rules_of(self.registry.select(EVERYTHING))
 
@@ -236,7 +236,7 @@ class Directory:
             self._require_journal(pattern)
 
     def _require_journal(self, pattern: str) -> None:
-        broker = self._hub.engine.broker
+        broker = self._hub.broker
         if not isinstance(broker, JournalBroker):
             raise ProtocolError(
                 "not_durable",
@@ -309,37 +309,37 @@ class Directory:
             schema=channel.schema_hash if refuses else None,
         )
 
-    def check(self, parcel: Parcel) -> Parcel | None:
+    def check(self, batch: Batch) -> Batch | None:
         """What may go on of a batch on a channel; what does not is refused, or a dead letter, as the channel says."""
-        channel = self.registry.find(parcel.topic)
+        channel = self.registry.find(batch.topic)
         if channel is None:
-            return parcel
-        rest: Parcel | None = parcel
+            return batch
+        rest: Batch | None = batch
         hash = channel.schema_hash
         if hash and (checker := self.schemas.checker(hash)) is not None:
-            limit = self._hub.engine.broker.settings.max_message_bytes
+            limit = self._hub.broker.settings.max_message_bytes
             try:
-                rest, broken = self._sieve.sift(parcel, checker, limit)
+                rest, broken = self._sieve.sift(batch, checker, limit)
             except InvalidPayload as error:
-                parcel.fail(-1, "malformed", str(error))
+                batch.fail(-1, "malformed", str(error))
                 return None
             if broken:
-                rest = self._sort_out(channel, parcel, rest, broken)
+                rest = self._sort_out(channel, batch, rest, broken)
         if rest is not None and rest.priority == NORMAL:
             rest.rank = channel.qos.priority
         return rest
 
-    def _sort_out(self, channel: Channel, parcel: Parcel, rest: Parcel | None, broken: list[Broken]) -> Parcel | None:
+    def _sort_out(self, channel: Channel, batch: Batch, rest: Batch | None, broken: list[Broken]) -> Batch | None:
         self._hub.counts["invalid"] += len(broken)
         if channel.qos.invalid == DEAD_LETTER and len(broken) <= MAX_TOLD:
             for each in broken:
-                seq = self._letters.bury(channel.name, each, again=parcel.again)
-                parcel.fail(each.place, "dead_letter", "", seq=seq)
+                seq = self._letters.bury(channel.name, each, again=batch.again)
+                batch.fail(each.place, "dead_letter", "", seq=seq)
             field, why = broken[0].problem
-            log.error("%d messages on %s are dead letters: %s at %s", len(broken), parcel.topic, why, field)
+            log.error("%d messages on %s are dead letters: %s at %s", len(broken), batch.topic, why, field)
             return rest
         for each in broken if len(broken) <= MAX_TOLD else broken[:1]:
             field, why = each.problem
             index = each.place if len(broken) <= MAX_TOLD else -1
-            parcel.fail(index, "schema", f"{why} at {field}", channel=channel.name, field=field, why=why)
+            batch.fail(index, "schema", f"{why} at {field}", channel=channel.name, field=field, why=why)
         return rest if len(broken) <= MAX_TOLD else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from trunkline.brokers.broker import Broker
+from trunkline.brokers.memory import MemoryBroker
 from trunkline.clock import World
 from trunkline.hub.hub import Hub
 
@@ -15,7 +15,7 @@ log = logging.getLogger("trunkline.hub")
 class Embedded:
     """Call it to have a hub at `url`. Another process may be quicker: then that one is it."""
 
-    def __init__(self, url: str, engine: Callable[[], Broker | None], world: World) -> None:
+    def __init__(self, url: str, engine: Callable[[], MemoryBroker | None], world: World) -> None:
         self._url = url
         self._engine = engine
         self._world = world

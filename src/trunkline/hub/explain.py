@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from trunkline.delivery.outlet import Outlet
 from trunkline.errors import ProtocolError
 from trunkline.hub.access import Action
 from trunkline.hub.asked import Asked
-from trunkline.hub.outlet import Outlet
 from trunkline.message import Message
 from trunkline.wire import control
 
@@ -36,8 +36,8 @@ class Explanations:
     async def answer(self, session: Session, asked: control.Explain) -> control.Control:
         with self._asked.one(session):
             await session.drained()
-            broker = self._hub.engine.broker
-            known = self._hub.switch.recent.find(asked.message_id, asked.number)
+            broker = self._hub.broker
+            known = self._hub.recent.find(asked.message_id, asked.number)
             message, _ = await broker.explain(asked.message_id, known)
             if message is None or not any(session.may(action, message.topic) for action in ASKING):
                 # What an identity has no right on is not told apart from what is not there.

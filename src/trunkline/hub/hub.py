@@ -11,24 +11,24 @@ from typing import Any, Self
 
 import msgspec
 
-from trunkline.brokers.broker import Broker
 from trunkline.brokers.memory import MemoryBroker
 from trunkline.clock import World
+from trunkline.delivery.batch import Batch
 from trunkline.delivery.books import Leaver
 from trunkline.delivery.fates import Account
+from trunkline.delivery.inbox import Overflow
 from trunkline.delivery.limits import Buckets, Rate
+from trunkline.delivery.outlet import Outlet
+from trunkline.delivery.routing import patterns
 from trunkline.errors import InvalidTopic, JournalUnusable, ProtocolError
 from trunkline.hub.access import Access, Action
 from trunkline.hub.answers import Answers
 from trunkline.hub.directory import Directory
-from trunkline.hub.engine import Engine
 from trunkline.hub.leavers import Leavers
 from trunkline.hub.member import Member
-from trunkline.hub.outlet import Outlet
-from trunkline.hub.parcel import Parcel
+from trunkline.hub.recent import Recent
 from trunkline.hub.session import Session
 from trunkline.hub.settings import HubSettings
-from trunkline.hub.switch import Switch, patterns
 from trunkline.hub.watchers import Watchers
 from trunkline.transports.table import transport_for
 from trunkline.transports.transport import Listener, Wire
@@ -46,7 +46,7 @@ class Hub:
 
     def __init__(
         self,
-        broker: Broker | None = None,
+        broker: MemoryBroker | None = None,
         *,
         settings: HubSettings | None = None,
         access: Access | None = None,
@@ -55,13 +55,14 @@ class Hub:
         self.world = world or (broker.world if broker is not None else World())
         self.settings = settings or HubSettings()
         self.access = access or Access()
-        self.engine = Engine(broker or MemoryBroker(self.world))
-        self.engine.turn_end = self._send_off
-        self.switch = Switch(
-            self.engine, self.engine.broker.sequence, self.settings.window, self.engine.broker.settings.max_topics
-        )
-        self.switch.private_replies = self.access.restricts
-        self.began = self.engine.broker.sequence.last
+        self.broker = broker or MemoryBroker(self.world)
+        """The engine: it routes, bounds and accounts. The hub adds the wire."""
+        self.broker.tree.private_replies = self.access.restricts
+        self.recent = Recent()
+        self.published = 0
+        """Messages of all clients."""
+        self._links: Counter[tuple[str, str]] = Counter()
+        self.began = self.broker.sequence.last
         """The number of the last message before this run."""
         self.directory = Directory(self)
         self.leavers = Leavers()
@@ -153,7 +154,7 @@ class Hub:
             await asyncio.wait(ending, timeout=CLOSE_S)
         for session in self._wires.values():
             session.wire.abort()
-        await self.engine.aclose()
+        await self.broker.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -196,12 +197,10 @@ class Hub:
             if lost := self.part(session, outlet):
                 log.warning("%s left, and %d messages for %s with it", session.name, lost, outlet.name)
         for pattern, topic in session.links:
-            self.switch.unlink(pattern, topic)
+            self.unlink(pattern, topic)
         for member in session.members.values():
             self.leaving(self._part(member))
         self.changed([outlet.pattern for outlet in session.outlets.values()] + [each[0] for each in session.links])
-        if session.members:
-            self.switch.forget()
         self.answers.left(session)
         session.outlets.clear()
         session.members.clear()
@@ -210,7 +209,7 @@ class Hub:
 
     def part(self, session: Session, outlet: Outlet) -> int:
         """A subscription ends; how many messages were lost with it."""
-        self.switch.detach(outlet)
+        self.broker.tree.remove(outlet.pattern, outlet)
         lost = outlet.close()
         self.counts["dropped"] += lost
         if outlet.ledger is not None and outlet.reports:
@@ -218,7 +217,7 @@ class Hub:
         if not outlet.tap:
             # Not the outlet itself: what its connection has not sent would stay with it.
             leaver = Leaver(outlet.name, outlet.pattern, outlet.books)
-            self.engine.broker.roster.dismiss(leaver)
+            self.broker.roster.dismiss(leaver)
             if outlet.reports and session.ended:
                 self.leavers.put(session.origin, outlet.subscription, leaver)
         return lost
@@ -232,7 +231,6 @@ class Hub:
     async def _part(self, member: Member) -> None:
         """A member is gone: its work is for others now."""
         await member.aclose()
-        self.switch.forget()
         self.changed([member.stream.pattern])
 
     async def parted(self) -> None:
@@ -265,29 +263,53 @@ class Hub:
 
     # Publishing
 
-    def publish(self, session: Session, parcel: Parcel) -> None:
-        topic = parcel.topic
+    def publish(self, session: Session, batch: Batch) -> None:
+        topic = batch.topic
         if not session.may(Action.PUBLISH, topic):
-            parcel.fail(-1, "forbidden", f"{session.identity} may not publish on {topic}: the hub has no rule for it")
+            batch.fail(-1, "forbidden", f"{session.identity} may not publish on {topic}: the hub has no rule for it")
             self.counts["forbidden"] += 1
-            parcel.done()
+            batch.done()
             return
-        checked = self.directory.check(parcel)
+        checked = self.directory.check(batch)
         if checked is None:
-            parcel.done()
+            batch.done()
             return
-        parcel = checked
+        batch = checked
+        self.published += batch.count
         try:
-            self.switch.publish(parcel)
+            if self.broker.take(batch):
+                self.recent.remember(batch)
         except InvalidTopic as error:
-            parcel.fail(-1, "invalid_topic", str(error))
-            parcel.done()
+            self.published -= batch.count
+            batch.fail(-1, "invalid_topic", str(error))
+            batch.done()
+
+    def link(self, pattern: str, topic: str) -> None:
+        """Several clients may want the same link: it ends with the last of them."""
+        self.broker.link(pattern, topic)
+        self._links[pattern, topic] += 1
+
+    def unlink(self, pattern: str, topic: str) -> None:
+        self._links[pattern, topic] -= 1
+        if not self._links[pattern, topic]:
+            del self._links[pattern, topic]
+            self.broker.unlink(pattern, topic)
 
     def info(self, topic: str) -> control.TopicInfo:
         """What a publisher must know of a topic."""
-        route = self.switch.route(topic)
-        info = control.TopicInfo(topic=topic, heard=route.heard, confirm=route.confirm, durable=route.stored)
-        return self.directory.complete(info)
+        route = self.broker.resolve(topic)
+        # Groups and durable subscriptions may refuse, and so may outlets with little room.
+        confirm = route.stored or bool(route.local) or any(map(self._is_strict, route.outlets))
+        heard = self.broker.heard(topic)
+        return self.directory.complete(
+            control.TopicInfo(topic=topic, heard=heard, confirm=confirm, durable=route.stored)
+        )
+
+    def _is_strict(self, outlet: Outlet) -> bool:
+        """Whether publishers must wait for its answer: a window ahead of a smaller inbox would exceed its capacity."""
+        return outlet.overflow is Overflow.REJECT or (
+            outlet.overflow is Overflow.BLOCK and outlet.capacity < self.settings.window
+        )
 
     def watch(self, session: Session, topic: str) -> control.TopicInfo:
         """From now on the session is told when this changes. Raises ProtocolError."""
@@ -335,11 +357,11 @@ class Hub:
             "hub": self.id,
             "clients": len(self.sessions),
             "subscriptions": sum(len(s.outlets) + len(s.members) for s in self.sessions.values()),
-            "published": self.switch.published,
-            "numbers": self.engine.broker.sequence.last,
+            "published": self.published,
+            "numbers": self.broker.sequence.last,
             "waiting": sum(outlet.waiting for s in self.sessions.values() for outlet in s.outlets.values()),
             "waiting_bytes": sum(outlet.waiting_bytes for s in self.sessions.values() for outlet in s.outlets.values()),
             "counts": dict(self.counts),
-            "account": msgspec.to_builtins(sum(self.engine.broker.roster.accounts().values(), Account())),
+            "account": msgspec.to_builtins(sum(self.broker.roster.accounts().values(), Account())),
             "listening": self.addresses,
         }

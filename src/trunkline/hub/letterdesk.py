@@ -29,8 +29,8 @@ from trunkline.topic import validate_pattern
 from trunkline.wire import control
 
 if TYPE_CHECKING:
+    from trunkline.delivery.outlet import Outlet
     from trunkline.hub.hub import Hub
-    from trunkline.hub.outlet import Outlet
     from trunkline.hub.session import Session
 
 PAGE_BYTES = 1024 * 1024
@@ -47,7 +47,7 @@ ENVELOPE_BYTES = 1024
 class LetterDesk:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._box = Letterbox(hub.engine.broker)
+        self._box = Letterbox(hub.broker)
         self._asked = Asked(MAX_ASKED, "about dead letters")
         self._taking: set[asyncio.Task[None]] = set()
         self.handlers: dict[type[control.Control], Callable[[Session, Any], Awaitable[control.Control]]] = {
@@ -91,10 +91,10 @@ class LetterDesk:
         return task
 
     async def _take(self, session: Session, outlet: Outlet, letters: Sequence[DeadLetter]) -> None:
-        switch = self._hub.switch
+        tree = self._hub.broker.tree
         refused = await self._box.take(
             [replace(letter, subscriber=outlet.name) for letter in letters],
-            lambda message: switch.leads(message.topic, outlet.pattern),
+            lambda message: tree.leads(message.topic, outlet.pattern),
         )
         if refused:
             self._hub.counts["refused"] += 1
@@ -142,7 +142,7 @@ class LetterDesk:
         outlets = {each.name: each for each in session.outlets.values() if each.reports} if letters else {}
         for letter in letters:
             outlet = outlets.get(letter.subscriber)
-            if outlet is not None and self._hub.switch.leads(letter.message.topic, outlet.pattern):
+            if outlet is not None and self._hub.broker.tree.leads(letter.message.topic, outlet.pattern):
                 outlet.books.revive(letter.message.seq, self._hub.world.time_ns())
 
     # Giving back, throwing away
@@ -165,7 +165,7 @@ class LetterDesk:
                     raise ProtocolError("forbidden", f"{session.identity} may not act for {again.subscriber}")
                 # As if it were not there: what it is on is not for this client.
                 raise missing((again.subscriber, again.seq))
-            if pattern is not None and not self._hub.switch.leads(topic, pattern):
+            if pattern is not None and not self._hub.broker.tree.leads(topic, pattern):
                 raise ProtocolError("refused", f"{again.subscriber} does not get messages on {topic}")
             if again.message is None:
                 return letter.message
@@ -182,7 +182,7 @@ class LetterDesk:
         directory = self._hub.directory
         channel = directory.registry.find(message.topic)
         checker = None if channel is None else directory.schemas.checker(channel.schema_hash)
-        limit = self._hub.engine.broker.settings.max_message_bytes
+        limit = self._hub.broker.settings.max_message_bytes
         if channel is not None and checker is not None and (problem := checker.broken(message, limit)) is not None:
             raise ProtocolError("schema", f"it does not fit the channel {channel.name}: {': '.join(problem)}")
 

@@ -9,15 +9,15 @@ from typing import Final, NamedTuple
 import msgspec
 
 from trunkline import columns
+from trunkline.delivery.batch import Batch
 from trunkline.errors import InvalidPayload
-from trunkline.hub.parcel import Parcel
 from trunkline.message import Message
 
 MAX_BYTES: Final = 8 * 1024 * 1024
 MAX_BATCHES: Final = 50_000
 EXTRA_BYTES: Final = 200
 SMALL_BYTES: Final = 4096
-"""Of a batch that is larger, only the ids are kept: it would hold a large piece of memory for a few texts."""
+"""Of a batch that is larger, only the ids are kept: it would hold a large part of memory for a few texts."""
 ELIDED: Final = "elided"
 
 _columns_of = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
@@ -25,7 +25,7 @@ _fields_of = msgspec.msgpack.Decoder(dict[str, msgspec.Raw]).decode
 _ids_of = msgspec.msgpack.Decoder(columns.Strings | str).decode
 
 
-class Batch(NamedTuple):
+class Remembered(NamedTuple):
     first: int
     size: int
     topic: str
@@ -38,15 +38,15 @@ class Recent:
     """The last batches, in the order of their numbers, up to MAX_BYTES. Remembering one costs nearly nothing."""
 
     def __init__(self) -> None:
-        self._batches: deque[Batch] = deque()
+        self._batches: deque[Remembered] = deque()
         self._bytes = 0
 
-    def remember(self, parcel: Parcel) -> None:
-        body = parcel.body
+    def remember(self, batch: Batch) -> None:
+        body = batch.body
         whole = len(body) <= SMALL_BYTES
         if not whole:
             body = _ids(body)
-        self._batches.append(Batch(parcel.first, parcel.count, parcel.topic, body, whole))
+        self._batches.append(Remembered(batch.first, batch.count, batch.topic, body, whole))
         self._bytes += len(body) + EXTRA_BYTES
         while self._bytes > MAX_BYTES or len(self._batches) > MAX_BATCHES:
             self._bytes -= len(self._batches.popleft().body) + EXTRA_BYTES
@@ -77,7 +77,7 @@ def _split(ids: columns.Strings | str, count: int) -> list[str]:
     return [ids] if isinstance(ids, str) else list(map(bytes.decode, ids.split(count)))
 
 
-def _find(message_id: str, batch: Batch) -> Message | None:
+def _find(message_id: str, batch: Remembered) -> Message | None:
     numbers = range(batch.first, batch.first + batch.size)
     try:
         if batch.whole:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from trunkline.delivery.batch import Batch, BatchPart
+from trunkline.delivery.outlet import Outlet
 from trunkline.errors import ProtocolError, TrunklineError
 from trunkline.hub.access import Action
 from trunkline.hub.member import Member
 from trunkline.hub.notices import Notices
-from trunkline.hub.outlet import Outlet
-from trunkline.hub.parcel import Parcel, Piece
 from trunkline.transports.transport import HIGH_BYTES, Frame, Wire
 from trunkline.wire import control, frames
 from trunkline.wire.frames import DeliverHead, Kind
@@ -61,7 +61,7 @@ class Session:
         self.received_bytes = 0
         self.sent_bytes = 0
         self.malformed = 0
-        self._pending: dict[int, Parcel] = {}
+        self._pending: dict[int, Batch] = {}
         self._pending_bytes = 0
         self._paused = False
         self._slowed = False
@@ -122,10 +122,10 @@ class Session:
             # Whatever it was: the others must not suffer for it.
             log.exception("a frame of %s could not be worked on", self.name or self.wire.peer.address)
             self.hub.counts["internal_errors"] += 1
-            batch = _batch_in(frame)
-            if (parcel := self._pending.pop(batch, None)) is not None:
-                self._pending_bytes -= parcel.size
-            self.say(control.Error(code="internal", text="the hub failed at this: its log says why", batch=batch))
+            number = _batch_in(frame)
+            if (batch := self._pending.pop(number, None)) is not None:
+                self._pending_bytes -= batch.size
+            self.say(control.Error(code="internal", text="the hub failed at this: its log says why", batch=number))
 
     def broken(self, error: ProtocolError) -> None:
         self.complain(error)
@@ -146,11 +146,11 @@ class Session:
         if head.number <= self._last_number:
             raise ProtocolError("out_of_order", f"batch {head.number} after batch {self._last_number}")
         self._last_number = head.number
-        parcel = Parcel(self, head, bytes(body), self.origin)
-        self._pending[head.number] = parcel
-        self._pending_bytes += parcel.size
+        batch = Batch(self, head, bytes(body), self.origin)
+        self._pending[head.number] = batch
+        self._pending_bytes += batch.size
         self.published += head.count
-        self.hub.publish(self, parcel)
+        self.hub.publish(self, batch)
         if self._pending_bytes > self.hub.settings.limits.pending_bytes:
             self._pause()
         if self.hub.rates is not None and not self._slowed:
@@ -182,29 +182,28 @@ class Session:
             self.wire.resume()
 
     def withdraw(self, number: int, reason: str) -> None:
-        parcel = self._pending.get(number)
-        if parcel is not None:
-            for outlet in self.hub.switch.route(parcel.topic).outlets:
-                outlet.withdraw(parcel, reason or "its publisher was cancelled while waiting for room")
+        batch = self._pending.get(number)
+        if batch is not None:
+            self.hub.broker.withdraw(batch, reason or "its publisher was cancelled while waiting for room")
 
     # What becomes of batches
 
-    def settled(self, parcel: Parcel) -> None:
-        if self._pending.pop(parcel.number, None) is None:
+    def settled(self, batch: Batch) -> None:
+        if self._pending.pop(batch.number, None) is None:
             return
-        self._pending_bytes -= parcel.size
+        self._pending_bytes -= batch.size
         if self._paused:
             self._resume()
-        self._failures += parcel.failures
-        number, first = parcel.number, parcel.first
+        self._failures += batch.failures
+        number, first = batch.number, batch.first
         begin, end, seq = self._runs[-1] if self._runs else (0, -2, 0)
         if number == end + 1 and first == self._next_seq:
             self._runs[-1] = (begin, number, seq)
         else:
             self._runs.append((number, number, first))
-        self._next_seq = first + parcel.count
-        self._untold += parcel.count
-        if parcel.urgent or parcel.failures or self._untold >= self._many:
+        self._next_seq = first + batch.count
+        self._untold += batch.count
+        if batch.urgent or batch.failures or self._untold >= self._many:
             self._tell_taken()
         elif self._later is None:
             # A frame less on the way of each request: one word a moment later is enough for all of them.
@@ -234,23 +233,23 @@ class Session:
     def full(self) -> bool:
         return self._out_bytes + self.wire.backlog > HIGH_BYTES
 
-    def deliver(self, subscription: int, piece: Piece) -> None:
-        parcel = piece.parcel
+    def deliver(self, subscription: int, part: BatchPart) -> None:
+        batch = part.batch
         head = DeliverHead(
             subscription,
-            piece.first,
-            parcel.topic,
-            piece.count,
+            part.first,
+            batch.topic,
+            part.count,
             None,
-            parcel.origin,
-            piece.position,
-            parcel.priority,
+            batch.origin,
+            part.position,
+            batch.priority,
         )
-        self.delivered += piece.count
+        self.delivered += part.count
         if self._notices:
             # What was dropped before comes before: otherwise it seems to be missing.
             self._say_notices()
-        self._put(frames.deliver(head, piece.body))
+        self._put(frames.deliver(head, part.body))
 
     def deliver_some(self, subscription: int, topic: str, seqs: list[int], body: bytes) -> None:
         # Of another priority, they are in another order.

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Container, Mapping
-from collections.abc import Sequence as Batch
+from collections.abc import Container, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from trunkline.brokers.broker import UNNUMBERED, Feature
 from trunkline.brokers.memory import MemoryBroker, room_for
-from trunkline.brokers.turn import Failures, Owner, Turn
+from trunkline.delivery.batch import Batch
 from trunkline.delivery.deadletters import DeadLetter, DeadLetters
 from trunkline.delivery.fates import Outcome
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import END, Delivery
+from trunkline.delivery.pending import Failures, Owner, Turn
 from trunkline.delivery.requests import Why
 from trunkline.delivery.route import Route
 from trunkline.delivery.stream import Stream
@@ -24,7 +24,6 @@ from trunkline.errors import DuplicateName, InvalidSettings, PartlyRefused, Stre
 from trunkline.journal import attendance
 from trunkline.journal.cursor import Cursor, unpack
 from trunkline.journal.feeder import MAX_PAUSE_S, Feeder, KeptMessage, kept_for
-from trunkline.journal.handout import HandOut
 from trunkline.journal.intake import Pending
 from trunkline.journal.journal import Journal
 from trunkline.journal.ledger import decode_letter, decode_message, readable
@@ -79,7 +78,7 @@ class Lane:
     def post(self, message: Message, owner: Owner) -> None:
         self._broker.intake.post(self.topic, message, self.waits, owner)
 
-    def put_many(self, messages: Batch[Message], *, alike: bool) -> asyncio.Future[Failures]:
+    def put_many(self, messages: Sequence[Message], *, alike: bool) -> asyncio.Future[Failures]:
         return self._broker.intake.put_many(self.topic, messages, self.waits, alike=alike)
 
 
@@ -120,10 +119,10 @@ class JournalBroker(MemoryBroker):
         super().__init__(journal.world, settings)
         self.journal = journal.open()
         self._owns_journal = owns_journal
-        self._resolved = {}
+        self.routes: dict[str, Route] = {}
+        self.tree.changed = self._forget_routes
         self.intake = journal.intake
         self.sequence = self.intake.numbers
-        self._hand_out = HandOut(self.resolve, self.settings.backpressure, self.intake.through)
         self.intake.give = self._give
         self.intake.stored = self._stored
         self.lanes: dict[str, Lane] = {}
@@ -138,7 +137,7 @@ class JournalBroker(MemoryBroker):
 
     # Publishing
 
-    async def publish(self, batch: Batch[Message]) -> None:
+    async def publish(self, batch: Sequence[Message]) -> None:
         if not batch:
             return
         lane = self.lane(batch[0].topic)
@@ -167,14 +166,32 @@ class JournalBroker(MemoryBroker):
 
     def resolve(self, topic: str) -> Route:
         route = super().resolve(topic)
+        route.stored = self.journal.settings.keeps(topic) is not Kept.NOT
         if not self.journal.ledger.keeps(topic):
             self.routes[topic] = route
         return route
 
     def _forget_routes(self) -> None:
-        super()._forget_routes()
         self.routes.clear()
         self.lanes.clear()
+
+    def _store(self, batch: Batch) -> None:
+        lane = self.lane(batch.topic)
+        messages = self._opened(batch)
+        if lane is None or messages is None:
+            batch.done()
+            return
+        if batch.again:
+            # A batch is stored whole or not at all. It may have been, or be on its way, since the connection ended.
+            if (storing := self.intake.storing(batch.topic, messages[0].id)) is not None:
+                storing.take_over(batch)
+                return
+            known = self.find(messages[0].id)
+            if known is not None and known.topic == batch.topic:
+                batch.first = known.seq
+                batch.done()
+                return
+        self.intake.put_batch(batch, messages, lane.waits)
 
     def _give(self, pending: Pending) -> None:
         """Hand messages to those who listen now."""
@@ -183,11 +200,16 @@ class JournalBroker(MemoryBroker):
             return
         messages = pending.messages
         route = self.resolve(pending.topic)
+        for start, batch in pending.batches:
+            batch.first = messages[start].seq
+            for outlet in route.outlets:
+                outlet.offer(batch)
         easy = pending.plain and not route.special and not self._hand_out.waits(pending.topic)
         if easy and room_for(route, len(messages)) == len(messages):
             self._extend(route, messages)
             self.intake.through(pending)
         else:
+            route.published += len(messages)
             self._hand_out.give(pending)
 
     def _stored(self, pending: Pending) -> None:
@@ -459,7 +481,6 @@ class JournalBroker(MemoryBroker):
         for feeder in list(self._feeders.values()):
             await feeder.stop()
         await super().aclose()
-        await self._hand_out.aclose()
         if self._owns_journal:
             await self.journal.aclose()
         else:

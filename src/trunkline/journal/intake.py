@@ -13,9 +13,10 @@ from itertools import count, repeat
 
 from msgspec.structs import astuple, force_setattr
 
-from trunkline.brokers.turn import Failures, Owner, Turn
 from trunkline.clock import Sequence as Numbers
 from trunkline.clock import World
+from trunkline.delivery.batch import Batch
+from trunkline.delivery.pending import Failures, HandedTurn, Owner
 from trunkline.errors import JournalUnusable, NotStored
 from trunkline.journal.body import make_row
 from trunkline.journal.writer import Database, Job, Writer
@@ -28,10 +29,10 @@ MAX_ROW_BYTES = 8 * 1024 * 1024
 INSERT = "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 
 
-class Pending(Turn):
+class Pending(HandedTurn):
     """What one turn published on one topic, on its way to the journal."""
 
-    __slots__ = ("at_ns", "failures", "given", "waits")
+    __slots__ = ("at_ns", "given", "waits")
 
     def __init__(self, topic: str, waits: bool) -> None:
         super().__init__(topic)
@@ -39,7 +40,6 @@ class Pending(Turn):
         """Whether it is given on only when it is committed."""
         self.at_ns = 0
         self.given = False
-        self.failures: Failures = []
 
 
 Give = Callable[[Pending], None]
@@ -91,6 +91,8 @@ class Intake:
         self._scheduled = False
         self._loop: asyncio.AbstractEventLoop
         """That of the last turn; there is none before the first."""
+        self._under_way: set[Pending] = set()
+        """With the writer, and not committed."""
         self.again: Callable[[], None] = lambda: None
         """Called in the event loop when a commit failed: fates and cursors are to be written again."""
         self._at_ns = at_ns
@@ -121,6 +123,21 @@ class Intake:
         if pending is None:
             pending = self._begin(topic, waits)
         pending.post(message, owner)
+
+    def put_batch(self, batch: Batch, messages: Sequence[Message], waits: bool) -> None:
+        """As `put_many`, of a batch that was opened, and tell the batch instead of a future."""
+        pending = self.turn.get(batch.topic)
+        if pending is None:
+            pending = self._begin(batch.topic, waits)
+        pending.own(messages, batch)
+
+    def storing(self, topic: str, first_id: str) -> Batch | None:
+        """A batch that is on its way to the disk, by the id of its first message."""
+        for pending in (*self.turn.values(), *self._under_way):
+            for start, batch in pending.batches if pending.topic == topic else ():
+                if pending.messages[start].id == first_id:
+                    return batch
+        return None
 
     def put_many(
         self, topic: str, messages: Sequence[Message], waits: bool, *, alike: bool
@@ -160,6 +177,7 @@ class Intake:
                 numbers.last += len(messages)
                 pending.size = sum([len(message.payload) for message in messages])
                 self.backlog += pending.size
+            self._under_way.update(pendings)
             jobs.append(Rows(pendings, self._committed))
         jobs.extend(self.more())
         if jobs:
@@ -191,6 +209,7 @@ class Intake:
             self.again()
 
     def _committed(self, pendings: list[Pending], error: Exception | None) -> None:
+        self._under_way.difference_update(pendings)
         for pending in pendings:
             self.backlog -= pending.size
             if error is not None:

@@ -13,9 +13,9 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from trunkline.brokers.hub.broker import HubBroker
 from trunkline.brokers.hub.settings import LinkSettings
-from trunkline.brokers.turn import Failures
 from trunkline.clock import World
 from trunkline.connect import connect
+from trunkline.delivery.pending import Failures
 from trunkline.errors import HubUnavailable, MessageTooLarge, NotConfirmed, PartlyRefused, PayloadError
 from trunkline.message import Message
 from trunkline.settings import Settings

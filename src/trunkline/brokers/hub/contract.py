@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec.structs import force_setattr
 
 from trunkline.brokers.hub.connection import Connection
-from trunkline.brokers.turn import Failures
+from trunkline.delivery.pending import Failures
 from trunkline.errors import HubRefused, SchemaBroken, UsageError
 from trunkline.message import Message
 from trunkline.schema import Checker

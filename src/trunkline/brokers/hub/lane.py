@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trunkline.brokers.turn import Failures, Owner, Turn
+from trunkline.delivery.pending import Failures, Owner, Turn
 from trunkline.message import Message
 from trunkline.wire import control
 

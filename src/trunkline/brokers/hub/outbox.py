@@ -21,8 +21,8 @@ from trunkline.brokers.hub.connection import Connection, State
 from trunkline.brokers.hub.contract import DEAD_LETTER, Contracts, numbered
 from trunkline.brokers.hub.lane import HubLane
 from trunkline.brokers.hub.refusals import refusal
-from trunkline.brokers.turn import Failures, Turn
 from trunkline.clock import Sequence as Numbers
+from trunkline.delivery.pending import Failures, Turn
 from trunkline.errors import (
     BackpressureTimeout,
     HubRefused,

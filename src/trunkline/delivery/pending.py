@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Batch
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from trunkline.errors import Refused
 from trunkline.message import Message
+
+if TYPE_CHECKING:
+    from trunkline.delivery.batch import Batch as RoutedBatch
 
 Failures = list[tuple[Message, Exception]]
 """Messages that are stored, or at the hub, and were refused by a subscriber all the same."""
@@ -157,3 +160,23 @@ class Turn:
         """Nobody has seen it."""
         for waiter, messages in self.shares():
             waiter.failed(messages, why)
+
+
+class HandedTurn(Turn):
+    """A turn on its way to subscribers, and what some of them refused."""
+
+    __slots__ = ("batches", "failures")
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        self.failures: Failures = []
+        self.batches: Batch[tuple[int, RoutedBatch]] = ()
+        """Those that came as batches of publishers elsewhere, and where each begins."""
+
+    def own(self, messages: Batch[Message], batch: RoutedBatch) -> None:
+        """As `extend`, of a batch that was opened."""
+        self.batches = [*self.batches, (len(self.messages), batch)]
+        self.waiters.append(Waiter(None, batch, len(self.messages)))
+        self.owner = None
+        self.alike = self.plain = False
+        self.messages.extend(messages)

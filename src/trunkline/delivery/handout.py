@@ -1,38 +1,36 @@
-"""Handing out what is stored to those who listen now. Where a full inbox says `block`, the rest waits in line.
+"""Handing messages to subscribers on behalf of publishers that do not call it: a journal, or a client of the hub.
 
-Publishers are told when their messages are through, so a slow subscriber slows them down, and nobody is passed over.
+Where a full inbox has the policy `block`, later messages of the topic wait in line. Publishers learn when their
+messages have been handed out, so a slow subscriber slows them down.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from trunkline.delivery.route import Route, Unsettled, offer
+from trunkline.delivery.batch import Batch
+from trunkline.delivery.pending import HandedTurn
+from trunkline.delivery.route import Route, Sink, Tap, Unsettled, offer
 from trunkline.errors import BackpressureTimeout, Congested, Refused, StreamClosed
-from trunkline.journal.intake import Pending
 from trunkline.settings import Backpressure
 
 GIVEN_UP = "its publisher was cancelled while waiting for room"
 
 
 class HandOut:
-    def __init__(
-        self, resolve: Callable[[str], Route], limits: Backpressure, through: Callable[[Pending], None]
-    ) -> None:
+    def __init__(self, resolve: Callable[[str], Route], limits: Backpressure) -> None:
         self._resolve = resolve
         self._limits = limits
-        self._through = through
-        """Called with what is with everybody, or refused by some."""
-        self._lines: dict[str, deque[Pending]] = {}
+        self._lines: dict[str, deque[HandedTurn]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def waits(self, topic: str) -> bool:
         """Whether some of a topic wait in line: nobody may pass them."""
         return topic in self._lines
 
-    def give(self, pending: Pending) -> None:
+    def give(self, pending: HandedTurn) -> None:
         """Offer messages to all who listen, in order; those behind one that must wait, wait in line."""
         line = self._lines.get(pending.topic)
         if line is not None:
@@ -40,7 +38,7 @@ class HandOut:
             return
         stopped = self._offer(pending, 0)
         if stopped is None:
-            self._through(pending)
+            pending.settle(pending.failures)
             return
         self._lines[pending.topic] = deque([pending])
         task = asyncio.get_running_loop().create_task(
@@ -49,7 +47,7 @@ class HandOut:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _offer(self, pending: Pending, start: int) -> tuple[int, Unsettled] | None:
+    def _offer(self, pending: HandedTurn, start: int) -> tuple[int, Unsettled] | None:
         """Offer from `start` on; where somebody has to wait, that place and what is left to do there."""
         try:
             route = self._resolve(pending.topic)
@@ -57,8 +55,7 @@ class HandOut:
             return None
         for index in range(start, len(pending.messages)):
             message = pending.messages[index]
-            route.published += 1
-            unsettled = offer(message, route.sinks)
+            unsettled = offer(message, sinks_for(route, pending, index))
             if unsettled is None:
                 continue
             if unsettled.waiting:
@@ -77,24 +74,24 @@ class HandOut:
                     hopeless = await self._settle(pending, index, unsettled, hopeless)
                     stopped = self._offer(pending, index + 1)
                 line.popleft()
-                self._through(pending)
+                pending.settle(pending.failures)
                 stopped = self._offer(line[0], 0) if line else None
         finally:
             del self._lines[topic]
             for pending in line:
                 # Only when the broker closes: they are stored.
-                self._through(pending)
+                pending.settle(pending.failures)
 
-    async def _settle(self, pending: Pending, index: int, unsettled: Unsettled, hopeless: bool) -> bool:
+    async def _settle(self, pending: HandedTurn, index: int, unsettled: Unsettled, hopeless: bool) -> bool:
         """Wait for room, unless one before waited in vain: the rest would wait as long, with as little hope."""
         message = pending.messages[index]
         waiter = pending.waiter_of(index)
         if hopeless or waiter.gone:
-            _drop(unsettled, "one before it waited in vain" if hopeless else GIVEN_UP)
+            unsettled.drop("one before it waited in vain" if hopeless else GIVEN_UP)
             if hopeless:
                 pending.failures.append((message, pending.failures[-1][1]))
             return hopeless
-        waiter.when_gone(lambda: _drop(unsettled, GIVEN_UP))
+        waiter.when_gone(lambda: unsettled.drop(GIVEN_UP))
         try:
             await unsettled.settle(self._limits)
         except asyncio.CancelledError:
@@ -115,7 +112,8 @@ class HandOut:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _drop(unsettled: Unsettled, why: str) -> None:
-    """Let go of the places where a message waits for room."""
-    for parked in unsettled.waiting:
-        parked.inbox.unpark(parked, why)
+def sinks_for(route: Route, turn: HandedTurn, index: int) -> Iterable[Sink | Tap]:
+    """Who is offered a message of a turn: one from a batch goes to outlets with its batch, unopened."""
+    if route.outlets and turn.batches and isinstance(turn.waiter_of(index).owner, Batch):
+        return route.local
+    return route.sinks

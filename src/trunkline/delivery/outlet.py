@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from trunkline.delivery.batch import Batch, BatchPart
 from trunkline.delivery.books import LOST, Books, reaches
 from trunkline.delivery.fates import Account, Fate, Outcome
 from trunkline.delivery.inbox import Overflow
 from trunkline.delivery.lanes import Lanes
 from trunkline.delivery.ledger import Ledger
 from trunkline.errors import InvalidPayload
-from trunkline.hub.parcel import Parcel, Piece
 from trunkline.message import Message
 from trunkline.wire.control import Dropped
 
@@ -40,7 +40,7 @@ class Client(Protocol):
     def full(self) -> bool:
         """Whether it drains too slowly to be given more."""
 
-    def deliver(self, subscription: int, piece: Piece) -> None: ...
+    def deliver(self, subscription: int, part: BatchPart) -> None: ...
 
     def count_dropped(self, count: int) -> None: ...
 
@@ -102,8 +102,8 @@ class Outlet:
         self.credit = credit
         """How many messages more may be sent; ENDLESS if there is no limit."""
         self.hears = hears
-        self._waiting: Lanes[Piece] = Lanes()
-        self._last_lost: Piece | None = None
+        self._waiting: Lanes[BatchPart] = Lanes()
+        self._last_lost: BatchPart | None = None
         """The word of a loss that is the last of those that wait."""
         self.waiting = 0
         """Messages that wait here."""
@@ -117,59 +117,59 @@ class Outlet:
         """Who writes its fates down, if anything of its pattern is kept."""
         self.books = Books() if books is None else books
 
-    def offer(self, parcel: Parcel) -> None:
-        self.books.accepted += parcel.count
-        if not self._waiting and self._may_send(parcel.count):
-            self._send(Piece(parcel, parcel.first, parcel.count, parcel.body))
+    def offer(self, batch: Batch) -> None:
+        self.books.accepted += batch.count
+        if not self._waiting and self._may_send(batch.count):
+            self._send(BatchPart(batch, batch.first, batch.count, batch.body))
             return
-        piece = Piece(parcel, parcel.first, parcel.count, parcel.body)
+        part = BatchPart(batch, batch.first, batch.count, batch.body)
         match self.overflow:
             case Overflow.BLOCK:
-                self._wait(piece)
+                self._wait(part)
                 self.pump()
             case Overflow.REJECT:
-                self._reject(piece)
+                self._reject(part)
             case Overflow.DROP_NEWEST:
-                self._drop_newest(piece)
+                self._drop_newest(part)
             case Overflow.DROP_OLDEST:
-                self._wait(piece)
+                self._wait(part)
                 self._drop_oldest()
 
     def _may_send(self, count: int) -> bool:
         return (self.credit == ENDLESS or self.credit >= count) and not self._client.full
 
-    def _send(self, piece: Piece) -> None:
-        if len(piece.body) > self._client.max_body_bytes:
-            self._send_in_parts(piece)
+    def _send(self, part: BatchPart) -> None:
+        if len(part.body) > self._client.max_body_bytes:
+            self._send_in_parts(part)
             return
         if self.credit != ENDLESS:
-            self.credit -= piece.count
+            self.credit -= part.count
         if self.reports:
-            self.books.hand(piece.first, piece.last, self._time_ns())
+            self.books.hand(part.first, part.last, self._time_ns())
         else:
-            self.books.delivered += piece.count
-        self._client.deliver(self.subscription, piece)
+            self.books.delivered += part.count
+        self._client.deliver(self.subscription, part)
 
-    def _send_in_parts(self, piece: Piece) -> None:
+    def _send_in_parts(self, part: BatchPart) -> None:
         """Its client takes smaller frames than its publisher sends."""
-        reason = f"a frame of {len(piece.body):,} bytes: its subscriber takes {self._client.max_body_bytes:,}"
+        reason = f"a frame of {len(part.body):,} bytes: its subscriber takes {self._client.max_body_bytes:,}"
         try:
-            if piece.count > 1:
-                for part in piece.split(piece.count // 2):
-                    self._send(part)
+            if part.count > 1:
+                for half in part.split(part.count // 2):
+                    self._send(half)
                 return
         except InvalidPayload as error:
             reason = str(error)
-        self._lost(piece, reason)
-        self._tell(piece, reason)
+        self._lost(part, reason)
+        self._tell(part, reason)
 
-    def _wait(self, piece: Piece) -> None:
+    def _wait(self, part: BatchPart) -> None:
         if self.overflow is Overflow.BLOCK:
             # Its publisher waits with it.
-            piece.parcel.waiting += 1
-        self._waiting.put(piece)
+            part.batch.waiting += 1
+        self._waiting.put(part)
         self._last_lost = None
-        self._count(piece, 1)
+        self._count(part, 1)
         if self._client.full:
             self._client.congested(self)
 
@@ -184,95 +184,95 @@ class Outlet:
             if self._client.full:
                 self._client.congested(self)
                 return
-            piece = self._pop()
-            if piece.why_lost:
-                self._tell(piece, piece.why_lost)
+            part = self._pop()
+            if part.why_lost:
+                self._tell(part, part.why_lost)
                 continue
             if not self.credit:
-                self._push(piece)
+                self._push(part)
                 return
-            if self.credit != ENDLESS and piece.count > self.credit:
-                if piece.count <= self.capacity:
+            if self.credit != ENDLESS and part.count > self.credit:
+                if part.count <= self.capacity:
                     # It fits once more was taken: not worth taking it apart.
-                    self._push(piece)
+                    self._push(part)
                     return
                 try:
-                    piece, rest = piece.split(self.credit)
+                    part, rest = part.split(self.credit)
                 except InvalidPayload as error:
-                    self._drop(piece, str(error))
+                    self._drop(part, str(error))
                     continue
                 self._push(rest)
-                rest.parcel.waiting += 1
-            self._send(piece)
+                rest.batch.waiting += 1
+            self._send(part)
             if self.overflow is Overflow.BLOCK:
-                piece.parcel.done()
+                part.batch.done()
 
-    def _pop(self) -> Piece:
-        piece = self._waiting.pop()
-        assert piece is not None
-        self._count(piece, -1)
-        return piece
+    def _pop(self) -> BatchPart:
+        part = self._waiting.pop()
+        assert part is not None
+        self._count(part, -1)
+        return part
 
-    def _push(self, piece: Piece) -> None:
-        self._waiting.put(piece, front=True)
-        self._count(piece, 1)
+    def _push(self, part: BatchPart) -> None:
+        self._waiting.put(part, front=True)
+        self._count(part, 1)
 
-    def _count(self, piece: Piece, sign: int) -> None:
-        if piece.why_lost:
+    def _count(self, part: BatchPart, sign: int) -> None:
+        if part.why_lost:
             return
-        size = sign * len(piece.body)
-        self.waiting += sign * piece.count
+        size = sign * len(part.body)
+        self.waiting += sign * part.count
         self.waiting_bytes += size
         if self.overflow is not Overflow.BLOCK:
             self._client.waiting_bytes += size
 
     # What is not sent
 
-    def _reject(self, piece: Piece) -> None:
-        parcel = piece.parcel
+    def _reject(self, part: BatchPart) -> None:
+        batch = part.batch
         room = 0 if self._client.full else max(0, self.credit)
         reason = f"rejected: the inbox is full ({self.capacity})"
         try:
             if room:
-                first, piece = piece.split(room)
+                first, part = part.split(room)
                 self._send(first)
         except InvalidPayload as error:
             reason = str(error)
             room = 0
-        refused = range(room, parcel.count)
+        refused = range(room, batch.count)
         for index in refused if len(refused) <= MAX_FAILURES else (-1,):
-            parcel.fail(index, "inbox_full", f"{self.name} is full", name=self.name, capacity=self.capacity)
-        self._drop(piece, reason, waits=False)
+            batch.fail(index, "inbox_full", f"{self.name} is full", name=self.name, capacity=self.capacity)
+        self._drop(part, reason, waits=False)
 
-    def _drop_newest(self, piece: Piece) -> None:
+    def _drop_newest(self, part: BatchPart) -> None:
         room = self.capacity - self.waiting
         reason = f"drop_newest: the connection does not drain, and {self.capacity} wait"
-        if self._client.waiting_bytes + len(piece.body) > self._client.max_waiting_bytes:
+        if self._client.waiting_bytes + len(part.body) > self._client.max_waiting_bytes:
             room = 0
             reason = "drop_newest: the connection does not drain, and too many wait"
-        if room >= piece.count:
-            self._wait(piece)
+        if room >= part.count:
+            self._wait(part)
             return
         try:
             if room > 0:
-                first, piece = piece.split(room)
+                first, part = part.split(room)
                 self._wait(first)
         except InvalidPayload as error:
             reason = str(error)
-        self._lost(piece, reason)
+        self._lost(part, reason)
         if self._waiting:
             # Behind those that wait: what comes out of its order seems to be missing.
-            self._lose(piece, reason)
+            self._lose(part, reason)
         else:
-            self._tell(piece, reason)
+            self._tell(part, reason)
 
-    def _lose(self, piece: Piece, reason: str) -> None:
+    def _lose(self, part: BatchPart, reason: str) -> None:
         """The word of a loss joins the last one, if that is of the same kind and nothing came between."""
         last = self._last_lost
-        if last is not None and _follows(last, piece, reason):
-            last.count += piece.count
+        if last is not None and _follows(last, part, reason):
+            last.count += part.count
         else:
-            self._last_lost = piece.lose(reason)
+            self._last_lost = part.lose(reason)
             self._waiting.put(self._last_lost)
 
     def _drop_oldest(self) -> None:
@@ -280,27 +280,27 @@ class Outlet:
         while self.waiting > self.capacity or (self.waiting and client.waiting_bytes > client.max_waiting_bytes):
             full = self.waiting > self.capacity
             reason = f"drop_oldest: the connection does not drain, and {self.capacity if full else 'too many'} wait"
-            piece = self._waiting.pop_lowest(100)
-            assert piece is not None
-            self._count(piece, -1)
-            excess = self.waiting + piece.count - self.capacity
-            if 0 < excess < piece.count:
+            part = self._waiting.pop_lowest(100)
+            assert part is not None
+            self._count(part, -1)
+            excess = self.waiting + part.count - self.capacity
+            if 0 < excess < part.count:
                 try:
-                    piece, rest = piece.split(excess)
+                    part, rest = part.split(excess)
                     self._push(rest)
                 except InvalidPayload as error:
                     reason = str(error)
-            self._drop(piece, reason)
+            self._drop(part, reason)
 
-    def _drop(self, piece: Piece, reason: str, *, waits: bool | None = None) -> None:
-        self._lost(piece, reason)
-        self._tell(piece, reason)
+    def _drop(self, part: BatchPart, reason: str, *, waits: bool | None = None) -> None:
+        self._lost(part, reason)
+        self._tell(part, reason)
         if self.overflow is Overflow.BLOCK if waits is None else waits:
-            piece.parcel.done()
+            part.batch.done()
 
-    def _lost(self, piece: Piece, reason: str) -> None:
-        self._client.count_dropped(piece.count)
-        self._end(piece.first, piece.last, reason)
+    def _lost(self, part: BatchPart, reason: str) -> None:
+        self._client.count_dropped(part.count)
+        self._end(part.first, part.last, reason)
 
     def _end(self, first: int, last: int, reason: str) -> None:
         now_ns = self._time_ns()
@@ -308,42 +308,45 @@ class Outlet:
         if self.ledger is not None:
             self.ledger.fate(self.name, self.pattern, Fate.DROPPED, first, last, last - first + 1, reason, now_ns)
 
-    def _tell(self, piece: Piece, reason: str) -> None:
+    def _tell(self, part: BatchPart, reason: str) -> None:
         self._client.tell_dropped(
             Dropped(
                 subscription=self.subscription,
-                ranges=[(piece.first, piece.last)],
+                ranges=[(part.first, part.last)],
                 reason=reason,
-                topic=piece.parcel.topic,
-                count=piece.count,
-                origin=piece.parcel.origin,
-                position=piece.position,
-                priority=piece.parcel.priority,
+                topic=part.batch.topic,
+                count=part.count,
+                origin=part.batch.origin,
+                position=part.position,
+                priority=part.batch.priority,
             )
         )
 
     def rank(self) -> int:
         """The highest priority that waits here."""
-        return max((piece.priority for piece in self._waiting), default=0)
+        return max((part.priority for part in self._waiting), default=0)
 
-    def withdraw(self, parcel: Parcel, reason: str) -> bool:
-        """Its publisher waits no longer; False if it does not wait here."""
-        pieces = list(self._waiting)
-        found = [piece for piece in pieces if piece.parcel is parcel and not piece.why_lost]
+    def holds(self, batch: Batch) -> bool:
+        """Whether some of it waits here."""
+        return any(part.batch is batch and not part.why_lost for part in self._waiting)
+
+    def withdraw(self, batch: Batch, reason: str) -> None:
+        """Its publisher waits no longer: what still waits here is dropped."""
+        parts = list(self._waiting)
+        found = [part for part in parts if part.batch is batch and not part.why_lost]
         if not found:
-            return False
+            return
         self._waiting.clear()
-        for piece in pieces:
+        for part in parts:
             # The word of the loss waits at its place: those before it are still to come.
-            self._waiting.put(piece.lose(reason) if piece.parcel is parcel and not piece.why_lost else piece)
+            self._waiting.put(part.lose(reason) if part.batch is batch and not part.why_lost else part)
         self._last_lost = None
-        for piece in found:
-            self._count(piece, -1)
-            self._lost(piece, reason)
+        for part in found:
+            self._count(part, -1)
+            self._lost(part, reason)
             if self.overflow is Overflow.BLOCK:
-                piece.parcel.done()
+                part.batch.done()
         self.pump()
-        return True
 
     def close(self) -> int:
         """Its subscriber is gone: what waited, and what it had not reported on, is lost with it. How many that is."""
@@ -354,11 +357,11 @@ class Outlet:
                 now_ns = self._time_ns()
                 self.ledger.fate(self.name, self.pattern, Fate.DROPPED, first, last, last - first + 1, LOST, now_ns)
         while self._waiting:
-            piece = self._pop()
-            if not piece.why_lost:
-                self._end(piece.first, piece.last, LOST)
+            part = self._pop()
+            if not part.why_lost:
+                self._end(part.first, part.last, LOST)
                 if self.overflow is Overflow.BLOCK:
-                    piece.parcel.done()
+                    part.batch.done()
         return self.books.settled[Fate.DROPPED] - before
 
     # What it can tell
@@ -389,17 +392,17 @@ class Outlet:
     def outcome_of(self, message: Message) -> Outcome | None:
         if not self._leads(message.topic, self.pattern):
             return None
-        for piece in self._waiting:
-            if not piece.why_lost and piece.first <= message.seq <= piece.last:
+        for part in self._waiting:
+            if not part.why_lost and part.first <= message.seq <= part.last:
                 return Outcome(self.name, Fate.IN_FLIGHT, "waits at the hub for room")
         return self.books.outcome_of(self.name, message.seq)
 
 
-def _follows(last: Piece, piece: Piece, reason: str) -> bool:
-    one, other = last.parcel, piece.parcel
+def _follows(last: BatchPart, part: BatchPart, reason: str) -> bool:
+    one, other = last.batch, part.batch
     return (
         last.why_lost == reason
         and (one.topic, one.origin, one.priority) == (other.topic, other.origin, other.priority)
-        and last.last + 1 == piece.first
-        and last.position + last.count == piece.position
+        and last.last + 1 == part.first
+        and last.position + last.count == part.position
     )

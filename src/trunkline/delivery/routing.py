@@ -1,0 +1,181 @@
+"""The routing tree: from a topic to its subscribers, wherever they are.
+
+A route is found once, and kept until subscriptions change.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from trunkline.delivery.inbox import Inbox
+from trunkline.delivery.outlet import Outlet
+from trunkline.delivery.route import Group, GroupMember, GroupSink, Route, Sink, Tap
+from trunkline.message import Message
+from trunkline.topic import (
+    BROADCAST,
+    ENDPOINT_PREFIX,
+    REPLY_PREFIX,
+    TopicTree,
+    matches,
+    validate_pattern,
+    validate_topic,
+)
+
+
+class TopicLink:
+    """What matches its pattern also goes to the subscribers of `topic`."""
+
+    __slots__ = ("topic",)
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+
+
+Listener = Inbox | GroupMember | Outlet | Tap
+
+
+class RoutingTree:
+    def __init__(self, max_topics: int) -> None:
+        self.routes: dict[str, Route] = {}
+        """Those that are known to be right."""
+        self.private_replies = False
+        """Whether an answer only reaches a subscription to its very topic, and no wildcard."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called when subscriptions have changed, and all routes with them."""
+        self._max_topics = max_topics
+        self._topics: OrderedDict[str, Route] = OrderedDict()
+        self._tree: TopicTree[Listener | TopicLink] = TopicTree()
+        self._links: dict[tuple[str, str], TopicLink] = {}
+        self._groups: dict[str, Group] = {}
+
+    def route(self, topic: str) -> Route:
+        """Raises InvalidTopic."""
+        route = self.routes.get(topic)
+        if route is None:
+            route = self._topics.get(topic)
+            if route is None:
+                route = Route(validate_topic(topic))
+                if len(self._topics) >= self._max_topics:
+                    forgotten, _ = self._topics.popitem(last=False)
+                    self.routes.pop(forgotten, None)
+                self._topics[topic] = route
+            self._lead(route)
+            self.routes[topic] = route
+        return route
+
+    def _lead(self, route: Route) -> None:
+        plain: list[Inbox] = []
+        special: list[Sink | Tap] = []
+        outlets: list[Outlet] = []
+        groups: dict[Group, list[Inbox]] = {}
+        for entry in self.listeners(route.topic):
+            if isinstance(entry, Outlet):
+                outlets.append(entry)
+            elif isinstance(entry, GroupMember):
+                groups.setdefault(entry.group, []).append(entry.inbox)
+            elif isinstance(entry, Inbox) and entry.gate is None:
+                plain.append(entry)
+            elif isinstance(entry, Tap) and entry.inbox_of and (inbox := entry.inbox_of(route.topic)) is not None:
+                plain.append(inbox)
+            else:
+                special.append(entry)
+        special.extend(GroupSink(group, tuple(members)) for group, members in groups.items())
+        route.lead_to(plain, special, outlets)
+
+    def listeners(self, topic: str) -> list[Listener]:
+        found: dict[Listener, None] = {}
+        private = self.private_replies and topic.startswith(REPLY_PREFIX)
+        for entry in self._tree.match(topic):
+            if not isinstance(entry, TopicLink):
+                if not private or not isinstance(entry, Outlet) or entry.pattern == topic:
+                    found[entry] = None
+            elif not private:
+                # One step only: a link leads to an endpoint, never on to another link.
+                for linked in self._tree.match(entry.topic):
+                    if not isinstance(linked, TopicLink):
+                        found[linked] = None
+        return list(found)
+
+    def add(self, pattern: str, entry: Listener) -> None:
+        for each in (pattern,) if isinstance(entry, Tap) else patterns(pattern):
+            self._tree.add(each, entry)
+        self.forget()
+
+    def remove(self, pattern: str, entry: Listener) -> None:
+        for each in (pattern,) if isinstance(entry, Tap) else patterns(pattern):
+            self._tree.remove(each, entry)
+        self.forget()
+
+    def forget(self) -> None:
+        """Subscriptions have changed: every route is found anew."""
+        self.routes.clear()
+        self.changed()
+
+    def published(self) -> dict[str, int]:
+        """How many messages were published on each topic."""
+        return {topic: route.published for topic, route in self._topics.items() if route.published}
+
+    # Links
+
+    def link(self, pattern: str, topic: str) -> bool:
+        """False if it was there already."""
+        if (pattern, topic) in self._links:
+            return False
+        link = TopicLink(validate_topic(topic))
+        self._tree.add(validate_pattern(pattern), link)
+        self._links[pattern, topic] = link
+        self.forget()
+        return True
+
+    def unlink(self, pattern: str, topic: str) -> bool:
+        """False if there was none."""
+        link = self._links.pop((pattern, topic), None)
+        if link is None:
+            return False
+        self._tree.remove(pattern, link)
+        self.forget()
+        return True
+
+    def leads(self, topic: str, pattern: str) -> bool:
+        """Whether a subscription to the pattern gets the topic, also by a link."""
+        own = patterns(pattern)
+        return any(matches(each, topic) for each in own) or any(
+            matches(wide, topic) and any(matches(each, to) for each in own) for wide, to in self._links
+        )
+
+    # Groups
+
+    def join(self, name: str, inbox: Inbox) -> GroupMember:
+        """A new member of the group of this name."""
+        group = self._groups.setdefault(name, Group(name))
+        group.size += 1
+        member = GroupMember(group, inbox)
+        inbox.heir_of = self._heir_of(member)
+        return member
+
+    def leave(self, member: GroupMember) -> None:
+        member.group.size -= 1
+        if not member.group.size:
+            del self._groups[member.group.name]
+
+    def _heir_of(self, leaver: GroupMember) -> Callable[[Message], Inbox | None]:
+        """Who of the group takes over a message of a member that leaves; None if nobody stays for it."""
+
+        def choose(message: Message) -> Inbox | None:
+            stay = tuple(
+                entry.inbox
+                for entry in self._tree.match(message.topic)
+                if isinstance(entry, GroupMember)
+                and entry.group is leaver.group
+                and entry is not leaver
+                and not (entry.inbox.closed or entry.inbox.abandoned)
+            )
+            return leaver.group.pick(stay) if stay else None
+
+        return choose
+
+
+def patterns(pattern: str) -> tuple[str, ...]:
+    """What a subscription to the pattern gets: an endpoint also gets broadcasts."""
+    return (pattern, BROADCAST) if pattern.startswith(ENDPOINT_PREFIX) else (pattern,)
