@@ -84,6 +84,8 @@ class Broker(abc.ABC):
         self.sequence = Sequence()
         self.roster = Roster(self.world, self.settings)
         """The subscribers in this process."""
+        self.finders: list[Callable[[str], Message | None]] = []
+        """Who may still know a message by its id: the histories of buses here, the recent batches of a hub."""
         self.routes: Mapping[str, Route] = {}
         """Routes of topics in use, if publishers may write to the inboxes directly. Empty: they call `publish`."""
 
@@ -182,6 +184,10 @@ class Broker(abc.ABC):
 
     # What the broker can tell
 
+    def recent(self, message_id: str) -> Message | None:
+        """A message that somebody in this process still remembers."""
+        return next((found for find in self.finders if (found := find(message_id)) is not None), None)
+
     def find(self, message_id: str) -> Message | None:
         """A message it has stored, if it stores any."""
         return None
@@ -191,7 +197,7 @@ class Broker(abc.ABC):
 
         Where subscribers are elsewhere, they are asked. Raises HubUnavailable if they cannot be.
         """
-        message = known or self.find(message_id)
+        message = known or self.find(message_id) or self.recent(message_id)
         return message, [] if message is None else self.roster.outcomes(message)
 
     async def recall_dead_letters(self, seen: Container[tuple[str, int]]) -> list[DeadLetter]:

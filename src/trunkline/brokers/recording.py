@@ -30,6 +30,7 @@ class RecordingBroker(Broker):
         self.sequence = inner.sequence
         self.roster = inner.roster
         # No short cuts: what goes there would not be seen here.
+        self.finders = inner.finders
         self.routes = {}
         self.published: list[Message] = []
 

@@ -61,6 +61,7 @@ class Bus(Handling):
         self._closing: asyncio.Task[list[Unfinished]] | None = None
         self._hurry = asyncio.Event()
         broker.roster.announcers.append(self._announce_dead)
+        broker.finders.append(self._out.history.find)
         for hook in self._out.hooks:
             if (attach := getattr(hook, "attach", None)) is not None:
                 attach(self)
@@ -312,6 +313,7 @@ class Bus(Handling):
         await _cancel(self._notices)
         self._end_requests()
         self.broker.roster.announcers.remove(self._announce_dead)
+        self.broker.finders.remove(self._out.history.find)
         if self._owns_broker:
             await self.broker.aclose()
         if left:

@@ -59,6 +59,7 @@ class Hub:
         """The engine: it routes, bounds and accounts. The hub adds the wire."""
         self.broker.tree.private_replies = self.access.restricts
         self.recent = Recent()
+        self.broker.finders.append(self.recent.find)
         self.published = 0
         """Messages of all clients."""
         self._links: Counter[tuple[str, str]] = Counter()

@@ -458,7 +458,11 @@ class JournalBroker(MemoryBroker):
 
     async def explain(self, message_id: str, known: Message | None = None) -> tuple[Message | None, list[Outcome]]:
         everywhere = self.intake.committed <= SEARCHED
-        message = known or await self.journal.in_thread(lambda reader: reader.find(message_id, everywhere=everywhere))
+        message = (
+            known
+            or self.recent(message_id)
+            or await self.journal.in_thread(lambda reader: reader.find(message_id, everywhere=everywhere))
+        )
         if message is None:
             return None, []
         await self.journal.flush()

@@ -1,0 +1,181 @@
+"""A bus in the hub's own process and clients elsewhere are subscribers and publishers of one engine."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import trunkline as tl
+from tests.hub.hubs import Place, received, until
+from trunkline.delivery.fates import Account, Fate
+from trunkline.journal import JournalBroker
+from trunkline.testing import Simulation, simulate, world
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_bus_in_the_hub_and_its_clients_hear_each_other(tmp_path: Path, kept: bool) -> None:
+    async def play(simulation: Simulation) -> None:
+        place = Place(world(simulation), tmp_path if kept else None)
+        hub = await place.start()
+        async with (
+            tl.Bus(hub.broker, name="inside") as inside,
+            place.bus("outside") as outside,
+            inside.subscribe("t.>", name="here") as here,
+            outside.subscribe("t.>", name="there") as there,
+        ):
+            await inside.publish("t.a", "from inside")
+            await inside.publish_many("t.a", ["one", "two"])
+            assert [await received(there) for _ in range(3)] == ["from inside", "one", "two"]
+            await outside.publish("t.b", "from outside")
+            await outside.publish_many("t.b", ["three", "four"])
+            assert [await received(here) for _ in range(6)] == [
+                "from inside", "one", "two", "from outside", "three", "four",
+            ]  # fmt: skip
+            assert [await received(there) for _ in range(3)] == ["from outside", "three", "four"]
+            assert sorted(hub.broker.subscribers("t.a")) == ["here", "there"]
+
+            @inside.on("double")
+            async def double(number: int) -> int:
+                return 2 * number
+
+            @outside.on("triple")
+            async def triple(number: int) -> int:
+                return 3 * number
+
+            await outside.flush()
+            assert await outside.request("double", 2) == 4
+            assert await inside.request("triple", 2) == 6
+            # Every message has one fate for each of the two subscribers, whoever is asked.
+            await asyncio.sleep(1)
+            for publisher in (inside, outside):
+                published = [message.id for message in publisher.history() if message.topic in ("t.a", "t.b")]
+                assert len(published) == 3
+                for asked in (inside, outside):
+                    for message_id in published:
+                        told = await asked.explain(message_id)
+                        fates = {outcome.subscriber: outcome.fate for outcome in told.outcomes}
+                        assert fates == {"here": Fate.DELIVERED, "there": Fate.DELIVERED}, told
+            assert sum(hub.broker.roster.accounts().values(), Account()).balanced
+        await place.stop()
+
+    simulate(play)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_publisher_in_the_hub_waits_for_a_slow_client(tmp_path: Path, kept: bool) -> None:
+    async def play(simulation: Simulation) -> None:
+        place = Place(world(simulation), tmp_path if kept else None)
+        hub = await place.start()
+        async with (
+            tl.Bus(hub.broker, name="inside") as inside,
+            place.bus("outside") as outside,
+            outside.subscribe("t", capacity=3) as there,
+        ):
+            ended: list[int] = []
+
+            async def publish() -> None:
+                for number in range(20):
+                    await inside.publish("t", number)
+                    ended.append(number)
+
+            task = asyncio.create_task(publish())
+            await asyncio.sleep(5)
+            # Three are in the inbox elsewhere, and one waits here.
+            assert ended == [0, 1, 2]
+            assert [await received(there) for _ in range(20)] == list(range(20))
+            await task
+            assert there.account().dropped == 0
+        await place.stop()
+
+    simulate(play)
+
+
+def test_a_cancelled_publisher_in_the_hub_leaves_nothing_waiting() -> None:
+    async def play(simulation: Simulation) -> None:
+        place = Place(world(simulation))
+        hub = await place.start()
+        async with (
+            tl.Bus(hub.broker, name="inside") as inside,
+            place.bus("outside") as outside,
+            outside.subscribe("t", capacity=1, name="slow") as there,
+        ):
+            await inside.publish("t", 0)
+            task = asyncio.create_task(inside.publish("t", 1))
+            await asyncio.sleep(1)
+            assert not task.done()
+            task.cancel()
+            await asyncio.wait([task])
+            waiting = inside.history()[-1]
+            (outcome,) = (await inside.explain(waiting.id)).outcomes
+            assert (outcome.subscriber, outcome.fate) == ("slow", Fate.DROPPED)
+            await inside.publish_many("t", [])
+            assert await received(there) == 0
+            await inside.publish("t", 2)
+            assert await received(there) == 2
+            await until(lambda: hub.broker.roster.accounts()["slow"].in_flight == 0, "all of it is reported on")
+            assert hub.broker.roster.accounts()["slow"] == Account(accepted=3, delivered=2, dropped=1)
+        await place.stop()
+
+    simulate(play)
+
+
+def test_a_client_that_rejects_refuses_a_publisher_in_the_hub() -> None:
+    async def play(simulation: Simulation) -> None:
+        place = Place(world(simulation))
+        hub = await place.start()
+        async with (
+            tl.Bus(hub.broker, name="inside") as inside,
+            place.bus("outside") as outside,
+            outside.subscribe("t", capacity=2, overflow=tl.Overflow.REJECT, name="strict"),
+        ):
+            await inside.publish("t", 0)
+            await inside.publish("t", 1)
+            with pytest.raises(tl.InboxFull, match="strict"):
+                await inside.publish("t", 2)
+        await place.stop()
+
+    simulate(play)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_batch_that_is_sent_again_meets_its_original_before_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """A commit may take longer than a reconnection: the batch is stored once, and confirmed on the new connection."""
+
+    async def play(simulation: Simulation) -> None:
+        place = Place(world(simulation), tmp_path)
+        hub = await place.start()
+        assert isinstance(hub.broker, JournalBroker)
+        journal = hub.broker.journal
+        commit = journal.writer.put
+        # The disk takes five seconds for each commit.
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(journal.writer, "put", lambda jobs: loop.call_later(5.0, commit, jobs))
+
+        async with (
+            place.bus("publisher") as publisher,
+            place.bus("subscriber") as subscriber,
+            subscriber.subscribe("orders.>") as messages,
+        ):
+            publishes = [asyncio.create_task(publisher.publish("orders.new", number)) for number in range(3)]
+            await asyncio.sleep(1)
+            place.cut("publisher")
+            await asyncio.wait_for(asyncio.gather(*publishes), 60)
+            await asyncio.sleep(20)
+            assert sorted(message.decode() for message in taken(messages)) == [0, 1, 2]
+            stored = journal.reader.query("SELECT sum(last - first + 1) FROM batches WHERE topic = 'orders.new'")
+            assert stored == [(3,)]
+            monkeypatch.undo()
+        await place.stop()
+
+    simulate(play, seed=seed)
+
+
+def taken(messages: tl.Stream) -> list[tl.Message]:
+    found = []
+    while messages.depth:
+        found.append(messages.try_recv())
+    return found
