@@ -203,7 +203,7 @@ class CooksTheBooks(MemoryBroker):
     async def publish(self, batch: Sequence[Message]) -> None:
         await super().publish(batch)
         for inbox in self.roster:
-            inbox.delivered += 1
+            inbox.books.delivered += 1
 
 
 class Hangs(MemoryBroker):

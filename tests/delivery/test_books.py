@@ -139,5 +139,5 @@ def test_what_follows_within_a_second_is_one_entry() -> None:
     for number in range(1, 100_001):
         told.hand(number, number, SECOND)
         told.report(number, number, Fate.DELIVERED, "", SECOND)
-    assert len(told._delivered) == 1
+    assert len(told.spans) == 1
     assert told.delivered == 100_000

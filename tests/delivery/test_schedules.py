@@ -468,8 +468,8 @@ class Forgets(MemoryBroker):
     async def publish(self, batch: Sequence[Message]) -> None:
         await super().publish(batch)
         for inbox in self.roster:
-            inbox.accepted -= inbox.settled[Fate.DROPPED]
-            inbox.settled[Fate.DROPPED] = 0
+            inbox.books.accepted -= inbox.books.settled[Fate.DROPPED]
+            inbox.books.settled[Fate.DROPPED] = 0
 
 
 @pytest.mark.parametrize("kind", [Loses, Doubles, Reverses, Forgets])

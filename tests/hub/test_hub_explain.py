@@ -184,7 +184,7 @@ def test_a_subscriber_that_says_nothing_is_not_waited_for_for_long() -> None:
             began = asyncio.get_running_loop().time()
             (outcome,) = (await publisher.explain(sent)).outcomes
             assert outcome.fate is tl.Fate.IN_FLIGHT
-            assert "has not said" in outcome.reason
+            assert "has not reported" in outcome.reason
             assert asyncio.get_running_loop().time() - began < 2
             session.wire.resume()
         await place.stop()

@@ -308,7 +308,7 @@ class Cell:
 
     def _count(self, first: int, last: int, done: int) -> None:
         if done:
-            self.inbox.delivered += done
+            self.inbox.books.delivered += done
             self.handled += done
             self._attempts = 0
             if not self._since:
@@ -391,7 +391,7 @@ class Cell:
         if self._since:
             inbox = self.inbox
             now_ns = inbox.time_ns()
-            inbox.record.delivered(self._first, self._last, self._since, now_ns)
+            inbox.books.cover(self._first, self._last, now_ns)
             if inbox.ledger is not None:
                 inbox.ledger.delivered(inbox, self._first, self._last, self._since, now_ns)
             self._since = 0

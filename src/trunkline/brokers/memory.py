@@ -96,7 +96,7 @@ class MemoryBroker(Broker):
         size = len(chunk)
         route.published += size
         for inbox in route.plain:
-            inbox.accepted += size
+            inbox.books.accepted += size
             inbox.queue.extend(chunk)
             if inbox.sleepers:
                 inbox.wake()

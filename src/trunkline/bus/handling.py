@@ -146,7 +146,7 @@ class Handling(Requesting):
         def join(delivery: Delivery) -> Stream:
             inbox, stream = self.broker.roster.join(EVERYTHING, delivery, self.broker.roster.part)
             # Rules decide what it gets: ranges would claim the rest as well.
-            inbox.record.exact = True
+            inbox.books.exact = True
             joined.append(inbox)
             return stream
 

@@ -91,7 +91,7 @@ class Publishing:
         for inbox in route.plain:
             queue = inbox.queue
             if len(queue) < inbox.room:
-                inbox.accepted += 1
+                inbox.books.accepted += 1
                 queue.append(message)
                 if inbox.sleepers:
                     inbox.wake()

@@ -1,28 +1,39 @@
-"""The books of a subscriber elsewhere: what it was offered and handed, and what it has said became of it. Pure.
+"""The books of a subscriber: its counters, and what became of each message, by number. Pure.
 
-Handed over is not delivered: a number is open until its subscriber has reported on it. When the subscriber is gone,
-what is open is lost with it; should it come again after all, what it says then counts.
+What was delivered is kept as ranges of numbers, what was not as rows, which cover a range too if they are alike. Both
+are bounded: the counters are exact for ever, the ranges and rows answer `explain` for what happened lately.
+
+Where the subscriber is elsewhere, handed over is not delivered: a number is open until its subscriber has reported on
+it. When the subscriber is gone, what is open is lost with it; if it comes again, its report counts.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Final
 
-from trunkline.delivery.fates import MERGE_NS, Account, Fate, Outcome
+from trunkline.delivery.fates import Account, Fate, Outcome
 from trunkline.delivery.ranges import Ranges
 from trunkline.message import Message
 from trunkline.topic import BROADCAST, ENDPOINT_PREFIX, matches
 
-MAX_ENTRIES = 1000
-"""Of what was delivered, and as many of what ended otherwise; the oldest are forgotten first. Counters are exact."""
+MERGE_NS: Final = 1_000_000_000
+MAX_ROWS = 10_000
+MAX_ROWS_ELSEWHERE: Final = 1000
+"""Of each of the many subscribers of a hub."""
 MAX_OPEN = 65_536
-"""Ranges that may be open. Of the oldest beyond it nobody will ever say anything."""
-LOST = "lost with its subscriber"
-UNREPORTED = "its subscriber has said nothing of it, and has got too much since"
+"""Ranges that may be open. The oldest beyond it count as dropped."""
+LOST: Final = "lost with its subscriber"
+UNREPORTED: Final = "its subscriber has not reported on it, and has received too much since"
+
+_first = attrgetter("first")
+_last = attrgetter("last")
 
 
-class Entry:
-    """What became of all messages of this subscriber from `first` to `last`; if delivered, of those without another."""
+class Row:
+    """What became of the messages of this subscriber from `first` to `last`."""
 
     __slots__ = ("at_ns", "fate", "first", "last", "reason", "since_ns")
 
@@ -34,9 +45,243 @@ class Entry:
         self.since_ns = at_ns
         self.at_ns = at_ns
 
+    def part(self, first: int, last: int) -> Row:
+        return Row(first, last, self.fate, self.reason, self.at_ns)
+
+
+class Books:
+    """Nothing else writes counters or fates of a subscriber, but for loops marked as twins, which count for speed.
+
+    `exact` keeps a row for each delivered message as well: for a subscriber that gets only some of what its pattern
+    matches (a group, a filter, a rule), a range would claim what went to others.
+    """
+
+    __slots__ = (
+        "_forgotten",
+        "_max_rows",
+        "_rows",
+        "accepted",
+        "delivered",
+        "exact",
+        "open",
+        "running",
+        "settled",
+        "spans",
+    )
+
+    def __init__(self, max_rows: int | None = None) -> None:
+        self.accepted = 0
+        self.delivered = 0
+        self.settled: dict[Fate, int] = dict.fromkeys((Fate.FILTERED, Fate.EXPIRED, Fate.DROPPED, Fate.DEAD), 0)
+        self.open = Ranges()
+        """Handed over to a subscriber elsewhere, and not reported on."""
+        self.exact = False
+        self.running: list[int] = []
+        """The first number of each batch that is being taken one by one."""
+        self.spans: list[Row] = []
+        """Delivered: all of this subscriber from `first` to `last` that has no row of its own."""
+        self._rows: list[Row] = []
+        """In the order of their numbers. They do not overlap."""
+        self._forgotten = 0
+        self._max_rows = MAX_ROWS if max_rows is None else max_rows
+
+    # Delivery
+
+    def deliver(self, first: int, last: int, count: int, now_ns: int) -> None:
+        """So many were taken, all of its messages from `first` to `last`."""
+        self.delivered += count
+        self.cover(first, last, now_ns)
+
+    def deliver_one(self, number: int, now_ns: int) -> None:
+        self.delivered += 1
+        if self.exact:
+            self._put(number, number, Fate.DELIVERED, "", now_ns)
+        else:
+            if self._rows:
+                self._cut(number, number)
+            self.cover(number, number, now_ns)
+
+    def cover(self, first: int, last: int, now_ns: int) -> None:
+        """Record as delivered what was counted before."""
+        if self.spans:
+            span = self.spans[-1]
+            # Batches of one second share a range: a subscriber in step with its publisher would fill the books at once.
+            if 0 <= now_ns - span.since_ns < MERGE_NS:
+                if first < span.first:
+                    span.first = first
+                if last > span.last:
+                    span.last = last
+                span.at_ns = now_ns
+                return
+        self.spans.append(Row(first, last, Fate.DELIVERED, "", now_ns))
+        if len(self.spans) > self._max_rows:
+            del self.spans[0]
+
+    # Other ends
+
+    def end(self, first: int, last: int, fate: Fate, reason: str, now_ns: int) -> None:
+        """How these ended. None of them is open."""
+        count = last - first + 1
+        if fate is Fate.DELIVERED:
+            self.deliver(first, last, count, now_ns)
+        else:
+            self.settled[fate] += count
+            self._put(first, last, fate, reason, now_ns)
+
+    def miss(self, count: int) -> None:
+        """So many were for this subscriber and never came. Their numbers are not known."""
+        self.accepted += count
+        self.settled[Fate.DROPPED] += count
+
+    def drop_elsewhere(self, count: int, ranges: Sequence[tuple[int, int]], reason: str, now_ns: int) -> None:
+        """The hub dropped so many that it had not counted as missing before, and says which."""
+        self.miss(count)
+        for first, last in ranges:
+            self._put(first, last, Fate.DROPPED, reason, now_ns)
+
+    def reopen(self) -> None:
+        """A message that died here is in flight again."""
+        self.settled[Fate.DEAD] -= 1
+
+    def _put(self, first: int, last: int, fate: Fate, reason: str, now_ns: int) -> None:
+        rows = self._rows
+        row = rows[-1] if rows else None
+        if row is None or first > row.last + 1:
+            rows.append(Row(first, last, fate, reason, now_ns))
+        elif first == row.last + 1:
+            if fate is row.fate and reason == row.reason and 0 <= now_ns - row.since_ns < MERGE_NS:
+                row.last = last
+                row.at_ns = now_ns
+                return
+            rows.append(Row(first, last, fate, reason, now_ns))
+        else:
+            self._cut(first, last)
+            rows.insert(bisect_left(rows, first, key=_first), Row(first, last, fate, reason, now_ns))
+        if len(rows) > self._max_rows:
+            self._forgotten = max(self._forgotten, rows.pop(0).last)
+
+    def _cut(self, first: int, last: int) -> list[Row]:
+        """Forget what the rows say of these. Returns the rows that said something."""
+        rows = self._rows
+        start = bisect_left(rows, first, key=_last)
+        stop = bisect_right(rows, last, start, key=_first)
+        found = rows[start:stop]
+        if found:
+            kept = []
+            if found[0].first < first:
+                kept.append(found[0].part(found[0].first, first - 1))
+            if found[-1].last > last:
+                kept.append(found[-1].part(last + 1, found[-1].last))
+            rows[start:stop] = kept
+        return found
+
+    # A subscriber elsewhere
+
+    def hand(self, first: int, last: int, now_ns: int) -> None:
+        """These are on their way."""
+        self.open.add(first, last)
+        if len(self.open) > MAX_OPEN:
+            oldest = next(iter(self.open))
+            for begin, end in self.open.take(*oldest):
+                self.end(begin, end, Fate.DROPPED, UNREPORTED, now_ns)
+
+    def report(self, first: int, last: int, fate: Fate, reason: str, now_ns: int) -> list[tuple[int, int]]:
+        """The subscriber says how these ended. Returns those that count: handed to it, and not reported on before.
+
+        What was lost, or dead and given again, may still end otherwise.
+        """
+        if fate is Fate.IN_FLIGHT:
+            # It has come again, and still has them.
+            found = self._open_again(first, last, dead=False)
+            for begin, end in found:
+                self.open.add(begin, end)
+            return found
+        found = self.open.take(first, last)
+        if sum(end - begin + 1 for begin, end in found) < last - first + 1:
+            found += self._open_again(first, last)
+        for begin, end in found:
+            self.end(begin, end, fate, reason, now_ns)
+        return found
+
+    def _open_again(self, first: int, last: int, *, dead: bool = True) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        for row in self._cut(first, last):
+            begin, end = max(first, row.first), min(last, row.last)
+            if row.reason == LOST or (dead and row.fate is Fate.DEAD):
+                found.append((begin, end))
+                self.settled[row.fate] -= end - begin + 1
+            else:
+                self._put(begin, end, row.fate, row.reason, row.at_ns)
+        return found
+
+    def add_handed(self, first: int, last: int) -> None:
+        """These were handed over before these books were begun, unless they are in them."""
+        for number in range(first, last + 1):
+            if not self.has(number, number):
+                self.accepted += 1
+                self.open.add(number, number)
+
+    def revive(self, number: int, now_ns: int) -> None:
+        """A message that died here before, perhaps longer ago than is known, is given to its subscriber again."""
+        if self.fate_of(number) is None:
+            self.accepted += 1
+            self.end(number, number, Fate.DEAD, "it died before", now_ns)
+
+    def lose(self, now_ns: int) -> list[tuple[int, int]]:
+        """The subscriber is gone: what it had not reported on."""
+        lost = list(self.open)
+        self.open.clear()
+        for first, last in lost:
+            self.end(first, last, Fate.DROPPED, LOST, now_ns)
+        return lost
+
+    # What they tell
+
+    def has(self, first: int, last: int) -> bool:
+        """Whether it was offered all of these, as far as that is still known."""
+        missing = last - first + 1 - self.open.count(first, last)
+        if missing:
+            for row in (*self._rows, *self.spans):
+                missing -= max(0, min(last, row.last) - max(first, row.first) + 1)
+        return missing <= 0
+
+    def fate_of(self, number: int) -> tuple[Fate, str, int] | None:
+        """Of a message that its pattern matches; None if it was not offered, or longer ago than is known."""
+        if self.open.total and number in self.open:
+            return Fate.IN_FLIGHT, "handed over; its subscriber has not reported on it", 0
+        rows = self._rows
+        place = bisect_left(rows, number, key=_last)
+        if place < len(rows) and rows[place].first <= number:
+            row = rows[place]
+            return row.fate, row.reason, row.at_ns
+        if self.exact or number <= self._forgotten:
+            return None
+        if any(number >= first for first in self.running):
+            return Fate.DELIVERED, "", 0
+        for span in reversed(self.spans):
+            if span.first <= number <= span.last:
+                return Fate.DELIVERED, "", span.at_ns
+        return None
+
+    def outcome_of(self, name: str, number: int) -> Outcome | None:
+        known = self.fate_of(number)
+        return None if known is None else Outcome(name, *known)
+
+    def account(self, in_flight: int = 0) -> Account:
+        """`in_flight` were accepted, and are neither handed over nor settled."""
+        return Account(
+            accepted=self.accepted,
+            delivered=self.delivered,
+            filtered=self.settled[Fate.FILTERED],
+            expired=self.settled[Fate.EXPIRED],
+            dropped=self.settled[Fate.DROPPED],
+            dead=self.settled[Fate.DEAD],
+            in_flight=self.open.total + in_flight,
+        )
+
 
 class Leaver:
-    """A subscriber elsewhere that is gone: its books, and nothing else of it."""
+    """What is kept of a subscriber elsewhere that is gone: its books."""
 
     __slots__ = ("books", "name", "pattern")
 
@@ -53,142 +298,5 @@ class Leaver:
 
 
 def reaches(topic: str, pattern: str) -> bool:
-    """Whether a subscription to the pattern gets the topic, links apart: an endpoint also gets what is for everyone."""
+    """Whether a subscription to the pattern gets the topic, links apart: an endpoint also gets broadcasts."""
     return matches(pattern, topic) or (topic == BROADCAST and pattern.startswith(ENDPOINT_PREFIX))
-
-
-class Books:
-    """Everything is told in numbers of messages that were offered to this subscriber, and to it alone."""
-
-    __slots__ = ("_delivered", "_others", "accepted", "delivered", "open", "settled")
-
-    def __init__(self) -> None:
-        self.accepted = 0
-        self.delivered = 0
-        self.settled: dict[Fate, int] = dict.fromkeys((Fate.FILTERED, Fate.EXPIRED, Fate.DROPPED, Fate.DEAD), 0)
-        self.open = Ranges()
-        self._delivered: deque[Entry] = deque(maxlen=MAX_ENTRIES)
-        self._others: deque[Entry] = deque(maxlen=MAX_ENTRIES)
-
-    def hand(self, first: int, last: int, now_ns: int) -> None:
-        """These are on their way."""
-        self.open.add(first, last)
-        if len(self.open) > MAX_OPEN:
-            oldest = next(iter(self.open))
-            for begin, end in self.open.take(*oldest):
-                self.end(begin, end, Fate.DROPPED, UNREPORTED, now_ns)
-
-    def end(self, first: int, last: int, fate: Fate, reason: str, now_ns: int) -> None:
-        """How these ended. None of them was handed over, or what it was handed is settled by the caller."""
-        count = last - first + 1
-        if fate is not Fate.DELIVERED:
-            self.settled[fate] += count
-            entry = self._others[-1] if self._others else None
-            if entry is not None and (entry.last + 1, entry.fate, entry.reason) == (first, fate, reason):
-                entry.last = last
-                entry.at_ns = now_ns
-            else:
-                self._others.append(Entry(first, last, fate, reason, now_ns))
-            return
-        self.delivered += count
-        entry = self._delivered[-1] if self._delivered else None
-        if entry is not None and 0 <= now_ns - entry.since_ns < MERGE_NS:
-            # What lies between is of other topics, is open, or has an entry of its own.
-            entry.first = min(entry.first, first)
-            entry.last = max(entry.last, last)
-            entry.at_ns = now_ns
-        else:
-            self._delivered.append(Entry(first, last, fate, "", now_ns))
-
-    def report(self, first: int, last: int, fate: Fate, reason: str, now_ns: int) -> list[tuple[int, int]]:
-        """The subscriber says how these ended. Returns those it could speak of: handed to it, and not reported on.
-
-        What was lost, or dead and given again, may still end otherwise.
-        """
-        if fate is Fate.IN_FLIGHT:
-            # It has come again, and still has them.
-            found = self._reopen(first, last, dead=False)
-            for begin, end in found:
-                self.open.add(begin, end)
-            return found
-        found = self.open.take(first, last)
-        if sum(end - begin + 1 for begin, end in found) < last - first + 1:
-            found += self._reopen(first, last)
-        for begin, end in found:
-            self.end(begin, end, fate, reason, now_ns)
-        return found
-
-    def _reopen(self, first: int, last: int, *, dead: bool = True) -> list[tuple[int, int]]:
-        found: list[tuple[int, int]] = []
-        kept: list[Entry] = []
-        for entry in self._others:
-            begin, end = max(first, entry.first), min(last, entry.last)
-            if begin > end or not (entry.reason == LOST or (dead and entry.fate is Fate.DEAD)):
-                kept.append(entry)
-                continue
-            found.append((begin, end))
-            self.settled[entry.fate] -= end - begin + 1
-            kept += [
-                Entry(one, other, entry.fate, entry.reason, entry.at_ns)
-                for one, other in ((entry.first, begin - 1), (end + 1, entry.last))
-                if one <= other
-            ]
-        if found:
-            self._others = deque(kept, MAX_ENTRIES)
-        return found
-
-    def take_up(self, first: int, last: int) -> None:
-        """These were handed over before these books were begun, unless they know better."""
-        for number in range(first, last + 1):
-            if not self.has(number, number):
-                self.accepted += 1
-                self.open.add(number, number)
-
-    def revive(self, number: int, now_ns: int) -> None:
-        """A message that died here before, perhaps longer ago than is known, is given to its subscriber again."""
-        known = self.fate_of(number)
-        if known is None:
-            self.accepted += 1
-            self.end(number, number, Fate.DEAD, "it died before", now_ns)
-
-    def lose(self, now_ns: int) -> list[tuple[int, int]]:
-        """The subscriber is gone: what it had not reported on."""
-        lost = list(self.open)
-        self.open.clear()
-        for first, last in lost:
-            self.end(first, last, Fate.DROPPED, LOST, now_ns)
-        return lost
-
-    def has(self, first: int, last: int) -> bool:
-        """Whether it was offered all of these, as far as that is still known."""
-        missing = last - first + 1 - self.open.count(first, last)
-        if missing:
-            for entry in (*self._others, *self._delivered):
-                missing -= max(0, min(last, entry.last) - max(first, entry.first) + 1)
-        return missing <= 0
-
-    def fate_of(self, number: int) -> tuple[Fate, str, int] | None:
-        """Of a message that its pattern matches; None if it was not offered, or longer ago than is known."""
-        if number in self.open:
-            return Fate.IN_FLIGHT, "handed over; its subscriber has not said what became of it", 0
-        for entries in (self._others, self._delivered):
-            for entry in reversed(entries):
-                if entry.first <= number <= entry.last:
-                    return entry.fate, entry.reason, entry.at_ns
-        return None
-
-    def outcome_of(self, name: str, number: int) -> Outcome | None:
-        known = self.fate_of(number)
-        return None if known is None else Outcome(name, *known)
-
-    def account(self, waiting: int = 0) -> Account:
-        """`waiting` were accepted, and are not handed over yet."""
-        return Account(
-            accepted=self.accepted,
-            delivered=self.delivered,
-            filtered=self.settled[Fate.FILTERED],
-            expired=self.settled[Fate.EXPIRED],
-            dropped=self.settled[Fate.DROPPED],
-            dead=self.settled[Fate.DEAD],
-            in_flight=self.open.total + waiting,
-        )

@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from trunkline.delivery.fates import Account, Fate, Outcome, Record
+from trunkline.delivery.books import Books
+from trunkline.delivery.fates import Account, Fate, Outcome
 from trunkline.delivery.lanes import Lanes
 from trunkline.delivery.parking import Parked
 from trunkline.errors import Congested, InboxFull
@@ -49,14 +50,13 @@ class Inbox:
         "_admission",
         "_lanes",
         "abandoned",
-        "accepted",
         "back",
+        "books",
         "capacity",
         "careful",
         "closed",
         "custody",
         "delayed",
-        "delivered",
         "dry",
         "full",
         "gate",
@@ -73,10 +73,8 @@ class Inbox:
         "parked",
         "pattern",
         "queue",
-        "record",
         "role",
         "room",
-        "settled",
         "sleepers",
         "time_ns",
     )
@@ -133,10 +131,7 @@ class Inbox:
         """Who writes its fates down."""
         self.dry: Callable[[], None] | None = None
         """Told when somebody waits for more, if what comes here must be asked for."""
-        self.accepted = 0
-        self.delivered = 0
-        self.settled: dict[Fate, int] = dict.fromkeys((Fate.FILTERED, Fate.EXPIRED, Fate.DROPPED, Fate.DEAD), 0)
-        self.record = Record()
+        self.books = Books()
         self.custody: Custody | None = None
         self.idle: asyncio.Event | None = None
         """If there: somebody waits for the moment when nothing is in flight."""
@@ -148,7 +143,7 @@ class Inbox:
 
         Raises InboxFull (policy `reject`) or Congested (too many wait); the fate is recorded then, too.
         """
-        self.accepted += 1
+        self.books.accepted += 1
         if (
             len(self.queue) < self.room
             and message.priority == NORMAL
@@ -201,7 +196,7 @@ class Inbox:
 
     def _overflow(self, message: Message) -> Parked | None:
         policy = self.overflow if self.full is None else self.full(message)
-        if policy is not Overflow.BLOCK and not self.settled[Fate.DROPPED]:
+        if policy is not Overflow.BLOCK and not self.books.settled[Fate.DROPPED]:
             log.warning("%s is full (%d) and begins to lose messages: %s", self.name, self.capacity, policy.value)
         match policy:
             case Overflow.BLOCK:
@@ -268,9 +263,8 @@ class Inbox:
         return True
 
     def count_delivered(self, message: Message) -> None:
-        self.delivered += 1
         now_ns = self.time_ns()
-        self.record.delivered_one(message.seq, now_ns)
+        self.books.deliver_one(message.seq, now_ns)
         if self.ledger is not None:
             self.ledger.delivered_one(self, message, now_ns)
         if self.idle is not None:
@@ -344,7 +338,7 @@ class Inbox:
 
     def adopt(self, parked: Parked) -> None:
         """A publish that waited at another member of the group waits here now, or enters."""
-        self.accepted += 1
+        self.books.accepted += 1
         parked.inbox = self
         self.parked.append(parked)
         self.admit()
@@ -365,7 +359,7 @@ class Inbox:
 
     def take_up(self, message: Message) -> None:
         """A message that was let in before, here or at another member, comes again: it is not asked for twice."""
-        self.accepted += 1
+        self.books.accepted += 1
         self._put(message)
 
     def pass_on(self, message: Message) -> bool:
@@ -377,15 +371,15 @@ class Inbox:
         if self.custody is None:
             return False
         if heir is not None and heir.custody is not None:
-            self.accepted -= 1
-            heir.accepted += 1
+            self.books.accepted -= 1
+            heir.books.accepted += 1
             story = self.custody.surrender(message.seq)
             heir.custody.inherit(message.seq, story)
             if self.ledger is not None:
                 self.ledger.passed_on(self, heir, message, story)
             heir.return_to_front(message)
         elif self.back is not None and self.gone:
-            self.accepted -= 1
+            self.books.accepted -= 1
             self.back(message, self.custody.surrender(message.seq))
         else:
             return False
@@ -407,9 +401,8 @@ class Inbox:
 
     def settle(self, message: Message, fate: Fate, reason: str) -> None:
         """Record how it ended, for anything but delivery."""
-        self.settled[fate] += 1
         now_ns = self.time_ns()
-        self.record.row(message.seq, fate, reason, now_ns)
+        self.books.end(message.seq, message.seq, fate, reason, now_ns)
         if self.ledger is not None:
             self.ledger.settled(self, message, fate, reason, now_ns)
         if self.custody is not None:
@@ -418,15 +411,7 @@ class Inbox:
             self.check_idle()
 
     def account(self) -> Account:
-        return Account(
-            accepted=self.accepted,
-            delivered=self.delivered,
-            filtered=self.settled[Fate.FILTERED],
-            expired=self.settled[Fate.EXPIRED],
-            dropped=self.settled[Fate.DROPPED],
-            dead=self.settled[Fate.DEAD],
-            in_flight=self.in_flight,
-        )
+        return self.books.account(self.in_flight)
 
     def outcome_of(self, message: Message) -> Outcome | None:
         """What became of a message here; None if this inbox never had it, as far as it can tell."""
@@ -435,12 +420,9 @@ class Inbox:
         for waiting in self.messages():
             if waiting.seq == message.seq:
                 return Outcome(self.role, Fate.IN_FLIGHT, "waits in the inbox")
-        if not self.record.exact and not matches(self.pattern, message.topic):
+        if not self.books.exact and not matches(self.pattern, message.topic):
             return None
-        if (known := self.record.fate_of(message.seq)) is not None:
-            fate, reason, at_ns = known
-            return Outcome(self.role, fate, reason, at_ns)
-        return None
+        return self.books.outcome_of(self.role, message.seq)
 
     def messages(self) -> list[Message]:
         """Everything that waits here, in the order it would be taken; publishes that wait for room come last."""
@@ -465,7 +447,7 @@ class Inbox:
             parked = self.parked.pop(0)
             heir = None if self.heir_of is None else self.heir_of(parked.message)
             if heir is not None:
-                self.accepted -= 1
+                self.books.accepted -= 1
                 heir.adopt(parked)
             else:
                 self.settle(parked.message, Fate.DROPPED, "the subscriber left while its publisher waited for room")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from trunkline.delivery.batch import Batch, BatchPart
-from trunkline.delivery.books import LOST, Books, reaches
+from trunkline.delivery.books import LOST, MAX_ROWS_ELSEWHERE, Books, reaches
 from trunkline.delivery.fates import Account, Fate, Outcome
 from trunkline.delivery.inbox import Overflow
 from trunkline.delivery.lanes import Lanes
@@ -115,7 +115,7 @@ class Outlet:
         """Whether its client says what became of what it gets. If not, what was sent counts as delivered."""
         self.ledger = ledger
         """Who writes its fates down, if anything of its pattern is kept."""
-        self.books = Books() if books is None else books
+        self.books = Books(MAX_ROWS_ELSEWHERE) if books is None else books
 
     def offer(self, batch: Batch) -> None:
         self.books.accepted += batch.count
@@ -380,7 +380,7 @@ class Outlet:
         if self.ledger is None:
             return
         if last - first < MAX_EARLIER:
-            self.books.take_up(first, last)
+            self.books.add_handed(first, last)
             self.report(first, last, fate, reason)
         elif fate is not Fate.IN_FLIGHT:
             count, now_ns = last - first + 1, self._time_ns()

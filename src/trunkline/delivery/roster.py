@@ -96,7 +96,7 @@ class Roster:
         inbox.leave = leave
         inbox.gate = gate
         some = inbox.gate is not None or delivery.group is not None or pattern.startswith(ENDPOINT_PREFIX)
-        inbox.record.exact = self.exact or some
+        inbox.books.exact = self.exact or some
         inbox.custody = Custody(
             inbox,
             lease_s=delivery.lease_s,
@@ -165,9 +165,9 @@ class Roster:
         if inbox is None or inbox.closed:
             raise UnknownHandler(name, list(self._inboxes))
         if inbox is origin:
-            inbox.settled[Fate.DEAD] -= 1
+            inbox.books.reopen()
         else:
-            inbox.accepted += 1
+            inbox.books.accepted += 1
         inbox.return_to_front(message)
 
     def _name(self, pattern: str, delivery: Delivery) -> str:

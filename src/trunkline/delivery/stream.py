@@ -25,7 +25,7 @@ class Stream:
         self._inbox = inbox
         self.custody = custody
         self._ack = ack
-        self._simple = not ack and not inbox.record.exact
+        self._simple = not ack and not inbox.books.exact
         """Taking is delivery, and ranges are enough to record it: the short cuts are open."""
         self._read: Callable[[Message], Message] | None = None
 
@@ -40,7 +40,7 @@ class Stream:
 
     def keep_exact(self) -> None:
         """Keep a row for each delivery: the numbers of what comes here may not rise, or others get some of it."""
-        self._inbox.record.exact = True
+        self._inbox.books.exact = True
         self._simple = False
 
     @property
@@ -101,26 +101,26 @@ class Stream:
         inbox = self._inbox
         queue = inbox.queue
         popleft = queue.popleft
-        record = inbox.record
+        books = inbox.books
         simple = self._simple
         while True:
             if queue and simple and not inbox.careful:
-                before = inbox.delivered
+                before = books.delivered
                 first = queue[0].seq
-                record.running.append(first)
+                books.running.append(first)
                 message = None
                 try:
                     while queue and not inbox.careful:
                         message = popleft()
-                        inbox.delivered += 1
+                        books.delivered += 1
                         yield message
                 finally:
-                    record.running.remove(first)
+                    books.running.remove(first)
                     if message is not None:
                         now_ns = inbox.time_ns()
-                        record.delivered(first, message.seq, inbox.delivered - before, now_ns)
+                        books.cover(first, message.seq, now_ns)
                         if inbox.ledger is not None:
-                            inbox.ledger.delivered(inbox, first, message.seq, inbox.delivered - before, now_ns)
+                            inbox.ledger.delivered(inbox, first, message.seq, books.delivered - before, now_ns)
                     inbox.check_idle()
             elif (message := self.take()) is not None:
                 yield message
@@ -164,9 +164,8 @@ class Stream:
         else:
             batch = [queue.popleft() for _ in range(max_size)]
         if batch:
-            inbox.delivered += len(batch)
             now_ns = inbox.time_ns()
-            inbox.record.delivered(batch[0].seq, batch[-1].seq, len(batch), now_ns)
+            inbox.books.deliver(batch[0].seq, batch[-1].seq, len(batch), now_ns)
             if inbox.ledger is not None:
                 inbox.ledger.delivered(inbox, batch[0].seq, batch[-1].seq, len(batch), now_ns)
             if inbox.idle is not None:
@@ -235,7 +234,7 @@ class Stream:
     async def drained(self) -> None:
         """After `stop`: return when everything was taken and worked on, or at once if nobody takes from it."""
         inbox = self._inbox
-        if inbox.delivered or inbox.held or inbox.sleepers:
+        if inbox.books.delivered or inbox.held or inbox.sleepers:
             await self.quiet()
 
     async def aclose(self) -> None:

@@ -12,7 +12,6 @@ from trunkline.brokers.hub.connection import Connection, State
 from trunkline.brokers.hub.places import Places
 from trunkline.brokers.hub.refusals import of_subscription
 from trunkline.brokers.hub.reporter import Reporter
-from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox, Overflow
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.route import Take
@@ -228,7 +227,7 @@ class InboxFeed(Feed):
     def fill(self, messages: list[Message], plain: bool) -> None:
         inbox = self.inbox
         if plain and inbox.gate is None and len(inbox.queue) + len(messages) <= inbox.room:
-            inbox.accepted += len(messages)
+            inbox.books.accepted += len(messages)
             inbox.queue.extend(messages)
             if inbox.sleepers:
                 inbox.wake()
@@ -260,8 +259,7 @@ class InboxFeed(Feed):
     def _miss(self, count: int, topic: str) -> None:
         log.warning("%s misses %d messages on %s: the hub or the connection was down", self.inbox.name, count, topic)
         self.missed += count
-        self.inbox.accepted += count
-        self.inbox.settled[Fate.DROPPED] += count
+        self.inbox.books.miss(count)
 
     def dropped(self, said: control.Dropped) -> None:
         place = (said.origin, said.topic, said.priority, said.position, said.count)
@@ -269,12 +267,7 @@ class InboxFeed(Feed):
         if missing := self._places.passed(*place):
             self._miss(missing, said.topic)
         inbox = self.inbox
-        now_ns = inbox.time_ns()
-        inbox.accepted += count
-        inbox.settled[Fate.DROPPED] += count
-        for first, last in said.ranges:
-            for seq in range(first, last + 1):
-                inbox.record.row(seq, Fate.DROPPED, said.reason, now_ns)
+        inbox.books.drop_elsewhere(count, said.ranges, said.reason, inbox.time_ns())
 
     def close(self) -> None:
         if self._reporter is not None:

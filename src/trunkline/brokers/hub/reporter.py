@@ -138,7 +138,7 @@ class Reporter(QuietLedger):
     def _count_running(self) -> None:
         """A batch that is being handed out one by one is counted at its end, and that may take long."""
         queue = self._inbox.queue
-        for first in self._inbox.record.running:
+        for first in self._inbox.books.running:
             # What is in it is plain and in order: all before the head of the queue was handed out.
             self.delivered(self._inbox, first, queue[0].seq - 1 if queue else self._highest, 0, 0)
 
