@@ -352,7 +352,7 @@ class Execution:
     @property
     def dropped(self) -> int:
         """How many messages its channels lost because nobody read them."""
-        return sum(box.settled[Fate.DROPPED] for box in self._boxes.values())
+        return sum(box.books.settled[Fate.DROPPED] for box in self._boxes.values())
 
     # The end
 
