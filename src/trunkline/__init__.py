@@ -32,11 +32,11 @@ from trunkline.delivery.deadletters import DeadLetter as DeadLetter
 from trunkline.delivery.fates import Account as Account
 from trunkline.delivery.fates import Fate as Fate
 from trunkline.delivery.fates import Outcome as Outcome
-from trunkline.delivery.inbox import Overflow as Overflow
 from trunkline.delivery.options import Delivery as Delivery
 from trunkline.delivery.requests import Orphan as Orphan
 from trunkline.delivery.retry import Retry as Retry
 from trunkline.delivery.stream import Stream as Stream
+from trunkline.delivery.subscriber import Overflow as Overflow
 from trunkline.errors import *  # noqa: F403
 from trunkline.message import Fields as Fields
 from trunkline.message import Message as Message

@@ -46,9 +46,11 @@ class Box:
 
     def offer(self, message: Message) -> Parked | None:
         try:
-            return self.inbox.offer(message)
+            waiting = self.inbox.offer(message)
         finally:
             self.balanced()
+        assert waiting is None or isinstance(waiting, Parked)
+        return waiting
 
     def put(self, *texts: str, priority: int = 50, ttl_s: float | None = None) -> list[Parked]:
         """Offer each; return those that must wait."""

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.jupyter.scripted import ScriptedLink, kernel_of
-from trunkline.delivery.inbox import Overflow
 from trunkline.delivery.requests import Why
+from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import InvalidSettings, StreamEmpty, UsageError
 from trunkline.jupyter.execution import Execution
 from trunkline.jupyter.kernel import Kernel

@@ -21,7 +21,8 @@ from trunkline.actors.supervision import Supervisor
 from trunkline.codec import RAW
 from trunkline.delivery.deadletters import Cause, describe
 from trunkline.delivery.fates import Fate
-from trunkline.delivery.inbox import Inbox, Overflow
+from trunkline.delivery.inbox import Inbox
+from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import Closed, HandlerTimeout, InvalidPayload, PayloadError, Refused, Reject
 from trunkline.hooks.log import TRACE
 from trunkline.message import Message, MessageType, Priority

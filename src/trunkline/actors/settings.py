@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 from trunkline.actors.supervision import Restart, Strategy
-from trunkline.delivery.inbox import Overflow
+from trunkline.delivery.subscriber import Overflow
 from trunkline.settings import Group
 
 

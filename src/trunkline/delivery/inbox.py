@@ -6,15 +6,13 @@ Everything here runs in one event loop thread. The publisher's fast path writes 
 from __future__ import annotations
 
 import asyncio
-import enum
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from trunkline.delivery.books import Books
 from trunkline.delivery.fates import Account, Fate, Outcome
-from trunkline.delivery.lanes import Lanes
-from trunkline.delivery.parking import Parked
+from trunkline.delivery.parking import Parked, Waiting
+from trunkline.delivery.subscriber import Overflow, Subscriber
 from trunkline.errors import Congested, InboxFull
 from trunkline.message import NORMAL, Message
 from trunkline.topic import matches
@@ -22,39 +20,23 @@ from trunkline.topic import matches
 if TYPE_CHECKING:
     from trunkline.delivery.custody import Custody
     from trunkline.delivery.deadletters import Attempt
-    from trunkline.delivery.ledger import Ledger
-
-log = logging.getLogger("trunkline.delivery")
 
 ADMIT_ROOM: Final = 64
 ADMIT_AFTER_S: Final = 0.05
-
-
-class Overflow(enum.StrEnum):
-    """What happens to a message that finds the inbox full."""
-
-    BLOCK = "block"
-    DROP_OLDEST = "drop_oldest"
-    DROP_NEWEST = "drop_newest"
-    REJECT = "reject"
 
 
 Gate = Callable[[Message], str | None]
 """Says why a message is not for this subscriber (a filter, a duplicate), or None to let it in."""
 
 
-class Inbox:
+class Inbox(Subscriber[Message]):
     """Messages waiting for one subscriber: highest priority first, first in first out within a priority."""
 
     __slots__ = (
         "_admission",
-        "_lanes",
         "abandoned",
         "back",
-        "books",
-        "capacity",
         "careful",
-        "closed",
         "custody",
         "delayed",
         "dry",
@@ -65,18 +47,13 @@ class Inbox:
         "held",
         "idle",
         "leave",
-        "ledger",
         "marked",
         "max_parked",
-        "name",
-        "overflow",
         "parked",
-        "pattern",
         "queue",
         "role",
         "room",
         "sleepers",
-        "time_ns",
     )
 
     def __init__(
@@ -89,18 +66,13 @@ class Inbox:
         overflow: Overflow = Overflow.BLOCK,
         max_parked: int = 10_000,
     ) -> None:
-        self.name = name
+        super().__init__(name, pattern, time_ns, capacity, overflow, Books())
         self.role = name
         """In whose name it works: its own, or that of the durable subscription it shares."""
-        self.pattern = pattern
-        self.time_ns = time_ns
-        self.capacity = capacity
-        self.overflow = overflow
         self.max_parked = max_parked
         self.gate: Gate | None = None
         self.full: Callable[[Message], Overflow] | None = None
         """Says for each message that finds no room what becomes of it, instead of `overflow`."""
-        self._lanes: Lanes[Message] = Lanes()
         self.queue = self._lanes.normal
         """The lane of normal priority, for the fast paths."""
         self.room = capacity
@@ -117,7 +89,6 @@ class Inbox:
         """Handed out, not yet acknowledged."""
         self.delayed = 0
         """Waiting for their next attempt; they keep their place in the capacity."""
-        self.closed = False
         self.abandoned = False
         """Its stream is gone without a goodbye: whoever notices lets it leave."""
         self.gone = False
@@ -127,18 +98,15 @@ class Inbox:
         """Who of its group takes over a message, if it has a group."""
         self.back: Callable[[Message, list[Attempt]], None] | None = None
         """Where a message goes that has no heir: back to the journal it came from. None: it is dropped."""
-        self.ledger: Ledger | None = None
-        """Who writes its fates down."""
         self.dry: Callable[[], None] | None = None
         """Told when somebody waits for more, if what comes here must be asked for."""
-        self.books = Books()
         self.custody: Custody | None = None
         self.idle: asyncio.Event | None = None
         """If there: somebody waits for the moment when nothing is in flight."""
 
     # What goes in
 
-    def offer(self, message: Message) -> Parked | None:
+    def offer(self, message: Message) -> Waiting | None:
         """Take the message or settle its fate now; or return the Parked whose `wait` the publisher must await.
 
         Raises InboxFull (policy `reject`) or Congested (too many wait); the fate is recorded then, too.
@@ -167,7 +135,7 @@ class Inbox:
         if self.free > 0 and not self.parked:
             self._put(message)
             return None
-        return self._overflow(message)
+        return self._overflow(self.overflow if self.full is None else self.full(message), message)
 
     @property
     def depth(self) -> int:
@@ -194,38 +162,37 @@ class Inbox:
         self.careful = bool(self.parked or elsewhere or self.marked)
         self.room = 0 if self.parked or self.closed or self.abandoned else self.capacity - elsewhere - self.delayed
 
-    def _overflow(self, message: Message) -> Parked | None:
-        policy = self.overflow if self.full is None else self.full(message)
-        if policy is not Overflow.BLOCK and not self.books.settled[Fate.DROPPED]:
-            log.warning("%s is full (%d) and begins to lose messages: %s", self.name, self.capacity, policy.value)
-        match policy:
-            case Overflow.BLOCK:
-                if len(self.parked) >= self.max_parked:
-                    self.settle(message, Fate.DROPPED, f"congested: {len(self.parked)} publishes waited already")
-                    raise Congested(self.name, len(self.parked))
-                parked = Parked(self, message)
-                self.parked.append(parked)
-                self._measure()
-                return parked
-            case Overflow.DROP_OLDEST:
-                self._drop_oldest_for(message)
-            case Overflow.DROP_NEWEST:
-                self.settle(message, Fate.DROPPED, f"drop_newest: the inbox is full ({self.capacity})")
-            case Overflow.REJECT:
-                self.settle(message, Fate.DROPPED, f"rejected: the inbox is full ({self.capacity})")
-                raise InboxFull(self.name, self.capacity)
-        return None
+    def _wait_for_room(self, message: Message) -> Parked:
+        if len(self.parked) >= self.max_parked:
+            self.settle(message, Fate.DROPPED, f"congested: {len(self.parked)} publishes waited already")
+            raise Congested(self.name, len(self.parked))
+        parked = Parked(self, message)
+        self.parked.append(parked)
+        self._measure()
+        return parked
 
-    def _drop_oldest_for(self, message: Message) -> None:
-        """Make room by dropping the oldest of the lowest priority, unless that outranks the newcomer."""
-        victim = self._lanes.pop_lowest(message.priority)
-        if victim is None:
-            # Everything outranks it, or only delayed retries fill the inbox.
-            self.settle(message, Fate.DROPPED, f"drop_oldest: the inbox is full ({self.capacity}) of what ranks higher")
-            return
-        self._unmark(victim)
-        self.settle(victim, Fate.DROPPED, f"drop_oldest: the inbox is full ({self.capacity})")
+    def _enqueue(self, message: Message) -> None:
         self._put(message)
+
+    def _overfull(self) -> str | None:
+        return f"the inbox is full ({self.capacity})" if self.free < 0 else None
+
+    def _evict(self, message: Message, why: str) -> None:
+        self._begin_to_lose(Overflow.DROP_OLDEST)
+        self._unmark(message)
+        self.settle(message, Fate.DROPPED, why)
+
+    def _take_what_fits(self, policy: Overflow, message: Message) -> tuple[Message, str]:
+        self._begin_to_lose(policy)
+        word = "rejected" if policy is Overflow.REJECT else policy.value
+        return message, f"{word}: the inbox is full ({self.capacity})"
+
+    def _drop(self, message: Message, why: str) -> None:
+        self.settle(message, Fate.DROPPED, why)
+
+    def _refuse(self, message: Message, why: str) -> None:
+        self._drop(message, why)
+        raise InboxFull(self.name, self.capacity)
 
     # What comes out
 

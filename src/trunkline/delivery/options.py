@@ -6,8 +6,8 @@ from typing import Final, TypedDict
 
 from msgspec.structs import force_setattr
 
-from trunkline.delivery.inbox import Overflow
 from trunkline.delivery.retry import Retry
+from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import InvalidSettings
 from trunkline.settings import Group
 

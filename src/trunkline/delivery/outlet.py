@@ -13,9 +13,8 @@ from typing import Protocol
 from trunkline.delivery.batch import Batch, BatchPart
 from trunkline.delivery.books import LOST, MAX_ROWS_ELSEWHERE, Books, reaches
 from trunkline.delivery.fates import Account, Fate, Outcome
-from trunkline.delivery.inbox import Overflow
-from trunkline.delivery.lanes import Lanes
 from trunkline.delivery.ledger import Ledger
+from trunkline.delivery.subscriber import Overflow, Subscriber
 from trunkline.errors import InvalidPayload
 from trunkline.message import Message
 from trunkline.wire.control import Dropped
@@ -50,22 +49,13 @@ class Client(Protocol):
         """This outlet waits until the connection drains."""
 
 
-class Outlet:
+class Outlet(Subscriber[BatchPart]):
     __slots__ = (
         "_client",
         "_last_lost",
         "_leads",
-        "_time_ns",
-        "_waiting",
-        "books",
-        "capacity",
-        "closed",
         "credit",
         "hears",
-        "ledger",
-        "name",
-        "overflow",
-        "pattern",
         "reports",
         "subscription",
         "tap",
@@ -91,49 +81,32 @@ class Outlet:
         ledger: Ledger | None = None,
         books: Books | None = None,
     ) -> None:
+        known = Books(MAX_ROWS_ELSEWHERE) if books is None else books
+        super().__init__(name, pattern, time_ns, capacity, overflow, known)
         self._client = client
-        self._time_ns = time_ns
         self._leads = leads
         self.subscription = subscription
-        self.pattern = pattern
-        self.name = name
-        self.capacity = capacity
-        self.overflow = overflow
         self.credit = credit
         """How many messages more may be sent; ENDLESS if there is no limit."""
         self.hears = hears
-        self._waiting: Lanes[BatchPart] = Lanes()
         self._last_lost: BatchPart | None = None
-        """The word of a loss that is the last of those that wait."""
+        """The notice of a loss that is the last of those that wait."""
         self.waiting = 0
         """Messages that wait here."""
         self.waiting_bytes = 0
-        self.closed = False
         self.tap = tap
-        """A part of a bus, which is no subscriber: it is on no roster."""
+        """A part of a bus, which is not a subscriber: it has no account."""
         self.reports = reports
-        """Whether its client says what became of what it gets. If not, what was sent counts as delivered."""
+        """Whether its client reports what became of messages. If not, what was sent counts as delivered."""
         self.ledger = ledger
-        """Who writes its fates down, if anything of its pattern is kept."""
-        self.books = Books(MAX_ROWS_ELSEWHERE) if books is None else books
 
     def offer(self, batch: Batch) -> None:
         self.books.accepted += batch.count
-        if not self._waiting and self._may_send(batch.count):
-            self._send(BatchPart(batch, batch.first, batch.count, batch.body))
-            return
         part = BatchPart(batch, batch.first, batch.count, batch.body)
-        match self.overflow:
-            case Overflow.BLOCK:
-                self._wait(part)
-                self.pump()
-            case Overflow.REJECT:
-                self._reject(part)
-            case Overflow.DROP_NEWEST:
-                self._drop_newest(part)
-            case Overflow.DROP_OLDEST:
-                self._wait(part)
-                self._drop_oldest()
+        if not self._lanes and self._may_send(batch.count):
+            self._send(part)
+        else:
+            self._overflow(self.overflow, part)
 
     def _may_send(self, count: int) -> bool:
         return (self.credit == ENDLESS or self.credit >= count) and not self._client.full
@@ -145,7 +118,7 @@ class Outlet:
         if self.credit != ENDLESS:
             self.credit -= part.count
         if self.reports:
-            self.books.hand(part.first, part.last, self._time_ns())
+            self.books.hand(part.first, part.last, self.time_ns())
         else:
             self.books.delivered += part.count
         self._client.deliver(self.subscription, part)
@@ -163,15 +136,18 @@ class Outlet:
         self._lost(part, reason)
         self._tell(part, reason)
 
-    def _wait(self, part: BatchPart) -> None:
-        if self.overflow is Overflow.BLOCK:
-            # Its publisher waits with it.
-            part.batch.waiting += 1
-        self._waiting.put(part)
+    def _enqueue(self, part: BatchPart) -> None:
+        self._lanes.put(part)
         self._last_lost = None
         self._count(part, 1)
         if self._client.full:
             self._client.congested(self)
+
+    def _wait_for_room(self, part: BatchPart) -> None:
+        # Its publisher waits with it.
+        part.batch.waiting += 1
+        self._enqueue(part)
+        self.pump()
 
     def grant(self, messages: int) -> None:
         if self.credit != ENDLESS:
@@ -180,7 +156,7 @@ class Outlet:
 
     def pump(self) -> None:
         """Send what waits, as far as there is credit, the highest priority first."""
-        while self._waiting and not self.closed:
+        while self._lanes and not self.closed:
             if self._client.full:
                 self._client.congested(self)
                 return
@@ -199,22 +175,27 @@ class Outlet:
                 try:
                     part, rest = part.split(self.credit)
                 except InvalidPayload as error:
-                    self._drop(part, str(error))
+                    self._lost(part, str(error))
+                    self._tell(part, str(error))
+                    self._leave_queue(part)
                     continue
                 self._push(rest)
                 rest.batch.waiting += 1
             self._send(part)
-            if self.overflow is Overflow.BLOCK:
-                part.batch.done()
+            self._leave_queue(part)
+
+    def _leave_queue(self, part: BatchPart) -> None:
+        if self.overflow is Overflow.BLOCK:
+            part.batch.done()
 
     def _pop(self) -> BatchPart:
-        part = self._waiting.pop()
+        part = self._lanes.pop()
         assert part is not None
         self._count(part, -1)
         return part
 
     def _push(self, part: BatchPart) -> None:
-        self._waiting.put(part, front=True)
+        self._lanes.put(part, front=True)
         self._count(part, 1)
 
     def _count(self, part: BatchPart, sign: int) -> None:
@@ -228,43 +209,64 @@ class Outlet:
 
     # What is not sent
 
-    def _reject(self, part: BatchPart) -> None:
-        batch = part.batch
-        room = 0 if self._client.full else max(0, self.credit)
-        reason = f"rejected: the inbox is full ({self.capacity})"
-        try:
-            if room:
-                first, part = part.split(room)
-                self._send(first)
-        except InvalidPayload as error:
-            reason = str(error)
-            room = 0
-        refused = range(room, batch.count)
-        for index in refused if len(refused) <= MAX_FAILURES else (-1,):
-            batch.fail(index, "inbox_full", f"{self.name} is full", name=self.name, capacity=self.capacity)
-        self._drop(part, reason, waits=False)
+    def _overfull(self) -> str | None:
+        client = self._client
+        if self.waiting > self.capacity:
+            return f"the connection does not drain, and {self.capacity} wait"
+        if self.waiting and client.waiting_bytes > client.max_waiting_bytes:
+            return "the connection does not drain, and too many bytes wait"
+        return None
 
-    def _drop_newest(self, part: BatchPart) -> None:
-        room = self.capacity - self.waiting
-        reason = f"drop_newest: the connection does not drain, and {self.capacity} wait"
-        if self._client.waiting_bytes + len(part.body) > self._client.max_waiting_bytes:
-            room = 0
-            reason = "drop_newest: the connection does not drain, and too many wait"
+    def _evict(self, part: BatchPart, why: str) -> None:
+        self._count(part, -1)
+        excess = self.waiting + part.count - self.capacity
+        if 0 < excess < part.count:
+            try:
+                part, rest = part.split(excess)
+                self._push(rest)
+            except InvalidPayload as error:
+                why = str(error)
+        self._begin_to_lose(Overflow.DROP_OLDEST)
+        self._lost(part, why)
+        self._tell(part, why)
+
+    def _take_what_fits(self, policy: Overflow, part: BatchPart) -> tuple[BatchPart | None, str]:
+        client = self._client
+        if policy is Overflow.REJECT:
+            room = 0 if client.full else max(0, self.credit)
+            take, why = self._send, f"rejected: the inbox is full ({self.capacity})"
+        else:
+            room = self.capacity - self.waiting
+            take, why = self._enqueue, f"drop_newest: the connection does not drain, and {self.capacity} wait"
+            if client.waiting_bytes + len(part.body) > client.max_waiting_bytes:
+                room, why = 0, "drop_newest: the connection does not drain, and too many bytes wait"
         if room >= part.count:
-            self._wait(part)
-            return
+            take(part)
+            return None, ""
         try:
             if room > 0:
                 first, part = part.split(room)
-                self._wait(first)
+                take(first)
         except InvalidPayload as error:
-            reason = str(error)
-        self._lost(part, reason)
-        if self._waiting:
-            # Behind those that wait: what comes out of its order seems to be missing.
-            self._lose(part, reason)
+            why = str(error)
+        self._begin_to_lose(policy)
+        return part, why
+
+    def _drop(self, part: BatchPart, why: str) -> None:
+        self._lost(part, why)
+        if self._lanes:
+            # After those that wait: out of its order it would seem to be missing.
+            self._lose(part, why)
         else:
-            self._tell(part, reason)
+            self._tell(part, why)
+
+    def _refuse(self, part: BatchPart, why: str) -> None:
+        batch = part.batch
+        refused = range(batch.count - part.count, batch.count)
+        for index in refused if len(refused) <= MAX_FAILURES else (-1,):
+            batch.fail(index, "inbox_full", f"{self.name} is full", name=self.name, capacity=self.capacity)
+        self._lost(part, why)
+        self._tell(part, why)
 
     def _lose(self, part: BatchPart, reason: str) -> None:
         """The word of a loss joins the last one, if that is of the same kind and nothing came between."""
@@ -273,37 +275,14 @@ class Outlet:
             last.count += part.count
         else:
             self._last_lost = part.lose(reason)
-            self._waiting.put(self._last_lost)
-
-    def _drop_oldest(self) -> None:
-        client = self._client
-        while self.waiting > self.capacity or (self.waiting and client.waiting_bytes > client.max_waiting_bytes):
-            full = self.waiting > self.capacity
-            reason = f"drop_oldest: the connection does not drain, and {self.capacity if full else 'too many'} wait"
-            part = self._waiting.pop_lowest(100)
-            assert part is not None
-            self._count(part, -1)
-            excess = self.waiting + part.count - self.capacity
-            if 0 < excess < part.count:
-                try:
-                    part, rest = part.split(excess)
-                    self._push(rest)
-                except InvalidPayload as error:
-                    reason = str(error)
-            self._drop(part, reason)
-
-    def _drop(self, part: BatchPart, reason: str, *, waits: bool | None = None) -> None:
-        self._lost(part, reason)
-        self._tell(part, reason)
-        if self.overflow is Overflow.BLOCK if waits is None else waits:
-            part.batch.done()
+            self._lanes.put(self._last_lost)
 
     def _lost(self, part: BatchPart, reason: str) -> None:
         self._client.count_dropped(part.count)
         self._end(part.first, part.last, reason)
 
     def _end(self, first: int, last: int, reason: str) -> None:
-        now_ns = self._time_ns()
+        now_ns = self.time_ns()
         self.books.end(first, last, Fate.DROPPED, reason, now_ns)
         if self.ledger is not None:
             self.ledger.fate(self.name, self.pattern, Fate.DROPPED, first, last, last - first + 1, reason, now_ns)
@@ -324,51 +303,49 @@ class Outlet:
 
     def rank(self) -> int:
         """The highest priority that waits here."""
-        return max((part.priority for part in self._waiting), default=0)
+        return max((part.priority for part in self._lanes), default=0)
 
     def holds(self, batch: Batch) -> bool:
         """Whether some of it waits here."""
-        return any(part.batch is batch and not part.why_lost for part in self._waiting)
+        return any(part.batch is batch and not part.why_lost for part in self._lanes)
 
     def withdraw(self, batch: Batch, reason: str) -> None:
         """Its publisher waits no longer: what still waits here is dropped."""
-        parts = list(self._waiting)
+        parts = list(self._lanes)
         found = [part for part in parts if part.batch is batch and not part.why_lost]
         if not found:
             return
-        self._waiting.clear()
+        self._lanes.clear()
         for part in parts:
             # The word of the loss waits at its place: those before it are still to come.
-            self._waiting.put(part.lose(reason) if part.batch is batch and not part.why_lost else part)
+            self._lanes.put(part.lose(reason) if part.batch is batch and not part.why_lost else part)
         self._last_lost = None
         for part in found:
             self._count(part, -1)
             self._lost(part, reason)
-            if self.overflow is Overflow.BLOCK:
-                part.batch.done()
+            self._leave_queue(part)
         self.pump()
 
     def close(self) -> int:
         """Its subscriber is gone: what waited, and what it had not reported on, is lost with it. How many that is."""
         self.closed = True
         before = self.books.settled[Fate.DROPPED]
-        for first, last in self.books.lose(self._time_ns()):
+        for first, last in self.books.lose(self.time_ns()):
             if self.ledger is not None:
-                now_ns = self._time_ns()
+                now_ns = self.time_ns()
                 self.ledger.fate(self.name, self.pattern, Fate.DROPPED, first, last, last - first + 1, LOST, now_ns)
-        while self._waiting:
+        while self._lanes:
             part = self._pop()
             if not part.why_lost:
                 self._end(part.first, part.last, LOST)
-                if self.overflow is Overflow.BLOCK:
-                    part.batch.done()
+                self._leave_queue(part)
         return self.books.settled[Fate.DROPPED] - before
 
     # What it can tell
 
     def report(self, first: int, last: int, fate: Fate, reason: str) -> int:
         """Its client says how these ended. How many of them it could speak of."""
-        now_ns = self._time_ns()
+        now_ns = self.time_ns()
         found = self.books.report(first, last, fate, reason, now_ns)
         for begin, end in found:
             if self.ledger is not None and fate is not Fate.IN_FLIGHT:
@@ -383,7 +360,7 @@ class Outlet:
             self.books.add_handed(first, last)
             self.report(first, last, fate, reason)
         elif fate is not Fate.IN_FLIGHT:
-            count, now_ns = last - first + 1, self._time_ns()
+            count, now_ns = last - first + 1, self.time_ns()
             self.ledger.fate(self.name, self.pattern, fate, first, last, count, reason, now_ns)
 
     def account(self) -> Account:
@@ -392,7 +369,7 @@ class Outlet:
     def outcome_of(self, message: Message) -> Outcome | None:
         if not self._leads(message.topic, self.pattern):
             return None
-        for part in self._waiting:
+        for part in self._lanes:
             if not part.why_lost and part.first <= message.seq <= part.last:
                 return Outcome(self.name, Fate.IN_FLIGHT, "waits at the hub for room")
         return self.books.outcome_of(self.name, message.seq)

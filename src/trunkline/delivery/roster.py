@@ -16,10 +16,11 @@ from trunkline.delivery.custody import Custody
 from trunkline.delivery.deadletters import DeadLetter, DeadLetters
 from trunkline.delivery.dedupe import Window
 from trunkline.delivery.fates import Account, Fate, Outcome
-from trunkline.delivery.inbox import Gate, Inbox, Overflow
+from trunkline.delivery.inbox import Gate, Inbox
 from trunkline.delivery.ledger import Ledger
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.stream import Stream
+from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import DuplicateName, UnknownHandler
 from trunkline.expression import compile_filter
 from trunkline.message import Message

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from trunkline.brokers.broker import Feature
 from trunkline.delivery.fates import Fate
-from trunkline.delivery.inbox import Overflow
 from trunkline.delivery.options import END, Delivery
 from trunkline.delivery.outlet import Outlet
+from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import InvalidTopic, ProtocolError, TrunklineError
 from trunkline.hub import claims
 from trunkline.hub.access import Action

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from trunkline.delivery.batch import Batch
-from trunkline.delivery.inbox import Overflow
+from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import InvalidPayload, ProtocolError
 from trunkline.hub.access import Action
 from trunkline.hub.channel import UNKNOWN, Channel, Effect, KeptChannel

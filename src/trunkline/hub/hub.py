@@ -16,10 +16,10 @@ from trunkline.clock import World
 from trunkline.delivery.batch import Batch
 from trunkline.delivery.books import Leaver
 from trunkline.delivery.fates import Account
-from trunkline.delivery.inbox import Overflow
 from trunkline.delivery.limits import Buckets, Rate
 from trunkline.delivery.outlet import Outlet
 from trunkline.delivery.routing import patterns
+from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import InvalidTopic, JournalUnusable, ProtocolError
 from trunkline.hub.access import Access, Action
 from trunkline.hub.answers import Answers

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from trunkline.clock import World
-from trunkline.delivery.inbox import Inbox, Overflow
+from trunkline.delivery.inbox import Inbox
+from trunkline.delivery.subscriber import Overflow
 from trunkline.jupyter.boxes import Channel, put
 from trunkline.jupyter.wire import KernelMessage
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trunkline.delivery.inbox import Overflow
+from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import InvalidSettings
 from trunkline.settings import Group, Orphans
 

@@ -17,8 +17,8 @@ from typing import Final
 
 from trunkline.brokers.broker import Feature
 from trunkline.delivery.fates import Fate
-from trunkline.delivery.inbox import Overflow
 from trunkline.delivery.options import Delivery
+from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import Closed, DuplicateName
 from trunkline.message import Message, MessageType
 from trunkline.testing.features import FEATURES

@@ -10,10 +10,10 @@ from typing import Final
 
 from trunkline.brokers.broker import Feature
 from trunkline.delivery.deadletters import Cause
-from trunkline.delivery.inbox import Overflow
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.retry import Retry
 from trunkline.delivery.stream import Stream
+from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import Closed, DuplicateName, InboxFull, InvalidTopic, StreamEmpty
 from trunkline.message import Message
 from trunkline.testing.trial import SOON_S, Promise, Trial, expect, promise, raises, text, until, within

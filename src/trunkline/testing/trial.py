@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import Any, Final, Generic, TypeVar, Unpack
 
 from trunkline.brokers.broker import Broker, Feature
-from trunkline.delivery.inbox import Overflow
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.stream import Stream
+from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import StreamClosed, StreamEmpty, Unsupported
 from trunkline.message import Fields, Message
 from trunkline.topic import endpoint

@@ -12,9 +12,10 @@ from trunkline.brokers.hub.connection import Connection, State
 from trunkline.brokers.hub.places import Places
 from trunkline.brokers.hub.refusals import of_subscription
 from trunkline.brokers.hub.reporter import Reporter
-from trunkline.delivery.inbox import Inbox, Overflow
+from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.route import Take
+from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import HubRefused, InvalidPayload, Refused
 from trunkline.message import Message
 from trunkline.wire import control

@@ -1,0 +1,107 @@
+"""A subscriber: its name and pattern, a bounded queue, the policy for when that is full, and its books.
+
+There are two kinds of queue. An inbox queues messages, for a subscriber in this process. An outlet queues batches as
+they came, for a subscriber elsewhere. The policies are the same, and are here.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from trunkline.delivery.books import Books
+from trunkline.delivery.fates import Fate
+from trunkline.delivery.lanes import Lanes, Ranked
+
+if TYPE_CHECKING:
+    from trunkline.delivery.ledger import Ledger
+    from trunkline.delivery.parking import Waiting
+
+log = logging.getLogger("trunkline.delivery")
+
+HIGHEST = 100
+
+
+class Overflow(enum.StrEnum):
+    """What happens to a message that finds no room."""
+
+    BLOCK = "block"
+    DROP_OLDEST = "drop_oldest"
+    DROP_NEWEST = "drop_newest"
+    REJECT = "reject"
+
+
+Item = TypeVar("Item", bound=Ranked)
+
+
+class Subscriber(Generic[Item]):
+    __slots__ = ("_lanes", "books", "capacity", "closed", "ledger", "name", "overflow", "pattern", "time_ns")
+
+    def __init__(
+        self, name: str, pattern: str, time_ns: Callable[[], int], capacity: int, overflow: Overflow, books: Books
+    ) -> None:
+        self.name = name
+        self.pattern = pattern
+        self.time_ns = time_ns
+        self.capacity = capacity
+        """In messages."""
+        self.overflow = overflow
+        self.books = books
+        self.ledger: Ledger | None = None
+        """Who writes its fates down."""
+        self.closed = False
+        self._lanes: Lanes[Item] = Lanes()
+
+    def _overflow(self, policy: Overflow, item: Item) -> Waiting | None:
+        """Do what the policy says with an item that does not fit, or not whole."""
+        if policy is Overflow.BLOCK:
+            return self._wait_for_room(item)
+        if policy is Overflow.DROP_OLDEST:
+            # The oldest of the lowest priority goes, which may be the newcomer.
+            self._enqueue(item)
+            while (why := self._overfull()) is not None:
+                victim = self._lanes.pop_lowest(HIGHEST)
+                assert victim is not None
+                self._evict(victim, f"drop_oldest: {why}" + (" of what ranks higher" if victim is item else ""))
+            return None
+        rest, why = self._take_what_fits(policy, item)
+        if rest is not None and policy is Overflow.DROP_NEWEST:
+            self._drop(rest, why)
+        elif rest is not None:
+            self._refuse(rest, why)
+        return None
+
+    def _begin_to_lose(self, policy: Overflow) -> None:
+        """To be called before a message is dropped."""
+        if not self.books.settled[Fate.DROPPED]:
+            log.warning("%s is full (%d) and begins to lose messages: %s", self.name, self.capacity, policy.value)
+
+    # What the two kinds of queue do in their own way
+
+    def _wait_for_room(self, item: Item) -> Waiting | None:
+        """Its publisher waits until there is room."""
+        raise NotImplementedError
+
+    def _enqueue(self, item: Item) -> None:
+        raise NotImplementedError
+
+    def _overfull(self) -> str | None:
+        """Why something must go, if more is queued than may be."""
+        raise NotImplementedError
+
+    def _evict(self, item: Item, why: str) -> None:
+        """Drop an item that was taken out of the queue, or as much of it as must go."""
+        raise NotImplementedError
+
+    def _take_what_fits(self, policy: Overflow, item: Item) -> tuple[Item | None, str]:
+        """Take as much of an item as there is room for. Returns the rest, and why there is no room for it."""
+        raise NotImplementedError
+
+    def _drop(self, item: Item, why: str) -> None:
+        raise NotImplementedError
+
+    def _refuse(self, item: Item, why: str) -> None:
+        """Drop it, and tell its publisher."""
+        raise NotImplementedError
