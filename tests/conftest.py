@@ -24,7 +24,7 @@ from xdist.scheduler import LoadScopeScheduling
 from trunkline import MemoryBroker
 from trunkline.testing import Simulation, no_leaks, simulate, world
 from trunkline.testing.trial import tried
-from trunkline.transports.zmq_socket import close_socket, open_socket
+from trunkline.transports.zmq.socket import close_socket, open_socket
 
 SEEDS = range(5)
 

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent / "src" / "trunkline"
 LAYERS = [
     ["errors", "topic", "codec", "clock", "settings", "message", "expression", "columns", "schema"],
     ["wire"],
+    ["keys", "folders"],
     ["transports"],
     ["delivery"],
     ["hooks", "brokers"],

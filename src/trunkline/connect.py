@@ -17,7 +17,7 @@ from trunkline.hooks.hook import Hook
 from trunkline.journal.broker import JournalBroker
 from trunkline.journal.journal import Journal
 from trunkline.settings import Settings
-from trunkline.transports.table import TRANSPORTS
+from trunkline.transports.schemes import TRANSPORTS
 
 Make = Callable[[str, World, Settings], Broker]
 

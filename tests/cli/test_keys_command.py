@@ -15,7 +15,7 @@ from tests.transports.wires import begin_what_lasts
 from trunkline.brokers.hub.settings import LinkSettings
 from trunkline.cli.main import run
 from trunkline.hub.hub import Hub
-from trunkline.transports.keys import KeyStore
+from trunkline.keys.store import KeyStore
 
 
 def keys(*words: object) -> Ran:

@@ -13,8 +13,8 @@ from trunkline import Message, columns
 from trunkline.hub.access import Access
 from trunkline.hub.hub import Hub
 from trunkline.journal import Journal, JournalBroker
-from trunkline.transports.keys import KeyStore
-from trunkline.transports.table import transport_for
+from trunkline.keys.store import KeyStore
+from trunkline.transports.schemes import transport_for
 from trunkline.wire import control, frames
 from trunkline.wire.frames import PublishHead
 

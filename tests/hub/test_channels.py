@@ -22,7 +22,7 @@ from trunkline.journal import Journal, JournalBroker, JournalSettings
 from trunkline.message import Message
 from trunkline.testing import Simulation, world
 from trunkline.transports.pair import PairTransport
-from trunkline.transports.table import TRANSPORTS
+from trunkline.transports.schemes import TRANSPORTS
 from trunkline.transports.transport import Accept, Listener, Peer, Receiver, Wire
 from trunkline.wire import control, frames
 from trunkline.wire.control import Qos

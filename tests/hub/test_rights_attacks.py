@@ -17,7 +17,7 @@ from trunkline import Cause, DeadLetter, Message
 from trunkline.delivery.deadletters import Attempt
 from trunkline.hub.hub import Hub
 from trunkline.journal import JournalBroker
-from trunkline.transports.keys import KeyStore
+from trunkline.keys.store import KeyStore
 from trunkline.wire import control
 
 SERVICE = [

@@ -14,7 +14,7 @@ import pytest
 
 import trunkline as tl
 from trunkline.cli.up import reachable
-from trunkline.transports.keys import KeyStore
+from trunkline.keys.store import KeyStore
 
 NAME = socket.gethostname()
 

@@ -9,7 +9,7 @@ import pytest
 from tests.transports.wires import begin_what_lasts
 from trunkline.testing import no_leaks
 from trunkline.testing.leaks import LeakError
-from trunkline.transports.zmq_socket import LINGER_S
+from trunkline.transports.zmq.socket import LINGER_S
 
 
 @pytest.fixture(autouse=True)

@@ -17,9 +17,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tests.transports.wires import MAX_FRAME_BYTES, End, keys_in
 from trunkline.errors import DuplicateName, InvalidSettings, MissingExtra
+from trunkline.keys.store import KeyStore, default_path, keys_in_use
 from trunkline.transports.binding import allowed_to_bind
-from trunkline.transports.keys import KeyStore, default_path, keys_in_use
-from trunkline.transports.table import transport_for
+from trunkline.transports.schemes import transport_for
 
 PRIVATE = ("authority.key", "own.key", "own.curve")
 
@@ -181,8 +181,8 @@ def test_keys_that_are_none(tmp_path: Path) -> None:
 
 def test_making_keys_needs_an_optional_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    monkeypatch.delitem(sys.modules, "trunkline.transports.certificates", raising=False)
-    monkeypatch.delattr("trunkline.transports.certificates", raising=False)
+    monkeypatch.delitem(sys.modules, "trunkline.keys.certificates", raising=False)
+    monkeypatch.delattr("trunkline.keys.certificates", raising=False)
     with pytest.raises(MissingExtra, match=r"trunkline\[hub,keys\]"):
         KeyStore(tmp_path / "keys").make_hub()
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.transports.wires import MAX_FRAME_BYTES
 from trunkline.errors import ProtocolError
-from trunkline.transports import packets
+from trunkline.transports.zmq import packets
 
 frames = st.lists(st.lists(st.binary(max_size=50), min_size=1, max_size=3).map(tuple), max_size=20)
 

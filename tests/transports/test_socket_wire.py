@@ -12,7 +12,7 @@ import pytest
 
 from tests.transports.wires import FILES, MAX_FRAME_BYTES, End, Place, play
 from trunkline.errors import InvalidSettings
-from trunkline.transports.places import SocketFile, at, path_of, place_of
+from trunkline.transports.addresses import SocketFile, at, path_of, place_of
 from trunkline.transports.sockets import TcpTransport
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from tests.transports.wires import DEADLINE_S, LOOPS, MAX_FRAME_BYTES, End, Place, Run, Scene, keys_in, play
 from trunkline.clock import World
-from trunkline.transports.keys import KeyStore
+from trunkline.keys.store import KeyStore
 from trunkline.transports.sockets import TcpTransport
 from trunkline.transports.transport import Wire
-from trunkline.transports.zmq import ZmqTcpTransport
+from trunkline.transports.zmq.transport import ZmqTcpTransport
 
 KINDS = ("tls", "zmq+curve")
 LONG_AGO = World(time_ns=lambda: 1_600_000_000_000_000_000)

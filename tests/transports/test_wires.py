@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.transports.wires import DEADLINE_S, FILES, KINDS, LOOPS, End, Place, Run, Scene, place, play
-from trunkline.transports.places import path_of, place_of
+from trunkline.transports.addresses import path_of, place_of
 from trunkline.transports.transport import HIGH_BYTES, LOW_BYTES
 
 Play = Callable[[Scene], None]

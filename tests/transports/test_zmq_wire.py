@@ -15,16 +15,16 @@ import pytest
 import zmq
 
 from tests.transports.wires import DEADLINE_S, LOOPS, MAX_FRAME_BYTES, End, Place, Run, place, play
-from trunkline.transports import packets
-from trunkline.transports.curve import gate
-from trunkline.transports.places import path_of
+from trunkline.transports.addresses import path_of
 from trunkline.transports.transport import Wire
-from trunkline.transports.zmq_socket import Socket, Watch, close_socket, context, open_socket
-from trunkline.transports.zmq_wire import WINDOW_BYTES
+from trunkline.transports.zmq import packets
+from trunkline.transports.zmq.authenticator import authenticator
+from trunkline.transports.zmq.socket import Socket, Watch, close_socket, context, open_socket
+from trunkline.transports.zmq.wire import WINDOW_BYTES
 
 SENDER = """
 import asyncio, sys
-from trunkline.transports.zmq import ZmqIpcTransport
+from trunkline.transports.zmq.transport import ZmqIpcTransport
 
 class Nobody:
     def lost(self, why):
@@ -313,7 +313,7 @@ def test_questions_that_are_none_are_answered_with_no() -> None:
         [b"1.0", b"7", b"d", b"", b"", b"CURVE"],
         [b"1.0", b"7", b"d", b"", b"", b"CURVE", b"k"],
     ):
-        assert gate.decide(asked)[2] == b"400"
+        assert authenticator.decide(asked)[2] == b"400"
 
 
 def test_the_socket_file_goes_with_the_listener(tmp_path: Path) -> None:

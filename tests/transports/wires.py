@@ -12,11 +12,11 @@ import uvloop
 import zmq
 
 from trunkline.errors import ProtocolError
-from trunkline.transports.keys import KeyStore
+from trunkline.keys.store import KeyStore
 from trunkline.transports.sockets import TcpTransport, UnixTransport
 from trunkline.transports.transport import Listener, Transport, Wire
-from trunkline.transports.zmq import ZmqIpcTransport, ZmqTcpTransport
-from trunkline.transports.zmq_socket import close_socket, open_socket
+from trunkline.transports.zmq.socket import close_socket, open_socket
+from trunkline.transports.zmq.transport import ZmqIpcTransport, ZmqTcpTransport
 
 DEADLINE_S = 30.0
 MAX_FRAME_BYTES = 16 * 1024 * 1024

@@ -13,9 +13,9 @@ import typer
 from trunkline.cli import show
 from trunkline.cli.options import AsJson
 from trunkline.clock import World
-from trunkline.transports.key_register import HUB, Key
-from trunkline.transports.keys import DAYS, KeyStore
-from trunkline.transports.places import DEFAULT_PORT, at
+from trunkline.keys.register import HUB, Key
+from trunkline.keys.store import DAYS, KeyStore
+from trunkline.transports.addresses import DEFAULT_PORT, at
 
 app = typer.Typer(help="Make, list and revoke the keys of a hub and its clients.", no_args_is_help=True)
 make = typer.Typer(help="Make keys: for a hub, or for a client of it.", no_args_is_help=True)

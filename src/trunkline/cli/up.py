@@ -13,10 +13,10 @@ from trunkline.cli import show
 from trunkline.hub.config import HubConfig
 from trunkline.hub.hub import Hub
 from trunkline.hub.serve import run, serve
+from trunkline.keys.register import HUB
+from trunkline.keys.store import HOSTS, KeyStore, keys_in_use
+from trunkline.transports.addresses import at, place_of
 from trunkline.transports.binding import is_every_address
-from trunkline.transports.key_register import HUB
-from trunkline.transports.keys import HOSTS, KeyStore, keys_in_use
-from trunkline.transports.places import at, place_of
 
 
 def up(

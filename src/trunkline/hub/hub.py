@@ -30,7 +30,7 @@ from trunkline.hub.recent import Recent
 from trunkline.hub.session import Session
 from trunkline.hub.settings import HubSettings
 from trunkline.hub.watchers import Watchers
-from trunkline.transports.table import transport_for
+from trunkline.transports.schemes import transport_for
 from trunkline.transports.transport import Listener, Wire
 from trunkline.wire import control
 

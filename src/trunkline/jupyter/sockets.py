@@ -17,7 +17,7 @@ from trunkline.errors import KernelClosed, KernelNotStarted
 from trunkline.jupyter.kinds import CONTROL, IOPUB, SHELL, SOCKETS, STDIN
 from trunkline.jupyter.link import Client
 from trunkline.jupyter.wire import KernelMessage, Unreadable, Wire
-from trunkline.transports.zmq_socket import EVENTS, NOBLOCK, Socket, Watch, close_socket, open_socket
+from trunkline.transports.zmq.socket import EVENTS, NOBLOCK, Socket, Watch, close_socket, open_socket
 
 MAX_DRAIN: Final = 1000
 """So many messages are taken in one go: then it is the turn of others."""

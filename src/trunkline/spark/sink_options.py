@@ -9,7 +9,7 @@ from trunkline.connect import SCHEMES
 from trunkline.errors import InvalidSettings, UnknownScheme
 from trunkline.settings import Group, build
 from trunkline.topic import DEAD_PREFIX, validate_topic
-from trunkline.transports.table import TRANSPORTS, scheme_of
+from trunkline.transports.schemes import TRANSPORTS, scheme_of
 
 INSIDE = (*SCHEMES, "pair")
 """Schemes that lead nowhere beyond their process."""

@@ -1,5 +1,5 @@
 """Transports: thin shells that carry frames between a hub and its clients. Anybody can write one: see transport.py."""
 
-from trunkline.transports.table import register
+from trunkline.transports.schemes import register
 
 __all__ = ["register"]

@@ -7,8 +7,8 @@ import os
 from typing import Final
 
 from trunkline.errors import InvalidSettings
-from trunkline.transports.keys import KeyStore
-from trunkline.transports.places import place_of
+from trunkline.keys.store import KeyStore
+from trunkline.transports.addresses import place_of
 
 VARIABLE: Final = "TRUNKLINE_INSECURE"
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from trunkline.errors import TrunklineError
+from trunkline.keys.store import KeyStore
+from trunkline.transports.addresses import QUEUE, SocketFile, at, path_of, place_of
 from trunkline.transports.binding import allowed_to_bind
-from trunkline.transports.keys import KeyStore
-from trunkline.transports.places import QUEUE, SocketFile, at, path_of, place_of
 from trunkline.transports.transport import (
     HIGH_BYTES,
     LINGER_S,

@@ -15,7 +15,7 @@ from typing import Protocol
 from trunkline.brokers.hub.settings import LinkSettings
 from trunkline.clock import World
 from trunkline.errors import HubRefused, HubUnavailable, JournalError, ProtocolError, UsageError
-from trunkline.transports.table import transport_for
+from trunkline.transports.schemes import transport_for
 from trunkline.transports.transport import Frame, Wire
 from trunkline.wire import control, frames
 from trunkline.wire.control import VERSIONS

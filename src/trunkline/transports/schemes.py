@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trunkline.errors import UnknownScheme
-from trunkline.transports.keys import KeyStore, keys_in_use
+from trunkline.keys.store import KeyStore, keys_in_use
 from trunkline.transports.transport import Transport
 
 Make = Callable[[KeyStore | None, bool], Transport]
@@ -32,13 +32,13 @@ def _tcp(keys: KeyStore | None, exposed: bool) -> Transport:
 
 
 def _zmq_ipc(keys: KeyStore | None, exposed: bool) -> Transport:
-    from trunkline.transports.zmq import ZmqIpcTransport
+    from trunkline.transports.zmq.transport import ZmqIpcTransport
 
     return ZmqIpcTransport()
 
 
 def _zmq_tcp(keys: KeyStore | None, exposed: bool) -> Transport:
-    from trunkline.transports.zmq import ZmqTcpTransport
+    from trunkline.transports.zmq.transport import ZmqTcpTransport
 
     return ZmqTcpTransport(keys, exposed=exposed)
 

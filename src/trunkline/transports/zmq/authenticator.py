@@ -13,7 +13,7 @@ from itertools import count
 
 import zmq
 
-from trunkline.transports.zmq_socket import Socket, close_socket, open_socket
+from trunkline.transports.zmq.socket import Socket, close_socket, open_socket
 
 log = logging.getLogger("trunkline.transports")
 
@@ -24,7 +24,7 @@ _ZAP = "inproc://zeromq.zap.01"
 _VERSION = b"1.0"
 
 
-class Gate:
+class Authenticator:
     """Opened for each listener, and closed with it: the thread lives as long as somebody needs it."""
 
     def __init__(self) -> None:
@@ -97,5 +97,5 @@ class Gate:
         return [_VERSION, number, b"200", b"OK", name.encode(), b""]
 
 
-gate = Gate()
+authenticator = Authenticator()
 """Of this process, as the context is."""

@@ -12,10 +12,10 @@ from typing import Any, Final
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from trunkline.transports import packets
-from trunkline.transports.keys import KeyStore
+from trunkline.keys.store import KeyStore
 from trunkline.transports.transport import Peer, Receiver, Wire
-from trunkline.transports.zmq_socket import (
+from trunkline.transports.zmq import packets
+from trunkline.transports.zmq.socket import (
     EVENTS,
     LINGER_S,
     NOBLOCK,
@@ -25,7 +25,7 @@ from trunkline.transports.zmq_socket import (
     let_part,
     open_socket,
 )
-from trunkline.transports.zmq_wire import ZmqWire
+from trunkline.transports.zmq.wire import ZmqWire
 
 TURN_PACKETS: Final = 64
 """Taken in one turn of the event loop at the most."""

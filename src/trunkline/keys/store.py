@@ -24,9 +24,9 @@ from msgspec.structs import replace
 
 from trunkline.clock import World
 from trunkline.errors import DuplicateName, InvalidSettings
-from trunkline.transports import key_files
-from trunkline.transports.folders import check_folder, make_folder
-from trunkline.transports.key_register import HUB, Key, Register
+from trunkline.folders import check_folder, make_folder
+from trunkline.keys import files
+from trunkline.keys.register import HUB, Key, Register
 
 VARIABLE: Final = "TRUNKLINE_KEYS"
 DAYS: Final = 825
@@ -67,7 +67,7 @@ class KeyStore:
 
         Made again, it is a new certificate: the authority and the CURVE key stay, and so do the keys of all clients.
         """
-        from trunkline.transports import certificates
+        from trunkline.keys import certificates
 
         make_folder(self.path)
         with self._register.changing() as keys:
@@ -97,21 +97,21 @@ class KeyStore:
             (folder / "own.curve").unlink(missing_ok=True)
             key = self._make(folder, name, (), days)
             for file in ("authority.pem", "hub.curve"):
-                key_files.write(folder / file, (self.path / file).read_bytes(), 0o644)
+                files.write(folder / file, (self.path / file).read_bytes(), 0o644)
             keys.append(key)
         return key
 
     def _make(self, folder: Path, name: str, hosts: tuple[str, ...], days: int) -> Key:
-        from trunkline.transports import certificates, curve_keys
+        from trunkline.keys import certificates, curve
 
         now_s = self._now_s()
         now = certificates.moment(now_s)
         certificate, private, serial = certificates.sign(self.path / "authority.key", name, hosts, now, days)
-        key_files.write(folder / "own.key", private)
-        key_files.write(folder / "own.pem", certificate, 0o644)
+        files.write(folder / "own.key", private)
+        files.write(folder / "own.pem", certificate, 0o644)
         if not (folder / "own.curve").exists():
-            curve_keys.make(folder / "own.curve", folder / "hub.curve" if name == HUB else None)
-        public, _ = curve_keys.pair(folder / "own.curve")
+            curve.make(folder / "own.curve", folder / "hub.curve" if name == HUB else None)
+        public, _ = curve.pair(folder / "own.curve")
         return Key(
             name=name,
             serial=f"{serial:X}",
@@ -147,9 +147,9 @@ class KeyStore:
 
     def name_of_curve_key(self, public: bytes) -> str | None:
         """The same for a CURVE key, as ZeroMQ has it on the wire: 32 bytes."""
-        from trunkline.transports import curve_keys
+        from trunkline.keys import curve
 
-        text = curve_keys.text_of(public)
+        text = curve.text_of(public)
         return self._name(lambda key: key.curve == text)
 
     def _name(self, is_it: Callable[[Key], bool]) -> str | None:
@@ -173,19 +173,19 @@ class KeyStore:
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.load_verify_locations(self._file("authority.pem"))
-        context.load_cert_chain(self._file("own.pem"), key_files.private(self._file("own.key")))
+        context.load_cert_chain(self._file("own.pem"), files.private(self._file("own.key")))
         return context
 
     def curve_pair(self) -> tuple[bytes, bytes]:
         """The own public and secret CURVE key."""
-        from trunkline.transports import curve_keys
+        from trunkline.keys import curve
 
-        return curve_keys.pair(self._file("own.curve"))
+        return curve.pair(self._file("own.curve"))
 
     def hub_curve_key(self) -> bytes:
-        from trunkline.transports import curve_keys
+        from trunkline.keys import curve
 
-        return curve_keys.public(self._file("hub.curve"))
+        return curve.public(self._file("hub.curve"))
 
     def check_hub(self) -> None:
         """Raises OSError if these are not the keys of a hub, or if others could give themselves some."""

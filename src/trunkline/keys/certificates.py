@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from trunkline.errors import InvalidSettings, MissingExtra
-from trunkline.transports import key_files
+from trunkline.keys import files
 
 try:
     from cryptography import x509
@@ -36,13 +36,13 @@ def make_authority(certificate: Path, private: Path, now: datetime) -> None:
         .add_extension(usage, critical=True)
         .sign(key, hashes.SHA256())
     )
-    key_files.write(private, _private(key))
-    key_files.write(certificate, made.public_bytes(serialization.Encoding.PEM), 0o644)
+    files.write(private, _private(key))
+    files.write(certificate, made.public_bytes(serialization.Encoding.PEM), 0o644)
 
 
 def sign(authority: Path, name: str, hosts: Sequence[str], now: datetime, days: int) -> tuple[bytes, bytes, int]:
     """A certificate, its private key, and its serial number. With `hosts` it is a hub's, otherwise a client's."""
-    secret = serialization.load_pem_private_key(key_files.private(authority).read_bytes(), None)
+    secret = serialization.load_pem_private_key(files.private(authority).read_bytes(), None)
     assert isinstance(secret, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
     # A hub is a client of itself, too; a client is never taken for a hub.

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from trunkline.errors import InvalidSettings
-from trunkline.transports.folders import alone
+from trunkline.folders import alone
 
 DEFAULT_PORT = 7420
 QUEUE = 1024

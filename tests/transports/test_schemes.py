@@ -11,7 +11,7 @@ from trunkline import transports
 from trunkline.errors import UnknownScheme
 from trunkline.hub.hub import Hub
 from trunkline.transports.pair import PairTransport
-from trunkline.transports.table import TRANSPORTS, transport_for
+from trunkline.transports.schemes import TRANSPORTS, transport_for
 
 
 def test_every_scheme_has_its_transport() -> None:

@@ -14,15 +14,15 @@ from typing import Final
 
 import zmq
 
-from trunkline.transports import packets
+from trunkline.keys.store import KeyStore
+from trunkline.transports.addresses import QUEUE, SocketFile, at, path_of, place_of
 from trunkline.transports.binding import allowed_to_bind
-from trunkline.transports.curve import gate
-from trunkline.transports.keys import KeyStore
-from trunkline.transports.places import QUEUE, SocketFile, at, path_of, place_of
 from trunkline.transports.transport import Accept, Listener, Receiver, Wire
-from trunkline.transports.zmq_client import Dealer
-from trunkline.transports.zmq_router import Router
-from trunkline.transports.zmq_socket import Socket, close_socket, open_socket
+from trunkline.transports.zmq import packets
+from trunkline.transports.zmq.authenticator import authenticator
+from trunkline.transports.zmq.dealer import Dealer
+from trunkline.transports.zmq.router import Router
+from trunkline.transports.zmq.socket import Socket, close_socket, open_socket
 
 RETRY_S: Final = 0.02
 RETRIES: Final = 15
@@ -66,12 +66,12 @@ class ZmqTcpTransport:
         family, address = (await _addresses(host, port))[0]
         listening = await _listen(family, address, port)
         port = listening.getsockname()[1]
-        domain = None if self._keys is None else gate.open(self._keys.name_of_curve_key)
+        domain = None if self._keys is None else authenticator.open(self._keys.name_of_curve_key)
         try:
             router = _bound(listening, at("tcp", address, port), max_frame_bytes, self._keys, domain)
         except BaseException:
             if domain is not None:
-                gate.close(domain)
+                authenticator.close(domain)
             raise
         return Router(router, at("zmq+tcp", host, port), accept, max_frame_bytes, domain=domain)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from trunkline.errors import InvalidSettings
-from trunkline.transports import key_files
-from trunkline.transports.folders import alone
+from trunkline.folders import alone
+from trunkline.keys import files
 
 HUB = "hub"
 
@@ -64,4 +64,4 @@ class Register:
         with alone(self.path.parent):
             keys = list(self.read()) if self.path.exists() else []
             yield keys
-            key_files.write(self.path, msgspec.json.format(msgspec.json.encode(keys)) + b"\n")
+            files.write(self.path, msgspec.json.format(msgspec.json.encode(keys)) + b"\n")

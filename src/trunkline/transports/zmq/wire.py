@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from trunkline.errors import ProtocolError
-from trunkline.transports import packets
 from trunkline.transports.transport import HIGH_BYTES, LOW_BYTES, Frame, Peer, Receiver
-from trunkline.transports.zmq_socket import LINGER_S
+from trunkline.transports.zmq import packets
+from trunkline.transports.zmq.socket import LINGER_S
 
 WINDOW_BYTES: Final = 512 * 1024
 """Frames of 13 KB from process to process: 33 k/s with half of it, 53 k/s with this, no more with 1 or 4 MB."""

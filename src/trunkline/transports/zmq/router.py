@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import zmq
 
-from trunkline.transports import packets
-from trunkline.transports.curve import gate
-from trunkline.transports.places import SocketFile
+from trunkline.transports.addresses import SocketFile
 from trunkline.transports.transport import Accept, Peer
-from trunkline.transports.zmq_socket import EVENTS, MORE, NOBLOCK, POLLIN, Socket, Watch, close_socket
-from trunkline.transports.zmq_wire import ZmqWire
+from trunkline.transports.zmq import packets
+from trunkline.transports.zmq.authenticator import authenticator
+from trunkline.transports.zmq.socket import EVENTS, MORE, NOBLOCK, POLLIN, Socket, Watch, close_socket
+from trunkline.transports.zmq.wire import ZmqWire
 
 TURN_PACKETS: Final = 64
 TURN_BYTES: Final = 1024 * 1024
@@ -61,7 +61,7 @@ class Router:
             self._watch.stop()
             close_socket(self._socket)
             if self._domain is not None:
-                gate.close(self._domain)
+                authenticator.close(self._domain)
 
     # What comes in
 

@@ -6,7 +6,7 @@ import errno
 from pathlib import Path
 
 from trunkline.errors import MissingExtra
-from trunkline.transports import key_files
+from trunkline.keys import files
 
 try:
     import zmq
@@ -20,14 +20,14 @@ def make(path: Path, public_path: Path | None = None) -> None:
     """A new pair at `path`; its public half at `public_path`, too."""
     public, secret = (each.decode() for each in zmq.curve_keypair())
     text = f'metadata\ncurve\n    public-key = "{public}"\n'
-    key_files.write(path, f'{text}    secret-key = "{secret}"\n'.encode())
+    files.write(path, f'{text}    secret-key = "{secret}"\n'.encode())
     if public_path is not None:
-        key_files.write(public_path, text.encode(), 0o644)
+        files.write(public_path, text.encode(), 0o644)
 
 
 def pair(path: Path) -> tuple[bytes, bytes]:
     """The public and the secret key. Raises OSError."""
-    public, secret = _load(key_files.private(path))
+    public, secret = _load(files.private(path))
     if secret is None:
         raise OSError(errno.EINVAL, "holds no secret key", str(path))
     return public, secret
