@@ -82,7 +82,7 @@ protocol: $(VENV)/.core ## Write docs/protocol from the types that are the proto
 	$(BIN)/python -m trunkline.wire.document docs/protocol
 
 tables: $(VENV)/.test ## Write docs/tables.md from the code that makes the tables
-	$(BIN)/python -m trunkline.spark.document docs/tables.md
+	$(BIN)/python -m trunkline.spark.tables.document docs/tables.md
 
 clean: ## Remove the environment and what tools left behind
 	rm -rf $(VENV) $(LOWEST) build demo-output .demo-output-* src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

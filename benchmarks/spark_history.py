@@ -33,7 +33,7 @@ def by_topic(count: int, *, read: Callable[[SparkSession, Path], DataFrame]) -> 
 
 
 def ours(spark: SparkSession, journal: Path) -> DataFrame:
-    from trunkline.spark.reading import messages
+    from trunkline.spark.source.dataframe import messages
 
     return messages(spark, journal)
 

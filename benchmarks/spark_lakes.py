@@ -32,7 +32,7 @@ def _spark(folder: Path) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     from trunkline.spark import session
-    from trunkline.spark.source import register
+    from trunkline.spark.source.data_source import register
 
     shared = SparkSession.getActiveSession() is not None
     spark = session("local[*]")

@@ -36,7 +36,7 @@ def ours(spark: SparkSession, lakes: Lakes, count: int) -> DataFrame:
 
 
 def joined(spark: SparkSession, lakes: Lakes, count: int) -> DataFrame:
-    from trunkline.spark.reading import messages
+    from trunkline.spark.source.dataframe import messages
 
     return messages(spark, lakes.partly_sealed(count))
 

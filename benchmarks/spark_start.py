@@ -28,7 +28,7 @@ _PLAIN = "from pyspark.sql import SparkSession; spark = SparkSession.builder.get
 
 
 def first_row(size: int, *, program: str) -> Sample:
-    from trunkline.spark.java import find_java
+    from trunkline.spark.session.java import find_java
 
     environ = {**os.environ, "JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": sys.executable}
     with tempfile.TemporaryDirectory() as folder:
@@ -50,7 +50,9 @@ def first_row(size: int, *, program: str) -> Sample:
 
 @contextmanager
 def archived() -> Iterator[None]:
-    subprocess.run([sys.executable, "-m", "trunkline.spark.train"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-m", "trunkline.spark.session.make_class_archive"], check=True, stdout=subprocess.DEVNULL
+    )
     yield
 
 

@@ -59,7 +59,7 @@ async def ours(count: int) -> Sample:
 
 
 async def files(count: int) -> Sample:
-    from trunkline.spark.columns import all_of
+    from trunkline.spark.source.spark_schema import all_of
 
     with SPARK.running() as spark, directory() as folder:
         (folder / "messages").mkdir()

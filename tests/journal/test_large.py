@@ -13,7 +13,7 @@ import pytest
 import trunkline as tl
 from tests.journal.journals import NS, Clock, fail_on_damage, fill, journal_in, message, seqs, store
 from trunkline.journal import Journal, JournalSettings, Reader, lake, layout
-from trunkline.journal.verify import verify
+from trunkline.journal.repair.verify import verify
 
 MIB = 1024 * 1024
 

@@ -31,7 +31,7 @@ from tests.journal.journals import (
 from trunkline.errors import JournalDamaged
 from trunkline.journal import Journal, Reader, Retention, lake, last
 from trunkline.journal.database import FILE
-from trunkline.journal.repair import repair
+from trunkline.journal.repair.repair import repair
 from trunkline.journal.sealed import File
 from trunkline.testing import Simulation
 

@@ -22,7 +22,7 @@ from tests.journal.processes import Child
 from trunkline.errors import JournalDamaged
 from trunkline.journal import Journal, Reader, Retention, lake
 from trunkline.journal.cursor import pack
-from trunkline.journal.verify import verify
+from trunkline.journal.repair.verify import verify
 from trunkline.testing import Simulation
 from trunkline.topic import matches
 

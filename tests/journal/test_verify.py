@@ -17,9 +17,9 @@ import pytest
 import trunkline as tl
 from tests.journal.journals import fill, journal_in, seqs, until
 from trunkline.journal import Journal, JournalSettings, Reader, Sync
-from trunkline.journal.findings import Finding, Repaired
-from trunkline.journal.repair import repair
-from trunkline.journal.verify import verify
+from trunkline.journal.repair.findings import Finding, Repaired
+from trunkline.journal.repair.repair import repair
+from trunkline.journal.repair.verify import verify
 
 PAGE = 4096
 DEADLINE_S = 30.0

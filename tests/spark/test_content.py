@@ -22,10 +22,10 @@ from trunkline.hub.channel import KeptChannel
 from trunkline.hub.keeping import FILE, Keeping, Kept
 from trunkline.hub.schemas import KeptSchema, KeptVersion
 from trunkline.schema import hash_of, schema_of
-from trunkline.spark.contracts import Finder, belongs, contracts, on_any
-from trunkline.spark.payloads import texts
 from trunkline.spark.tables import conformance, conversations, executions, typed
+from trunkline.spark.tables.channel_contracts import Finder, belongs, contracts, on_any
 from trunkline.spark.tables.conversations import Hints, climbed
+from trunkline.spark.tables.payloads import texts
 from trunkline.spark.tables.table import ChannelContract, Table
 
 SEEDS = (2, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, *range(3, 11))))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from trunkline.spark.java import dressed, find_java
+from trunkline.spark.session.java import dressed, find_java
 
 pytestmark = pytest.mark.long
 """Each needs several Javas of its own."""

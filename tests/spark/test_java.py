@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trunkline.errors import JavaMissing
-from trunkline.spark.java import GONE, INCUBATOR, Java, dressed, find_java
+from trunkline.spark.session.java import GONE, INCUBATOR, Java, dressed, find_java
 
 NOWHERE = Path("/nowhere")
 

@@ -19,7 +19,7 @@ from tests.journal.journals import fill, journal_in, message, store
 from tests.spark.lakes import expected, expected_fates, files_of, flip, random_journal, rewrite, rows_of
 from trunkline.errors import InvalidTopic, JournalDamaged, JournalUnusable
 from trunkline.journal import Journal, JournalSettings, Reader
-from trunkline.spark.reading import fates, messages
+from trunkline.spark.source.dataframe import fates, messages
 
 
 def rows(frame: DataFrame) -> list[dict[str, Any]]:

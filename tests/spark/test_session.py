@@ -16,10 +16,11 @@ from pyspark.sql import SparkSession
 
 from tests.spark.conftest import FAST
 from trunkline.errors import MissingExtra
-from trunkline.spark import session, start
-from trunkline.spark.archive import DIRECTORY, checksum
-from trunkline.spark.java import find_java
-from trunkline.spark.start import JAVA_OPTIONS
+from trunkline.spark import session
+from trunkline.spark.session import start
+from trunkline.spark.session.class_archive import DIRECTORY, checksum
+from trunkline.spark.session.java import find_java
+from trunkline.spark.session.start import JAVA_OPTIONS
 
 DEADLINE_S = 300
 

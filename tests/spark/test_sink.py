@@ -23,11 +23,10 @@ from tests.hub.up import Up, up
 from trunkline.errors import BackpressureTimeout, HubUnavailable, PayloadError
 from trunkline.hub.serve import run
 from trunkline.journal import Reader
-from trunkline.spark import sink
-from trunkline.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
-from trunkline.spark.sink_place import Memory, Place
-from trunkline.spark.sink_sending import Written
-from trunkline.spark.source import register
+from trunkline.spark.sink.task import Written
+from trunkline.spark.sink.task_position import Memory, Place
+from trunkline.spark.sink.writers import BatchWriter, StreamWriter, batch_writer, stream_writer
+from trunkline.spark.source.data_source import register
 
 TOPIC = "orders.placed"
 DEADLINE_S = 60.0
@@ -332,10 +331,10 @@ def test_consumers_drop_what_a_plain_topic_brings_twice(tmp_path: Path) -> None:
 
 def test_an_epoch_that_is_tried_again_adds_nothing_twice(hub: Up, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = epochs(hub.address, "epochs")
-    monkeypatch.setattr(sink, "_seen", Memory())
+    monkeypatch.setattr(writers, "_seen", Memory())
     assert stream.write_at(Place("q", 4, 0, run="a"), batches(5000)) == Written(5000, 0, 0)
     # Another run, other processes: it does not know whether epoch 4 was done.
-    monkeypatch.setattr(sink, "_seen", Memory())
+    monkeypatch.setattr(writers, "_seen", Memory())
     assert stream.write_at(Place("q", 4, 0, run="b"), batches(5000)) == Written(5000, 0, 5000)
     assert stream.write_at(Place("q", 5, 0, run="b"), batches(10, start=5000)) == Written(10, 0, 0)
     assert numbers(stored(hub, "epochs")) == list(range(5010))
@@ -345,7 +344,7 @@ RETRIED = """
 import sys, pyarrow as pa
 from pyspark import TaskContext
 from trunkline.spark import session
-from trunkline.spark.source import register
+from trunkline.spark.source.data_source import register
 
 def failing(batches):
     for place, batch in enumerate(batches):

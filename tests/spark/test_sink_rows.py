@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from pyspark.sql.types import MapType, StringType, StructType
 
 from trunkline.errors import InvalidMessage, InvalidTopic, MessageTooLarge, MissingCorrelationId, TrunklineError
-from trunkline.spark.row_columns import columns_of
-from trunkline.spark.rows import Chunk, Chunker, Encoded, Encoder
-from trunkline.spark.sink_place import Memory, Place, Repeats
+from trunkline.spark.sink.row_columns import columns_of
+from trunkline.spark.sink.rows import Chunk, Chunker, Encoded, Encoder
+from trunkline.spark.sink.task_position import Memory, Place, Repeats
 
 PLACE = Place("q", 3, 7)
 TYPES: dict[str, Any] = {

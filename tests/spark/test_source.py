@@ -28,10 +28,10 @@ from pyspark.sql.datasource import (
 from tests.journal.journals import Clock, fill, journal_in, message, store
 from tests.spark.lakes import expected, expected_fates, files_of, flip, random_journal, rewrite, rows_of
 from trunkline.errors import InvalidSettings, JournalDamaged
-from trunkline.spark import found, partitions
-from trunkline.spark.columns import all_of
-from trunkline.spark.partitions import HotPart, SealedPart
-from trunkline.spark.source import JournalReader, TrunklineSource, register
+from trunkline.spark.source import partitions, snapshot
+from trunkline.spark.source.data_source import JournalReader, TrunklineSource, register
+from trunkline.spark.source.partitions import HotPart, SealedPart
+from trunkline.spark.source.spark_schema import all_of
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -147,7 +147,7 @@ def test_executors_need_the_lake_and_not_the_journal(tmp_path: Path) -> None:
 
 
 def test_a_partition_has_a_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(found, "MAX_BYTES", 20_000)
+    monkeypatch.setattr(snapshot, "MAX_BYTES", 20_000)
     with journal_in(tmp_path) as journal:
         store(journal, [[message("a", bytes(1000), id=str(each)) for each in range(70)], [message("a", bytes(30_000))]])
     parts = reader_of(tmp_path).partitions()

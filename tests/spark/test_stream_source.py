@@ -21,9 +21,9 @@ from tests.spark import stream_child
 from tests.spark.lakes import expected, expected_fates, files_of, random_journal, rows_of
 from trunkline.errors import JournalUnusable
 from trunkline.journal import Retention
-from trunkline.spark import partitions
-from trunkline.spark.source import TrunklineSource, register
-from trunkline.spark.stream import JournalStreamReader
+from trunkline.spark.source import partitions
+from trunkline.spark.source.data_source import TrunklineSource, register
+from trunkline.spark.source.stream import JournalStreamReader
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trunkline.spark.document import text
 from trunkline.spark.tables import every
+from trunkline.spark.tables.document import text
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "tables.md"
 

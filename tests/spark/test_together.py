@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trunkline.spark.pipeline.together import Together
+from trunkline.spark.pipeline.task_graph import Together
 
 
 class Tags:

@@ -19,7 +19,7 @@ from trunkline.cli.main import run as run_command
 from trunkline.spark.pipeline.warehouse import Warehouse
 from trunkline.spark.replay import replay
 from trunkline.spark.report import report
-from trunkline.spark.views import table
+from trunkline.spark.tables.views import table
 from trunkline.spark.what_if import what_if
 
 PRICES = "select seq from requests where topic = 'pricing' and outcome = 'answered'"

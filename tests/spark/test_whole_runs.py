@@ -28,7 +28,7 @@ from trunkline.spark.pipeline.settings import PipelineSettings
 from trunkline.spark.pipeline.status import status
 from trunkline.spark.pipeline.warehouse import Warehouse
 from trunkline.spark.tables import every, requests
-from trunkline.spark.views import table
+from trunkline.spark.tables.views import table
 
 TABLES = [each.name for each in every(())]
 ROUGH = {"latency_sketch", "delay_sketch", "lag_sketch"}

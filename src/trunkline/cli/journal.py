@@ -19,13 +19,13 @@ from trunkline.cli.options import AsJson, Directory, First, Last, Pattern, Since
 from trunkline.connect import connect
 from trunkline.delivery.deadletters import Cause
 from trunkline.errors import UsageError
-from trunkline.journal.findings import Finding, Repaired, Verified
 from trunkline.journal.journal import Journal
 from trunkline.journal.reader import Reader
-from trunkline.journal.repair import repair as repair_it
+from trunkline.journal.repair.findings import Finding, Repaired, Verified
+from trunkline.journal.repair.repair import repair as repair_it
+from trunkline.journal.repair.verify import verify as verify_it
 from trunkline.journal.stats import JournalStats
 from trunkline.journal.stats import stats as stats_of
-from trunkline.journal.verify import verify as verify_it
 from trunkline.message import Message
 from trunkline.topic import EVERYTHING, validate_pattern, validate_topic
 

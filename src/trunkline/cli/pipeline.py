@@ -203,7 +203,7 @@ def sql(
     with spark_on(master) as spark:
         from pyspark.errors import AnalysisException, ParseException
 
-        from trunkline.spark.views import register
+        from trunkline.spark.tables.views import register
 
         register(spark, place)
         try:
@@ -232,7 +232,7 @@ def _cell(value: object) -> object:
 @app.command()
 def tables(json: AsJson = False) -> None:
     """The tables, and what their columns mean."""
-    from trunkline.spark.views import described
+    from trunkline.spark.tables.views import described
 
     for each in described():
         if json:

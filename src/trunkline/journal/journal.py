@@ -22,8 +22,8 @@ from trunkline.journal.cursor import Cursor, unpack
 from trunkline.journal.intake import Intake
 from trunkline.journal.ledger import KEEP, JournalLedger, decode_letter, encode
 from trunkline.journal.lock import Lock
-from trunkline.journal.quarantine import put_aside
 from trunkline.journal.reader import Reader
+from trunkline.journal.repair.quarantine import put_aside
 from trunkline.journal.retention import Progress
 from trunkline.journal.settings import JournalSettings, Retention
 from trunkline.journal.tender import Tender

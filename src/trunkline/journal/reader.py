@@ -21,13 +21,13 @@ import msgspec
 from trunkline.delivery.fates import Outcome
 from trunkline.errors import JournalDamaged, JournalUnusable
 from trunkline.journal import database as files
-from trunkline.journal import explain, moment
+from trunkline.journal import explain, snapshot
 from trunkline.journal.body import Row
 from trunkline.journal.explain import Fates
 from trunkline.journal.last import last_message, last_numbers
-from trunkline.journal.moment import Fits, Head
 from trunkline.journal.range import Range, cut, range_of
 from trunkline.journal.sealed import FILE_COLUMNS, File, listed
+from trunkline.journal.snapshot import Fits, Head
 from trunkline.message import Message
 from trunkline.topic import EVERYTHING, is_wild, matches, validate_pattern
 
@@ -208,23 +208,23 @@ class Reader:
         Only parts with something on a topic that `fits`. Those at both ends may hold more than was asked for.
         """
         with self.snapshot() as database:
-            sealed = moment.files(database, "messages", first, last, fits)
-            rows = moment.batches(database, COLUMNS, first, last, fits)
+            sealed = snapshot.files(database, "messages", first, last, fits)
+            rows = snapshot.batches(database, COLUMNS, first, last, fits)
         return sealed, [row for values in rows if (row := self.row(values)) is not None]
 
     def moment_of_fates(self, first: int, last: int) -> tuple[list[File], list[tuple[Any, ...]]]:
         """The same for fates, by their numbers: sealed files, and what is not sealed as tuples."""
         with self.snapshot() as database:
-            return moment.files(database, "fates", first, last, None), moment.fates(database, first, last)
+            return snapshot.files(database, "fates", first, last, None), snapshot.fates(database, first, last)
 
     def heads(self, kind: str, first: int, last: int, fits: Fits | None = None, limit: int = -1) -> list[Head]:
         """Where messages or fates from `first` to `last` are at one moment: what each part covers, without its rows."""
         with self.snapshot() as database:
-            return moment.heads(database, kind, first, last, fits, limit)
+            return snapshot.heads(database, kind, first, last, fits, limit)
 
     def highest(self, kind: str) -> int:
         """The highest number that a message or fate ever had here, also if it was removed."""
-        return int(self.query(moment.HIGHEST[kind])[0][0] or 0)
+        return int(self.query(snapshot.HIGHEST[kind])[0][0] or 0)
 
     def removals(self, first: int, last: int) -> list[tuple[str, int, int, int]]:
         """What retention removed between two numbers: topic, first, last, and how many between these."""

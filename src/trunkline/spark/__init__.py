@@ -5,22 +5,22 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from trunkline.spark.start import session as session
+from trunkline.spark.session.start import session as session
 
 if TYPE_CHECKING:
     from trunkline.spark.pipeline.run import Pipeline as Pipeline
     from trunkline.spark.pipeline.settings import PipelineSettings as PipelineSettings
-    from trunkline.spark.reading import fates as fates
-    from trunkline.spark.reading import messages as messages
-    from trunkline.spark.views import table as table
+    from trunkline.spark.source.dataframe import fates as fates
+    from trunkline.spark.source.dataframe import messages as messages
+    from trunkline.spark.tables.views import table as table
 
 # These import pyspark: not before somebody asks for them.
 _LATER = {
     "Pipeline": "pipeline.run",
     "PipelineSettings": "pipeline.settings",
-    "fates": "reading",
-    "messages": "reading",
-    "table": "views",
+    "fates": "source.dataframe",
+    "messages": "source.dataframe",
+    "table": "tables.views",
 }
 
 

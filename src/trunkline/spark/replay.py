@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trunkline.bus.bus import Bus
 from trunkline.bus.replay import Replayed, replay_these
-from trunkline.spark.selection import messages_of, select
+from trunkline.spark.tables.selection import messages_of, select
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

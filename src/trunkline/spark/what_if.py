@@ -18,10 +18,10 @@ from trunkline.brokers.recording import RecordingBroker
 from trunkline.bus.bus import Bus
 from trunkline.errors import RequestError
 from trunkline.message import Message, MessageType
-from trunkline.spark.payloads import texts
-from trunkline.spark.selection import messages_of, select
+from trunkline.spark.tables.payloads import texts
 from trunkline.spark.tables.requests import ANSWERS
-from trunkline.spark.views import table
+from trunkline.spark.tables.selection import messages_of, select
+from trunkline.spark.tables.views import table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as F
 
 from trunkline.errors import PipelineError
-from trunkline.spark.pipeline import affected, journal
-from trunkline.spark.pipeline.intake import Intake
+from trunkline.spark.pipeline import affected, journal_records
+from trunkline.spark.pipeline.ingest import Intake
 from trunkline.spark.pipeline.manifest import Manifest
 from trunkline.spark.pipeline.settings import PipelineSettings
-from trunkline.spark.pipeline.together import Together
+from trunkline.spark.pipeline.task_graph import Together
 from trunkline.spark.pipeline.warehouse import Warehouse, hours_between
 from trunkline.spark.tables import built
 from trunkline.spark.tables.bronze import FATES, LETTERS, MESSAGES
@@ -102,7 +102,7 @@ class Pipeline:
 
     def run(self) -> Report:
         """Take in what is new, and end."""
-        ends = journal.Ends(self.journal)
+        ends = journal_records.Ends(self.journal)
         start = self.warehouse.manifest
         done: list[_Step] = []
         while (manifest := self.warehouse.manifest).seq < ends.seq or manifest.fate < ends.fate:
@@ -244,7 +244,7 @@ class _Step:
         together.run()
 
     def _inputs(self) -> Inputs:
-        from trunkline.spark.contracts import contracts
+        from trunkline.spark.tables.channel_contracts import contracts
 
         manifest, settings = self._manifest, self._settings
         spans = [manifest.hours[hour] for hour in self.hours]
@@ -263,7 +263,7 @@ class _Step:
             nearby=self._read(MESSAGES, around),
             fates=fates.drop("hour"),
             letters=self._letters(messages, first, last),
-            orphans=journal.orphans(self._spark, self._pipeline.journal, low, high),
+            orphans=journal_records.orphans(self._spark, self._pipeline.journal, low, high),
             upto=manifest.upto,
             settings=settings,
             channels=contracts(self._pipeline.journal),
@@ -274,7 +274,7 @@ class _Step:
         """Those the journal has, and those it had: a letter that was replayed is no longer there."""
         had = self._read(LETTERS, self.hours)
         hours = messages.select("seq", "hour")
-        now = journal.letters(self._spark, self._pipeline.journal, first, last).join(hours, "seq")
+        now = journal_records.letters(self._spark, self._pipeline.journal, first, last).join(hours, "seq")
         kept = had.join(now.select("subscriber", "seq"), ["subscriber", "seq"], "left_anti")
         self._make(LETTERS._replace(build=lambda _: now.unionByName(kept)), None)
         return self._made(LETTERS.name).drop("hour")

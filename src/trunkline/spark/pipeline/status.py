@@ -8,7 +8,7 @@ import msgspec
 
 from trunkline.journal.reader import Reader
 from trunkline.journal.sealed import File
-from trunkline.spark.pipeline.journal import Ends
+from trunkline.spark.pipeline.journal_records import Ends
 from trunkline.spark.pipeline.manifest import LeftOut, Manifest, Span
 from trunkline.spark.pipeline.warehouse import Warehouse
 from trunkline.spark.tables.bronze import FATES, MESSAGES

@@ -19,7 +19,7 @@ from trunkline.journal.sealed import File
 from trunkline.spark.paths import for_reading, for_writing
 from trunkline.spark.pipeline import manifest as manifests
 from trunkline.spark.pipeline.manifest import Manifest, at, hour_of, name_of
-from trunkline.spark.reading import VERIFY
+from trunkline.spark.source.dataframe import VERIFY
 from trunkline.spark.tables.bronze import AS_SEALED, placed, stored
 from trunkline.spark.tables.table import Table, seconds
 from trunkline.spark.tables.times import HOUR_S, day_of, hour_number, hour_of_day

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql import functions as F
 
 from trunkline.spark.tables.requests import ANSWERS
-from trunkline.spark.views import table
+from trunkline.spark.tables.views import table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trunkline.spark.contracts import on_any
-from trunkline.spark.payloads import verdicts
+from trunkline.spark.tables.channel_contracts import on_any
+from trunkline.spark.tables.payloads import verdicts
 from trunkline.spark.tables.table import SILVER, Column, Inputs, Table
 
 if TYPE_CHECKING:

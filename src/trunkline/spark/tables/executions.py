@@ -14,7 +14,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from trunkline.codec import JSON
-from trunkline.spark.payloads import texts
+from trunkline.spark.tables.payloads import texts
 from trunkline.spark.tables.table import SILVER, Column, Inputs, Table
 
 if TYPE_CHECKING:

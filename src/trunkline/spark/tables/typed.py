@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as F
 from pyspark.sql import types
 
-from trunkline.spark.contracts import belongs
-from trunkline.spark.payloads import conforming
+from trunkline.spark.tables.channel_contracts import belongs
 from trunkline.spark.tables.fields import Kind, column_names, kind_of, properties
+from trunkline.spark.tables.payloads import conforming
 from trunkline.spark.tables.table import SILVER, ChannelContract, Column, Inputs, Table
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from pyspark.sql import functions as F
 
 from trunkline.journal import Reader
 from trunkline.journal.reader import Damage
-from trunkline.spark.columns import all_of, arrow
-from trunkline.spark.damage import handler
-from trunkline.spark.found import look
-from trunkline.spark.options import Kind, wanted
 from trunkline.spark.paths import for_reading
-from trunkline.spark.wanted import COMPARE, Condition, Wanted, regex
+from trunkline.spark.source.damage import handler
+from trunkline.spark.source.options import Kind, wanted
+from trunkline.spark.source.row_filter import COMPARE, Condition, Wanted, regex
+from trunkline.spark.source.snapshot import look
+from trunkline.spark.source.spark_schema import all_of, arrow
 
 VERIFY = "parquet.page.verify-checksum.enabled"
 

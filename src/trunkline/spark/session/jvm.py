@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from trunkline.spark.java import Java, dressed
-from trunkline.spark.scratch import Scratch
+from trunkline.spark.session.java import Java, dressed
+from trunkline.spark.session.scratch import Scratch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

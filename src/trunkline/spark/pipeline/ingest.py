@@ -25,14 +25,14 @@ from pyspark.sql import functions as F
 from trunkline.errors import JournalDamaged, JournalUnusable, WarehouseUnusable
 from trunkline.journal import Reader, lake
 from trunkline.journal.sealed import File
-from trunkline.spark.columns import KEYS, all_of
-from trunkline.spark.damage import handler
-from trunkline.spark.found import look
-from trunkline.spark.options import wanted
 from trunkline.spark.pipeline import affected
 from trunkline.spark.pipeline.manifest import HOUR, LeftOut, Manifest, Span, hour_of, name_of
 from trunkline.spark.pipeline.settings import PipelineSettings
 from trunkline.spark.pipeline.warehouse import Warehouse
+from trunkline.spark.source.damage import handler
+from trunkline.spark.source.options import wanted
+from trunkline.spark.source.snapshot import look
+from trunkline.spark.source.spark_schema import KEYS, all_of
 from trunkline.spark.tables.bronze import FATES, MESSAGES, repeated
 from trunkline.spark.tables.times import hour_number
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trunkline.errors import JournalUnusable
 from trunkline.journal import database as files
-from trunkline.journal.faults import (
+from trunkline.journal.repair.checks import (
     KINDS,
     faults,
     lake_files,
@@ -20,9 +20,9 @@ from trunkline.journal.faults import (
     topic_shares,
     unread,
 )
-from trunkline.journal.findings import Finding, Verified
+from trunkline.journal.repair.findings import Finding, Verified
+from trunkline.journal.repair.scanner import Scan, end_of, number, shapes, text
 from trunkline.journal.sealed import File
-from trunkline.journal.tables import Scan, end_of, number, shapes, text
 
 Progress = Callable[[int, int], None]
 """Called with how many batches and files were looked at, of how many."""

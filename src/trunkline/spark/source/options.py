@@ -11,8 +11,8 @@ from pathlib import Path
 from trunkline.errors import InvalidSettings
 from trunkline.journal.range import FOREVER
 from trunkline.settings import Group, build
-from trunkline.spark.columns import KEYS
-from trunkline.spark.wanted import Condition, Wanted, topic_like
+from trunkline.spark.source.row_filter import Condition, Wanted, topic_like
+from trunkline.spark.source.spark_schema import KEYS
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trunkline.errors import MissingExtra
-from trunkline.spark.archive import Archive, archive_for, cache_directory, is_off
-from trunkline.spark.java import Java, find_java
-from trunkline.spark.jvm import PATIENCE_S, Jvm, discarded_dead
+from trunkline.spark.session.class_archive import Archive, archive_for, cache_directory, is_off
+from trunkline.spark.session.java import Java, find_java
+from trunkline.spark.session.jvm import PATIENCE_S, Jvm, discarded_dead
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,7 +91,7 @@ def begin(
 
 def _with_source(spark: SparkSession) -> SparkSession:
     """So that it knows `format("trunkline")`."""
-    from trunkline.spark.source import register
+    from trunkline.spark.source.data_source import register
 
     register(spark)
     return spark
@@ -200,7 +200,7 @@ def _use(archive: Archive) -> list[str]:
 
 def _train() -> None:
     subprocess.Popen(
-        [sys.executable, "-P", "-m", "trunkline.spark.train"],
+        [sys.executable, "-P", "-m", "trunkline.spark.session.make_class_archive"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

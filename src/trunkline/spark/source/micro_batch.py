@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from trunkline.journal import Reader
-from trunkline.journal.moment import Head
-from trunkline.spark.columns import KEYS
-from trunkline.spark.partitions import sealed_rows
-from trunkline.spark.wanted import Wanted
+from trunkline.journal.snapshot import Head
+from trunkline.spark.source.partitions import sealed_rows
+from trunkline.spark.source.row_filter import Wanted
+from trunkline.spark.source.spark_schema import KEYS
 
 
 def end_within(reader: Reader, wanted: Wanted, after: int, last: int, max_rows: int) -> int:

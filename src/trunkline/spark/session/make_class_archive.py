@@ -1,7 +1,7 @@
-"""`python -m trunkline.spark.train`: make the class archive, now. For images and CI; otherwise it makes itself.
+"""`python -m trunkline.spark.session.make_class_archive` makes the class archive now: for container images and CI.
 
-A Java writes its archive when it ends: so a Java of its own does a bit of everything, ends, and is waited for. It
-writes to a name of its own; only a complete file gets the name under which it is found.
+Without it, the first session makes the archive when it ends. A JVM writes its archive when it exits, so a JVM of its own
+runs a small workload and exits. It writes to a temporary name; only a complete file is renamed to the final one.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trunkline.errors import TrunklineError
-from trunkline.spark.archive import Archive, checksum
-from trunkline.spark.java import Java, find_java
-from trunkline.spark.start import begin, spark_archive
+from trunkline.spark.session.class_archive import Archive, checksum
+from trunkline.spark.session.java import Java, find_java
+from trunkline.spark.session.start import begin, spark_archive
 
 if TYPE_CHECKING:
     import pyarrow as pa

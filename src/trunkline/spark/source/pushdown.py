@@ -18,8 +18,8 @@ from pyspark.sql.datasource import (
 )
 
 from trunkline.journal.lake import SCHEMAS
-from trunkline.spark.options import EPOCH, MICROSECOND
-from trunkline.spark.wanted import Condition
+from trunkline.spark.source.options import EPOCH, MICROSECOND
+from trunkline.spark.source.row_filter import Condition
 
 Known = EqualTo | In | LessThan | LessThanOrEqual | GreaterThan | GreaterThanOrEqual | StringStartsWith
 TESTS: dict[type[Filter], str] = {

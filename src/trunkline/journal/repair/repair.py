@@ -13,17 +13,26 @@ from trunkline.clock import World
 from trunkline.errors import JournalUnusable
 from trunkline.journal import database as files
 from trunkline.journal.cursor import pack
-from trunkline.journal.faults import faults, lake_files, look_at_batch, misfit, named, place, sealed_files, unread
-from trunkline.journal.findings import Finding, Repaired
 from trunkline.journal.intake import MAX_ROW_MESSAGES
 from trunkline.journal.journal import LAST
 from trunkline.journal.lock import Lock
-from trunkline.journal.pages import batches_on_pages, put_right
 from trunkline.journal.reader import COLUMNS
-from trunkline.journal.salvage import ASIDE, Salvage
+from trunkline.journal.repair.checks import (
+    faults,
+    lake_files,
+    look_at_batch,
+    misfit,
+    named,
+    place,
+    sealed_files,
+    unread,
+)
+from trunkline.journal.repair.findings import Finding, Repaired
+from trunkline.journal.repair.salvage_lake import ASIDE, Salvage
+from trunkline.journal.repair.scanner import Scan, end_of, shapes, text
+from trunkline.journal.repair.sqlite_pages import batches_on_pages, put_right
+from trunkline.journal.repair.verify import complaints, is_newer
 from trunkline.journal.settings import Sync
-from trunkline.journal.tables import Scan, end_of, shapes, text
-from trunkline.journal.verify import complaints, is_newer
 
 COPY = "old.db"
 """The copy of the old database that is read from, while the repair lasts."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from trunkline.journal import database as files
-from trunkline.journal.faults import look_at_batch
-from trunkline.journal.tables import shapes, text
+from trunkline.journal.repair.checks import look_at_batch
+from trunkline.journal.repair.scanner import shapes, text
 
 
 def put_right(path: Path, first_page: bytes) -> None:

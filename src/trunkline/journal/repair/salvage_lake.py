@@ -9,8 +9,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trunkline.journal.faults import MISRECORDED, lake_files, look_into_file, sealed_files, topic_shares, written_down
-from trunkline.journal.findings import Finding, Span
+from trunkline.journal.repair.checks import (
+    MISRECORDED,
+    lake_files,
+    look_into_file,
+    sealed_files,
+    topic_shares,
+    written_down,
+)
+from trunkline.journal.repair.findings import Finding, Span
 
 if TYPE_CHECKING:
     from trunkline.journal.lake import Sealed

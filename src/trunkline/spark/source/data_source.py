@@ -21,11 +21,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from trunkline.journal import Reader
-from trunkline.spark import partitions
-from trunkline.spark.columns import all_of, chosen
-from trunkline.spark.damage import handler
-from trunkline.spark.filters import condition_of
-from trunkline.spark.options import SourceOptions, read_options
+from trunkline.spark.source import partitions
+from trunkline.spark.source.damage import handler
+from trunkline.spark.source.options import SourceOptions, read_options
+from trunkline.spark.source.pushdown import condition_of
+from trunkline.spark.source.spark_schema import all_of, chosen
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,17 +51,17 @@ class TrunklineSource(DataSource):
         return JournalReader(read_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from trunkline.spark.stream import JournalStreamReader
+        from trunkline.spark.source.stream import JournalStreamReader
 
         return JournalStreamReader(read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from trunkline.spark.sink import batch_writer
+        from trunkline.spark.sink.writers import batch_writer
 
         return batch_writer(schema, self.options, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from trunkline.spark.sink import stream_writer
+        from trunkline.spark.sink.writers import stream_writer
 
         return stream_writer(schema, self.options, overwrite)
 

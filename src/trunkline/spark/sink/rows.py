@@ -18,8 +18,8 @@ from trunkline.brokers.hub.outbox import MAX_BODY_BYTES
 from trunkline.errors import MAX_TTL_S, EncodeError, InvalidMessage, InvalidTopic, MessageTooLarge, TrunklineError
 from trunkline.journal.layout import TYPES
 from trunkline.message import NORMAL, Message, MessageType
-from trunkline.spark.row_columns import RowColumns
-from trunkline.spark.sink_place import Place
+from trunkline.spark.sink.row_columns import RowColumns
+from trunkline.spark.sink.task_position import Place
 from trunkline.topic import validate_topic
 
 CHUNK = 2000

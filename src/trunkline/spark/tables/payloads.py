@@ -17,7 +17,7 @@ import pyarrow as pa
 from trunkline.codec import JSON, RAW, decode, restore
 from trunkline.errors import PayloadError
 from trunkline.schema import Checker, Problem, hash_of
-from trunkline.spark.contracts import Finder
+from trunkline.spark.tables.channel_contracts import Finder
 from trunkline.spark.tables.table import ChannelContract
 
 if TYPE_CHECKING:

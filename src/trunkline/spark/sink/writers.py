@@ -17,10 +17,10 @@ from pyspark.sql.types import StructType
 from trunkline.clock import World
 from trunkline.errors import InvalidSettings
 from trunkline.hub.serve import run
-from trunkline.spark.row_columns import columns_of
-from trunkline.spark.sink_options import Check, read_sink_options
-from trunkline.spark.sink_place import Memory, Place
-from trunkline.spark.sink_sending import Sending, Written, too_many
+from trunkline.spark.sink.options import Check, read_sink_options
+from trunkline.spark.sink.row_columns import columns_of
+from trunkline.spark.sink.task import Sending, Written, too_many
+from trunkline.spark.sink.task_position import Memory, Place
 
 log = logging.getLogger("trunkline.spark")
 

@@ -20,9 +20,9 @@ from trunkline.errors import (
     SchemaBroken,
 )
 from trunkline.message import Message, MessageType
-from trunkline.spark.rows import Bad
-from trunkline.spark.sink_options import SinkOptions
-from trunkline.spark.sink_place import Place
+from trunkline.spark.sink.options import SinkOptions
+from trunkline.spark.sink.rows import Bad
+from trunkline.spark.sink.task_position import Place
 
 FAULTS = (SchemaBroken, PayloadError, InvalidMessage)
 """Errors that are the row's own: it would fail again. After any other the task fails."""

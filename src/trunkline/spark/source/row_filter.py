@@ -19,7 +19,7 @@ from trunkline.journal.body import Row
 from trunkline.journal.lake import SCHEMAS
 from trunkline.journal.range import FOREVER
 from trunkline.journal.sealed import File
-from trunkline.spark.columns import KEYS
+from trunkline.spark.source.spark_schema import KEYS
 from trunkline.topic import EVERYTHING, is_wild, matches, validate_pattern
 
 COMPARE: dict[str, Callable[[Any, Any], Any]] = {

@@ -19,10 +19,10 @@ from trunkline.errors import JournalDamaged
 from trunkline.journal import database as files
 from trunkline.journal.body import Row
 from trunkline.journal.cursor import unpack
-from trunkline.journal.findings import Finding, Span
 from trunkline.journal.ledger import decode_letter, decode_message, decode_story
+from trunkline.journal.repair.findings import Finding, Span
+from trunkline.journal.repair.scanner import Scan, end_of, shapes
 from trunkline.journal.sealed import File
-from trunkline.journal.tables import Scan, end_of, shapes
 
 KINDS = ("messages", "fates")
 """What the lake holds."""

@@ -16,12 +16,12 @@ from pyspark.sql.types import StructType
 
 from trunkline.errors import JournalUnusable
 from trunkline.journal import Reader
-from trunkline.spark import partitions
-from trunkline.spark.admission import end_within
-from trunkline.spark.columns import KEYS, chosen
-from trunkline.spark.damage import handler
-from trunkline.spark.options import SourceOptions
-from trunkline.spark.wanted import Condition
+from trunkline.spark.source import partitions
+from trunkline.spark.source.damage import handler
+from trunkline.spark.source.micro_batch import end_within
+from trunkline.spark.source.options import SourceOptions
+from trunkline.spark.source.row_filter import Condition
+from trunkline.spark.source.spark_schema import KEYS, chosen
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from trunkline.errors import UsageError
 from trunkline.journal import layout
 from trunkline.message import Message
-from trunkline.spark.views import register, table
+from trunkline.spark.tables.views import register, table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

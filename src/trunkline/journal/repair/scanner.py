@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from trunkline.journal import database as files
-from trunkline.journal.findings import Span
+from trunkline.journal.repair.findings import Span
 
 PROBES = 256
 """So often an unreadable stretch is halved: what can be read in between is found if it is no smaller than that."""

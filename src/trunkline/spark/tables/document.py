@@ -1,4 +1,4 @@
-"""`python -m trunkline.spark.document docs/tables.md`: the tables column by column, from what makes them."""
+"""`python -m trunkline.spark.tables.document docs/tables.md`: the tables column by column, from what makes them."""
 
 from __future__ import annotations
 

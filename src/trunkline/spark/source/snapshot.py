@@ -12,8 +12,8 @@ from trunkline.errors import JournalDamaged
 from trunkline.journal import Reader, lake, layout
 from trunkline.journal.body import Row
 from trunkline.journal.sealed import File
-from trunkline.spark.columns import arrow
-from trunkline.spark.wanted import Wanted
+from trunkline.spark.source.row_filter import Wanted
+from trunkline.spark.source.spark_schema import arrow
 
 MAX_BYTES = 8 * 1024 * 1024
 """Of rows that travel together, unless a single one is larger: Spark refuses tasks of more than 128 MiB."""

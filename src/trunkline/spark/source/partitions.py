@@ -18,10 +18,10 @@ from pyspark.sql.datasource import InputPartition
 from trunkline.errors import JournalDamaged
 from trunkline.journal import Reader, lake
 from trunkline.journal.sealed import File
-from trunkline.spark.columns import KEYS, arrow
-from trunkline.spark.damage import handler
-from trunkline.spark.found import look
-from trunkline.spark.wanted import Wanted
+from trunkline.spark.source.damage import handler
+from trunkline.spark.source.row_filter import Wanted
+from trunkline.spark.source.snapshot import look
+from trunkline.spark.source.spark_schema import KEYS, arrow
 
 
 @dataclass(frozen=True)

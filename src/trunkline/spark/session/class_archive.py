@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from trunkline.spark.java import Java
+from trunkline.spark.session.java import Java
 
 LAYOUT = 1
 """Raised when an archive made before must not be used any more."""

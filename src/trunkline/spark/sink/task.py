@@ -19,12 +19,12 @@ from trunkline.delivery.pending import Failures
 from trunkline.errors import HubUnavailable, MessageTooLarge, NotConfirmed, PartlyRefused, PayloadError
 from trunkline.message import Message
 from trunkline.settings import Settings
-from trunkline.spark.row_columns import RowColumns
-from trunkline.spark.rows import CHUNK, Bad, Chunk, Chunker, Encoder, Run, runs_of
-from trunkline.spark.sink_letters import FAULTS, letter
-from trunkline.spark.sink_options import SinkOptions
-from trunkline.spark.sink_place import Place, Repeats
-from trunkline.spark.sink_watch import watched
+from trunkline.spark.sink.hub_timeout import watched
+from trunkline.spark.sink.options import SinkOptions
+from trunkline.spark.sink.rejected_rows import FAULTS, letter
+from trunkline.spark.sink.row_columns import RowColumns
+from trunkline.spark.sink.rows import CHUNK, Bad, Chunk, Chunker, Encoder, Run, runs_of
+from trunkline.spark.sink.task_position import Place, Repeats
 
 IN_FLIGHT = 4
 """Chunks under way at once: while the hub writes some, others are made."""
