@@ -16,9 +16,9 @@ from benchmarks.harness import Case, Sample
 from benchmarks.kernels import record
 from trunkline.clock import World
 from trunkline.jupyter.execution import Execution
-from trunkline.jupyter.routing import Routing
+from trunkline.jupyter.router import KernelRouter
 from trunkline.jupyter.settings import KernelSettings
-from trunkline.jupyter.wire import Wire
+from trunkline.jupyter.wire import KernelWire
 
 REQUESTS = 100
 LINES = 50
@@ -37,8 +37,8 @@ async def ours(count: int) -> Sample:
     done, took_s = 0, 0.0
     while done < count:
         world, settings = World(), KernelSettings()
-        wire = Wire("bench", world.time_ns, key.encode())
-        routing = Routing("bench", "session", world, settings)
+        wire = KernelWire("bench", world.time_ns, key.encode())
+        routing = KernelRouter("bench", "session", world, settings)
         loop = asyncio.get_running_loop()
         executions = [Execution(request, world, settings, sent_at_s=loop.time()) for request in asked]
         for execution in executions:

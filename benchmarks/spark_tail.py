@@ -72,7 +72,7 @@ async def write(folder: Path, after: int) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from trunkline.journal.body import make_row
+    from trunkline.journal.body import make_batch
     from trunkline.journal.layout import of_rows
 
     messages = [
@@ -80,7 +80,7 @@ async def write(folder: Path, after: int) -> None:
         for number, payload in enumerate(payloads(MESSAGES), after + 1)
     ]
     hidden = folder / "messages" / f".{after}"
-    pq.write_table(pa.Table.from_batches(of_rows([make_row(messages, 1)], print)), hidden, compression="zstd")
+    pq.write_table(pa.Table.from_batches(of_rows([make_batch(messages, 1)], print)), hidden, compression="zstd")
     hidden.rename(folder / "messages" / f"{after}.parquet")
 
 

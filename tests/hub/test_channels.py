@@ -23,7 +23,7 @@ from trunkline.message import Message
 from trunkline.testing import Simulation, world
 from trunkline.transports.pair import PairTransport
 from trunkline.transports.schemes import TRANSPORTS
-from trunkline.transports.transport import Accept, Listener, Peer, Receiver, Wire
+from trunkline.transports.transport import Accept, Listener, PeerIdentity, Receiver, Wire
 from trunkline.wire import control, frames
 from trunkline.wire.control import Qos
 
@@ -244,7 +244,7 @@ class Named(PairTransport):
 
     async def listen(self, url: str, accept: Accept, *, max_frame_bytes: int) -> Listener:
         def named(wire: Wire) -> Receiver:
-            wire.peer = Peer(url.partition(":")[0], url)
+            wire.peer = PeerIdentity(url.partition(":")[0], url)
             return accept(wire)
 
         return await super().listen(url, named, max_frame_bytes=max_frame_bytes)

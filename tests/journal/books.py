@@ -10,7 +10,7 @@ import trunkline as tl
 from tests.journal.processes import Child
 from trunkline.journal import Reader, lake
 from trunkline.journal.cursor import unpack
-from trunkline.journal.explain import FATE_COLUMNS, Fates
+from trunkline.journal.explain import FATE_COLUMNS, RecordedFate
 from trunkline.topic import matches
 
 DELIVERED = tl.Fate.DELIVERED.value
@@ -136,21 +136,24 @@ def check_order(found: list[Stored]) -> None:
     assert len({each.payload for each in found}) == len(found), "a message is there under two ids"
 
 
-def fates(reader: Reader) -> list[Fates]:
+def fates(reader: Reader) -> list[RecordedFate]:
     """Every row of fates, from the lake and from the journal, in order."""
     sealed = [
-        Fates(**{**row, "at_ns": 0})
+        RecordedFate(**{**row, "at_ns": 0})
         for file in reader.files("fates")
         for batch in lake.read(reader.directory, file)
         for row in batch.drop_columns(["time"]).to_pylist()
     ]
-    found = [*sealed, *(Fates(*row) for row in reader.query(f"SELECT {FATE_COLUMNS} FROM fates ORDER BY number"))]
+    found = [
+        *sealed,
+        *(RecordedFate(*row) for row in reader.query(f"SELECT {FATE_COLUMNS} FROM fates ORDER BY number")),
+    ]
     numbers = [each.number for each in found]
     assert numbers == sorted(set(numbers)), "fates are there twice"
     return found
 
 
-def fates_by_number(rows: list[Fates], fitting: list[int]) -> dict[int, str]:
+def fates_by_number(rows: list[RecordedFate], fitting: list[int]) -> dict[int, str]:
     """The fate of each message that fits: a row speaks of all of them from its first to its last, and no two do."""
     by_fate: dict[int, str] = {}
     for row in rows:

@@ -12,7 +12,7 @@ from msgspec.structs import astuple, replace
 
 from trunkline.errors import JournalDamaged
 from trunkline.journal import layout
-from trunkline.journal.body import Row, checksum, make_row
+from trunkline.journal.body import StoredBatch, checksum, make_batch
 from trunkline.message import Message, MessageType
 
 AT_NS = 1_700_000_000_123_456_789
@@ -85,15 +85,15 @@ def test_a_message_has_no_field_that_is_not_tried_here() -> None:
     )
     for name, value in zip(Message.__struct_fields__, astuple(rich), strict=True):
         assert value != getattr(Message(seq=1), name), f"give {name} a value of its own here, and in `full` above"
-    assert make_row([rich], AT_NS).messages() == [rich]
-    (arrow,) = layout.of_rows([make_row([rich], AT_NS)], damaged)
+    assert make_batch([rich], AT_NS).messages() == [rich]
+    (arrow,) = layout.of_rows([make_batch([rich], AT_NS)], damaged)
     assert layout.to_messages(arrow) == [rich]
 
 
 @given(alike(full))
 def test_any_batch_survives(batch: list[dict[str, Any]]) -> None:
     messages = numbered(batch)
-    row = make_row(messages, AT_NS)
+    row = make_batch(messages, AT_NS)
     assert row.messages() == messages
     assert (row.first, row.last, row.count) == (7, 6 + len(messages), len(messages))
     assert row.since_ns == min(message.timestamp_ns for message in messages)
@@ -106,14 +106,14 @@ def test_any_batch_survives(batch: list[dict[str, Any]]) -> None:
 @given(alike(plain))
 def test_plain_messages_may_be_written_as_such(batch: list[dict[str, Any]]) -> None:
     messages = numbered(batch)
-    assert make_row(messages, AT_NS, plain=True).messages() == messages
-    assert make_row(messages, AT_NS, plain=True) == make_row(messages, AT_NS)
+    assert make_batch(messages, AT_NS, plain=True).messages() == messages
+    assert make_batch(messages, AT_NS, plain=True) == make_batch(messages, AT_NS)
 
 
 @given(alike(plain), st.text(), st.text())
 def test_plain_messages_of_one_sender_and_format(batch: list[dict[str, Any]], sender: str, content_type: str) -> None:
     messages = numbered([{**fields, "sender": sender, "content_type": content_type} for fields in batch])
-    assert make_row(messages, AT_NS, plain=True, alike=True) == make_row(messages, AT_NS)
+    assert make_batch(messages, AT_NS, plain=True, alike=True) == make_batch(messages, AT_NS)
 
 
 def damaged(damage: JournalDamaged) -> None:
@@ -122,13 +122,13 @@ def damaged(damage: JournalDamaged) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b.c", "ü"]), st.integers(0, 3), alike(full)), min_size=1, max_size=5))
 def test_rows_become_arrow_and_messages_again(batches: list[tuple[str, int, list[dict[str, Any]]]]) -> None:
-    rows: list[Row] = []
+    rows: list[StoredBatch] = []
     messages: list[Message] = []
     seq = 1
     for topic, gap, batch in batches:
         more = numbered(batch, seq + gap, topic)
         seq = more[-1].seq + 1
-        rows.append(make_row(more, AT_NS))
+        rows.append(make_batch(more, AT_NS))
         messages += more
     (arrow,) = layout.of_rows(rows, damaged)
     arrow.validate(full=True)
@@ -142,13 +142,13 @@ def test_rows_become_arrow_and_messages_again(batches: list[tuple[str, int, list
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=6), st.booleans())
 def test_large_and_small_rows_together_become_arrow(counts: list[int], same: bool) -> None:
     """Long rows are put together as a whole, short ones message by message: both ways, and mixed."""
-    rows: list[Row] = []
+    rows: list[StoredBatch] = []
     messages: list[Message] = []
     for count in counts:
         first = len(messages) + 1
         fields: dict[str, Any] = {"id": "é", "sender": "s" if same else f"s{count}"}
         more = numbered([{**fields, "payload": b"x" * (at % 3)} for at in range(count + 1)], first)
-        rows.append(make_row(more, AT_NS, plain=True))
+        rows.append(make_batch(more, AT_NS, plain=True))
         messages += more
     (arrow,) = layout.of_rows(rows, damaged)
     assert layout.to_messages(arrow) == messages
@@ -164,7 +164,7 @@ BATCH = numbered(
 
 
 def test_any_changed_byte_of_a_body_is_noticed() -> None:
-    row = make_row(BATCH, AT_NS)
+    row = make_batch(BATCH, AT_NS)
     for at in range(len(row.body)):
         for bit in (0x01, 0x80):
             changed = bytearray(row.body)
@@ -190,7 +190,7 @@ def test_any_changed_byte_of_a_body_is_noticed() -> None:
     ids=lambda change: next(iter(change)),
 )
 def test_any_other_change_of_a_row_is_noticed(change: dict[str, Any]) -> None:
-    row = make_row(BATCH, AT_NS)
+    row = make_batch(BATCH, AT_NS)
     changed = replace(row, **change)
     with pytest.raises(JournalDamaged) as caught:
         changed.messages()
@@ -199,13 +199,13 @@ def test_any_other_change_of_a_row_is_noticed(change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"\xc0", b"\x94", b"\x90", bytes(100)], ids=["none", "nil", "cut", "short", "0"])
 def test_a_body_that_was_never_one_is_damage_even_with_its_checksum(body: bytes) -> None:
-    row = Row(1, 1, TOPIC, AT_NS, 1, 1, checksum(1, TOPIC, AT_NS, 1, 1, body), body)
+    row = StoredBatch(1, 1, TOPIC, AT_NS, 1, 1, checksum(1, TOPIC, AT_NS, 1, 1, body), body)
     with pytest.raises(JournalDamaged):
         row.messages()
 
 
 def test_a_damaged_row_is_told_and_left_out_of_arrow() -> None:
-    rows = [make_row(numbered([{"id": str(first)}], first), AT_NS, plain=True) for first in (1, 2, 3)]
+    rows = [make_batch(numbered([{"id": str(first)}], first), AT_NS, plain=True) for first in (1, 2, 3)]
     rows[1] = replace(rows[1], checksum=rows[1].checksum ^ 1)
     told: list[JournalDamaged] = []
     (arrow,) = layout.of_rows(rows, told.append)
@@ -214,7 +214,7 @@ def test_a_damaged_row_is_told_and_left_out_of_arrow() -> None:
 
 
 def test_a_row_says_whether_it_may_hold_an_id() -> None:
-    row = make_row(BATCH, AT_NS)
+    row = make_batch(BATCH, AT_NS)
     for message in BATCH:
         assert row.holds(message.id)
     assert not row.holds("four")

@@ -18,7 +18,7 @@ import pytest
 import trunkline as tl
 from tests.journal.journals import BadDisk, Place, journal_of, take, tend
 from trunkline.journal import Reader
-from trunkline.journal.settings import Kept
+from trunkline.journal.settings import TopicStorage
 from trunkline.testing import Simulation, simulate
 from trunkline.topic import covers, matches
 
@@ -262,7 +262,7 @@ class Play:
             }
         by_id = {message.id: message for message in kept}
         for message in self.messages.values():
-            must = (Kept.DURABLE,) if self.full_at_times else (Kept.DURABLE, Kept.RECORDED)
+            must = (TopicStorage.DURABLE,) if self.full_at_times else (TopicStorage.DURABLE, TopicStorage.RECORDED)
             if self.place.settings.keeps(message.topic) in must:
                 assert message.id in by_id, f"{message} was seen, and is not in the journal"
         for message_id, message in by_id.items():

@@ -14,9 +14,9 @@ from typing import Any
 
 from trunkline.clock import World
 from trunkline.jupyter.kernel import Kernel
-from trunkline.jupyter.link import Client
+from trunkline.jupyter.link import KernelReceiver
 from trunkline.jupyter.settings import KernelSettings
-from trunkline.jupyter.wire import DELIMITER, KernelMessage, Unreadable, Wire
+from trunkline.jupyter.wire import DELIMITER, KernelMessage, KernelWire, Unreadable
 from trunkline.testing.simulate import Simulation
 
 PLACE = Path(__file__).with_name("recorded.json")
@@ -65,8 +65,8 @@ class ScriptedLink:
     up_after_s: float = 0.0
     """When the kernel answers at all."""
     welcomes: bool = True
-    wire: Wire = field(init=False)
-    client: Client | None = None
+    wire: KernelWire = field(init=False)
+    client: KernelReceiver | None = None
     sent: list[KernelMessage] = field(default_factory=list)
     numbers: int = 0
     muted: bool = False
@@ -74,11 +74,11 @@ class ScriptedLink:
     """It answers nothing from now on."""
 
     def __post_init__(self) -> None:
-        self.wire = Wire("k1", self.world.time_ns, KEY)
+        self.wire = KernelWire("k1", self.world.time_ns, KEY)
         self._opened_s = 0.0
         self._last_s: dict[str, float] = {}
 
-    async def open(self, client: Client) -> None:
+    async def open(self, client: KernelReceiver) -> None:
         self.client = client
         loop = asyncio.get_running_loop()
         self._opened_s = loop.time()

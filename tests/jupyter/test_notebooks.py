@@ -13,7 +13,7 @@ from nbclient import NotebookClient
 import trunkline as tl
 from tests.jupyter.real import run
 from trunkline.jupyter import NotebookRun, read_notebook, run_notebook, start_kernel, write_notebook
-from trunkline.jupyter.notebook import Progress
+from trunkline.jupyter.notebook import NotebookProgress
 from trunkline.jupyter.widgets import MIME
 
 
@@ -59,7 +59,7 @@ VARIED = (
 
 def test_as_nbclient_would_have_done_it() -> None:
     ours, theirs = book(*VARIED), book(*VARIED)
-    seen: list[Progress] = []
+    seen: list[NotebookProgress] = []
     done = execute(ours, progress=seen.append)
     assert done.ok
     assert [(each.done, each.total) for each in seen] == [(n, 10) for n in range(1, 11)]

@@ -12,7 +12,7 @@ from tests.jupyter.real import run
 from tests.jupyter.scripted import kernel_of
 from trunkline.jupyter import KernelSettings, attach, join, start_kernel, start_kernel_blocking
 from trunkline.jupyter.blocking import join_blocking
-from trunkline.jupyter.publisher import Publisher
+from trunkline.jupyter.publisher import KernelPublisher
 from trunkline.testing import Simulation, simulate, world
 
 
@@ -177,7 +177,7 @@ def test_a_bus_that_refuses_costs_the_record_and_nothing_else(caplog: pytest.Log
         settings = tl.Settings(max_message_bytes=500)
         async with tl.connect(world=world(simulation), settings=settings) as bus:
             kernel, _ = kernel_of(simulation)
-            kernel.publisher = Publisher(bus, kernel.session, 100)
+            kernel.publisher = KernelPublisher(bus, kernel.session, 100)
             await kernel.open()
             execution = await kernel.execute("print('hello')")
             assert (await execution.result()).ok

@@ -11,8 +11,8 @@ import zmq
 
 from tests.hub.hubs import until
 from trunkline.clock import World
-from trunkline.jupyter.kinds import SHELL, SOCKETS, STDIN
-from trunkline.jupyter.sockets import Connection, SocketLink
+from trunkline.jupyter.message_types import SHELL, SOCKETS, STDIN
+from trunkline.jupyter.sockets import KernelConnection, SocketLink
 from trunkline.jupyter.wire import Fault, Header, KernelMessage
 
 
@@ -49,7 +49,7 @@ def test_a_kernel_that_may_ask_for_input_can_ask_at_once() -> None:
 
     async def run(context: zmq.Context[Any]) -> None:
         ports = dict(zip((*SOCKETS, "hb"), free_ports(5), strict=True))
-        connection = Connection.of({"key": "k"} | {f"{name}_port": port for name, port in ports.items()})
+        connection = KernelConnection.of({"key": "k"} | {f"{name}_port": port for name, port in ports.items()})
         with context.socket(zmq.ROUTER) as shell, context.socket(zmq.ROUTER) as stdin:
             shell.bind(connection.url(SHELL))
             link = SocketLink("k1", connection, "me", World())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jupyter_client.session import Session
 
 from trunkline.errors import UsageError
-from trunkline.jupyter.wire import DELIMITER, REMEMBERED, Fault, Header, KernelMessage, Unreadable, Wire
+from trunkline.jupyter.wire import DELIMITER, REMEMBERED, Fault, Header, KernelMessage, KernelWire, Unreadable
 from trunkline.message import MessageType
 from trunkline.topic import validate_topic
 
@@ -29,8 +29,8 @@ JSON = st.recursive(
 CONTENT = st.dictionaries(st.text(), JSON, max_size=4)
 
 
-def wire(key: bytes = KEY) -> Wire:
-    return Wire("k1", lambda: 1, key)
+def wire(key: bytes = KEY) -> KernelWire:
+    return KernelWire("k1", lambda: 1, key)
 
 
 def frames(header: Any = None, parent: Any = None, content: Any = None, *, key: bytes = KEY) -> list[bytes]:
@@ -90,12 +90,12 @@ def test_replies_are_answers_and_input_is_none() -> None:
 @given(key=st.binary(min_size=1, max_size=200), parts=st.lists(st.binary(max_size=100), min_size=4, max_size=4))
 def test_the_signature_is_an_hmac(digest: str, key: bytes, parts: list[bytes]) -> None:
     expected = hmac.digest(key, b"".join(parts), digest).hex().encode()
-    assert Wire("k1", lambda: 1, key, f"hmac-{digest}").sign(parts) == expected
+    assert KernelWire("k1", lambda: 1, key, f"hmac-{digest}").sign(parts) == expected
 
 
 def test_an_unknown_signature_is_refused_at_once() -> None:
     with pytest.raises(UsageError, match="hmac-rot13, which is not known here"):
-        Wire("k1", lambda: 1, KEY, "hmac-rot13")
+        KernelWire("k1", lambda: 1, KEY, "hmac-rot13")
 
 
 @pytest.mark.parametrize("key", [b"another key", b""])

@@ -23,8 +23,9 @@ from tests.hub.up import Up, up
 from trunkline.errors import BackpressureTimeout, HubUnavailable, PayloadError
 from trunkline.hub.serve import run
 from trunkline.journal import Reader
+from trunkline.spark.sink import writers
 from trunkline.spark.sink.task import Written
-from trunkline.spark.sink.task_position import Memory, Place
+from trunkline.spark.sink.task_position import SeenEpochs, TaskPosition
 from trunkline.spark.sink.writers import BatchWriter, StreamWriter, batch_writer, stream_writer
 from trunkline.spark.source.data_source import register
 
@@ -288,13 +289,13 @@ def test_a_task_that_is_tried_again_adds_nothing_twice(hub: Up) -> None:
         ):
             task = writer(hub.address, "again")
             with pytest.raises(Failure):
-                await asyncio.to_thread(task.write_at, Place("q", 0, 1), failing(12_000))
+                await asyncio.to_thread(task.write_at, TaskPosition("q", 0, 1), failing(12_000))
             there = len(stored(hub, "again"))
             assert 0 < there < 30_000
             whole = batches(30_000, size=777)
-            written = await asyncio.to_thread(task.write_at, Place("q", 0, 1, attempt=1), whole)
+            written = await asyncio.to_thread(task.write_at, TaskPosition("q", 0, 1, attempt=1), whole)
             assert written == Written(30_000, 0, there)
-            await asyncio.to_thread(task.write_at, Place("q", 0, 2), batches(1, start=30_000))
+            await asyncio.to_thread(task.write_at, TaskPosition("q", 0, 2), batches(1, start=30_000))
             while len(got) < 30_001:
                 message = await messages.recv()
                 assert message is not None
@@ -315,8 +316,8 @@ def test_consumers_drop_what_a_plain_topic_brings_twice(tmp_path: Path) -> None:
         ):
             task = writer(address)
             with pytest.raises(Failure):
-                await asyncio.to_thread(task.write_at, Place("q", 0, 1), failing(6000))
-            await asyncio.to_thread(task.write_at, Place("q", 0, 1, attempt=1), batches(9000))
+                await asyncio.to_thread(task.write_at, TaskPosition("q", 0, 1), failing(6000))
+            await asyncio.to_thread(task.write_at, TaskPosition("q", 0, 1, attempt=1), batches(9000))
             await bus.publish(TOPIC, b"-1")
             while -1 not in got[-1:]:
                 message = await messages.recv()
@@ -331,12 +332,12 @@ def test_consumers_drop_what_a_plain_topic_brings_twice(tmp_path: Path) -> None:
 
 def test_an_epoch_that_is_tried_again_adds_nothing_twice(hub: Up, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = epochs(hub.address, "epochs")
-    monkeypatch.setattr(writers, "_seen", Memory())
-    assert stream.write_at(Place("q", 4, 0, run="a"), batches(5000)) == Written(5000, 0, 0)
+    monkeypatch.setattr(writers, "_seen", SeenEpochs())
+    assert stream.write_at(TaskPosition("q", 4, 0, run="a"), batches(5000)) == Written(5000, 0, 0)
     # Another run, other processes: it does not know whether epoch 4 was done.
-    monkeypatch.setattr(writers, "_seen", Memory())
-    assert stream.write_at(Place("q", 4, 0, run="b"), batches(5000)) == Written(5000, 0, 5000)
-    assert stream.write_at(Place("q", 5, 0, run="b"), batches(10, start=5000)) == Written(10, 0, 0)
+    monkeypatch.setattr(writers, "_seen", SeenEpochs())
+    assert stream.write_at(TaskPosition("q", 4, 0, run="b"), batches(5000)) == Written(5000, 0, 5000)
+    assert stream.write_at(TaskPosition("q", 5, 0, run="b"), batches(10, start=5000)) == Written(10, 0, 0)
     assert numbers(stored(hub, "epochs")) == list(range(5010))
 
 
@@ -412,7 +413,7 @@ def test_a_hub_that_is_killed_loses_and_doubles_nothing(mortal: Up) -> None:
             yield batch
 
     with ThreadPoolExecutor(1) as pool:
-        written = pool.submit(writer(mortal.address).write_at, Place("q", 0, 0), rows()).result(DEADLINE_S)
+        written = pool.submit(writer(mortal.address).write_at, TaskPosition("q", 0, 0), rows()).result(DEADLINE_S)
     assert written.rows == 60_000
     assert numbers(stored(mortal)) == list(range(60_000))
 
@@ -425,10 +426,10 @@ def test_a_hub_that_stays_away_fails_the_task(mortal: Up) -> None:
             yield batch
 
     with pytest.raises(HubUnavailable, match="no hub at unix"):
-        writer(mortal.address, connect_s="0.5").write_at(Place("q", 0, 0), rows())
+        writer(mortal.address, connect_s="0.5").write_at(TaskPosition("q", 0, 0), rows())
     with pytest.raises(HubUnavailable, match="no hub at unix"):
-        writer(mortal.address, connect_s="0.2").write_at(Place("q", 0, 0), batches(1))
-    assert writer(mortal.address, connect_s="0.2").write_at(Place("q", 0, 0), iter(())) == Written()
+        writer(mortal.address, connect_s="0.2").write_at(TaskPosition("q", 0, 0), batches(1))
+    assert writer(mortal.address, connect_s="0.2").write_at(TaskPosition("q", 0, 0), iter(())) == Written()
 
 
 def test_a_slow_consumer_slows_the_task_and_loses_nothing(tmp_path: Path) -> None:
@@ -437,12 +438,14 @@ def test_a_slow_consumer_slows_the_task_and_loses_nothing(tmp_path: Path) -> Non
             tl.connect(address, name="slow") as bus,
             bus.subscribe(TOPIC, capacity=50, overflow=tl.Overflow.BLOCK) as messages,
         ):
-            work = asyncio.create_task(asyncio.to_thread(writer(address).write_at, Place("q", 0, 0), batches(9000)))
+            work = asyncio.create_task(
+                asyncio.to_thread(writer(address).write_at, TaskPosition("q", 0, 0), batches(9000))
+            )
             await until(lambda: len(messages.inbox.queue) == 50, "its inbox is full")
             done, _ = await asyncio.wait((work,), timeout=1.0)
             assert not done, "it waits"
             with pytest.raises(BackpressureTimeout):
-                await asyncio.to_thread(writer(address, timeout_s="0.3").write_at, Place("p", 0, 0), batches(10))
+                await asyncio.to_thread(writer(address, timeout_s="0.3").write_at, TaskPosition("p", 0, 0), batches(10))
             got: list[int] = []
             while len(got) < 9000:
                 message = await messages.recv()
@@ -452,6 +455,6 @@ def test_a_slow_consumer_slows_the_task_and_loses_nothing(tmp_path: Path) -> Non
             assert got == list(range(9000))
             assert (await work).rows == 9000
 
-    ids = set(Place("q", 0, 0).ids(0, 9000))
+    ids = set(TaskPosition("q", 0, 0).ids(0, 9000))
     with up(tmp_path) as hub:
         asyncio.run(asyncio.wait_for(play(hub.address), DEADLINE_S))

@@ -14,9 +14,9 @@ from pyspark.sql.types import MapType, StringType, StructType
 from trunkline.errors import InvalidMessage, InvalidTopic, MessageTooLarge, MissingCorrelationId, TrunklineError
 from trunkline.spark.sink.row_columns import columns_of
 from trunkline.spark.sink.rows import Chunk, Chunker, Encoded, Encoder
-from trunkline.spark.sink.task_position import Memory, Place, Repeats
+from trunkline.spark.sink.task_position import Repeats, SeenEpochs, TaskPosition
 
-PLACE = Place("q", 3, 7)
+PLACE = TaskPosition("q", 3, 7)
 TYPES: dict[str, Any] = {
     "priority": "integer",
     "ttl_s": "double",
@@ -54,11 +54,11 @@ def test_chunks_do_not_depend_on_how_batches_are_cut(sizes: list[int], rows: int
     assert found == [(first, values[first : first + rows]) for first in range(0, len(values), rows)]
 
 
-places = st.builds(Place, st.text(), st.integers(0, 9), st.integers(0, 9))
+places = st.builds(TaskPosition, st.text(), st.integers(0, 9), st.integers(0, 9))
 
 
 @given(places, places, st.integers(0, 2**33), st.integers(0, 2**33))
-def test_an_id_names_one_row_of_one_place(one: Place, other: Place, row: int, another: int) -> None:
+def test_an_id_names_one_row_of_one_place(one: TaskPosition, other: TaskPosition, row: int, another: int) -> None:
     same = (one[:3], row) == (other[:3], another)
     assert (one.ids(row, 1) == other.ids(another, 1)) is same
     assert one._replace(attempt=2, run="r").ids(row, 1) == one.ids(row, 1), "whatever the attempt"
@@ -138,12 +138,12 @@ def test_a_run_is_no_larger_than_a_frame() -> None:
 
 
 def test_only_the_first_epoch_of_a_run_can_be_a_repetition() -> None:
-    memory = Memory()
-    assert memory.may_repeat(Place("q", 4, 0, run="a"))
-    assert memory.may_repeat(Place("q", 4, 1, run="a"))
-    assert not memory.may_repeat(Place("q", 5, 0, run="a"))
-    assert memory.may_repeat(Place("q", 5, 0, run="b"))
-    assert memory.may_repeat(Place("p", 5, 0, run="a"))
+    memory = SeenEpochs()
+    assert memory.may_repeat(TaskPosition("q", 4, 0, run="a"))
+    assert memory.may_repeat(TaskPosition("q", 4, 1, run="a"))
+    assert not memory.may_repeat(TaskPosition("q", 5, 0, run="a"))
+    assert memory.may_repeat(TaskPosition("q", 5, 0, run="b"))
+    assert memory.may_repeat(TaskPosition("p", 5, 0, run="a"))
 
 
 @given(st.integers(0, 12), st.sets(st.integers(0, 3)))

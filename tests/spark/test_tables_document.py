@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trunkline.spark.tables import every
+from trunkline.spark.tables.catalog import every
 from trunkline.spark.tables.document import text
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "tables.md"

@@ -27,7 +27,8 @@ from trunkline.spark.pipeline.run import Pipeline
 from trunkline.spark.pipeline.settings import PipelineSettings
 from trunkline.spark.pipeline.status import status
 from trunkline.spark.pipeline.warehouse import Warehouse
-from trunkline.spark.tables import every, requests
+from trunkline.spark.tables import requests
+from trunkline.spark.tables.catalog import every
 from trunkline.spark.tables.views import table
 
 TABLES = [each.name for each in every(())]

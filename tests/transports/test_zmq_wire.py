@@ -19,7 +19,7 @@ from trunkline.transports.addresses import path_of
 from trunkline.transports.transport import Wire
 from trunkline.transports.zmq import packets
 from trunkline.transports.zmq.authenticator import authenticator
-from trunkline.transports.zmq.socket import Socket, Watch, close_socket, context, open_socket
+from trunkline.transports.zmq.socket import Socket, SocketWatch, close_socket, context, open_socket
 from trunkline.transports.zmq.wire import WINDOW_BYTES
 
 SENDER = """
@@ -51,7 +51,7 @@ class Stranger:
         for name, value in options.items():
             self._socket.setsockopt(getattr(zmq, name), value)
         self._socket.connect(address.removeprefix("zmq+"))
-        self._watch = Watch(self._socket, self._take)
+        self._watch = SocketWatch(self._socket, self._take)
 
     def _take(self) -> bool:
         self._inbox.append(b"|".join(self._socket.recv_multipart(zmq.NOBLOCK)))
@@ -203,7 +203,7 @@ def test_a_hub_that_vanishes_is_noticed_after_what_it_said(run: Run, tmp_path: P
             ends.append(End(wire))
             return ends[-1]
 
-        watch = Watch(hub, answer)
+        watch = SocketWatch(hub, answer)
         async with asyncio.timeout(DEADLINE_S):
             await here.transport(None).connect(here.url, mine, max_frame_bytes=MAX_FRAME_BYTES)
         watch.stop()

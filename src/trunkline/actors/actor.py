@@ -60,7 +60,7 @@ def handles(*types: type) -> Callable[[F], F]:
     return mark
 
 
-class Handler:
+class ActorHandler:
     """A method of an actor's class: what it wants, and how it runs."""
 
     __slots__ = ("function", "in_thread", "wants_message", "wants_payload")
@@ -80,16 +80,16 @@ class Plan:
 
     def __init__(self, kind: type[Actor]) -> None:
         self.name = kind.__name__
-        self.by_name: dict[str, Handler] = {}
+        self.by_name: dict[str, ActorHandler] = {}
         for name in dir(kind):
             function = inspect.getattr_static(kind, name)
             types = getattr(function, _TYPES, None)
             if types is not None:
-                handler = Handler(function)
+                handler = ActorHandler(function)
                 for each in types or (handler.wants_payload,):
                     self._add(each, handler)
         own = kind.receive is not Actor.receive
-        self.default: Handler | None = Handler(kind.receive) if own else None
+        self.default: ActorHandler | None = ActorHandler(kind.receive) if own else None
         if not own and len(self.by_name) == 1:
             # It knows one kind of messages: all that come are meant to be of that kind.
             (self.default,) = self.by_name.values()
@@ -104,14 +104,14 @@ class Plan:
                 f"{self.name} has no `{missing[0]}`: an actor that remembers needs `snapshot` and `restore`"
             )
 
-    def _add(self, kind: Any, handler: Handler) -> None:
+    def _add(self, kind: Any, handler: ActorHandler) -> None:
         if not isinstance(kind, type):
             raise UsageError(f"{self.name}: @handles needs a class, not {kind!r}")
         if kind.__name__ in self.by_name:
             raise UsageError(f"{self.name} has two handlers for {kind.__name__}: messages are told apart by that name")
         self.by_name[kind.__name__] = handler
 
-    def choose(self, message: Message) -> Handler | None:
+    def choose(self, message: Message) -> ActorHandler | None:
         schema = message.schema
         return self.default if schema is None else self.by_name.get(schema, self.default)
 

@@ -11,12 +11,12 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from trunkline.actors.actor import Actor, Handler, Plan
+from trunkline.actors.actor import Actor, ActorHandler, Plan
 from trunkline.actors.context import Context
-from trunkline.actors.memory import Memory
 from trunkline.actors.process import InProcess
 from trunkline.actors.ref import Ref
 from trunkline.actors.settings import Failed, Keep
+from trunkline.actors.state import ActorState
 from trunkline.actors.supervision import Supervisor
 from trunkline.codec import RAW
 from trunkline.delivery.deadletters import Cause, describe
@@ -38,7 +38,7 @@ REQUEST: Final = MessageType.REQUEST
 PUBLISH: Final = MessageType.PUBLISH
 
 
-class State(enum.StrEnum):
+class CellState(enum.StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     RESTARTING = "restarting"
@@ -92,7 +92,7 @@ class Cell:
         self.keep = keep
         self.parent = parent
         self.ref = Ref(system.bus, system.address(name))
-        self.state = State.STARTING
+        self.state = CellState.STARTING
         self.actor: Actor | None = None
         self.context: Context | None = None
         self.current: Message | None = None
@@ -100,7 +100,7 @@ class Cell:
         self.family: Supervisor | None = None
         """Its children, if it has any."""
         self.watchers: set[str] | None = None
-        self.memory: Memory | None = None
+        self.memory: ActorState | None = None
         """What it remembers, if it does."""
         self.restarts = 0
         self.handled = 0
@@ -145,7 +145,7 @@ class Cell:
     async def begin(self) -> None:
         """A new incarnation; it works from now on. Whatever the actor raises passes through."""
         self._ending = False
-        self.state = State.STARTING
+        self.state = CellState.STARTING
         self._life += 1
         life = self._life
         actor = self.actor = self.make()
@@ -159,7 +159,7 @@ class Cell:
             context.end()
             raise
         if life == self._life:
-            self.state = State.RUNNING
+            self.state = CellState.RUNNING
             self._listen()
         else:
             # Somebody has ended it while it started: another incarnation follows, or none.
@@ -169,7 +169,7 @@ class Cell:
 
     async def _remember(self, actor: Any) -> None:
         if self.memory is None:
-            self.memory = Memory(self.system.bus, self.ref.address)
+            self.memory = ActorState(self.system.bus, self.ref.address)
         kept = await self.memory.recall()
         if kept is not None:
             actor.restore(kept.decode(self.plan.state))
@@ -187,7 +187,7 @@ class Cell:
 
     def _woken(self, _: object) -> None:
         self._armed = False
-        if self.state is State.RUNNING and self._task is None:
+        if self.state is CellState.RUNNING and self._task is None:
             self._listen()
 
     def _go(self) -> None:
@@ -238,14 +238,14 @@ class Cell:
             self.system.crashed(self, failure, message)
         elif self._ending:
             self.system.ended(self)
-        elif self.state is State.RUNNING:
+        elif self.state is CellState.RUNNING:
             self._listen()
 
     async def _handle_all(self) -> None:
         inbox = self.inbox
         swift = self._swift()
         count = 0
-        while not self._ending and self.state is State.RUNNING:
+        while not self._ending and self.state is CellState.RUNNING:
             if swift is not None and inbox.queue:
                 count += await self._handle_swiftly(swift)
             message = inbox.pull() if count < TURN else None
@@ -298,7 +298,7 @@ class Cell:
                     continue
                 last = message.seq
                 done += 1
-                if done >= TURN or self._ending or self.state is not State.RUNNING:
+                if done >= TURN or self._ending or self.state is not CellState.RUNNING:
                     break
         finally:
             self._count(first, last, done)
@@ -361,7 +361,7 @@ class Cell:
             await self._tell(system.bus.respond(message, result), message)
         return True
 
-    def _call(self, handler: Handler, argument: object) -> Any:
+    def _call(self, handler: ActorHandler, argument: object) -> Any:
         if handler.in_thread:
             call = asyncio.to_thread(handler.function, self.actor, argument)
         else:
@@ -436,7 +436,7 @@ class Cell:
 
     @property
     def is_starting(self) -> bool:
-        return self.state is State.STARTING
+        return self.state is CellState.STARTING
 
     @property
     def load(self) -> int:

@@ -23,7 +23,7 @@ class Routing(enum.StrEnum):
     """Messages with the same key to the same member; few keys move when members come or go."""
 
 
-class Member(Protocol):
+class PoolMember(Protocol):
     name: str
 
     @property
@@ -45,11 +45,11 @@ class Pool:
     def members(self) -> Sequence[Any]:
         return tuple(self._members)
 
-    def add(self, member: Member) -> None:
+    def add(self, member: PoolMember) -> None:
         self._members.append(member)
         self._draw()
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: PoolMember) -> None:
         self._members.remove(member)
         self._draw()
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from trunkline.actors.actor import Actor, plan_of
-from trunkline.actors.cell import Cell, State
+from trunkline.actors.cell import Cell, CellState
 from trunkline.actors.pool import Pool, Routing
 from trunkline.actors.process import InProcess
 from trunkline.actors.ref import Ref
@@ -148,7 +148,9 @@ class ActorSystem:
         """Return when no actor has anything to do, or the time is over. What one does may be work for another."""
         try:
             async with asyncio.timeout(drain_s):
-                while busy := [cell for cell in self._registry.values() if cell.state is State.RUNNING and cell.busy]:
+                while busy := [
+                    cell for cell in self._registry.values() if cell.state is CellState.RUNNING and cell.busy
+                ]:
                     await asyncio.gather(*(cell.inbox.quiet() for cell in busy))
         except TimeoutError:
             log.warning("actor system %s: actors are not done after %g s", self.name, drain_s)
@@ -266,9 +268,9 @@ class ActorSystem:
         return await self._stop(cell, None)
 
     async def _stop(self, cell: Cell, failed: BaseException | None) -> list[Unfinished]:
-        if cell.state is State.STOPPED:
+        if cell.state is CellState.STOPPED:
             return []
-        cell.state = State.STOPPING
+        cell.state = CellState.STOPPING
         actor = cell.actor
         await cell.suspend()
         left = await self._stop_children(cell)
@@ -284,7 +286,7 @@ class ActorSystem:
             for message in cell.inbox.unfinished()
         ]
         await self._forget(cell)
-        cell.state = State.STOPPED
+        cell.state = CellState.STOPPED
         for watcher in cell.watchers or ():
             other = self._registry.get(watcher)
             if other is not None:
@@ -320,7 +322,7 @@ class ActorSystem:
 
     def crashed(self, cell: Cell, error: BaseException, message: Message | None) -> None:
         """An incarnation has failed; told by its cell."""
-        cell.state = State.RESTARTING
+        cell.state = CellState.RESTARTING
         log.error("%s failed: %s", cell.ref, describe(error), exc_info=error)
         if message is not None:
             cell.failed_on(message, error)
@@ -328,7 +330,7 @@ class ActorSystem:
 
     def ended(self, cell: Cell) -> None:
         """An actor has stopped by itself; told by its cell."""
-        cell.state = State.RESTARTING
+        cell.state = CellState.RESTARTING
         self._start(self._supervise(cell, None, None))
 
     async def _supervise(self, cell: Cell, error: BaseException | None, message: Message | None) -> None:
@@ -352,12 +354,12 @@ class ActorSystem:
 
     async def _restart(self, cells: list[Cell], pause_s: float) -> None:
         for cell in reversed(cells):
-            cell.state = State.RESTARTING
+            cell.state = CellState.RESTARTING
             await cell.suspend()
             await self._stop_children(cell)
         await asyncio.sleep(pause_s)
         for cell in cells:
-            if cell.state is not State.RESTARTING or self.state is SystemState.STOPPED:
+            if cell.state is not CellState.RESTARTING or self.state is SystemState.STOPPED:
                 continue
             cell.restarts += 1
             try:
@@ -490,7 +492,7 @@ KEEP = Keep()
 
 def _health(cell: Cell) -> ActorHealth:
     inbox = cell.inbox
-    if cell.state is State.RUNNING:
+    if cell.state is CellState.RUNNING:
         health = "full" if inbox.depth >= 0.8 * inbox.capacity else "ok"
     else:
         health = cell.state.value

@@ -192,7 +192,7 @@ def replay(
     if rate is not None and not rate > 0:
         raise UsageError(f"--rate {rate:g} must be above 0; leave it out to go as fast as possible")
     if into is None:
-        letters.give_back(directory, letters.Choice(pattern, subscriber, cause, message_id), dry_run, json)
+        letters.give_back(directory, letters.LetterFilter(pattern, subscriber, cause, message_id), dry_run, json)
     else:
         _replay_range(directory, pattern, into, to, rate, dry_run, json, stretch(first, last, since, until))
 

@@ -214,12 +214,12 @@ def list_kernels(json: AsJson = False) -> None:
         from jupyter_core.paths import jupyter_runtime_dir
     except ImportError as error:
         raise MissingExtra("jupyter", "kernels") from error
-    from trunkline.jupyter.sockets import Connection
+    from trunkline.jupyter.sockets import KernelConnection
 
     rows: list[list[object]] = []
     for path in sorted(Path(jupyter_runtime_dir()).glob("kernel-*.json"), key=lambda file: file.stat().st_mtime):
         try:
-            connection = Connection.load(path)
+            connection = KernelConnection.load(path)
         except KernelError:
             continue
         rows.append([path.stem.removeprefix("kernel-"), connection.kernel_name or "-", str(path)])

@@ -16,7 +16,7 @@ from trunkline.journal.reader import Reader
 from trunkline.topic import matches
 
 
-class Choice(msgspec.Struct, frozen=True):
+class LetterFilter(msgspec.Struct, frozen=True):
     """Which dead letters."""
 
     pattern: str
@@ -38,7 +38,7 @@ class Choice(msgspec.Struct, frozen=True):
         return [letter for letter in letters if letter is not None and self.holds(letter)]
 
 
-def give_back(directory: Path, choice: Choice, dry_run: bool, json: bool) -> None:
+def give_back(directory: Path, choice: LetterFilter, dry_run: bool, json: bool) -> None:
     """Let the subscribers have these dead letters when they next start, and say which those are."""
     letters = _give_back(directory, choice, dry_run)
     if json:
@@ -47,7 +47,7 @@ def give_back(directory: Path, choice: Choice, dry_run: bool, json: bool) -> Non
         _print(letters, dry_run)
 
 
-def _give_back(directory: Path, choice: Choice, dry_run: bool) -> list[DeadLetter]:
+def _give_back(directory: Path, choice: LetterFilter, dry_run: bool) -> list[DeadLetter]:
     if dry_run:
         with reading(directory) as reader:
             return choice.find(reader)

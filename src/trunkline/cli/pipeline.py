@@ -19,7 +19,7 @@ from trunkline.errors import UsageError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from trunkline.spark.pipeline.run import Pipeline, Report
+    from trunkline.spark.pipeline.run import Pipeline, RunReport
 
 app = typer.Typer(help="Every message is a row in Spark: make the tables, ask them, report.", no_args_is_help=True)
 
@@ -111,7 +111,7 @@ def run(
                 _tell(report, json)
 
 
-def _tell(report: Report, json: bool) -> None:
+def _tell(report: RunReport, json: bool) -> None:
     if json:
         show.json(report._asdict())
         return

@@ -23,7 +23,7 @@ MAX_PATTERN_CHARACTERS: Final = 255
 Test = Callable[[object, Callable[[], object]], bool]
 
 
-class Kind(IntEnum):
+class ValueKind(IntEnum):
     """What is known of a value before any message is seen. The higher, the less: max() joins two kinds."""
 
     FLAG = 0
@@ -34,29 +34,29 @@ class Kind(IntEnum):
 
 class Term(NamedTuple):
     code: ast.expr
-    kind: Kind
+    kind: ValueKind
 
 
-_FIELDS: Final[Mapping[str, Kind]] = {
-    **dict.fromkeys(("priority", "attempts", "size", "timestamp"), Kind.NUMBER),
-    **dict.fromkeys(("id", "sender", "recipient", "topic", "ttl_s", "schema", "content_type"), Kind.PLAIN),
-    **dict.fromkeys(("correlation_id", "request_id", "reply_to"), Kind.PLAIN),
-    "requires_ack": Kind.FLAG,
-    **dict.fromkeys(("type", "headers", "payload"), Kind.ANY),
+_FIELDS: Final[Mapping[str, ValueKind]] = {
+    **dict.fromkeys(("priority", "attempts", "size", "timestamp"), ValueKind.NUMBER),
+    **dict.fromkeys(("id", "sender", "recipient", "topic", "ttl_s", "schema", "content_type"), ValueKind.PLAIN),
+    **dict.fromkeys(("correlation_id", "request_id", "reply_to"), ValueKind.PLAIN),
+    "requires_ack": ValueKind.FLAG,
+    **dict.fromkeys(("type", "headers", "payload"), ValueKind.ANY),
 }
 _LITERALS: Final[Mapping[str, bool | None]] = {"true": True, "false": False, "null": None}
 # The function in SCOPE, and the highest kind for which Python's own operator is as good.
-_COMPARISONS: Final[Mapping[type[ast.cmpop], tuple[str, Kind]]] = {
-    ast.Eq: ("same", Kind.PLAIN),
-    ast.NotEq: ("differs", Kind.PLAIN),
-    ast.Is: ("is_", Kind.PLAIN),
-    ast.IsNot: ("is_not", Kind.PLAIN),
-    ast.In: ("within", Kind.PLAIN),
-    ast.NotIn: ("not_within", Kind.PLAIN),
-    ast.Lt: ("lt", Kind.NUMBER),
-    ast.LtE: ("le", Kind.NUMBER),
-    ast.Gt: ("gt", Kind.NUMBER),
-    ast.GtE: ("ge", Kind.NUMBER),
+_COMPARISONS: Final[Mapping[type[ast.cmpop], tuple[str, ValueKind]]] = {
+    ast.Eq: ("same", ValueKind.PLAIN),
+    ast.NotEq: ("differs", ValueKind.PLAIN),
+    ast.Is: ("is_", ValueKind.PLAIN),
+    ast.IsNot: ("is_not", ValueKind.PLAIN),
+    ast.In: ("within", ValueKind.PLAIN),
+    ast.NotIn: ("not_within", ValueKind.PLAIN),
+    ast.Lt: ("lt", ValueKind.NUMBER),
+    ast.LtE: ("le", ValueKind.NUMBER),
+    ast.Gt: ("gt", ValueKind.NUMBER),
+    ast.GtE: ("ge", ValueKind.NUMBER),
 }
 _ARITHMETIC: Final[Mapping[type[ast.operator], str]] = {
     ast.Add: "add",
@@ -67,15 +67,15 @@ _ARITHMETIC: Final[Mapping[type[ast.operator], str]] = {
     ast.Mod: "mod",
 }
 # How many values each takes, and what it gives.
-_FUNCTIONS: Final[Mapping[str, tuple[int, Kind]]] = {
-    "len": (1, Kind.ANY),
-    "lower": (1, Kind.ANY),
-    "upper": (1, Kind.ANY),
-    "exists": (1, Kind.FLAG),
-    "startswith": (2, Kind.FLAG),
-    "endswith": (2, Kind.FLAG),
-    "contains": (2, Kind.FLAG),
-    "matches": (2, Kind.FLAG),
+_FUNCTIONS: Final[Mapping[str, tuple[int, ValueKind]]] = {
+    "len": (1, ValueKind.ANY),
+    "lower": (1, ValueKind.ANY),
+    "upper": (1, ValueKind.ANY),
+    "exists": (1, ValueKind.FLAG),
+    "startswith": (2, ValueKind.FLAG),
+    "endswith": (2, ValueKind.FLAG),
+    "contains": (2, ValueKind.FLAG),
+    "matches": (2, ValueKind.FLAG),
 }
 
 
@@ -89,7 +89,7 @@ class Translation:
         self._kept = 0
 
     def function(self, term: Term) -> Test:
-        result = term.code if term.kind is Kind.FLAG else _negate(_negate(_settle(term)))
+        result = term.code if term.kind is ValueKind.FLAG else _negate(_negate(_settle(term)))
         arguments = ast.arguments(
             posonlyargs=[],
             args=[ast.arg("header"), ast.arg("payload"), ast.arg("decoded")],
@@ -110,7 +110,7 @@ class Translation:
                 terms = [self.term(value) for value in values]
                 return Term(ast.BoolOp(operator, [_settle(term) for term in terms]), max(term.kind for term in terms))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return Term(_negate(_settle(self.term(operand))), Kind.FLAG)
+                return Term(_negate(_settle(self.term(operand))), ValueKind.FLAG)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return self._negative(node, self.term(operand))
             case ast.BinOp(left=left, op=operation, right=right):
@@ -132,13 +132,13 @@ class Translation:
     def _constant(self, node: ast.expr, value: object) -> Term:
         match value:
             case bool():
-                return Term(ast.Constant(value), Kind.FLAG)
+                return Term(ast.Constant(value), ValueKind.FLAG)
             case int() if value > MAX_INTEGER:
                 raise self._error(f"{self._text(node)} does not fit in 64 bits")
             case int() | float():
-                return Term(ast.Constant(value), Kind.NUMBER)
+                return Term(ast.Constant(value), ValueKind.NUMBER)
             case str() | None:
-                return Term(ast.Constant(value), Kind.PLAIN)
+                return Term(ast.Constant(value), ValueKind.PLAIN)
         raise self._error(f"{self._text(node)} is not text, a number, true, false or null")
 
     def _field(self, name: str) -> Term:
@@ -163,7 +163,7 @@ class Translation:
         start = self._field(root.id)
         if root.id not in ("payload", "headers"):
             raise self._error(f"{root.id!r} has no fields; only payload and headers have")
-        return Term(_invoke("walk", start.code, *(ast.Constant(step) for step in reversed(steps))), Kind.ANY)
+        return Term(_invoke("walk", start.code, *(ast.Constant(step) for step in reversed(steps))), ValueKind.ANY)
 
     def _attribute(self, name: str) -> str:
         if name.startswith("_"):
@@ -178,17 +178,17 @@ class Translation:
         raise self._error(f"[{self._text(node)}] must be a text or a whole number")
 
     def _negative(self, node: ast.expr, term: Term) -> Term:
-        if isinstance(term.code, ast.Constant) and term.kind is Kind.NUMBER:
-            return Term(ast.Constant(-cast(float, term.code.value)), Kind.NUMBER)
-        return self._arithmetic(node, Term(ast.Constant(-1), Kind.NUMBER), ast.Mult(), term)
+        if isinstance(term.code, ast.Constant) and term.kind is ValueKind.NUMBER:
+            return Term(ast.Constant(-cast(float, term.code.value)), ValueKind.NUMBER)
+        return self._arithmetic(node, Term(ast.Constant(-1), ValueKind.NUMBER), ast.Mult(), term)
 
     def _arithmetic(self, node: ast.expr, left: Term, operation: ast.operator, right: Term) -> Term:
         function = _ARITHMETIC.get(type(operation))
         if function is None:
             raise self._error(f"{self._text(node)} is not part of the filter language; numbers have + - * / // %")
-        if any(isinstance(term.code, ast.Constant) and term.kind is Kind.PLAIN for term in (left, right)):
+        if any(isinstance(term.code, ast.Constant) and term.kind is ValueKind.PLAIN for term in (left, right)):
             raise self._error(f"{self._text(node)} computes with something that is not a number")
-        return Term(_invoke("compute", _name(function), left.code, right.code), Kind.ANY)
+        return Term(_invoke("compute", _name(function), left.code, right.code), ValueKind.ANY)
 
     def _comparison(self, node: ast.Compare) -> Term:
         tests: list[ast.expr] = []
@@ -200,12 +200,14 @@ class Translation:
             else:
                 right, again = self._twice(self.term(right_node), is_last)
                 if isinstance(operation, ast.In | ast.NotIn):
-                    right = right._replace(kind=Kind.ANY)  # text is safe to compare, but None is not safe to search
+                    right = right._replace(
+                        kind=ValueKind.ANY
+                    )  # text is safe to compare, but None is not safe to search
             if isinstance(operation, ast.Is | ast.IsNot):
                 self._check_is(node, left, right)
             tests.append(_compare(left, operation, right))
             left = again
-        return Term(tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests), Kind.FLAG)
+        return Term(tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests), ValueKind.FLAG)
 
     def _choices(self, node: ast.Tuple | ast.List) -> Term:
         values: list[object] = []
@@ -214,7 +216,7 @@ class Translation:
             if not isinstance(code, ast.Constant):
                 raise self._error(f"{self._text(element)} is not a constant; the list after `in` holds only constants")
             values.append(code.value)
-        return Term(ast.Constant(cast(str, tuple(values))), Kind.FLAG)  # typeshed does not know constant tuples
+        return Term(ast.Constant(cast(str, tuple(values))), ValueKind.FLAG)  # typeshed does not know constant tuples
 
     def _twice(self, term: Term, is_last: bool) -> tuple[Term, Term]:
         """The middle of `1 < x < 9`, to evaluate and then to use again; copies would double with every nested chain."""
@@ -291,7 +293,7 @@ def _negate(code: ast.expr) -> ast.expr:
 
 
 def _settle(term: Term) -> ast.expr:
-    return _invoke("settled", term.code) if term.kind is Kind.ANY else term.code
+    return _invoke("settled", term.code) if term.kind is ValueKind.ANY else term.code
 
 
 def _compare(left: Term, operation: ast.cmpop, right: Term) -> ast.expr:

@@ -18,7 +18,7 @@ def checksum(first: int, topic: str, at_ns: int, since_ns: int, until_ns: int, b
     return zlib.crc32(body, zlib.crc32(f"{first} {at_ns} {since_ns} {until_ns} {topic}".encode()))
 
 
-class Row(msgspec.Struct, frozen=True):
+class StoredBatch(msgspec.Struct, frozen=True):
     """A stored batch: contiguous numbers, one topic."""
 
     first: int
@@ -58,7 +58,7 @@ class Row(msgspec.Struct, frozen=True):
         return message_id.encode() in self.body
 
 
-def make_row(messages: Sequence[Message], at_ns: int, *, plain: bool = False, alike: bool = False) -> Row:
+def make_batch(messages: Sequence[Message], at_ns: int, *, plain: bool = False, alike: bool = False) -> StoredBatch:
     """A row of messages that are numbered without a gap and share their topic. For the rest see `columns.encode`."""
     first = messages[0].seq
     topic = messages[0].topic
@@ -66,4 +66,4 @@ def make_row(messages: Sequence[Message], at_ns: int, *, plain: bool = False, al
     body = columns.encode(messages, times, plain=plain, alike=alike)
     since_ns, until_ns = min(times), max(times)
     check = checksum(first, topic, at_ns, since_ns, until_ns, body)
-    return Row(first, messages[-1].seq, topic, at_ns, since_ns, until_ns, check, body)
+    return StoredBatch(first, messages[-1].seq, topic, at_ns, since_ns, until_ns, check, body)

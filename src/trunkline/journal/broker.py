@@ -24,11 +24,11 @@ from trunkline.errors import DuplicateName, InvalidSettings, PartlyRefused, Stre
 from trunkline.journal import attendance
 from trunkline.journal.cursor import Cursor, unpack
 from trunkline.journal.feeder import MAX_PAUSE_S, Feeder, KeptMessage, kept_for
-from trunkline.journal.intake import Pending
+from trunkline.journal.intake import PendingWrite
 from trunkline.journal.journal import Journal
 from trunkline.journal.ledger import decode_letter, decode_message, readable
 from trunkline.journal.reader import Reader
-from trunkline.journal.settings import Kept
+from trunkline.journal.settings import TopicStorage
 from trunkline.journal.start import Start, start_of
 from trunkline.message import Message
 from trunkline.settings import Settings
@@ -53,7 +53,7 @@ OWN_TOPICS = (REPLIES, f"{REPLY_PREFIX}>", f"{DEAD_PREFIX}>")
 """Never waited for, even where everything else is durable."""
 
 
-class Lane:
+class JournalLane:
     """A topic that the journal keeps, ready for publishers."""
 
     __slots__ = ("_broker", "_put", "feeders", "heard", "topic", "turn", "waits")
@@ -125,7 +125,7 @@ class JournalBroker(MemoryBroker):
         self.sequence = self.intake.numbers
         self.intake.give = self._give
         self.intake.stored = self._stored
-        self.lanes: dict[str, Lane] = {}
+        self.lanes: dict[str, JournalLane] = {}
         self._feeders: dict[str, Feeder] = {}
         self._feeder_tree: TopicTree[Feeder] = TopicTree()
         self._member_of: dict[str, Feeder] = {}
@@ -149,24 +149,24 @@ class JournalBroker(MemoryBroker):
         if failures := await lane.put_many(own, alike=False):
             raise failures[0][1] if len(batch) == 1 else PartlyRefused(failures, len(batch))
 
-    def lane(self, topic: str) -> Lane | None:
+    def lane(self, topic: str) -> JournalLane | None:
         """How a topic that is kept is published; None if it is not kept."""
         lane = self.lanes.get(topic)
-        if lane is None and (kept := self.journal.settings.keeps(topic)) is not Kept.NOT:
+        if lane is None and (kept := self.journal.settings.keeps(topic)) is not TopicStorage.NOT:
             if self._closed:
                 raise StreamClosed(f"the {self.name} broker")
             if len(self.lanes) >= self.settings.max_topics:
                 self.lanes.clear()
-            lane = self.lanes[topic] = Lane(self, topic, kept is Kept.DURABLE)
+            lane = self.lanes[topic] = JournalLane(self, topic, kept is TopicStorage.DURABLE)
         return lane
 
     def route(self, topic: str) -> Route | None:
-        # Kept topics have no short cut past the journal.
+        # TopicStorage topics have no short cut past the journal.
         return None if self.lane(topic) is not None else self.resolve(topic)
 
     def resolve(self, topic: str) -> Route:
         route = super().resolve(topic)
-        route.stored = self.journal.settings.keeps(topic) is not Kept.NOT
+        route.stored = self.journal.settings.keeps(topic) is not TopicStorage.NOT
         if not self.journal.ledger.keeps(topic):
             self.routes[topic] = route
         return route
@@ -193,7 +193,7 @@ class JournalBroker(MemoryBroker):
                 return
         self.intake.put_batch(batch, messages, lane.waits)
 
-    def _give(self, pending: Pending) -> None:
+    def _give(self, pending: PendingWrite) -> None:
         """Hand messages to those who listen now."""
         if self._closed:
             self.intake.through(pending)
@@ -212,7 +212,7 @@ class JournalBroker(MemoryBroker):
             route.published += len(messages)
             self._hand_out.give(pending)
 
-    def _stored(self, pending: Pending) -> None:
+    def _stored(self, pending: PendingWrite) -> None:
         """Hand committed messages to durable subscriptions: what they get, they must find again."""
         lane = self.lane(pending.topic) if not self._closed else None
         if lane is not None:
@@ -445,9 +445,9 @@ class JournalBroker(MemoryBroker):
         kept = settings.keeps(validate_topic(topic))
         if self._closed:
             raise StreamClosed(f"the {self.name} broker")
-        if kept is Kept.NOT:
+        if kept is TopicStorage.NOT:
             raise TopicNotStored(topic, (*settings.durable, *settings.recorded))
-        if kept is Kept.RECORDED:
+        if kept is TopicStorage.RECORDED:
             # Its publishers did not wait until it was written.
             await self.journal.flush()
         return await self.journal.in_thread(lambda reader: reader.last_of(topic, before))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trunkline.journal.reader import Reader
 
 
-class Fates(msgspec.Struct, frozen=True):
+class RecordedFate(msgspec.Struct, frozen=True):
     """One row of fates: a range that was delivered, or one message that was not."""
 
     number: int
@@ -39,7 +39,7 @@ class Fates(msgspec.Struct, frozen=True):
         return self.last - self.first + 1 == self.count
 
 
-FATE_COLUMNS = ", ".join(Fates.__struct_fields__)
+FATE_COLUMNS = ", ".join(RecordedFate.__struct_fields__)
 FIND_NS = 60_000_000_000
 """A message's own time, and when the bus made its id, lie no further apart, unless somebody made them by hand."""
 
@@ -86,12 +86,12 @@ def _find_in(reader: Reader, file: File, message_id: str) -> Iterator[Message]:
         yield from layout.to_messages(batch.filter(pc.equal(batch.column("id"), message_id)))
 
 
-def fates_of(reader: Reader, message: Message) -> list[Fates]:
+def fates_of(reader: Reader, message: Message) -> list[RecordedFate]:
     """All that is written of what became of a message, oldest first."""
     seq = message.seq
     rows = reader.query(f"SELECT {FATE_COLUMNS} FROM fates WHERE last >= ? AND first <= ? ORDER BY number", (seq, seq))
-    found = [Fates(*row) for row in rows]
-    sealed: list[Fates] = []
+    found = [RecordedFate(*row) for row in rows]
+    sealed: list[RecordedFate] = []
     for file in reader.files("fates"):
         import pyarrow.compute as pc
 
@@ -101,15 +101,15 @@ def fates_of(reader: Reader, message: Message) -> list[Fates]:
     return [each for each in (*sealed, *found) if each.first == each.last or matches(each.pattern, message.topic)]
 
 
-def _fates_from(batch: pa.RecordBatch) -> Iterator[Fates]:
+def _fates_from(batch: pa.RecordBatch) -> Iterator[RecordedFate]:
     for row in batch.to_pylist():
         at_ns = int(row.pop("time").timestamp() * 1_000_000) * 1000
-        yield Fates(**row, at_ns=at_ns)
+        yield RecordedFate(**row, at_ns=at_ns)
 
 
 def outcomes(reader: Reader, message: Message) -> list[Outcome]:
     """What became of a message, one outcome a subscriber. A row of its own counts for more than a range."""
-    latest: dict[str, Fates] = {}
+    latest: dict[str, RecordedFate] = {}
     for fates in fates_of(reader, message):
         before = latest.get(fates.subscriber)
         if before is None or fates.exact or not before.exact:

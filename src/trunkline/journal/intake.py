@@ -18,7 +18,7 @@ from trunkline.clock import World
 from trunkline.delivery.batch import Batch
 from trunkline.delivery.pending import Failures, HandedTurn, Owner
 from trunkline.errors import JournalUnusable, NotStored
-from trunkline.journal.body import make_row
+from trunkline.journal.body import make_batch
 from trunkline.journal.writer import Database, Job, Writer
 from trunkline.message import Message
 
@@ -29,7 +29,7 @@ MAX_ROW_BYTES = 8 * 1024 * 1024
 INSERT = "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 
 
-class Pending(HandedTurn):
+class PendingWrite(HandedTurn):
     """What one turn published on one topic, on its way to the journal."""
 
     __slots__ = ("at_ns", "given", "waits")
@@ -42,14 +42,16 @@ class Pending(HandedTurn):
         self.given = False
 
 
-Give = Callable[[Pending], None]
+Give = Callable[[PendingWrite], None]
 """Hands messages out, and calls `Intake.through` when that is done."""
 
 
 class Rows:
     """Pending messages as rows of the journal."""
 
-    def __init__(self, pendings: list[Pending], committed: Callable[[list[Pending], Exception | None], None]) -> None:
+    def __init__(
+        self, pendings: list[PendingWrite], committed: Callable[[list[PendingWrite], Exception | None], None]
+    ) -> None:
         self.pendings = pendings
         self.committed = committed
 
@@ -59,7 +61,7 @@ class Rows:
             messages = pending.messages
             small = len(messages) <= MAX_ROW_MESSAGES and pending.size <= MAX_ROW_BYTES
             for part in [messages] if small else _parts(messages):
-                rows.append(astuple(make_row(part, pending.at_ns, plain=pending.plain, alike=pending.alike)))
+                rows.append(astuple(make_batch(part, pending.at_ns, plain=pending.plain, alike=pending.alike)))
         database.executemany(INSERT, rows)
 
     def done(self, error: Exception | None) -> None:
@@ -86,18 +88,18 @@ class Intake:
         self._world = world
         self.numbers = numbers
         self._max_backlog = max_backlog_bytes
-        self.turn: dict[str, Pending] = {}
+        self.turn: dict[str, PendingWrite] = {}
         """What was published since the last flush, by topic."""
         self._scheduled = False
         self._loop: asyncio.AbstractEventLoop
         """That of the last turn; there is none before the first."""
-        self._under_way: set[Pending] = set()
+        self._under_way: set[PendingWrite] = set()
         """With the writer, and not committed."""
         self.again: Callable[[], None] = lambda: None
         """Called in the event loop when a commit failed: fates and cursors are to be written again."""
         self._at_ns = at_ns
         self.give: Give = self.through
-        self.stored: Callable[[Pending], None] = lambda pending: None
+        self.stored: Callable[[PendingWrite], None] = lambda pending: None
         """Called with what was committed, in order."""
         self.more: Callable[[], Sequence[Job]] = lambda: ()
         """Asked at each flush for what is to travel in the same transaction: fates and cursors."""
@@ -150,9 +152,9 @@ class Intake:
         pending.extend(messages, future, alike=alike)
         return future
 
-    def _begin(self, topic: str, waits: bool) -> Pending:
+    def _begin(self, topic: str, waits: bool) -> PendingWrite:
         self.schedule()
-        pending = self.turn[topic] = Pending(topic, waits)
+        pending = self.turn[topic] = PendingWrite(topic, waits)
         return pending
 
     def schedule(self) -> None:
@@ -208,7 +210,7 @@ class Intake:
         if error is not None:
             self.again()
 
-    def _committed(self, pendings: list[Pending], error: Exception | None) -> None:
+    def _committed(self, pendings: list[PendingWrite], error: Exception | None) -> None:
         self._under_way.difference_update(pendings)
         for pending in pendings:
             self.backlog -= pending.size
@@ -220,15 +222,15 @@ class Intake:
             if not pending.given:
                 self._give(pending)
 
-    def _give(self, pending: Pending) -> None:
+    def _give(self, pending: PendingWrite) -> None:
         pending.given = True
         self.give(pending)
 
-    def through(self, pending: Pending) -> None:
+    def through(self, pending: PendingWrite) -> None:
         """It is with everybody who listens: tell those who published it."""
         pending.settle(pending.failures)
 
-    def _fail(self, pending: Pending, error: Exception) -> None:
+    def _fail(self, pending: PendingWrite, error: Exception) -> None:
         if pending.given:
             self.lost += len(pending.messages)
             lost = len(pending.messages)

@@ -24,7 +24,7 @@ from trunkline.journal.ledger import KEEP, JournalLedger, decode_letter, encode
 from trunkline.journal.lock import Lock
 from trunkline.journal.reader import Reader
 from trunkline.journal.repair.quarantine import put_aside
-from trunkline.journal.retention import Progress
+from trunkline.journal.retention import CursorProgress
 from trunkline.journal.settings import JournalSettings, Retention
 from trunkline.journal.tender import Tender
 from trunkline.journal.writer import Database, Writer
@@ -271,7 +271,7 @@ class Journal:
 
     # Durable subscriptions
 
-    def progress(self, query: Callable[[str], Iterable[tuple[Any, ...]]]) -> list[Progress]:
+    def progress(self, query: Callable[[str], Iterable[tuple[Any, ...]]]) -> list[CursorProgress]:
         """How far the durable subscriptions are: what is written, and what was handed out since.
 
         While `removing` is held, nobody reads on for one of them.
@@ -281,7 +281,7 @@ class Journal:
             running = self.cursors.get(name)
             low = min([high, *(seq - 1 for seq in unpack(pending))])
             read = high if running is None else max(high, running.read, running.ahead)
-            found.append(Progress(name, pattern, low, high, read))
+            found.append(CursorProgress(name, pattern, low, high, read))
         return found
 
     async def forget(self, name: str) -> bool:

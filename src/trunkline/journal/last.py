@@ -25,7 +25,7 @@ FILE = f"SELECT {FILE_COLUMNS} FROM files WHERE path = ?"
 NEXT_TOPIC = "SELECT topic FROM {} WHERE topic > ? ORDER BY topic LIMIT 1"
 
 
-class Place(NamedTuple):
+class LastLocation(NamedTuple):
     """The part of the journal that holds the last message of a topic, and the numbers that the part has of it."""
 
     first: int
@@ -68,9 +68,9 @@ def last_message(reader: Reader, topic: str, before: int | None = None) -> Messa
         return message
 
 
-def _find(database: sqlite3.Connection, topic: str, upto: int = FOREVER) -> Place | None:
+def _find(database: sqlite3.Connection, topic: str, upto: int = FOREVER) -> LastLocation | None:
     """Where the last message up to a number is, of those that are not in quarantine."""
-    found = [Place(*row) for query in (HOT, SEALED) for row in database.execute(query, (topic, upto))]
+    found = [LastLocation(*row) for query in (HOT, SEALED) for row in database.execute(query, (topic, upto))]
     return max(found, key=lambda each: each.first, default=None)
 
 
@@ -87,7 +87,7 @@ def _of_batch(reader: Reader, topic: str, values: tuple[Any, ...], upto: int) ->
         raise
 
 
-def _of_file(reader: Reader, topic: str, file: File, place: Place, upto: int) -> Message:
+def _of_file(reader: Reader, topic: str, file: File, place: LastLocation, upto: int) -> Message:
     from trunkline.journal import picking
 
     reader.check(file)

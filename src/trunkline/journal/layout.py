@@ -13,7 +13,7 @@ from typing import Any
 from trunkline import columns
 from trunkline.columns import DEFAULTS, Body, Strings
 from trunkline.errors import JournalDamaged, MissingExtra
-from trunkline.journal.body import Row, make_row
+from trunkline.journal.body import StoredBatch, make_batch
 from trunkline.message import Message, MessageType
 
 try:
@@ -82,9 +82,9 @@ TYPE_NAMES = {kind: kind.name.lower() for kind in MessageType}
 TYPES = {name: kind for kind, name in TYPE_NAMES.items()}
 
 
-def of_rows(rows: Sequence[Row], on_damage: Callable[[JournalDamaged], None]) -> Iterator[pa.RecordBatch]:
+def of_rows(rows: Sequence[StoredBatch], on_damage: Callable[[JournalDamaged], None]) -> Iterator[pa.RecordBatch]:
     """Stored batches as Arrow batches of at most BATCH_BYTES. A damaged one is told, and left out."""
-    held: list[tuple[Row, Body]] = []
+    held: list[tuple[StoredBatch, Body]] = []
     held_bytes = 0
     for row in rows:
         try:
@@ -102,7 +102,7 @@ def of_rows(rows: Sequence[Row], on_damage: Callable[[JournalDamaged], None]) ->
         yield _batch(held)
 
 
-def _parts(row: Row, body: Body) -> Iterator[tuple[Row, Body, int]]:
+def _parts(row: StoredBatch, body: Body) -> Iterator[tuple[StoredBatch, Body, int]]:
     """A stored batch and its size in Arrow; in parts if that is too large.
 
     A value that all messages share is stored once. In Arrow each message has its own.
@@ -114,11 +114,11 @@ def _parts(row: Row, body: Body) -> Iterator[tuple[Row, Body, int]]:
     messages = columns.build(row.topic, body, range(row.first, row.last + 1))
     middle = row.count // 2
     for half in (messages[:middle], messages[middle:]):
-        part = make_row(half, row.at_ns)
+        part = make_batch(half, row.at_ns)
         yield from _parts(part, part.open())
 
 
-def _arrow_bytes(row: Row, body: Body) -> int:
+def _arrow_bytes(row: StoredBatch, body: Body) -> int:
     size = len(body.ids.data) + len(body.payloads.data) + row.count * (len(row.topic) + ROW_BYTES)
     for value in body.rest.values():
         size += sum(map(_text_bytes, value)) if isinstance(value, list) else row.count * _text_bytes(value)
@@ -133,7 +133,7 @@ def _text_bytes(value: Any) -> int:
     return 0
 
 
-def _batch(good: list[tuple[Row, Body]]) -> pa.RecordBatch:
+def _batch(good: list[tuple[StoredBatch, Body]]) -> pa.RecordBatch:
     counts = [row.count for row, _ in good]
     times = _numbers(b"".join(body.times for _, body in good))
     arrays = {
@@ -158,7 +158,7 @@ def _numbers(data: bytes) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(data) // 8, [None, pa.py_buffer(data)])
 
 
-def _seqs(rows: list[Row]) -> pa.Array:
+def _seqs(rows: list[StoredBatch]) -> pa.Array:
     """One number after the other, without making each in Python."""
     runs: list[tuple[int, int]] = []
     for row in rows:

@@ -16,7 +16,7 @@ from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.requests import Orphan
 from trunkline.errors import TrunklineError
 from trunkline.journal import attendance
-from trunkline.journal.settings import JournalSettings, Kept
+from trunkline.journal.settings import JournalSettings, TopicStorage
 from trunkline.journal.writer import Database, Job
 from trunkline.message import Message
 from trunkline.topic import matches, overlaps
@@ -75,7 +75,7 @@ class Scribe(Protocol):
     def write_down(self, ledger: JournalLedger) -> None: ...
 
 
-class Span:
+class DeliveredRange:
     """Delivered, from `first` to `last`, not written yet."""
 
     __slots__ = ("at_ns", "count", "first", "last", "pattern")
@@ -99,7 +99,7 @@ class JournalLedger:
         self.claimed_lately: deque[int] = deque(maxlen=1000)
         """Orphans that may still be in the table, though they are nobody's any more."""
         self._only: tuple[str, ...] = ()
-        self._spans: dict[str, Span] = {}
+        self._spans: dict[str, DeliveredRange] = {}
         self._fates: list[tuple[Any, ...]] = []
         self._deeds: list[tuple[str, tuple[Any, ...]]] = []
         self.retries: set[tuple[str, int]] = set()
@@ -145,10 +145,10 @@ class JournalLedger:
             self.fate(inbox.name, inbox.pattern, Fate.DELIVERED, seq, seq, 1, "", at_ns)
 
     def _begin(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
-        self._spans[inbox.name] = Span(inbox.pattern, first, last, count, at_ns)
+        self._spans[inbox.name] = DeliveredRange(inbox.pattern, first, last, count, at_ns)
         self.schedule()
 
-    def _end(self, name: str, span: Span) -> None:
+    def _end(self, name: str, span: DeliveredRange) -> None:
         self.fate(name, span.pattern, Fate.DELIVERED, span.first, span.last, span.count, "", span.at_ns)
 
     def settled(self, inbox: Inbox, message: Message, fate: Fate, reason: str, at_ns: int) -> None:
@@ -244,7 +244,7 @@ class JournalLedger:
         if known is None:
             if len(self._keeps) >= MAX_KNOWN_TOPICS:
                 self._keeps.clear()
-            known = self._settings.keeps(topic) is not Kept.NOT
+            known = self._settings.keeps(topic) is not TopicStorage.NOT
             if self._only:
                 known = any(matches(pattern, topic) for pattern in self._only)
             self._keeps[topic] = known

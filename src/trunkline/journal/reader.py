@@ -22,8 +22,8 @@ from trunkline.delivery.fates import Outcome
 from trunkline.errors import JournalDamaged, JournalUnusable
 from trunkline.journal import database as files
 from trunkline.journal import explain, snapshot
-from trunkline.journal.body import Row
-from trunkline.journal.explain import Fates
+from trunkline.journal.body import StoredBatch
+from trunkline.journal.explain import RecordedFate
 from trunkline.journal.last import last_message, last_numbers
 from trunkline.journal.range import Range, cut, range_of
 from trunkline.journal.sealed import FILE_COLUMNS, File, listed
@@ -120,14 +120,16 @@ class Reader:
                 if batch.num_rows:
                     yield batch if columns is None else batch.select(columns)
 
-    def _steps(self, wanted: Range) -> Iterator[tuple[File | list[Row], Range]]:
+    def _steps(self, wanted: Range) -> Iterator[tuple[File | list[StoredBatch], Range]]:
         """Stretch by stretch, each with what is wanted of it: not what was read before, wherever that was then."""
         while (step := self.step(wanted, wanted.first - 1)) is not None:
             upto, found = step
             yield found, wanted
             wanted = msgspec.structs.replace(wanted, first=upto + 1)
 
-    def step(self, wanted: Range, after: int, limit: int = STEP_MESSAGES) -> tuple[int, File | list[Row]] | None:
+    def step(
+        self, wanted: Range, after: int, limit: int = STEP_MESSAGES
+    ) -> tuple[int, File | list[StoredBatch]] | None:
         """The next stretch beyond `after`: a file, or some rows; and how far that goes. None at the end."""
         with self.snapshot() as database:
             file = database.execute(
@@ -147,7 +149,7 @@ class Reader:
 
     def _rows(
         self, database: sqlite3.Connection, wanted: Range, start: int, limit: int
-    ) -> tuple[int, list[Row]] | None:
+    ) -> tuple[int, list[StoredBatch]] | None:
         self._pattern = wanted.pattern
         topic, given = ("1", ()) if wanted.pattern == EVERYTHING else ("wanted(topic)", ())
         if not is_wild(wanted.pattern):
@@ -160,7 +162,7 @@ class Reader:
         times, moments = ("", ())
         if wanted.timed:
             times, moments = " AND since_ns <= ? AND until_ns >= ?", (wanted.until_ns, wanted.since_ns)  # type: ignore[assignment]  # its length differs
-        rows: list[Row] = []
+        rows: list[StoredBatch] = []
         count = size = 0
         for values in database.execute(
             f"SELECT {COLUMNS} FROM batches WHERE first >= ? AND first <= ? AND {topic}{times} ORDER BY first",
@@ -178,18 +180,18 @@ class Reader:
                 return (row.last if following[0] is None else min(row.last, following[0] - 1)), rows
         return upto, rows
 
-    def row(self, values: tuple[Any, ...]) -> Row | None:
+    def row(self, values: tuple[Any, ...]) -> StoredBatch | None:
         """A row whose parts are what they should be; otherwise it is told, and left out."""
         first, last, topic, *numbers, body = values
         good = all(isinstance(each, int) for each in (first, last, *numbers))
         if good and isinstance(topic, str) and isinstance(body, bytes) and 0 < first <= last:
-            return Row(*values)
+            return StoredBatch(*values)
         self.on_damage(
             JournalDamaged(first, last if isinstance(last, int) else first, f"{topic}", "its head is damaged")
         )
         return None
 
-    def messages_of(self, row: Row) -> list[Message]:
+    def messages_of(self, row: StoredBatch) -> list[Message]:
         """The messages of a batch; none if it is damaged, which is told."""
         try:
             return row.messages()
@@ -202,7 +204,7 @@ class Reader:
 
     # For those who read many parts at once
 
-    def moment(self, first: int, last: int, fits: Fits | None = None) -> tuple[list[File], list[Row]]:
+    def moment(self, first: int, last: int, fits: Fits | None = None) -> tuple[list[File], list[StoredBatch]]:
         """What lies from `first` to `last` at one moment: sealed files, and rows; each message is in exactly one.
 
         Only parts with something on a topic that `fits`. Those at both ends may hold more than was asked for.
@@ -358,7 +360,7 @@ class Reader:
             wanted -= here
         return found, []
 
-    def _in_rows(self, rows: list[Row], seqs: Collection[int]) -> Iterator[Message]:
+    def _in_rows(self, rows: list[StoredBatch], seqs: Collection[int]) -> Iterator[Message]:
         return (message for row in rows for message in self.messages_of(row) if message.seq in seqs)
 
     def _picked(self, file: File, seqs: Collection[int]) -> Iterator[Message]:
@@ -399,7 +401,7 @@ class Reader:
         """The message with this id: near the time that the id names, and then `everywhere`, which may take long."""
         return explain.find(self, message_id, everywhere)
 
-    def fates_of(self, message: Message) -> list[Fates]:
+    def fates_of(self, message: Message) -> list[RecordedFate]:
         """All that is written of what became of a message, oldest first."""
         return explain.fates_of(self, message)
 

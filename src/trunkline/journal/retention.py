@@ -19,7 +19,7 @@ Numbers = dict[str, "array[int]"]
 """The numbers of the messages of a file that go, in order, by topic."""
 
 
-class Piece(msgspec.Struct, frozen=True):
+class StoredPart(msgspec.Struct, frozen=True):
     topic: str
     path: str | None
     """The sealed file it lies in; None if it is a batch of the journal."""
@@ -54,7 +54,7 @@ class Remove(msgspec.Struct, frozen=True):
     unread_by: tuple[Unread, ...] = ()
 
 
-class Progress(msgspec.Struct, frozen=True):
+class CursorProgress(msgspec.Struct, frozen=True):
     """How far a durable subscription is: everything up to `low` has its fate, and up to `high` all but what is pending.
 
     Up to `read` it was handed out. Between `high` and `read` a process holds messages, and the disk does not know it.
@@ -68,7 +68,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 def plan(
-    reader: Reader, rules: Sequence[Sequence[Retention]], now_ns: int, progress: list[Progress], committed: int
+    reader: Reader, rules: Sequence[Sequence[Retention]], now_ns: int, progress: list[CursorProgress], committed: int
 ) -> list[Remove]:
     """What is to go now: the oldest pieces beyond a limit that nobody needs.
 
@@ -86,7 +86,7 @@ def plan(
     return removes
 
 
-def _going(rule: Retention, pieces: list[Piece], now_ns: int, progress: list[Progress]) -> list[Remove]:
+def _going(rule: Retention, pieces: list[StoredPart], now_ns: int, progress: list[CursorProgress]) -> list[Remove]:
     """Without those that somebody needs. They are few: what is unread, or held by a subscriber at this moment."""
     newest = pieces[-1] if pieces and (rule.keep_last or pieces[-1].topic.startswith(STATE_PREFIX)) else None
     beyond = [
@@ -97,7 +97,7 @@ def _going(rule: Retention, pieces: list[Piece], now_ns: int, progress: list[Pro
     return [remove for remove in beyond if is_free(remove, progress)]
 
 
-def is_free(remove: Remove, progress: list[Progress]) -> bool:
+def is_free(remove: Remove, progress: list[CursorProgress]) -> bool:
     """Whether no durable subscription needs it.
 
     What a subscriber holds, and has not settled on disk, is never free: after a crash nobody could say what became of
@@ -113,7 +113,7 @@ def is_free(remove: Remove, progress: list[Progress]) -> bool:
     return True
 
 
-def _unread(remove: Remove, progress: Progress, numbers: Numbers) -> Unread:
+def _unread(remove: Remove, progress: CursorProgress, numbers: Numbers) -> Unread:
     first = max(remove.first, progress.read + 1)
     count = remove.last - first + 1
     if remove.path is not None:
@@ -122,24 +122,24 @@ def _unread(remove: Remove, progress: Progress, numbers: Numbers) -> Unread:
     return Unread(progress.name, first, remove.last, count)
 
 
-def _pieces(reader: Reader) -> Mapping[str, list[Piece]]:
+def _pieces(reader: Reader) -> Mapping[str, list[StoredPart]]:
     """By topic, oldest first."""
-    found: dict[str, list[Piece]] = {}
+    found: dict[str, list[StoredPart]] = {}
     for row in reader.query(
         "SELECT t.topic, t.path, t.first, t.last, t.count, t.bytes, t.until_at_ns FROM file_topics t ORDER BY t.first"
     ):
-        found.setdefault(row[0], []).append(Piece(*row))
+        found.setdefault(row[0], []).append(StoredPart(*row))
     for topic, first, last, size, at_ns in reader.query(
         "SELECT topic, first, last, length(body), at_ns FROM batches ORDER BY first"
     ):
-        found.setdefault(topic, []).append(Piece(topic, None, first, last, last - first + 1, size, at_ns))
+        found.setdefault(topic, []).append(StoredPart(topic, None, first, last, last - first + 1, size, at_ns))
     return found
 
 
-def _beyond(rule: Retention, pieces: list[Piece], now_ns: int) -> list[tuple[Piece, str]]:
+def _beyond(rule: Retention, pieces: list[StoredPart], now_ns: int) -> list[tuple[StoredPart, str]]:
     """The pieces that lie wholly beyond a limit, oldest first, and which."""
     count = size = 0
-    beyond: list[tuple[Piece, str]] = []
+    beyond: list[tuple[StoredPart, str]] = []
     for piece in reversed(pieces):
         why = ""
         if rule.max_age_s is not None and now_ns - piece.at_ns > rule.max_age_s * 1e9:
@@ -174,7 +174,7 @@ def _unread_by(names: set[str]) -> str:
 
 
 def take_away(
-    database: Database, removes: list[Remove], progress: list[Progress], numbers: Numbers, now_ns: int
+    database: Database, removes: list[Remove], progress: list[CursorProgress], numbers: Numbers, now_ns: int
 ) -> list[Remove]:
     """Drop batches, and write down what goes, and for whom it is lost; returns what that was. A part of a transaction.
 

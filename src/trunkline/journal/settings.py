@@ -20,7 +20,7 @@ class Sync(enum.StrEnum):
     """The operating system has it: it survives the end of the process, not the loss of power. Faster, less safe."""
 
 
-class Kept(enum.IntEnum):
+class TopicStorage(enum.IntEnum):
     """What the journal does with a topic."""
 
     NOT = 0
@@ -83,8 +83,8 @@ class JournalSettings(Group, frozen=True, kw_only=True):
         if any(not isinstance(rule, Retention) for rule in self.retention):
             raise InvalidSettings("JournalSettings.retention must be a tuple of Retention")
 
-    def keeps(self, topic: str) -> Kept:
+    def keeps(self, topic: str) -> TopicStorage:
         if any(matches(pattern, topic) for pattern in self.durable):
             aside = topic == REPLIES or topic.startswith((REPLY_PREFIX, DEAD_PREFIX))
-            return Kept.RECORDED if aside else Kept.DURABLE
-        return Kept.RECORDED if any(matches(pattern, topic) for pattern in self.recorded) else Kept.NOT
+            return TopicStorage.RECORDED if aside else TopicStorage.DURABLE
+        return TopicStorage.RECORDED if any(matches(pattern, topic) for pattern in self.recorded) else TopicStorage.NOT

@@ -31,7 +31,7 @@ class Job(Protocol):
         """Called by the writer after the commit, or when there is none."""
 
 
-class Call(Generic[T]):
+class FunctionJob(Generic[T]):
     """A function to run inside a transaction; `future` has its result after the commit."""
 
     def __init__(self, function: Callable[[Database], T]) -> None:
@@ -79,7 +79,7 @@ class Writer:
             self._queue.put(jobs)
 
     def call(self, function: Callable[[Database], T]) -> Future[T]:
-        job = Call(function)
+        job = FunctionJob(function)
         self.put([job])
         return job.future
 

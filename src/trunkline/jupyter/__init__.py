@@ -10,13 +10,13 @@ from trunkline.jupyter.comm import Comm as Comm
 from trunkline.jupyter.execution import Execution as Execution
 from trunkline.jupyter.kernel import Kernel as Kernel
 from trunkline.jupyter.kernel import KernelStats as KernelStats
+from trunkline.jupyter.metrics import Tracing as Tracing
+from trunkline.jupyter.metrics import export as export
 from trunkline.jupyter.notebook import NotebookRun as NotebookRun
 from trunkline.jupyter.notebook import read_notebook as read_notebook
 from trunkline.jupyter.notebook import run_notebook as run_notebook
 from trunkline.jupyter.notebook import write_notebook as write_notebook
-from trunkline.jupyter.observe import Tracing as Tracing
-from trunkline.jupyter.observe import export as export
-from trunkline.jupyter.result import Failure as Failure
+from trunkline.jupyter.result import CodeFailure as CodeFailure
 from trunkline.jupyter.result import Result as Result
 from trunkline.jupyter.result import Timings as Timings
 from trunkline.jupyter.settings import KernelSettings as KernelSettings

@@ -15,11 +15,11 @@ from trunkline.delivery.options import DeliveryOptions
 from trunkline.delivery.requests import Orphan
 from trunkline.jupyter import notebook as notebooks
 from trunkline.jupyter import start
+from trunkline.jupyter.awaitable_context import AwaitableContext
 from trunkline.jupyter.comm import Comm
 from trunkline.jupyter.execution import Execution
 from trunkline.jupyter.kernel import Kernel, KernelStats
-from trunkline.jupyter.notebook import NotebookRun, Progress
-from trunkline.jupyter.opening import Opening
+from trunkline.jupyter.notebook import NotebookProgress, NotebookRun
 from trunkline.jupyter.result import Result
 from trunkline.topic import EVERYTHING
 
@@ -98,7 +98,7 @@ class BlockingComm:
 
 
 class BlockingKernel:
-    def __init__(self, opening: Callable[[], Opening[Kernel]], bus: BlockingBus | None = None) -> None:
+    def __init__(self, opening: Callable[[], AwaitableContext[Kernel]], bus: BlockingBus | None = None) -> None:
         self._own = None if bus is not None else LoopThread("kernel")
         self._thread = bus.thread if bus is not None else self._own
         assert self._thread is not None
@@ -163,7 +163,7 @@ class BlockingKernel:
         *,
         allow_errors: bool = False,
         timeout_s: float | None = None,
-        progress: Callable[[Progress], object] | None = None,
+        progress: Callable[[NotebookProgress], object] | None = None,
     ) -> NotebookRun:
         """Execute all cells of a notebook; it has their outputs then."""
         return self._call(
@@ -235,5 +235,5 @@ def join_blocking(bus: BlockingBus, kernel_id: str, **options: Any) -> BlockingK
     return BlockingKernel(lambda: start.join(bus.bus, kernel_id, **options), bus)
 
 
-async def _opened(opening: Callable[[], Opening[T]]) -> T:
+async def _opened(opening: Callable[[], AwaitableContext[T]]) -> T:
     return await opening()

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 from trunkline.clock import World
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.subscriber import Overflow
-from trunkline.jupyter.boxes import Channel, put
+from trunkline.jupyter.channels import KernelChannel, put
 from trunkline.jupyter.wire import KernelMessage
 
 log = logging.getLogger("trunkline.jupyter")
@@ -33,7 +33,7 @@ class Comm:
         comm_id: str,
         target_name: str,
         data: Mapping[str, Any],
-        messages: Channel,
+        messages: KernelChannel,
         send: Send,
         forget: Callable[[str], None],
     ) -> None:
@@ -94,7 +94,7 @@ class Comms:
         inbox = self._inboxes[comm_id] = Inbox(
             f"comm {comm_id}", "comm", self._world.time_ns, capacity=CAPACITY, overflow=Overflow.DROP_OLDEST
         )
-        stream = Channel(inbox, self._world)
+        stream = KernelChannel(inbox, self._world)
         comm = self._comms[comm_id] = Comm(comm_id, target_name, data, stream, self.send, self.forget)
         return comm
 

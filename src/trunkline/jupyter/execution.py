@@ -13,10 +13,10 @@ from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox
 from trunkline.errors import KernelError, StreamEmpty, UsageError
 from trunkline.expression import Filter, compile_filter
-from trunkline.jupyter.boxes import Channel, put
-from trunkline.jupyter.kinds import CHANNEL_OF, CHANNELS, COMM, DISPLAY, EXECUTION, IOPUB, STATUS, STREAM
+from trunkline.jupyter.channels import KernelChannel, put
+from trunkline.jupyter.message_types import CHANNEL_OF, CHANNELS, COMM, DISPLAY, EXECUTION, IOPUB, STATUS, STREAM
 from trunkline.jupyter.outputs import Outputs, display_id_of
-from trunkline.jupyter.result import IDLE, REPLY, Failure, Result, Timings
+from trunkline.jupyter.result import IDLE, REPLY, CodeFailure, Result, Timings
 from trunkline.jupyter.settings import KernelSettings
 from trunkline.jupyter.wire import KernelMessage
 from trunkline.message import NORMAL
@@ -65,14 +65,14 @@ class Execution:
         self._filters = _filters(where or {})
         self._close = close
         self._boxes: dict[str, Inbox] = {}
-        self._streams: dict[str, Channel] = {}
+        self._streams: dict[str, KernelChannel] = {}
         self._times: dict[str, float] = {}
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         """Done when it is complete, or nothing more will come."""
         self._replied: asyncio.Future[None] = self._loop.create_future()
         self._execution_count: int | None = None
-        self._error: Failure | None = None
+        self._error: CodeFailure | None = None
         self._late = 0
         self._closed = False
         self.dates: dict[str, str] = {}
@@ -205,41 +205,41 @@ class Execution:
             box.close()
         return box
 
-    def channel(self, name: str) -> Channel:
+    def channel(self, name: str) -> KernelChannel:
         """The messages of one channel: each is there once. It ends when the execution is complete."""
         stream = self._streams.get(name)
         if stream is None:
             box = self._boxes.get(name) or self._box(name)
-            stream = self._streams[name] = Channel(box, self._world)
+            stream = self._streams[name] = KernelChannel(box, self._world)
         return stream
 
     @property
-    def status(self) -> Channel:
+    def status(self) -> KernelChannel:
         """Busy, idle, starting."""
         return self.channel(STATUS)
 
     @property
-    def execution(self) -> Channel:
+    def execution(self) -> KernelChannel:
         """The code as the kernel took it, its result, its error."""
         return self.channel(EXECUTION)
 
     @property
-    def stream(self) -> Channel:
+    def stream(self) -> KernelChannel:
         """What it writes, on stdout and stderr."""
         return self.channel(STREAM)
 
     @property
-    def display(self) -> Channel:
+    def display(self) -> KernelChannel:
         """What it shows, changes and clears."""
         return self.channel(DISPLAY)
 
     @property
-    def comm(self) -> Channel:
+    def comm(self) -> KernelChannel:
         """What widgets and other comms say meanwhile."""
         return self.channel(COMM)
 
     @property
-    def late(self) -> Channel:
+    def late(self) -> KernelChannel:
         """What comes after it was complete, until the execution is closed."""
         return self.channel(LATE)
 
@@ -382,10 +382,10 @@ def _filters(where: Mapping[str, str]) -> dict[str, Filter]:
     return {channel: compile_filter(text) for channel, text in where.items()}
 
 
-def _failure(message: KernelMessage) -> Failure:
+def _failure(message: KernelMessage) -> CodeFailure:
     content: Any = message.content
     trace = content.get("traceback")
-    return Failure(
+    return CodeFailure(
         str(content.get("ename", "")),
         str(content.get("evalue", "")),
         tuple(str(line) for line in trace) if isinstance(trace, list) else (),

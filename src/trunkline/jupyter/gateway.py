@@ -9,9 +9,9 @@ from trunkline.bus.bus import Bus
 from trunkline.delivery.stream import Stream
 from trunkline.errors import TrunklineError
 from trunkline.jupyter.kernel import Kernel
-from trunkline.jupyter.kinds import CONTROL, SHELL, STDIN, TOPIC_PREFIX, token
+from trunkline.jupyter.message_types import CONTROL, SHELL, STDIN, TOPIC_PREFIX, token
 from trunkline.jupyter.publisher import GATEWAY
-from trunkline.jupyter.wire import Unreadable, Wire
+from trunkline.jupyter.wire import KernelWire, Unreadable
 from trunkline.message import Message
 
 log = logging.getLogger("trunkline.jupyter")
@@ -23,7 +23,7 @@ class Gateway:
     def __init__(self, kernel: Kernel, bus: Bus) -> None:
         self._kernel = kernel
         self._bus = bus
-        self._wire = Wire(kernel.id, bus.broker.world.time_ns)
+        self._wire = KernelWire(kernel.id, bus.broker.world.time_ns)
         self._streams: list[Stream] = []
         self._tasks: list[asyncio.Task[None]] = []
         self.passed_on = 0

@@ -21,12 +21,12 @@ from trunkline.errors import (
     KernelRestarted,
     Unsupported,
 )
-from trunkline.jupyter.asking import DEAD as DEAD
-from trunkline.jupyter.asking import RESTARTING, STARTING, Asking
 from trunkline.jupyter.execution import Execution
-from trunkline.jupyter.greeting import Greeting
-from trunkline.jupyter.kinds import CONTROL, IOPUB
-from trunkline.jupyter.routing import Routed
+from trunkline.jupyter.handshake import Handshake
+from trunkline.jupyter.kernel_requests import DEAD as DEAD
+from trunkline.jupyter.kernel_requests import RESTARTING, STARTING, KernelRequests
+from trunkline.jupyter.message_types import CONTROL, IOPUB
+from trunkline.jupyter.router import Routed
 from trunkline.jupyter.wire import Fault, KernelMessage
 from trunkline.settings import build
 from trunkline.topic import EVERYTHING
@@ -53,7 +53,7 @@ class KernelStats(msgspec.Struct, frozen=True):
     unpublished: int
 
 
-class Kernel(Asking):
+class Kernel(KernelRequests):
     """One client of one kernel, in one event loop. Any number of tasks may use it at once."""
 
     # Beginning
@@ -69,7 +69,7 @@ class Kernel(Asking):
         self._gone.clear()
         self._dead = None
         self.state = STARTING
-        greeting = self._greeting = Greeting(self.id, self.settings)
+        greeting = self._greeting = Handshake(self.id, self.settings)
         try:
             await self.link.open(self)
             await greeting.run(lambda socket: self._begin(socket, "kernel_info_request", {}, math.inf))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from trunkline.jupyter.wire import Fault, KernelMessage, Wire
+from trunkline.jupyter.wire import Fault, KernelMessage, KernelWire
 
 
-class Client(Protocol):
+class KernelReceiver(Protocol):
     """What a link hands over what it received. It is called in the event loop thread."""
 
     def take(self, messages: list[KernelMessage]) -> None:
@@ -20,10 +20,10 @@ class Client(Protocol):
         """The kernel is gone."""
 
 
-class Link(Protocol):
-    wire: Wire
+class KernelLink(Protocol):
+    wire: KernelWire
 
-    async def open(self, client: Client) -> None:
+    async def open(self, client: KernelReceiver) -> None:
         """Connect, and begin to receive. Opening again after the kernel's restart begins anew."""
 
     async def send(self, message: KernelMessage) -> None:

@@ -26,7 +26,7 @@ RAISES = "raises-exception"
 SKIP = "skip-execution"
 
 
-class Progress(msgspec.Struct, frozen=True):
+class NotebookProgress(msgspec.Struct, frozen=True):
     """How far it is: `done` of `total` cells that have code; `cell` is the place in the notebook of the last one."""
 
     done: int
@@ -77,7 +77,7 @@ async def run_notebook(
     *,
     allow_errors: bool = False,
     timeout_s: float | None = None,
-    progress: Callable[[Progress], object] | None = None,
+    progress: Callable[[NotebookProgress], object] | None = None,
 ) -> NotebookRun:
     """Execute all cells that have code, in order; the notebook has their outputs then.
 
@@ -105,7 +105,7 @@ async def run_notebook(
                 if reply is None or (reply.content.get("status") != "ok" and not may_fail):
                     failed = place
                 if progress is not None:
-                    progress(Progress(done, len(cells), place))
+                    progress(NotebookProgress(done, len(cells), place))
                 if failed is not None:
                     break
             # The reply may come before the last outputs do.

@@ -19,7 +19,7 @@ GATEWAY: Final = "kernel-gateway"
 MAX_BATCH: Final = 1000
 
 
-class Publisher:
+class KernelPublisher:
     """Publishes in a task of its own: neither the kernel nor its requests wait for the bus.
 
     Messages that follow each other on one topic are one batch; the next topic waits for it, so that the order is that

@@ -13,7 +13,7 @@ IDLE = "the idle status"
 REPLY = "the execute_reply"
 
 
-class Failure(msgspec.Struct, frozen=True):
+class CodeFailure(msgspec.Struct, frozen=True):
     """The error the code raised."""
 
     ename: str
@@ -47,7 +47,7 @@ class Result(msgspec.Struct, frozen=True):
     missing: tuple[str, ...]
     execution_count: int | None
     outputs: tuple[Output, ...]
-    error: Failure | None
+    error: CodeFailure | None
     timings: Timings
     user_expressions: dict[str, Any]
     payload: tuple[dict[str, Any], ...]

@@ -14,10 +14,10 @@ import zmq
 
 from trunkline.clock import World
 from trunkline.errors import KernelClosed, KernelNotStarted
-from trunkline.jupyter.kinds import CONTROL, IOPUB, SHELL, SOCKETS, STDIN
-from trunkline.jupyter.link import Client
-from trunkline.jupyter.wire import KernelMessage, Unreadable, Wire
-from trunkline.transports.zmq.socket import EVENTS, NOBLOCK, Socket, Watch, close_socket, open_socket
+from trunkline.jupyter.link import KernelReceiver
+from trunkline.jupyter.message_types import CONTROL, IOPUB, SHELL, SOCKETS, STDIN
+from trunkline.jupyter.wire import KernelMessage, KernelWire, Unreadable
+from trunkline.transports.zmq.socket import EVENTS, NOBLOCK, Socket, SocketWatch, close_socket, open_socket
 
 MAX_DRAIN: Final = 1000
 """So many messages are taken in one go: then it is the turn of others."""
@@ -29,7 +29,7 @@ POLLOUT: Final = int(zmq.POLLOUT)
 KINDS: Final = {SHELL: zmq.DEALER, CONTROL: zmq.DEALER, STDIN: zmq.DEALER, IOPUB: zmq.SUB}
 
 
-class Connection(msgspec.Struct, frozen=True, kw_only=True):
+class KernelConnection(msgspec.Struct, frozen=True, kw_only=True):
     """Where a kernel listens, and the key its messages are signed with: what a connection file says."""
 
     shell_port: int
@@ -46,7 +46,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     curve_secretkey: str = ""
 
     @classmethod
-    def load(cls, path: str | Path) -> Connection:
+    def load(cls, path: str | Path) -> KernelConnection:
         try:
             text = Path(path).read_bytes()
         except OSError as error:
@@ -57,7 +57,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
             raise KernelNotStarted(f"{path} is no connection file of a kernel: {error}", "") from error
 
     @classmethod
-    def of(cls, info: Mapping[str, Any]) -> Connection:
+    def of(cls, info: Mapping[str, Any]) -> KernelConnection:
         """From what jupyter_client knows of a kernel."""
         known = {name: info[name] for name in cls.__struct_fields__ if info.get(name) is not None}
         known |= {name: value.decode() for name, value in known.items() if isinstance(value, bytes)}
@@ -78,17 +78,17 @@ class SocketLink:
     """What was sent last still leaves within `linger_s` after closing: 0 if the kernel ends before."""
 
     def __init__(
-        self, kernel_id: str, connection: Connection, session: str, world: World, *, linger_s: float = 1.0
+        self, kernel_id: str, connection: KernelConnection, session: str, world: World, *, linger_s: float = 1.0
     ) -> None:
         self._linger_s = linger_s
         self.connection = connection
-        self.wire = Wire(kernel_id, world.time_ns, connection.key.encode(), connection.signature_scheme)
+        self.wire = KernelWire(kernel_id, world.time_ns, connection.key.encode(), connection.signature_scheme)
         self._identity = session.encode()
         self._sockets: dict[str, Socket] = {}
-        self._watches: dict[str, Watch] = {}
-        self._client: Client | None = None
+        self._watches: dict[str, SocketWatch] = {}
+        self._client: KernelReceiver | None = None
 
-    async def open(self, client: Client) -> None:
+    async def open(self, client: KernelReceiver) -> None:
         await self.aclose()
         self._client = client
         for name in SOCKETS:
@@ -106,7 +106,7 @@ class SocketLink:
                 # Writable only once it is connected, so that this can be waited for.
                 socket.setsockopt(zmq.IMMEDIATE, 1)
             socket.connect(self.connection.url(name))
-            self._watches[name] = Watch(socket, self._drainer(name, socket))
+            self._watches[name] = SocketWatch(socket, self._drainer(name, socket))
 
     def _drainer(self, name: str, socket: Socket) -> Any:
         receive = socket.recv_multipart
@@ -173,7 +173,7 @@ class SocketLink:
         self._sockets.clear()
 
 
-async def beat(connection: Connection, every_s: float, timeout_s: float) -> str:
+async def beat(connection: KernelConnection, every_s: float, timeout_s: float) -> str:
     """Ask the kernel for a sign of life, again and again; return when it has given none for `timeout_s`."""
     loop = asyncio.get_running_loop()
     answered = asyncio.Event()
@@ -192,7 +192,7 @@ async def beat(connection: Connection, every_s: float, timeout_s: float) -> str:
             return True
 
         socket.connect(connection.url("hb"))
-        watch = Watch(socket, drain)
+        watch = SocketWatch(socket, drain)
         try:
             while True:
                 answered.clear()

@@ -13,16 +13,16 @@ import msgspec
 from trunkline.bus.bus import Bus
 from trunkline.clock import World
 from trunkline.errors import KernelNotStarted, MissingExtra, UsageError
-from trunkline.jupyter.asking import DEAD, STARTING, Life
-from trunkline.jupyter.buslink import BusLink
+from trunkline.jupyter.awaitable_context import AwaitableContext
+from trunkline.jupyter.bus_link import BusLink
 from trunkline.jupyter.gateway import Gateway
 from trunkline.jupyter.kernel import Kernel
-from trunkline.jupyter.kinds import CONTROL
-from trunkline.jupyter.link import Link
-from trunkline.jupyter.observe import Tracing
-from trunkline.jupyter.opening import Opening
+from trunkline.jupyter.kernel_requests import DEAD, STARTING, Life
+from trunkline.jupyter.link import KernelLink
+from trunkline.jupyter.message_types import CONTROL
+from trunkline.jupyter.metrics import Tracing
 from trunkline.jupyter.settings import KernelSettings
-from trunkline.jupyter.sockets import Connection, SocketLink, beat
+from trunkline.jupyter.sockets import KernelConnection, SocketLink, beat
 
 log = logging.getLogger("trunkline.jupyter")
 
@@ -43,7 +43,7 @@ class _With(msgspec.Struct, frozen=True):
         if self.share and self.bus is None:
             raise UsageError("a kernel is shared on a bus: give one with bus=")
 
-    def kernel(self, kernel_id: str, link: Link, session: str, life: Life | None = None) -> Kernel:
+    def kernel(self, kernel_id: str, link: KernelLink, session: str, life: Life | None = None) -> Kernel:
         return Kernel(
             kernel_id,
             link,
@@ -79,7 +79,7 @@ def start_kernel(
     cwd: str | Path | None = None,
     env: dict[str, str] | None = None,
     transport: str | None = None,
-) -> Opening[Kernel]:
+) -> AwaitableContext[Kernel]:
     """`async with start_kernel("python3") as kernel`: a new kernel of any language, ended with the block.
 
     With a `bus`, its traffic is published on `kernel.<id>.>`; with `share`, others on that bus may use it. `transport`
@@ -91,7 +91,7 @@ def start_kernel(
     if env is not None:
         launch["env"] = {**os.environ, **env}
     given = _With(bus, share, settings or KernelSettings(), world or World(), tracing)
-    return Opening(_start(name, launch, given), Kernel.aclose)
+    return AwaitableContext(_start(name, launch, given), Kernel.aclose)
 
 
 async def _start(name: str, launch: dict[str, Any], given: _With) -> Kernel:
@@ -113,7 +113,7 @@ async def _start_once(name: str, launch: dict[str, Any], given: _With) -> Kernel
     try:
         manager = process.manager
         session = given.world.uuid7()
-        connection = Connection.of(manager.get_connection_info())
+        connection = KernelConnection.of(manager.get_connection_info())
         link = SocketLink(manager.kernel_id, connection, session, given.world, linger_s=0.0)
         life = Life(process.interrupt, process.restart, lambda now: shutdown(now))
         kernel = given.kernel(manager.kernel_id, link, session, life)
@@ -142,19 +142,19 @@ def attach(
     settings: KernelSettings | None = None,
     world: World | None = None,
     tracing: Tracing | None = None,
-) -> Opening[Kernel]:
+) -> AwaitableContext[Kernel]:
     """`async with attach("kernel-42.json") as kernel`: a kernel that runs already, and goes on after the block.
 
     The connection file is a path, or a name or a part of one as `jupyter --runtime-dir` has it; the newest if none is
     given.
     """
     given = _With(bus, share, settings or KernelSettings(), world or World(), tracing)
-    return Opening(_attach(connection_file, given), Kernel.aclose)
+    return AwaitableContext(_attach(connection_file, given), Kernel.aclose)
 
 
 async def _attach(connection_file: str | Path | None, given: _With) -> Kernel:
     path = find(connection_file)
-    connection = Connection.load(path)
+    connection = KernelConnection.load(path)
     session = given.world.uuid7()
     kernel_id = path.stem.removeprefix("kernel-")
     kernel = given.kernel(kernel_id, SocketLink(kernel_id, connection, session, given.world), session)
@@ -170,7 +170,7 @@ async def _attach(connection_file: str | Path | None, given: _With) -> Kernel:
     return kernel
 
 
-async def _feel(kernel: Kernel, connection: Connection) -> None:
+async def _feel(kernel: Kernel, connection: KernelConnection) -> None:
     """Its heartbeat is all we know of the process of a kernel that was started elsewhere."""
     kernel.lost(await beat(connection, kernel.settings.heartbeat_s, kernel.settings.heartbeat_timeout_s))
 
@@ -201,7 +201,7 @@ def join(
     start: int | str | None = None,
     settings: KernelSettings | None = None,
     tracing: Tracing | None = None,
-) -> Opening[Kernel]:
+) -> AwaitableContext[Kernel]:
     """`async with join(bus, kernel_id) as kernel`: a kernel that somebody shares on the bus, with `share=True`.
 
     With a journal behind the bus: under a `name`, what was missed since the last time comes first, then what is new,
@@ -214,4 +214,4 @@ def join(
     async def joining() -> Kernel:
         return await given.open(given.kernel(kernel_id, link, session))
 
-    return Opening(joining(), Kernel.aclose)
+    return AwaitableContext(joining(), Kernel.aclose)

@@ -18,7 +18,7 @@ import msgspec
 
 from trunkline.codec import JSON
 from trunkline.errors import UsageError
-from trunkline.jupyter.kinds import topic_of
+from trunkline.jupyter.message_types import topic_of
 from trunkline.message import NORMAL, Message, MessageType
 
 DELIMITER: Final = b"<IDS|MSG>"
@@ -89,7 +89,7 @@ class KernelMessage(Message, frozen=True, gc=False):
         )
 
 
-class Wire:
+class KernelWire:
     """Frames of one kernel. It counts what was not readable, and remembers what has come."""
 
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from trunkline.transports.transport import LINGER_S, Accept, Frame, Listener, Peer, Receiver, Wire
+from trunkline.transports.transport import LINGER_S, Accept, Frame, Listener, PeerIdentity, Receiver, Wire
 
 _listening: dict[str, Accept] = {}
 """By URL. Of one process, as are the addresses of the kernel for the others."""
@@ -14,7 +14,7 @@ _listening: dict[str, Accept] = {}
 class End:
     """One end of a pair. What is sent arrives with the next turn of the event loop."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: PeerIdentity) -> None:
         self.peer = peer
         self.other: End
         self.receiver: Receiver
@@ -98,7 +98,7 @@ class PairTransport:
         accept = _listening.get(url)
         if accept is None:
             raise ConnectionRefusedError(f"nobody listens at {url}")
-        here, there = End(Peer("local", url)), End(Peer("local", url))
+        here, there = End(PeerIdentity("local", url)), End(PeerIdentity("local", url))
         here.other, there.other = there, here
         there.receiver = accept(there)
         here.receiver = receiver(here)

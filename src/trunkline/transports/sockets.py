@@ -22,7 +22,7 @@ from trunkline.transports.transport import (
     Accept,
     Frame,
     Listener,
-    Peer,
+    PeerIdentity,
     Receiver,
     Wire,
 )
@@ -45,7 +45,7 @@ class SocketWire(asyncio.Protocol):
         receiver: Callable[[Wire], Receiver],
         max_frame_bytes: int,
         opened: Callable[[], None] = lambda: None,
-        admit: Callable[[asyncio.Transport], Peer] | None = None,
+        admit: Callable[[asyncio.Transport], PeerIdentity] | None = None,
         refused: str = "the connection was closed",
     ) -> None:
         self._receiver_of = receiver
@@ -61,7 +61,7 @@ class SocketWire(asyncio.Protocol):
         self._closing = False
         self._lost = False
         self._linger: asyncio.TimerHandle | None = None
-        self.peer = Peer("anonymous", "")
+        self.peer = PeerIdentity("anonymous", "")
 
     # What asyncio tells
 
@@ -163,7 +163,7 @@ def _text(error: Exception) -> str:
     return str(error)
 
 
-def peer_of(transport: asyncio.Transport) -> Peer:
+def peer_of(transport: asyncio.Transport) -> PeerIdentity:
     """Who is there: by the certificate it has shown, or by what the kernel says of the process."""
     encrypted: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
     address = transport.get_extra_info("peername")
@@ -174,13 +174,13 @@ def peer_of(transport: asyncio.Transport) -> Peer:
         for part in subject:
             for name, value in part:
                 if name == "commonName":
-                    return Peer(f"cert:{value}", where)
-        return Peer("anonymous", where)
+                    return PeerIdentity(f"cert:{value}", where)
+        return PeerIdentity("anonymous", where)
     sock: socket.socket | None = transport.get_extra_info("socket")
     if sock is not None and sock.family == socket.AF_UNIX and hasattr(socket, "SO_PEERCRED"):
         pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-        return Peer(f"uid:{uid}", f"process {pid}")
-    return Peer("anonymous", where)
+        return PeerIdentity(f"uid:{uid}", f"process {pid}")
+    return PeerIdentity("anonymous", where)
 
 
 class _Server:
@@ -256,7 +256,7 @@ class TcpTransport:
         port = server.sockets[0].getsockname()[1]
         return _Server(server, at("tcp", host, port))
 
-    def _admit(self, transport: asyncio.Transport) -> Peer:
+    def _admit(self, transport: asyncio.Transport) -> PeerIdentity:
         """Its certificate is good, or it would not be here; whether it is still wanted, the register says."""
         peer = peer_of(transport)
         if self._keys is None:
@@ -269,4 +269,4 @@ class TcpTransport:
             raise ConnectionRefusedError(f"{peer.address}: whose certificate it has cannot be told: {error}") from error
         if name is None:
             raise ConnectionRefusedError(f"{peer.address}: the certificate of {peer.identity} is revoked, or unknown")
-        return Peer(f"cert:{name}", peer.address)
+        return PeerIdentity(f"cert:{name}", peer.address)

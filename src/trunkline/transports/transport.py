@@ -18,7 +18,7 @@ Frame = tuple[Part, ...]
 
 
 @dataclass(frozen=True)
-class Peer:
+class PeerIdentity:
     """Who is at the other end, as the transport knows it: nothing that the peer has only said."""
 
     identity: str
@@ -30,7 +30,7 @@ class Peer:
 class Wire(Protocol):
     """One connection. All of it is used in one event loop thread."""
 
-    peer: Peer
+    peer: PeerIdentity
 
     def send(self, frames: Sequence[Frame]) -> None:
         """Send these, in order. Never waits, never raises: what cannot be sent any more is gone, and `lost` is told."""

@@ -17,7 +17,7 @@ from trunkline.delivery.fates import Fate
 from trunkline.delivery.requests import Why
 from trunkline.errors import JournalDamaged
 from trunkline.journal import database as files
-from trunkline.journal.body import Row
+from trunkline.journal.body import StoredBatch
 from trunkline.journal.cursor import unpack
 from trunkline.journal.ledger import decode_letter, decode_message, decode_story
 from trunkline.journal.repair.findings import Finding, Span
@@ -37,7 +37,7 @@ def look_at_batch(values: tuple[Any, ...]) -> Finding | None:
     why = misfit("batches", values)
     if why is None:
         try:
-            Row(*values).messages()
+            StoredBatch(*values).messages()
         except JournalDamaged as damage:
             why = damage.why
         else:

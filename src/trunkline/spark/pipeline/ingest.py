@@ -26,12 +26,12 @@ from trunkline.errors import JournalDamaged, JournalUnusable, WarehouseUnusable
 from trunkline.journal import Reader, lake
 from trunkline.journal.sealed import File
 from trunkline.spark.pipeline import affected
-from trunkline.spark.pipeline.manifest import HOUR, LeftOut, Manifest, Span, hour_of, name_of
+from trunkline.spark.pipeline.manifest import HOUR, LeftOut, Manifest, MessageRange, hour_of, name_of
 from trunkline.spark.pipeline.settings import PipelineSettings
 from trunkline.spark.pipeline.warehouse import Warehouse
 from trunkline.spark.source.damage import handler
-from trunkline.spark.source.options import wanted
-from trunkline.spark.source.snapshot import look
+from trunkline.spark.source.options import row_filter
+from trunkline.spark.source.snapshot import take_snapshot
 from trunkline.spark.source.spark_schema import KEYS, all_of
 from trunkline.spark.tables.bronze import FATES, MESSAGES, repeated
 from trunkline.spark.tables.times import hour_number
@@ -47,7 +47,7 @@ MANY_SMALL = 16
 """An hour in more small files than that is put together."""
 
 
-class Intake:
+class Ingest:
     """Adds to bronze, and to what the manifest says of it."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Intake:
         tell = self._leave_out if self._settings.skip_damaged else None
         damaged = handler(self._journal, skip=self._settings.skip_damaged, tell=tell)
         with Reader(self._journal, on_damage=damaged) as reader:
-            found = look(reader, wanted(kind, first, last), all_of(kind).fieldNames(), thorough=True)
+            found = take_snapshot(reader, row_filter(kind, first, last), all_of(kind).fieldNames(), thorough=True)
         files = [self._own(file, first, last) for file in found.files]
         files.append(self._write(kind, _day(kind, found.batches), found.batches))
         return [file for file in files if file is not None]
@@ -185,7 +185,7 @@ class Intake:
         rows = repeated(self._read(MESSAGES.name, files), known).collect()
         return sorted(row["seq"] for row in rows)
 
-    def _counted(self, kind: str, files: list[File], *more: Expression) -> list[tuple[str, Span, list[int]]]:
+    def _counted(self, kind: str, files: list[File], *more: Expression) -> list[tuple[str, MessageRange, list[int]]]:
         """By hour: of which messages these are, or which these fates are about."""
         if not files:
             return []
@@ -193,7 +193,8 @@ class Intake:
         rows = self._read(kind, files).groupBy(hour_number("hour"))
         found = rows.agg(F.min(low), F.max(high), F.count("*"), *more).collect()
         return [
-            (affected.name_of_number(hour), Span(first, last, count), rest) for hour, first, last, count, *rest in found
+            (affected.name_of_number(hour), MessageRange(first, last, count), rest)
+            for hour, first, last, count, *rest in found
         ]
 
 

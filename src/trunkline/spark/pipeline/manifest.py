@@ -16,7 +16,7 @@ LAYOUT = 1
 HOUR = timedelta(hours=1)
 
 
-class Span(msgspec.Struct, frozen=True):
+class MessageRange(msgspec.Struct, frozen=True):
     """Numbers of messages: of one hour, or what the fates of one hour are about."""
 
     first: int
@@ -26,10 +26,10 @@ class Span(msgspec.Struct, frozen=True):
     def meets(self, first: int, last: int) -> bool:
         return self.first <= last and first <= self.last
 
-    def joined(self, other: Span | None) -> Span:
+    def joined(self, other: MessageRange | None) -> MessageRange:
         if other is None:
             return self
-        return Span(min(self.first, other.first), max(self.last, other.last), self.count + other.count)
+        return MessageRange(min(self.first, other.first), max(self.last, other.last), self.count + other.count)
 
 
 class LeftOut(msgspec.Struct, frozen=True):
@@ -54,9 +54,9 @@ class Manifest(msgspec.Struct, kw_only=True):
     """Rows of bronze are placed by this: it stays as it was in the first run."""
     bronze: dict[str, list[File]] = {}
     """The files of messages and fates, in order. They are as the lake had them, or would have."""
-    hours: dict[str, Span] = {}
+    hours: dict[str, MessageRange] = {}
     """Of the messages, by hour."""
-    fate_hours: dict[str, Span] = {}
+    fate_hours: dict[str, MessageRange] = {}
     """Of the messages that the fates of an hour are about."""
     tables: dict[str, dict[str, list[int]]] = {}
     """By table and hour: the runs whose files count."""

@@ -14,13 +14,13 @@ from pyspark.sql import functions as F
 
 from trunkline.errors import PipelineError
 from trunkline.spark.pipeline import affected, journal_records
-from trunkline.spark.pipeline.ingest import Intake
+from trunkline.spark.pipeline.ingest import Ingest
 from trunkline.spark.pipeline.manifest import Manifest
 from trunkline.spark.pipeline.settings import PipelineSettings
-from trunkline.spark.pipeline.task_graph import Together
+from trunkline.spark.pipeline.task_graph import TaskGraph
 from trunkline.spark.pipeline.warehouse import Warehouse, hours_between
-from trunkline.spark.tables import built
 from trunkline.spark.tables.bronze import FATES, LETTERS, MESSAGES
+from trunkline.spark.tables.catalog import built
 from trunkline.spark.tables.table import Inputs, Table
 from trunkline.spark.tables.traffic import traffic
 
@@ -44,7 +44,7 @@ Progress = Callable[[str, int, int], None]
 """Told what is being made, how many parts of the run are done, and how many there are. Called from several threads."""
 
 
-class Report(NamedTuple):
+class RunReport(NamedTuple):
     """What a run has done."""
 
     run: int
@@ -100,7 +100,7 @@ class Pipeline:
                 "leave the setting as it was, or begin a new warehouse"
             )
 
-    def run(self) -> Report:
+    def run(self) -> RunReport:
         """Take in what is new, and end."""
         ends = journal_records.Ends(self.journal)
         start = self.warehouse.manifest
@@ -111,7 +111,7 @@ class Pipeline:
             fate = ends.fate if last == ends.seq else manifest.fate
             done.append(_Step(self, last, fate).take())
         now = self.warehouse.manifest
-        return Report(
+        return RunReport(
             now.run,
             sum(step.messages for step in done),
             sum(step.fates for step in done),
@@ -184,17 +184,17 @@ class _Step:
 
     def _take(self) -> None:
         manifest, before = self._manifest, self._warehouse.manifest
-        intake = Intake(self._spark, self._pipeline.journal, self._warehouse, self._settings, manifest)
+        ingest = Ingest(self._spark, self._pipeline.journal, self._warehouse, self._settings, manifest)
         hours: set[str] = set()
         self._progress("messages")
         if self._last > manifest.seq:
-            hours, self.messages = intake.messages(self._last)
+            hours, self.messages = ingest.messages(self._last)
         hours = self._linked(hours) | affected.by_time(manifest, before.upto)
         self._progress("fates")
         if self._fate > manifest.fate:
-            new, self.fates = intake.fates(self._fate)
+            new, self.fates = ingest.fates(self._fate)
             hours |= affected.by_fates(manifest, new) if new is not None else set()
-        intake.join()
+        ingest.join()
         self._make_hours(hours)
 
     def _progress(self, what: str) -> None:
@@ -238,10 +238,10 @@ class _Step:
     def _make_all(self, tables: list[Table], inputs: Inputs) -> None:
         """Several at once: each has stretches in which it keeps one core busy, or none."""
         self._total = len(tables) + len(BEFORE) + 1
-        together = Together(self._spark, self._settings.tables_at_once)
+        graph = TaskGraph(self._spark, self._settings.tables_at_once)
         for table in tables:
-            together.add(table.name, table.needs, partial(self._make, table, inputs))
-        together.run()
+            graph.add(table.name, table.needs, partial(self._make, table, inputs))
+        graph.run()
 
     def _inputs(self) -> Inputs:
         from trunkline.spark.tables.channel_contracts import contracts

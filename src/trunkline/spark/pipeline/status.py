@@ -9,7 +9,7 @@ import msgspec
 from trunkline.journal.reader import Reader
 from trunkline.journal.sealed import File
 from trunkline.spark.pipeline.journal_records import Ends
-from trunkline.spark.pipeline.manifest import LeftOut, Manifest, Span
+from trunkline.spark.pipeline.manifest import LeftOut, Manifest, MessageRange
 from trunkline.spark.pipeline.warehouse import Warehouse
 from trunkline.spark.tables.bronze import FATES, MESSAGES
 
@@ -79,12 +79,12 @@ def _accepted_us(journal: str | Path) -> int:
     return max(hot or 0, sealed) // 1000
 
 
-def _taken(manifest: Manifest) -> list[tuple[str, list[File], dict[str, Span]]]:
+def _taken(manifest: Manifest) -> list[tuple[str, list[File], dict[str, MessageRange]]]:
     spans = {MESSAGES.name: manifest.hours, FATES.name: manifest.fate_hours}
     return [(name, manifest.bronze.get(name, []), hours) for name, hours in spans.items()]
 
 
-def _bronze(name: str, files: list[File], spans: dict[str, Span]) -> TableStatus:
+def _bronze(name: str, files: list[File], spans: dict[str, MessageRange]) -> TableStatus:
     hours = sorted(spans) or [""]
     return TableStatus(name, len(spans), hours[0], hours[-1], len(files), sum(file.bytes for file in files))
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Together:
+class TaskGraph:
     """If one part fails, or Ctrl-C is pressed, what Spark does for the others is stopped, and nothing more begins."""
 
     def __init__(self, spark: SparkSession, at_once: int) -> None:

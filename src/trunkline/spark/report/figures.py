@@ -30,7 +30,7 @@ class Talker(NamedTuple):
     bytes: int
 
 
-class Failure(NamedTuple):
+class FailureGroup(NamedTuple):
     fingerprint: str
     cause: str
     reason: str
@@ -49,7 +49,7 @@ class Bar(NamedTuple):
     failed: bool
 
 
-class Link(NamedTuple):
+class MessageFlow(NamedTuple):
     source: str
     topic: str
     target: str
@@ -83,10 +83,10 @@ class Figures(NamedTuple):
     latency: dict[str, list[float | None]]
     """Milliseconds in each bin: p50, p95, p99."""
     talkers: list[Talker]
-    failures: list[Failure]
+    failures: list[FailureGroup]
     waterfall: list[Bar]
     waterfall_of: str
-    links: list[Link]
+    links: list[MessageFlow]
     alarms: list[Alarm]
     slow: list[tuple[str, str, float, int]]
 
@@ -200,12 +200,12 @@ def _talkers(senders: DataFrame) -> list[Talker]:
     return [Talker(row["sender"], row["n"], row["b"]) for row in rows.orderBy(F.desc("n"), "sender").take(TALKERS)]
 
 
-def _failures(letters: DataFrame) -> tuple[list[Failure], int]:
+def _failures(letters: DataFrame) -> tuple[list[FailureGroup], int]:
     from trunkline.spark.tables.dead_letters import failures
 
     rows = failures(letters).orderBy(F.desc("count"), "fingerprint").take(FAILURES)
     found = [
-        Failure(
+        FailureGroup(
             row["fingerprint"],
             row["cause"] or "",
             row["reason"] or "",
@@ -266,7 +266,7 @@ def _waterfall(conversations: DataFrame, messages: DataFrame) -> tuple[str, list
     ]
 
 
-def _links(deliveries: DataFrame) -> list[Link]:
+def _links(deliveries: DataFrame) -> list[MessageFlow]:
     rows = (
         deliveries.where("fate = 'delivered'")
         .groupBy("sender", "topic", "subscriber")
@@ -274,7 +274,7 @@ def _links(deliveries: DataFrame) -> list[Link]:
         .orderBy(F.desc("n"), "sender", "topic", "subscriber")
         .take(LINKS)
     )
-    return [Link(row["sender"], row["topic"], row["subscriber"], row["n"]) for row in rows]
+    return [MessageFlow(row["sender"], row["topic"], row["subscriber"], row["n"]) for row in rows]
 
 
 def _alarms(accounting: DataFrame) -> list[Alarm]:

@@ -1,6 +1,6 @@
 """The class archive: what a Java has learnt about Spark's classes, kept so that the next one starts in half the time.
 
-Here is which archive fits which Java and Spark, and whether it is whole. Making one is in train.py.
+Here is which archive fits which Java and Spark, and whether it is whole. Making one is in make_class_archive.py.
 """
 
 from __future__ import annotations

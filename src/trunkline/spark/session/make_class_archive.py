@@ -1,7 +1,8 @@
 """`python -m trunkline.spark.session.make_class_archive` makes the class archive now: for container images and CI.
 
-Without it, the first session makes the archive when it ends. A JVM writes its archive when it exits, so a JVM of its own
-runs a small workload and exits. It writes to a temporary name; only a complete file is renamed to the final one.
+Without it, the first program that needs an archive makes it in the background when it exits. A JVM writes its archive
+when it exits, so a JVM of its own runs a small workload and exits. It writes to a temporary name; only a complete file
+is renamed to the final one.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from trunkline.errors import HubUnavailable
 from trunkline.wire.control import Welcome
 
 
-class Watch:
+class HubTimeout:
     """A user of the connection: told when it is lost, and when it is there again."""
 
     def __init__(self, connection: Connection) -> None:
@@ -48,10 +48,10 @@ class Watch:
 
 
 @asynccontextmanager
-async def watched(connection: Connection) -> AsyncIterator[Watch]:
+async def hub_timeout(connection: Connection) -> AsyncIterator[HubTimeout]:
     """Raises HubUnavailable if there is no hub in the first place."""
     await connection.ready()
-    watch = Watch(connection)
+    watch = HubTimeout(connection)
     connection.users.append(watch)
     try:
         yield watch

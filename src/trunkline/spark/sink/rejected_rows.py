@@ -22,7 +22,7 @@ from trunkline.errors import (
 from trunkline.message import Message, MessageType
 from trunkline.spark.sink.options import SinkOptions
 from trunkline.spark.sink.rows import Bad
-from trunkline.spark.sink.task_position import Place
+from trunkline.spark.sink.task_position import TaskPosition
 
 FAULTS = (SchemaBroken, PayloadError, InvalidMessage)
 """Errors that are the row's own: it would fail again. After any other the task fails."""
@@ -40,7 +40,7 @@ _FIELDS: tuple[tuple[type[Exception], str], ...] = (
 )
 
 
-def letter(options: SinkOptions, place: Place, bad: Bad, row: pa.RecordBatch, now_ns: int) -> Message:
+def letter(options: SinkOptions, place: TaskPosition, bad: Bad, row: pa.RecordBatch, now_ns: int) -> Message:
     """The notice of one row, as those of other dead letters: the payload is the row, as JSON."""
     payload, cut = _written(row.to_pylist(maps_as_pydicts="strict")[0])
     headers = {

@@ -19,7 +19,7 @@ from trunkline.errors import MAX_TTL_S, EncodeError, InvalidMessage, InvalidTopi
 from trunkline.journal.layout import TYPES
 from trunkline.message import NORMAL, Message, MessageType
 from trunkline.spark.sink.row_columns import RowColumns
-from trunkline.spark.sink.task_position import Place
+from trunkline.spark.sink.task_position import TaskPosition
 from trunkline.topic import validate_topic
 
 CHUNK = 2000
@@ -97,7 +97,7 @@ class Encoded(NamedTuple):
 
 
 class Encoder:
-    def __init__(self, columns: RowColumns, place: Place, sender: str, max_bytes: int) -> None:
+    def __init__(self, columns: RowColumns, place: TaskPosition, sender: str, max_bytes: int) -> None:
         self._columns = columns
         self._place = place
         self._sender = sender

@@ -19,12 +19,12 @@ from trunkline.delivery.pending import Failures
 from trunkline.errors import HubUnavailable, MessageTooLarge, NotConfirmed, PartlyRefused, PayloadError
 from trunkline.message import Message
 from trunkline.settings import Settings
-from trunkline.spark.sink.hub_timeout import watched
+from trunkline.spark.sink.hub_timeout import hub_timeout
 from trunkline.spark.sink.options import SinkOptions
 from trunkline.spark.sink.rejected_rows import FAULTS, letter
 from trunkline.spark.sink.row_columns import RowColumns
 from trunkline.spark.sink.rows import CHUNK, Bad, Chunk, Chunker, Encoder, Run, runs_of
-from trunkline.spark.sink.task_position import Place, Repeats
+from trunkline.spark.sink.task_position import Repeats, TaskPosition
 
 IN_FLIGHT = 4
 """Chunks under way at once: while the hub writes some, others are made."""
@@ -52,8 +52,8 @@ def too_many(errors: int, options: SinkOptions) -> PayloadError | None:
     )
 
 
-class Sending:
-    def __init__(self, options: SinkOptions, columns: RowColumns, place: Place, *, suspected: bool) -> None:
+class SinkTask:
+    def __init__(self, options: SinkOptions, columns: RowColumns, place: TaskPosition, *, suspected: bool) -> None:
         self._options = options
         self._place = place
         self._world = World()
@@ -84,7 +84,7 @@ class Sending:
             async with connect(self._options.bus, name=self._options.name, settings=self._settings, link=link) as bus:
                 assert isinstance(bus.broker, HubBroker)
                 self._broker = bus.broker
-                async with watched(self._broker.connection) as watch:
+                async with hub_timeout(self._broker.connection) as watch:
                     await watch.over(self._send(first, reading))
         return Written(self._rows, self._errors, self._repeated)
 

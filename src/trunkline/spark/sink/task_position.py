@@ -10,7 +10,7 @@ _MASK = (1 << ROW_BITS) - 1
 _VARIANT = "89ab"
 
 
-class Place(NamedTuple):
+class TaskPosition(NamedTuple):
     query: str
     epoch: int
     partition: int
@@ -39,7 +39,7 @@ class Place(NamedTuple):
         return f"{digits[:8]}-{digits[8:12]}-8{digits[12:15]}-{variant}{digits[16:19]}-{digits[19:23]}"
 
 
-class Memory:
+class SeenEpochs:
     """Which epochs of which runs this process has seen: Spark uses its Python processes again and again.
 
     Only the first epoch of a run can have been begun by a run before it. A process that has seen an earlier epoch of
@@ -51,7 +51,7 @@ class Memory:
     def __init__(self) -> None:
         self._first: dict[tuple[str, str], int] = {}
 
-    def may_repeat(self, place: Place) -> bool:
+    def may_repeat(self, place: TaskPosition) -> bool:
         key = (place.query, place.run)
         if key not in self._first and len(self._first) >= self.MAX_RUNS:
             del self._first[next(iter(self._first))]

@@ -19,29 +19,29 @@ from trunkline.errors import InvalidSettings
 from trunkline.hub.serve import run
 from trunkline.spark.sink.options import Check, read_sink_options
 from trunkline.spark.sink.row_columns import columns_of
-from trunkline.spark.sink.task import Sending, Written, too_many
-from trunkline.spark.sink.task_position import Memory, Place
+from trunkline.spark.sink.task import SinkTask, Written, too_many
+from trunkline.spark.sink.task_position import SeenEpochs, TaskPosition
 
 log = logging.getLogger("trunkline.spark")
 
 QUERY = "sql.streaming.queryId"
 EPOCH = "streaming.sql.batchId"
 RUN = "spark.jobGroup.id"
-_seen = Memory()
+_seen = SeenEpochs()
 """Of this process. What it does not remember costs the hub a search."""
 
 
 def batch_writer(schema: StructType, options: Mapping[str, str], overwrite: bool) -> DataSourceArrowWriter:
     """Raises InvalidSettings if options or columns make no messages."""
-    return BatchWriter(Sink(schema, options, overwrite))
+    return BatchWriter(WriterPlan(schema, options, overwrite))
 
 
 def stream_writer(schema: StructType, options: Mapping[str, str], overwrite: bool) -> DataSourceStreamArrowWriter:
     """Raises InvalidSettings if options or columns make no messages."""
-    return StreamWriter(Sink(schema, options, overwrite))
+    return StreamWriter(WriterPlan(schema, options, overwrite))
 
 
-class Sink:
+class WriterPlan:
     """What both writers share."""
 
     def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
@@ -55,11 +55,11 @@ class Sink:
         # Drawn once, on the driver: a task that is tried again makes the same ids.
         self.query = self.options.query or World().uuid7()
 
-    def write(self, place: Place, batches: Iterator[pa.RecordBatch], *, suspected: bool) -> Written:
+    def write(self, place: TaskPosition, batches: Iterator[pa.RecordBatch], *, suspected: bool) -> Written:
         """Publish the rows of a task. If it is `suspected` to be a repetition, the hub looks what it has of it."""
         check = self.options.check
         suspected = check is Check.ALWAYS or (suspected and check is Check.AUTO)
-        return run(Sending(self.options, self._columns, place, suspected=suspected).send(batches))
+        return run(SinkTask(self.options, self._columns, place, suspected=suspected).send(batches))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], what: str) -> None:
         written = [message for message in messages if isinstance(message, Written)]
@@ -82,15 +82,15 @@ class Sink:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: WriterPlan) -> None:
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         task = TaskContext.get()
         partition, attempt = (0, 0) if task is None else (task.partitionId(), task.attemptNumber())
-        return self.write_at(Place(self._sink.query, 0, partition, attempt), iterator)
+        return self.write_at(TaskPosition(self._sink.query, 0, partition, attempt), iterator)
 
-    def write_at(self, place: Place, batches: Iterator[pa.RecordBatch]) -> Written:
+    def write_at(self, place: TaskPosition, batches: Iterator[pa.RecordBatch]) -> Written:
         suspected = place.attempt > 0 or self._sink.options.query is not None
         return self._sink.write(place, batches, suspected=suspected)
 
@@ -104,7 +104,7 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """The query's own id, which its checkpoint keeps, and the number of the epoch come with each task."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: WriterPlan) -> None:
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -114,9 +114,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise InvalidSettings("a stream is written in micro-batches: continuous processing has no epochs to repeat")
         query = self._sink.options.query or task.getLocalProperty(QUERY) or self._sink.query
         run = task.getLocalProperty(RUN) or ""
-        return self.write_at(Place(query, int(epoch), task.partitionId(), task.attemptNumber(), run), iterator)
+        return self.write_at(TaskPosition(query, int(epoch), task.partitionId(), task.attemptNumber(), run), iterator)
 
-    def write_at(self, place: Place, batches: Iterator[pa.RecordBatch]) -> Written:
+    def write_at(self, place: TaskPosition, batches: Iterator[pa.RecordBatch]) -> Written:
         return self._sink.write(place, batches, suspected=_seen.may_repeat(place) or place.attempt > 0)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

@@ -72,7 +72,7 @@ class JournalReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._columns = chosen(options.kind, schema)
-        self._wanted = options.wanted()
+        self._wanted = options.row_filter()
         # A reader that defines pushFilters is refused by Spark while `spark.sql.python.filterPushdown.enabled` is off,
         # as it is by default. Whether it does is seen from `__func__`; so this one does, and need not be asked.
         push = partial(self._push)

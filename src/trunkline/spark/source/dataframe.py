@@ -13,9 +13,9 @@ from trunkline.journal import Reader
 from trunkline.journal.reader import Damage
 from trunkline.spark.paths import for_reading
 from trunkline.spark.source.damage import handler
-from trunkline.spark.source.options import Kind, wanted
-from trunkline.spark.source.row_filter import COMPARE, Condition, Wanted, regex
-from trunkline.spark.source.snapshot import look
+from trunkline.spark.source.options import RowKind, row_filter
+from trunkline.spark.source.row_filter import COMPARE, Condition, RowFilter, regex
+from trunkline.spark.source.snapshot import take_snapshot
 from trunkline.spark.source.spark_schema import all_of, arrow
 
 VERIFY = "parquet.page.verify-checksum.enabled"
@@ -38,7 +38,7 @@ def messages(
     read; with `skip_damaged` all files are checked here, and what is bad is left out and told to `on_damage`, by
     default a line in the log.
     """
-    return _read(spark, journal, wanted(Kind.MESSAGES, first, last, topic), skip_damaged, on_damage)
+    return _read(spark, journal, row_filter(RowKind.MESSAGES, first, last, topic), skip_damaged, on_damage)
 
 
 def fates(
@@ -51,16 +51,16 @@ def fates(
     on_damage: Damage | None = None,
 ) -> DataFrame:
     """The same for fates, by their `number`."""
-    return _read(spark, journal, wanted(Kind.FATES, first, last), skip_damaged, on_damage)
+    return _read(spark, journal, row_filter(RowKind.FATES, first, last), skip_damaged, on_damage)
 
 
 def _read(
-    spark: SparkSession, journal: str | Path, asked: Wanted, skip_damaged: bool, on_damage: Damage | None
+    spark: SparkSession, journal: str | Path, asked: RowFilter, skip_damaged: bool, on_damage: Damage | None
 ) -> DataFrame:
     schema = all_of(asked.kind)
     directory = Path(journal).absolute()
     with Reader(directory, on_damage=handler(directory, skip=skip_damaged, tell=on_damage)) as reader:
-        found = look(reader, asked, schema.fieldNames(), thorough=skip_damaged)
+        found = take_snapshot(reader, asked, schema.fieldNames(), thorough=skip_damaged)
     parts: list[DataFrame] = []
     if found.files:
         paths = [for_reading(directory / file.path) for file in found.files]

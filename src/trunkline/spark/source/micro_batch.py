@@ -9,11 +9,11 @@ import pyarrow as pa
 from trunkline.journal import Reader
 from trunkline.journal.snapshot import Head
 from trunkline.spark.source.partitions import sealed_rows
-from trunkline.spark.source.row_filter import Wanted
+from trunkline.spark.source.row_filter import RowFilter
 from trunkline.spark.source.spark_schema import KEYS
 
 
-def end_within(reader: Reader, wanted: Wanted, after: int, last: int, max_rows: int) -> int:
+def end_within(reader: Reader, wanted: RowFilter, after: int, last: int, max_rows: int) -> int:
     """A number up to `last`, with at most `max_rows` wanted rows between `after` and it; beyond `after` if `last` is.
 
     By topic and number: rows that other conditions leave out count here.
@@ -28,7 +28,7 @@ def end_within(reader: Reader, wanted: Wanted, after: int, last: int, max_rows: 
     return end if taken == max_rows else last
 
 
-def _count(directory: Path, wanted: Wanted, head: Head, after: int) -> int:
+def _count(directory: Path, wanted: RowFilter, head: Head, after: int) -> int:
     if head.first > after:
         return head.rows
     if _is_dense(head):
@@ -36,7 +36,7 @@ def _count(directory: Path, wanted: Wanted, head: Head, after: int) -> int:
     return len(_numbers(directory, wanted, head, after))
 
 
-def _cut(directory: Path, wanted: Wanted, head: Head, after: int, rows: int) -> int | None:
+def _cut(directory: Path, wanted: RowFilter, head: Head, after: int, rows: int) -> int | None:
     """The number of the row with which so many beyond `after` are full; None if there is no room for any."""
     if not rows:
         return None
@@ -52,11 +52,11 @@ def _is_dense(head: Head) -> bool:
     return head.rows == head.last - head.first + 1
 
 
-def _numbers(directory: Path, wanted: Wanted, head: Head, after: int) -> pa.Array:
+def _numbers(directory: Path, wanted: RowFilter, head: Head, after: int) -> pa.Array:
     """The numbers beyond `after` of those rows of a file whose topics fit, in order; none if it cannot be read."""
     assert head.file is not None  # batches are dense
     key = KEYS[wanted.kind]
-    topics = Wanted(wanted.kind, tuple(each for each in wanted.conditions if each.column == "topic"))
+    topics = RowFilter(wanted.kind, tuple(each for each in wanted.conditions if each.column == "topic"))
     try:
         expression = topics.between(after + 1, head.last).expression()
         found = sealed_rows(directory, head.file).to_table(columns=[key], filter=expression)

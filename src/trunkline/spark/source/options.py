@@ -11,14 +11,14 @@ from pathlib import Path
 from trunkline.errors import InvalidSettings
 from trunkline.journal.range import FOREVER
 from trunkline.settings import Group, build
-from trunkline.spark.source.row_filter import Condition, Wanted, topic_like
+from trunkline.spark.source.row_filter import Condition, RowFilter, topic_like
 from trunkline.spark.source.spark_schema import KEYS
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
 
-class Kind(StrEnum):
+class RowKind(StrEnum):
     MESSAGES = "messages"
     FATES = "fates"
 
@@ -35,7 +35,7 @@ class SourceOptions(Group, frozen=True, kw_only=True):
     journal: str = ""
     path: str = ""
     """The same, as `load(path)` gives it."""
-    kind: Kind = Kind.MESSAGES
+    kind: RowKind = RowKind.MESSAGES
     topic: str = ">"
     first: int | None = None
     last: int | None = None
@@ -53,7 +53,7 @@ class SourceOptions(Group, frozen=True, kw_only=True):
             raise InvalidSettings(
                 f"journal={str(self.directory)!r}: give the whole path, Spark's workers run elsewhere"
             )
-        if self.kind is Kind.FATES and self.topic != ">":
+        if self.kind is RowKind.FATES and self.topic != ">":
             raise InvalidSettings("fates have no topic: leave out the option `topic`, or read messages")
         if self.start not in ("beginning", "end") and not self.start.isdecimal():
             raise InvalidSettings(f"start={self.start!r}: a stream starts at the beginning, the end, or a number")
@@ -62,8 +62,8 @@ class SourceOptions(Group, frozen=True, kw_only=True):
     def directory(self) -> Path:
         return Path(self.journal or self.path)
 
-    def wanted(self) -> Wanted:
-        return wanted(self.kind, self.first, self.last, self.topic, self.since, self.until)
+    def row_filter(self) -> RowFilter:
+        return row_filter(self.kind, self.first, self.last, self.topic, self.since, self.until)
 
 
 def read_options(options: Mapping[str, str]) -> SourceOptions:
@@ -71,24 +71,24 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
     return build(SourceOptions, dict(options))
 
 
-def wanted(
+def row_filter(
     kind: str,
     first: int | None,
     last: int | None,
     topic: str | None = None,
     since: str | None = None,
     until: str | None = None,
-) -> Wanted:
+) -> RowFilter:
     """What is asked for; None is no condition."""
     conditions = topic_like(topic) if topic is not None else []
     key = KEYS[kind]
     conditions += [Condition(key, test, number) for test, number in ((">=", first), ("<=", last)) if number is not None]
-    time, factor = ("timestamp_ns", 1000) if kind == Kind.MESSAGES else ("time", 1)
+    time, factor = ("timestamp_ns", 1000) if kind == RowKind.MESSAGES else ("time", 1)
     for test, text in ((">=", since), ("<", until)):
         if text is not None:
             # In nanoseconds the numbers of the column end in the year 2262, times in 9999.
             conditions.append(Condition(time, test, max(-FOREVER, min(factor * _micros(text), FOREVER))))
-    return Wanted(kind, tuple(conditions))
+    return RowFilter(kind, tuple(conditions))
 
 
 def _micros(text: str) -> int:

@@ -19,8 +19,8 @@ from trunkline.errors import JournalDamaged
 from trunkline.journal import Reader, lake
 from trunkline.journal.sealed import File
 from trunkline.spark.source.damage import handler
-from trunkline.spark.source.row_filter import Wanted
-from trunkline.spark.source.snapshot import look
+from trunkline.spark.source.row_filter import RowFilter
+from trunkline.spark.source.snapshot import take_snapshot
 from trunkline.spark.source.spark_schema import KEYS, arrow
 
 
@@ -30,7 +30,7 @@ class SealedPart(InputPartition):
 
     directory: Path
     file: File
-    wanted: Wanted
+    wanted: RowFilter
     columns: list[str]
     skip_damaged: bool
 
@@ -90,9 +90,9 @@ class HotPart(InputPartition):
             yield from stream
 
 
-def partitions(reader: Reader, wanted: Wanted, columns: list[str], *, skip_damaged: bool) -> list[InputPartition]:
+def partitions(reader: Reader, wanted: RowFilter, columns: list[str], *, skip_damaged: bool) -> list[InputPartition]:
     """All that is wanted, of one moment."""
-    found = look(reader, wanted, columns)
+    found = take_snapshot(reader, wanted, columns)
     sealed = [SealedPart(reader.directory, file, wanted, columns, skip_damaged) for file in found.files]
     return [*sealed, *(HotPart(_stream(batch)) for batch in found.batches)]
 

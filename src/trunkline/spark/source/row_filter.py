@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trunkline.journal.body import Row
+from trunkline.journal.body import StoredBatch
 from trunkline.journal.lake import SCHEMAS
 from trunkline.journal.range import FOREVER
 from trunkline.journal.sealed import File
@@ -88,16 +88,16 @@ def regex(pattern: str) -> str:
     return f"^{'[.]'.join(tokens.get(token, re.escape(token)) for token in pattern.split('.'))}$"
 
 
-class Wanted(NamedTuple):
+class RowFilter(NamedTuple):
     """Which messages or fates."""
 
     kind: str
     conditions: tuple[Condition, ...] = ()
 
-    def also(self, *conditions: Condition) -> Wanted:
+    def also(self, *conditions: Condition) -> RowFilter:
         return self._replace(conditions=(*self.conditions, *conditions))
 
-    def between(self, first: int, last: int) -> Wanted:
+    def between(self, first: int, last: int) -> RowFilter:
         """Those of them with numbers from `first` to `last`."""
         key = KEYS[self.kind]
         return self.also(Condition(key, ">=", first), Condition(key, "<=", last))
@@ -122,7 +122,7 @@ class Wanted(NamedTuple):
     def _holds_for_topic(self, topic: str) -> bool:
         return all(condition.holds(topic) for condition in self._on("topic"))
 
-    def may_be_in(self, part: File | Row) -> bool:
+    def may_be_in(self, part: File | StoredBatch) -> bool:
         """Whether it is worth a look, by its numbers and times."""
         spans = _spans(self.kind, part)
         return all(
@@ -139,7 +139,7 @@ class Wanted(NamedTuple):
         return [condition for condition in self.conditions if condition.column == column]
 
 
-def _spans(kind: str, part: File | Row) -> Mapping[str, tuple[int, int]]:
+def _spans(kind: str, part: File | StoredBatch) -> Mapping[str, tuple[int, int]]:
     """The least and the greatest value of those columns for which they are known."""
     numbers = (part.first, part.last)
     own = _micros(part.since_ns, part.until_ns)

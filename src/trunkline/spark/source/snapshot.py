@@ -10,23 +10,23 @@ import pyarrow as pa
 
 from trunkline.errors import JournalDamaged
 from trunkline.journal import Reader, lake, layout
-from trunkline.journal.body import Row
+from trunkline.journal.body import StoredBatch
 from trunkline.journal.sealed import File
-from trunkline.spark.source.row_filter import Wanted
+from trunkline.spark.source.row_filter import RowFilter
 from trunkline.spark.source.spark_schema import arrow
 
 MAX_BYTES = 8 * 1024 * 1024
 """Of rows that travel together, unless a single one is larger: Spark refuses tasks of more than 128 MiB."""
 
 
-class Found(NamedTuple):
+class Snapshot(NamedTuple):
     files: list[File]
     """They hold something that is wanted, and may hold more."""
     batches: list[pa.RecordBatch]
     """Exactly what is wanted of the rest, each of at most about MAX_BYTES."""
 
 
-def look(reader: Reader, wanted: Wanted, columns: list[str], *, thorough: bool = False) -> Found:
+def take_snapshot(reader: Reader, wanted: RowFilter, columns: list[str], *, thorough: bool = False) -> Snapshot:
     """Damage is told to the reader's `on_damage`: of batches, and of files that are gone, or not as long as they were.
 
     A `thorough` look reads the files as well, and finds all damage.
@@ -39,7 +39,7 @@ def look(reader: Reader, wanted: Wanted, columns: list[str], *, thorough: bool =
         files, rows = reader.moment(first, last, wanted.fits)
         whole = _arrow(reader, [row for row in rows if wanted.may_be_in(row)])
     near = [file for file in files if wanted.may_be_in(file) and _is_good(reader, file, thorough)]
-    return Found(near, list(_fitting(whole, wanted, columns)))
+    return Snapshot(near, list(_fitting(whole, wanted, columns)))
 
 
 def _is_good(reader: Reader, file: File, thorough: bool) -> bool:
@@ -65,8 +65,8 @@ def _check_size(directory: Path, file: File) -> None:
         raise JournalDamaged(file.first, file.last, file.path, f"it has {size} bytes, and had {file.bytes}")
 
 
-def _arrow(reader: Reader, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
-    held: list[Row] = []
+def _arrow(reader: Reader, rows: Iterable[StoredBatch]) -> Iterator[pa.RecordBatch]:
+    held: list[StoredBatch] = []
     size = 0
     for row in rows:
         if held and size + len(row.body) > MAX_BYTES:
@@ -78,7 +78,7 @@ def _arrow(reader: Reader, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
         yield from layout.of_rows(held, reader.on_damage)
 
 
-def _fitting(batches: Iterable[pa.RecordBatch], wanted: Wanted, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def _fitting(batches: Iterable[pa.RecordBatch], wanted: RowFilter, columns: list[str]) -> Iterator[pa.RecordBatch]:
     schema = arrow(wanted.kind, columns)
     expression = wanted.expression()
     for batch in batches:

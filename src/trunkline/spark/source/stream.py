@@ -38,7 +38,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = chosen(options.kind, schema)
         self._key = KEYS[options.kind]
-        self._wanted = options.wanted()
+        self._wanted = options.row_filter()
         if options.start.isdecimal():
             self._wanted = self._wanted.also(Condition(self._key, ">=", int(options.start)))
         self._reader: Reader | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from trunkline.spark.tables import every
+from trunkline.spark.tables.catalog import every
 
 HEAD = """# The tables
 

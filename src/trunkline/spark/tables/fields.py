@@ -17,7 +17,7 @@ _MOMENT = r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\d\d:\d\d)?$
 _WORD = re.compile(r"\w+")
 
 
-class Kind(Protocol):
+class FieldType(Protocol):
     """What a field is: the type of its column, the type it is parsed as, and the way from the one to the other."""
 
     @property
@@ -59,7 +59,7 @@ class Other(NamedTuple):
 
 
 class List(NamedTuple):
-    item: Kind
+    item: FieldType
 
     @property
     def ddl(self) -> str:
@@ -73,8 +73,8 @@ class List(NamedTuple):
         return F.transform(parsed, self.item.read)
 
 
-class Record(NamedTuple):
-    fields: tuple[tuple[str, Kind], ...]
+class Struct(NamedTuple):
+    fields: tuple[tuple[str, FieldType], ...]
 
     @property
     def ddl(self) -> str:
@@ -97,30 +97,30 @@ MOMENT = Moment()
 OTHER = Other()
 
 
-def properties(schema: Any) -> dict[str, Kind] | None:
+def properties(schema: Any) -> dict[str, FieldType] | None:
     """The top-level fields of a schema; None if what it describes is not simply an object with fields."""
-    return _Reader(schema).fields(schema, frozenset()) or None
+    return _SchemaReader(schema).fields(schema, frozenset()) or None
 
 
-def kind_of(schema: Any) -> Kind:
-    return _Reader(schema).kind(schema, frozenset())
+def kind_of(schema: Any) -> FieldType:
+    return _SchemaReader(schema).kind(schema, frozenset())
 
 
-class _Reader:
+class _SchemaReader:
     """`path` is what was referred to on the way: what leads back to itself has no end, and is told as text."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
         self._left = MAX_PARTS
 
-    def fields(self, node: Any, path: frozenset[str]) -> dict[str, Kind]:
+    def fields(self, node: Any, path: frozenset[str]) -> dict[str, FieldType]:
         """Empty if it is no object, or more than its fields."""
         words, path = self._words(node, path)
         if _types(words) != ["object"] or isinstance(words.get("additionalProperties"), dict):
             return {}
         return {name: self.kind(each, path) for name, each in words.get("properties", {}).items()}
 
-    def kind(self, node: Any, path: frozenset[str]) -> Kind:
+    def kind(self, node: Any, path: frozenset[str]) -> FieldType:
         self._left -= 1
         words, inner = self._words(node, path)
         for several in ("anyOf", "oneOf"):
@@ -166,12 +166,12 @@ def _types(words: dict[str, Any]) -> list[str]:
     return sorted(({said} if isinstance(said, str) else set(said)) - {"null"})
 
 
-def _kind_of_value(value: Any) -> Kind:
-    kinds: dict[type, Kind] = {bool: TRUTH, int: WHOLE, float: NUMBER, str: TEXT}
+def _kind_of_value(value: Any) -> FieldType:
+    kinds: dict[type, FieldType] = {bool: TRUTH, int: WHOLE, float: NUMBER, str: TEXT}
     return kinds.get(value.__class__, OTHER)
 
 
-def _common(kinds: Iterable[Kind]) -> Kind:
+def _common(kinds: Iterable[FieldType]) -> FieldType:
     """The kind of them all."""
     different = list(dict.fromkeys(kinds))
     if len(different) == 1:
@@ -179,11 +179,11 @@ def _common(kinds: Iterable[Kind]) -> Kind:
     return NUMBER if different and set(different) <= {WHOLE, NUMBER} else OTHER
 
 
-def _record(fields: dict[str, Kind]) -> Kind:
+def _record(fields: dict[str, FieldType]) -> FieldType:
     """An object that can be told as a struct: names that Spark can tell apart, and no field that is text anyway."""
     plain = all(_WORD.fullmatch(name) for name in fields) and OTHER not in fields.values()
     distinct = len({name.lower() for name in fields}) == len(fields)
-    return Record(tuple(fields.items())) if fields and plain and distinct else OTHER
+    return Struct(tuple(fields.items())) if fields and plain and distinct else OTHER
 
 
 # Names

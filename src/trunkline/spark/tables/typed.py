@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types
 
 from trunkline.spark.tables.channel_contracts import belongs
-from trunkline.spark.tables.fields import Kind, column_names, kind_of, properties
+from trunkline.spark.tables.fields import FieldType, column_names, kind_of, properties
 from trunkline.spark.tables.payloads import conforming
 from trunkline.spark.tables.table import SILVER, ChannelContract, Column, Inputs, Table
 
@@ -39,7 +39,7 @@ class Field(NamedTuple):
     name: str
     """In the payload."""
     column: str
-    kind: Kind
+    kind: FieldType
 
 
 def tables(channels: tuple[ChannelContract, ...]) -> list[Table]:

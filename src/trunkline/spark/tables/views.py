@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from trunkline.errors import UsageError
 from trunkline.spark.pipeline.manifest import Manifest
 from trunkline.spark.pipeline.warehouse import Warehouse, hours_between
-from trunkline.spark.tables import every
+from trunkline.spark.tables.catalog import every
 from trunkline.spark.tables.table import Table
 
 if TYPE_CHECKING:

@@ -13,14 +13,14 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from trunkline.keys.store import KeyStore
-from trunkline.transports.transport import Peer, Receiver, Wire
+from trunkline.transports.transport import PeerIdentity, Receiver, Wire
 from trunkline.transports.zmq import packets
 from trunkline.transports.zmq.socket import (
     EVENTS,
     LINGER_S,
     NOBLOCK,
     POLLIN,
-    Watch,
+    SocketWatch,
     close_socket,
     let_part,
     open_socket,
@@ -65,8 +65,8 @@ class Dealer:
         self._get: Callable[[int], Any] = self.socket.getsockopt
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._receiver: Callable[[Wire], Receiver]
-        self._wire = ZmqWire(self, Peer("anonymous" if keys is None else "key:hub", url), max_frame_bytes)
-        self._watches: list[Watch] = []
+        self._wire = ZmqWire(self, PeerIdentity("anonymous" if keys is None else "key:hub", url), max_frame_bytes)
+        self._watches: list[SocketWatch] = []
 
     async def open(self, address: str, receiver: Callable[[Wire], Receiver]) -> Wire:
         """Connect, and wait for the hub's answer: ZeroMQ alone would call it a connection if nobody were there."""
@@ -78,7 +78,7 @@ class Dealer:
                 self.socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
                 self.socket.setsockopt(zmq.CURVE_SERVERKEY, self._keys.hub_curve_key())
             self.socket.connect(address)
-            self._watches = [Watch(self._monitor, self._listen), Watch(self.socket, self._drain)]
+            self._watches = [SocketWatch(self._monitor, self._listen), SocketWatch(self.socket, self._drain)]
             self.post(packets.OPEN)
             await self._opened
         except BaseException:

@@ -9,10 +9,10 @@ from typing import Any, Final
 import zmq
 
 from trunkline.transports.addresses import SocketFile
-from trunkline.transports.transport import Accept, Peer
+from trunkline.transports.transport import Accept, PeerIdentity
 from trunkline.transports.zmq import packets
 from trunkline.transports.zmq.authenticator import authenticator
-from trunkline.transports.zmq.socket import EVENTS, MORE, NOBLOCK, POLLIN, Socket, Watch, close_socket
+from trunkline.transports.zmq.socket import EVENTS, MORE, NOBLOCK, POLLIN, Socket, SocketWatch, close_socket
 from trunkline.transports.zmq.wire import ZmqWire
 
 TURN_PACKETS: Final = 64
@@ -22,7 +22,7 @@ GONE_S: Final = 1.0
 """So long what a client sent before it vanished may take to come, if there is no end of what others send."""
 
 
-class Router:
+class RouterSocket:
     """Takes a socket that is bound: to a file, or under a domain in which clients have keys, or neither."""
 
     def __init__(
@@ -43,11 +43,11 @@ class Router:
         self._max_frame_bytes = max_frame_bytes
         self._file = file
         self._domain = domain
-        self._wires: dict[bytes, Way] = {}
-        self._missing: list[Way] = []
+        self._wires: dict[bytes, RouterChannel] = {}
+        self._missing: list[RouterChannel] = []
         self._closed = False
         self._draining = False
-        self._watch = Watch(socket, self._drain)
+        self._watch = SocketWatch(socket, self._drain)
 
     async def aclose(self) -> None:
         """Who asks now is sent away. The socket stays as long as somebody is connected: it is theirs, too."""
@@ -108,7 +108,7 @@ class Router:
 
     def _meet(self, sender: bytes, frame: zmq.Frame, packet: memoryview) -> None:
         if packets.is_open(packet) and not self._closed:
-            way = Way(self, sender, _told(frame, "User-Id"))
+            way = RouterChannel(self, sender, _told(frame, "User-Id"))
             if self.post(sender, packets.OPEN):
                 way.wire = ZmqWire(way, self._peer(frame), self._max_frame_bytes)
                 self._wires[sender] = way
@@ -117,15 +117,15 @@ class Router:
             why = "the hub is closing" if self._closed else "the hub knows nothing of this connection"
             self.post(sender, packets.bye(why))
 
-    def _peer(self, frame: zmq.Frame) -> Peer:
+    def _peer(self, frame: zmq.Frame) -> PeerIdentity:
         address = _told(frame, "Peer-Address")
         if self._domain is not None:
-            return Peer(f"key:{_told(frame, 'User-Id')}", address)
+            return PeerIdentity(f"key:{_told(frame, 'User-Id')}", address)
         # Over ipc, the kernel tells: localhost:uid:gid:pid.
         _, *local = address.split(":")
         if self._file is not None and len(local) == 3:
-            return Peer(f"uid:{local[0]}", f"process {local[2]}")
-        return Peer("anonymous", address)
+            return PeerIdentity(f"uid:{local[0]}", f"process {local[2]}")
+        return PeerIdentity("anonymous", address)
 
     # What goes out
 
@@ -140,7 +140,7 @@ class Router:
 
     # Who is gone
 
-    def miss(self, way: Way) -> None:
+    def miss(self, way: RouterChannel) -> None:
         """It cannot be reached any more; what it sent before may still be here."""
         self._missing.append(way)
         self._loop.call_later(GONE_S, self._part)
@@ -157,10 +157,10 @@ class Router:
         self._maybe_shut()
 
 
-class Way:
+class RouterChannel:
     """A wire's way to one client."""
 
-    def __init__(self, router: Router, sender: bytes, name: str) -> None:
+    def __init__(self, router: RouterSocket, sender: bytes, name: str) -> None:
         self.wire: ZmqWire
         self.name = name
         self._router = router

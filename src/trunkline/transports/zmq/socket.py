@@ -92,7 +92,7 @@ def let_part(socket: Socket) -> None:
     _here().parting.add(socket)
 
 
-class Watch:
+class SocketWatch:
     """Calls `drain` when a socket has something to receive.
 
     A socket's descriptor does not say that there is something: it says, once, that something has changed, and any call

@@ -21,7 +21,7 @@ from trunkline.transports.transport import Accept, Listener, Receiver, Wire
 from trunkline.transports.zmq import packets
 from trunkline.transports.zmq.authenticator import authenticator
 from trunkline.transports.zmq.dealer import Dealer
-from trunkline.transports.zmq.router import Router
+from trunkline.transports.zmq.router import RouterSocket
 from trunkline.transports.zmq.socket import Socket, close_socket, open_socket
 
 RETRY_S: Final = 0.02
@@ -38,7 +38,7 @@ class ZmqIpcTransport:
     async def listen(self, url: str, accept: Accept, *, max_frame_bytes: int) -> Listener:
         file = SocketFile(path_of(url))
         router = _bound(file.socket, f"ipc://{file.path}", max_frame_bytes)
-        return Router(router, f"zmq+ipc://{file.path}", accept, max_frame_bytes, file=file)
+        return RouterSocket(router, f"zmq+ipc://{file.path}", accept, max_frame_bytes, file=file)
 
 
 class ZmqTcpTransport:
@@ -73,7 +73,7 @@ class ZmqTcpTransport:
             if domain is not None:
                 authenticator.close(domain)
             raise
-        return Router(router, at("zmq+tcp", host, port), accept, max_frame_bytes, domain=domain)
+        return RouterSocket(router, at("zmq+tcp", host, port), accept, max_frame_bytes, domain=domain)
 
 
 async def _addresses(host: str, port: int) -> list[tuple[int, str]]:

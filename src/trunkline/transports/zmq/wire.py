@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from trunkline.errors import ProtocolError
-from trunkline.transports.transport import HIGH_BYTES, LOW_BYTES, Frame, Peer, Receiver
+from trunkline.transports.transport import HIGH_BYTES, LOW_BYTES, Frame, PeerIdentity, Receiver
 from trunkline.transports.zmq import packets
 from trunkline.transports.zmq.socket import LINGER_S
 
@@ -22,7 +22,7 @@ WINDOW_BYTES: Final = 512 * 1024
 TELL_BYTES: Final = WINDOW_BYTES // 4
 
 
-class Link(Protocol):
+class PacketChannel(Protocol):
     """A wire's way to the other side."""
 
     def post(self, packet: bytes) -> bool:
@@ -41,7 +41,7 @@ class Link(Protocol):
 class ZmqWire:
     """One connection, on either side."""
 
-    def __init__(self, link: Link, peer: Peer, max_frame_bytes: int) -> None:
+    def __init__(self, link: PacketChannel, peer: PeerIdentity, max_frame_bytes: int) -> None:
         self.peer = peer
         self.receiver: Receiver
         """Set before anything is taken."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trunkline.spark.pipeline.task_graph import Together
+from trunkline.spark.pipeline.task_graph import TaskGraph
 
 
 class Tags:
@@ -27,15 +27,15 @@ class Tags:
         self.interrupted.append(tag)
 
 
-def together(tags: Tags, at_once: int = 2) -> Together:
+def graph(tags: Tags, at_once: int = 2) -> TaskGraph:
     session: Any = tags
-    return Together(session, at_once)
+    return TaskGraph(session, at_once)
 
 
 def test_each_part_begins_when_what_it_needs_is_done() -> None:
     done: list[str] = []
     tags = Tags()
-    work = together(tags)
+    work = graph(tags)
     needs = {"d": ("b", "c"), "c": ("a",), "b": ("a",), "a": (), "e": ("d",)}
     for name, needed in needs.items():
         work.add(name, needed, lambda name=name: done.append(name))  # type: ignore[misc]
@@ -48,7 +48,7 @@ def test_each_part_begins_when_what_it_needs_is_done() -> None:
 
 def test_two_at_a_time_run_at_the_same_time() -> None:
     met = threading.Barrier(2, timeout=10)
-    work = together(Tags())
+    work = graph(Tags())
     work.add("a", (), met.wait)
     work.add("b", (), met.wait)
     work.run()
@@ -68,7 +68,7 @@ def test_if_one_fails_the_others_are_interrupted_and_nothing_more_begins() -> No
     def fail() -> None:
         raise LookupError("gone")
 
-    work = together(tags)
+    work = graph(tags)
     work.add("long", (), lambda: stopped.wait(10))
     work.add("bad", (), fail)
     work.add("later", (), lambda: begun.append("later"))

@@ -14,7 +14,7 @@ from trunkline.errors import InboxFull
 from trunkline.jupyter.wire import KernelMessage
 
 
-class Channel(Stream):
+class KernelChannel(Stream):
     """Messages of a kernel, each there once. It ends with the execution or the comm it belongs to; nobody closes it."""
 
     def __init__(self, box: Inbox, world: World) -> None:

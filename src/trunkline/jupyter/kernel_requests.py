@@ -21,16 +21,16 @@ from trunkline.errors import (
     KernelDied,
     RequestTimeout,
 )
+from trunkline.jupyter.awaitable_context import AwaitableContext
 from trunkline.jupyter.comm import Comm
 from trunkline.jupyter.execution import Execution
-from trunkline.jupyter.greeting import Greeting
-from trunkline.jupyter.kinds import CONTROL, SHELL, STDIN
-from trunkline.jupyter.link import Link
-from trunkline.jupyter.observe import Tracing
-from trunkline.jupyter.opening import Opening
-from trunkline.jupyter.publisher import Publisher
+from trunkline.jupyter.handshake import Handshake
+from trunkline.jupyter.link import KernelLink
+from trunkline.jupyter.message_types import CONTROL, SHELL, STDIN
+from trunkline.jupyter.metrics import Tracing
+from trunkline.jupyter.publisher import KernelPublisher
 from trunkline.jupyter.result import Result
-from trunkline.jupyter.routing import Routing
+from trunkline.jupyter.router import KernelRouter
 from trunkline.jupyter.settings import KernelSettings
 from trunkline.jupyter.wire import PROTOCOL_VERSION, Fault, Header, KernelMessage
 from trunkline.message import NORMAL
@@ -54,11 +54,11 @@ class Life(msgspec.Struct, frozen=True):
     shutdown: Callable[[bool], Awaitable[None]]
 
 
-class Asking:
+class KernelRequests:
     def __init__(
         self,
         kernel_id: str,
-        link: Link,
+        link: KernelLink,
         *,
         session: str,
         world: World | None = None,
@@ -79,14 +79,14 @@ class Asking:
         self.link = link
         self.username = getpass.getuser()
         self._world = world or World()
-        self.routing = Routing(kernel_id, session, self._world, self.settings)
+        self.routing = KernelRouter(kernel_id, session, self._world, self.settings)
         self.routing.comms.send = self._send_comm
-        self.publisher = None if bus is None else Publisher(bus, session, self.settings.max_unpublished)
+        self.publisher = None if bus is None else KernelPublisher(bus, session, self.settings.max_unpublished)
         self._tracing = tracing
         self._faults: Counter[Fault] = Counter()
         self._ready = asyncio.Event()
         """Clear while it starts anew: whoever asks then waits."""
-        self._greeting = Greeting(kernel_id, self.settings)
+        self._greeting = Handshake(kernel_id, self.settings)
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._dead: str | None = None
@@ -107,7 +107,7 @@ class Asking:
         priority: int = NORMAL,
         where: Mapping[str, str] | None = None,
         metadata: Mapping[str, Any] | None = None,
-    ) -> Opening[Execution]:
+    ) -> AwaitableContext[Execution]:
         """Have code executed: `execution = await kernel.execute(code)`, or `async with kernel.execute(code) as …`.
 
         Given up after `timeout_s` (300 s if not given, `math.inf` for never). With `on_input`, the code may ask for
@@ -125,7 +125,7 @@ class Asking:
         wait_s = self.settings.request_timeout_s if timeout_s is None else timeout_s
         options: dict[str, Any] = {"code": code, "on_input": on_input, "priority": priority, "where": where}
         asking = self._ask(SHELL, "execute_request", content, wait_s, metadata=metadata, **options)
-        return Opening(asking, Execution.close)
+        return AwaitableContext(asking, Execution.close)
 
     async def run(self, code: str, **options: Any) -> Result:
         """Execute, and wait for the result; of what is late, nothing is kept."""

@@ -22,7 +22,7 @@ def export(kernel: Kernel, registry: CollectorRegistry) -> None:
     except ImportError as error:
         raise MissingExtra("observe", "exporting metrics to Prometheus") from error
 
-    class Collector:
+    class KernelCollector:
         def collect(self) -> list[Any]:
             stats = kernel.stats()
             gauges = {
@@ -47,7 +47,7 @@ def export(kernel: Kernel, registry: CollectorRegistry) -> None:
                 found.append(counter)
             return found
 
-    registry.register(Collector())
+    registry.register(KernelCollector())
 
 
 def _by_place(routed: Any) -> dict[str, int]:

@@ -19,7 +19,7 @@ from trunkline.topic import STATE_PREFIX
 log = logging.getLogger("trunkline.actors")
 
 
-class Memory:
+class ActorState:
     """The last state of one actor."""
 
     def __init__(self, bus: Bus, address: str) -> None:

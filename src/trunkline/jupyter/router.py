@@ -23,7 +23,7 @@ from trunkline.errors import InboxFull, KernelError, RequestTimeout
 from trunkline.hooks.log import TRACE
 from trunkline.jupyter.comm import Comms
 from trunkline.jupyter.execution import Execution
-from trunkline.jupyter.kinds import BROADCAST
+from trunkline.jupyter.message_types import BROADCAST
 from trunkline.jupyter.outputs import display_id_of
 from trunkline.jupyter.settings import KernelSettings
 from trunkline.jupyter.wire import KernelMessage
@@ -53,7 +53,7 @@ class Routed(msgspec.Struct):
     orphaned: int = 0
 
 
-class Routing:
+class KernelRouter:
     """Used from one event loop thread. Times come in, nothing here waits."""
 
     def __init__(self, kernel_id: str, session: str, world: World, settings: KernelSettings) -> None:

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 
 from trunkline.errors import KernelNotStarted
 from trunkline.jupyter.execution import Execution
-from trunkline.jupyter.kinds import CONTROL, SHELL
+from trunkline.jupyter.message_types import CONTROL, SHELL
 from trunkline.jupyter.settings import KernelSettings
 
 
-class Greeting:
+class Handshake:
     def __init__(self, kernel_id: str, settings: KernelSettings) -> None:
         self._kernel_id = kernel_id
         self._settings = settings

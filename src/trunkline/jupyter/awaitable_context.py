@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class Opening(Generic[T]):
+class AwaitableContext(Generic[T]):
     def __init__(self, start: Coroutine[Any, Any, T], end: Callable[[T], Awaitable[None] | None]) -> None:
         self._start = start
         self._end = end

@@ -9,9 +9,9 @@ from trunkline.bus.bus import Bus
 from trunkline.delivery.options import DeliveryOptions
 from trunkline.delivery.stream import Stream
 from trunkline.errors import TrunklineError
-from trunkline.jupyter.kinds import SOCKETS, TOPIC_PREFIX, token
-from trunkline.jupyter.link import Client
-from trunkline.jupyter.wire import Fault, KernelMessage, Unreadable, Wire
+from trunkline.jupyter.link import KernelReceiver
+from trunkline.jupyter.message_types import SOCKETS, TOPIC_PREFIX, token
+from trunkline.jupyter.wire import Fault, KernelMessage, KernelWire, Unreadable
 from trunkline.message import Message
 
 log = logging.getLogger("trunkline.jupyter")
@@ -26,7 +26,7 @@ class BusLink:
     def __init__(
         self, bus: Bus, kernel_id: str, session: str, *, name: str | None = None, start: int | str | None = None
     ) -> None:
-        self.wire = Wire(kernel_id, bus.broker.world.time_ns)
+        self.wire = KernelWire(kernel_id, bus.broker.world.time_ns)
         self._bus = bus
         self._pattern = f"{TOPIC_PREFIX}{token(kernel_id)}.>"
         self._session = session
@@ -37,7 +37,7 @@ class BusLink:
         self._stream: Stream | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def open(self, client: Client) -> None:
+    async def open(self, client: KernelReceiver) -> None:
         if self._stream is not None:
             return
         options: DeliveryOptions = {}
@@ -46,7 +46,7 @@ class BusLink:
         self._stream = await self._bus.subscribe(self._pattern, **options).open()
         self._task = asyncio.get_running_loop().create_task(self._receive(self._stream, client))
 
-    async def _receive(self, stream: Stream, client: Client) -> None:
+    async def _receive(self, stream: Stream, client: KernelReceiver) -> None:
         async for batch in stream.batches():
             messages = [message for each in batch if (message := self._read(each, client)) is not None]
             if messages:
@@ -56,7 +56,7 @@ class BusLink:
                     stream.ack(each)
         client.lost("the bus it is shared on was closed")
 
-    def _read(self, message: Message, client: Client) -> KernelMessage | None:
+    def _read(self, message: Message, client: KernelReceiver) -> KernelMessage | None:
         tokens = message.topic.split(".")
         if len(tokens) != 4 or tokens[2] not in SOCKETS:
             return None

@@ -1,0 +1,47 @@
+"""The tables of the warehouse, in the order in which a run makes them."""
+
+from __future__ import annotations
+
+from trunkline.spark.tables import bronze
+from trunkline.spark.tables.table import ChannelContract, Table
+
+
+def built(channels: tuple[ChannelContract, ...]) -> list[Table]:
+    """All that is made of bronze: those that others are made of come first."""
+    from trunkline.spark.tables import (
+        accounting,
+        anomalies,
+        conformance,
+        conversations,
+        dead_letters,
+        deliveries,
+        executions,
+        orphans,
+        requests,
+        sender_minute,
+        slow_consumers,
+        subscriber_minute,
+        topic_minute,
+        typed,
+    )
+
+    parts = (
+        deliveries,
+        requests,
+        orphans,
+        dead_letters,
+        conversations,
+        executions,
+        conformance,
+        topic_minute,
+        sender_minute,
+        subscriber_minute,
+        accounting,
+        slow_consumers,
+        anomalies,
+    )
+    return [*(part.TABLE for part in parts), *typed.tables(channels)]
+
+
+def every(channels: tuple[ChannelContract, ...]) -> list[Table]:
+    return [*bronze.TABLES, *built(channels)]
