@@ -45,7 +45,7 @@ print([name for name in heavy if name in sys.modules], threading.active_count(),
 def names(module: ModuleType) -> set[str]:
     """What a star import or a completion would offer, without submodules."""
     return {
-        name for name, value in vars(module).items() if not name.startswith("_") and not isinstance(value, ModuleType)
+        name for name in dir(module) if not name.startswith("_") and not isinstance(getattr(module, name), ModuleType)
     }
 
 

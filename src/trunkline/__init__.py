@@ -38,6 +38,8 @@ from trunkline.delivery.retry import Retry as Retry
 from trunkline.delivery.stream import Stream as Stream
 from trunkline.delivery.subscriber import Overflow as Overflow
 from trunkline.errors import *  # noqa: F403
+from trunkline.journal.errors import JournalLocked as JournalLocked
+from trunkline.journal.errors import JournalUnusable as JournalUnusable
 from trunkline.message import Fields as Fields
 from trunkline.message import Message as Message
 from trunkline.message import MessageType as MessageType
@@ -53,12 +55,42 @@ if typing.TYPE_CHECKING:
     from trunkline import actors as actors
     from trunkline import jupyter as jupyter
     from trunkline import spark as spark
+    from trunkline.actors.errors import ActorError as ActorError
+    from trunkline.actors.errors import ActorFailed as ActorFailed
+    from trunkline.actors.errors import ActorProcessFailed as ActorProcessFailed
+    from trunkline.actors.errors import SystemStopped as SystemStopped
+    from trunkline.actors.errors import UnknownActor as UnknownActor
+    from trunkline.jupyter.errors import ExecutionFailed as ExecutionFailed
+    from trunkline.jupyter.errors import KernelClosed as KernelClosed
+    from trunkline.jupyter.errors import KernelDied as KernelDied
+    from trunkline.jupyter.errors import KernelError as KernelError
+    from trunkline.jupyter.errors import KernelNotStarted as KernelNotStarted
+    from trunkline.jupyter.errors import KernelRestarted as KernelRestarted
+    from trunkline.spark.errors import JavaMissing as JavaMissing
+    from trunkline.spark.errors import PipelineError as PipelineError
+    from trunkline.spark.errors import WarehouseLocked as WarehouseLocked
+    from trunkline.spark.errors import WarehouseUnusable as WarehouseUnusable
 
 __version__ = "0.1.0"
 
+# What needs an extra is imported when it is first used.
+_ERRORS = {
+    "actors": ("ActorError", "ActorFailed", "ActorProcessFailed", "SystemStopped", "UnknownActor"),
+    "jupyter": tuple(
+        ["ExecutionFailed", "KernelClosed", "KernelDied", "KernelError", "KernelNotStarted", "KernelRestarted"]
+    ),
+    "spark": ("JavaMissing", "PipelineError", "WarehouseLocked", "WarehouseUnusable"),
+}
+_HOMES = {name: package for package, names in _ERRORS.items() for name in names}
+
 
 def __getattr__(name: str) -> typing.Any:
-    # What needs an extra is imported when somebody asks for it.
-    if name in ("actors", "jupyter", "spark"):
+    if name in _ERRORS:
         return importlib.import_module(f"{__name__}.{name}")
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}.errors"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ERRORS, *_HOMES})

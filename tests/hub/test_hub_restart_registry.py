@@ -17,12 +17,13 @@ import pytest
 import trunkline as tl
 from tests.hub.hubs import Place, directory_of
 from tests.hub.up import up
-from trunkline.errors import HubRefused, JournalUnusable
+from trunkline.errors import HubRefused
 from trunkline.hub.hub import Hub
 from trunkline.hub.keeping import FILE, LAYOUT
 from trunkline.hub.registry import Registry, Who
 from trunkline.hub.schemas import Schemas
 from trunkline.journal import Journal, JournalBroker, JournalSettings
+from trunkline.journal.errors import JournalUnusable
 from trunkline.schema import hash_of, schema_of
 from trunkline.testing import Simulation, world
 from trunkline.wire.control import ChannelCreate, ChannelInfo, ProducerRegister, Qos

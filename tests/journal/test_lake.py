@@ -15,8 +15,9 @@ import pytest
 
 import trunkline as tl
 from tests.journal.journals import NS, BadDisk, Clock, fail_on_damage, fill, journal_in, message, seqs, store
-from trunkline.errors import JournalDamaged, JournalUnusable, NotStored
+from trunkline.errors import JournalDamaged, NotStored
 from trunkline.journal import Journal, Reader, lake, layout
+from trunkline.journal.errors import JournalUnusable
 from trunkline.journal.sealed import File
 
 NOON_NS = int(datetime(2026, 11, 16, 12, tzinfo=UTC).timestamp()) * NS

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 import trunkline as tl
 from tests.journal.journals import NS, Clock, fail_on_damage, fill, journal_in, message, seqs, store
-from trunkline.errors import InvalidTopic, JournalDamaged, JournalUnusable
+from trunkline.errors import InvalidTopic, JournalDamaged
 from trunkline.journal import Journal, Reader, Retention, layout
 from trunkline.journal import reader as journal_reader
+from trunkline.journal.errors import JournalUnusable
 from trunkline.topic import matches
 
 TOPICS = ("a", "a.b", "a.c", "b.c")

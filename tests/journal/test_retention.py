@@ -25,9 +25,10 @@ from tests.journal.journals import (
     texts,
     until,
 )
-from trunkline.errors import InvalidSettings, InvalidTopic, JournalUnusable
+from trunkline.errors import InvalidSettings, InvalidTopic
 from trunkline.journal import Journal, JournalSettings, Retention
 from trunkline.journal.cursor import pack
+from trunkline.journal.errors import JournalUnusable
 from trunkline.testing import Simulation
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.jupyter.scripted import Faults, ScriptedLink, kernel_of, world_of
 from trunkline.delivery.requests import Why
-from trunkline.errors import KernelClosed, KernelDied, KernelNotStarted
+from trunkline.jupyter.errors import KernelClosed, KernelDied, KernelNotStarted
 from trunkline.jupyter.kernel import Kernel
 from trunkline.settings import Orphans
 from trunkline.testing import Simulation, simulate

@@ -17,10 +17,10 @@ from tests.spark import truth_content as truth
 from tests.spark.kernels import jupyter, kernels
 from tests.spark.traffic import MESSAGES, START, Row, Traffic, frame, inputs, message, traffic
 from trunkline.codec import JSON, MSGPACK, RAW, Zlib
-from trunkline.errors import JournalUnusable
 from trunkline.hub.channel import KeptChannel
 from trunkline.hub.keeping import FILE, Keeping, Kept
 from trunkline.hub.schemas import KeptSchema, KeptVersion
+from trunkline.journal.errors import JournalUnusable
 from trunkline.schema import hash_of, schema_of
 from trunkline.spark.tables import conformance, conversations, executions, typed
 from trunkline.spark.tables.channel_contracts import Finder, belongs, contracts, on_any

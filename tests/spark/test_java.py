@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trunkline.errors import JavaMissing
+from trunkline.spark.errors import JavaMissing
 from trunkline.spark.session.java import GONE, INCUBATOR, Java, dressed, find_java
 
 NOWHERE = Path("/nowhere")

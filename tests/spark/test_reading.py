@@ -17,8 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 import trunkline as tl
 from tests.journal.journals import fill, journal_in, message, store
 from tests.spark.lakes import expected, expected_fates, files_of, flip, random_journal, rewrite, rows_of
-from trunkline.errors import InvalidTopic, JournalDamaged, JournalUnusable
+from trunkline.errors import InvalidTopic, JournalDamaged
 from trunkline.journal import Journal, JournalSettings, Reader
+from trunkline.journal.errors import JournalUnusable
 from trunkline.spark.source.dataframe import fates, messages
 
 

@@ -19,8 +19,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from tests.journal.journals import Clock, fill, journal_in
 from tests.spark import stream_child
 from tests.spark.lakes import expected, expected_fates, files_of, random_journal, rows_of
-from trunkline.errors import JournalUnusable
 from trunkline.journal import Retention
+from trunkline.journal.errors import JournalUnusable
 from trunkline.spark.source import partitions
 from trunkline.spark.source.data_source import TrunklineSource, register
 from trunkline.spark.source.stream import JournalStreamReader

@@ -14,7 +14,8 @@ import sys
 from typing import Any, Final
 
 from trunkline.actors.actor import Actor
-from trunkline.errors import ActorProcessFailed, UsageError
+from trunkline.actors.errors import ActorProcessFailed
+from trunkline.errors import UsageError
 from trunkline.message import Message
 
 END_S: Final = 5.0

@@ -15,6 +15,7 @@ import msgspec
 
 from trunkline.actors.actor import Actor, plan_of
 from trunkline.actors.cell import Cell, CellState
+from trunkline.actors.errors import ActorFailed, SystemStopped, UnknownActor
 from trunkline.actors.pool import Pool, Routing
 from trunkline.actors.process import InProcess
 from trunkline.actors.ref import Ref
@@ -26,7 +27,7 @@ from trunkline.delivery.fates import Fate, Outcome
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.route import offer
 from trunkline.delivery.stream import Stream
-from trunkline.errors import ActorFailed, DuplicateName, Refused, SystemStopped, UnknownActor
+from trunkline.errors import DuplicateName, Refused
 from trunkline.message import Message, MessageType
 from trunkline.settings import build
 from trunkline.topic import ENDPOINT_PREFIX, endpoint

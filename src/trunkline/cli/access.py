@@ -9,8 +9,9 @@ from pathlib import Path
 import typer
 
 from trunkline.cli import show
-from trunkline.errors import JournalDamaged, JournalLocked, JournalUnusable, UsageError
+from trunkline.errors import JournalDamaged, UsageError
 from trunkline.journal.database import FILE
+from trunkline.journal.errors import JournalLocked, JournalUnusable
 from trunkline.journal.reader import Reader
 
 

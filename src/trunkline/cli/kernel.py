@@ -13,8 +13,9 @@ import typer
 from trunkline.cli import show
 from trunkline.cli.options import AsJson, Hub, hub_at
 from trunkline.connect import connect
-from trunkline.errors import KernelDied, KernelError, MissingExtra, UsageError
+from trunkline.errors import MissingExtra, UsageError
 from trunkline.hub.serve import run as run_async
+from trunkline.jupyter.errors import KernelDied, KernelError
 
 if TYPE_CHECKING:
     from trunkline.bus.bus import Bus

@@ -20,7 +20,7 @@ from trunkline.delivery.limits import Buckets, Rate
 from trunkline.delivery.outlet import Outlet
 from trunkline.delivery.routing import patterns
 from trunkline.delivery.subscriber import Overflow
-from trunkline.errors import InvalidTopic, JournalUnusable, ProtocolError
+from trunkline.errors import InvalidTopic, ProtocolError
 from trunkline.hub.access import Access, Action
 from trunkline.hub.answers import Answers
 from trunkline.hub.directory import Directory
@@ -30,6 +30,7 @@ from trunkline.hub.recent import Recent
 from trunkline.hub.session import Session
 from trunkline.hub.settings import HubSettings
 from trunkline.hub.watchers import Watchers
+from trunkline.journal.errors import JournalUnusable
 from trunkline.transports.schemes import transport_for
 from trunkline.transports.transport import Listener, Wire
 from trunkline.wire import control

@@ -15,9 +15,10 @@ from typing import Final
 
 import msgspec
 
-from trunkline.errors import JournalUnusable, ProtocolError
+from trunkline.errors import ProtocolError
 from trunkline.hub.channel import KeptChannel
 from trunkline.hub.schemas import KeptSchema
+from trunkline.journal.errors import JournalUnusable
 
 log = logging.getLogger("trunkline.hub")
 

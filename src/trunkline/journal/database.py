@@ -8,8 +8,8 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
-from trunkline.errors import JournalUnusable
 from trunkline.journal import attendance
+from trunkline.journal.errors import JournalUnusable
 from trunkline.journal.settings import Sync
 
 FILE = "journal.db"

@@ -17,8 +17,9 @@ from trunkline.clock import Sequence as Numbers
 from trunkline.clock import World
 from trunkline.delivery.batch import Batch
 from trunkline.delivery.pending import Failures, HandedTurn, Owner
-from trunkline.errors import JournalUnusable, NotStored
+from trunkline.errors import NotStored
 from trunkline.journal.body import make_batch
+from trunkline.journal.errors import JournalUnusable
 from trunkline.journal.writer import Database, Job, Writer
 from trunkline.message import Message
 

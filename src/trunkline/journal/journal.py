@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from trunkline.brokers.broker import UNNUMBERED
 from trunkline.clock import Sequence as Numbers
 from trunkline.clock import World
-from trunkline.errors import JournalDamaged, JournalUnusable
+from trunkline.errors import JournalDamaged
 from trunkline.journal.cursor import Cursor, unpack
+from trunkline.journal.errors import JournalUnusable
 from trunkline.journal.intake import Intake
 from trunkline.journal.ledger import KEEP, JournalLedger, decode_letter, encode
 from trunkline.journal.lock import Lock

@@ -18,7 +18,8 @@ from typing import Any
 
 from msgspec.structs import astuple
 
-from trunkline.errors import JournalDamaged, JournalUnusable, MissingExtra
+from trunkline.errors import JournalDamaged, MissingExtra
+from trunkline.journal.errors import JournalUnusable
 
 try:
     import pyarrow as pa

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from trunkline.errors import JournalLocked, JournalUnusable
+from trunkline.journal.errors import JournalLocked, JournalUnusable
 
 try:
     import fcntl

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from trunkline.delivery.fates import Outcome
-from trunkline.errors import JournalDamaged, JournalUnusable
+from trunkline.errors import JournalDamaged
 from trunkline.journal import database as files
 from trunkline.journal import explain, snapshot
 from trunkline.journal.body import StoredBatch
+from trunkline.journal.errors import JournalUnusable
 from trunkline.journal.explain import RecordedFate
 from trunkline.journal.last import last_message, last_numbers
 from trunkline.journal.range import Range, cut, range_of

@@ -16,9 +16,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from trunkline.errors import JournalDamaged, JournalError, JournalUnusable, MissingExtra, TrunklineError
+from trunkline.errors import JournalDamaged, JournalError, MissingExtra, TrunklineError
 from trunkline.journal.database import REPAIR, sync_directory
 from trunkline.journal.due import Stretch, batches_of, fates_of, next_fates, next_messages, small_runs
+from trunkline.journal.errors import JournalUnusable
 from trunkline.journal.reader import Reader
 from trunkline.journal.retention import Numbers, Remove, is_free, plan, take_away, told
 from trunkline.journal.sealed import File

@@ -11,8 +11,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
-from trunkline.errors import JournalUnusable, NotStored
+from trunkline.errors import NotStored
 from trunkline.journal import database as files
+from trunkline.journal.errors import JournalUnusable
 from trunkline.journal.settings import Sync
 
 log = logging.getLogger("trunkline.journal")

@@ -11,9 +11,10 @@ from typing import Any, Self
 from trunkline.clock import World
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox
-from trunkline.errors import KernelError, StreamEmpty, UsageError
+from trunkline.errors import StreamEmpty, UsageError
 from trunkline.expression import Filter, compile_filter
 from trunkline.jupyter.channels import KernelChannel, put
+from trunkline.jupyter.errors import KernelError
 from trunkline.jupyter.message_types import CHANNEL_OF, CHANNELS, COMM, DISPLAY, EXECUTION, IOPUB, STATUS, STREAM
 from trunkline.jupyter.outputs import Outputs, display_id_of
 from trunkline.jupyter.result import IDLE, REPLY, CodeFailure, Result, Timings

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from trunkline.errors import KernelNotStarted
+from trunkline.jupyter.errors import KernelNotStarted
 from trunkline.jupyter.execution import Execution
 from trunkline.jupyter.message_types import CONTROL, SHELL
 from trunkline.jupyter.settings import KernelSettings

@@ -14,13 +14,8 @@ import msgspec
 from trunkline.bus.subscription import Subscription
 from trunkline.delivery.options import Delivery, DeliveryOptions
 from trunkline.delivery.requests import OrphanBox
-from trunkline.errors import (
-    KernelClosed,
-    KernelDied,
-    KernelError,
-    KernelRestarted,
-    Unsupported,
-)
+from trunkline.errors import Unsupported
+from trunkline.jupyter.errors import KernelClosed, KernelDied, KernelError, KernelRestarted
 from trunkline.jupyter.execution import Execution
 from trunkline.jupyter.handshake import Handshake
 from trunkline.jupyter.kernel_requests import DEAD as DEAD

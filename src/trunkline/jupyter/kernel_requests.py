@@ -15,14 +15,10 @@ import msgspec
 
 from trunkline.bus.bus import Bus
 from trunkline.clock import World
-from trunkline.errors import (
-    EncodeError,
-    KernelClosed,
-    KernelDied,
-    RequestTimeout,
-)
+from trunkline.errors import EncodeError, RequestTimeout
 from trunkline.jupyter.awaitable_context import AwaitableContext
 from trunkline.jupyter.comm import Comm
+from trunkline.jupyter.errors import KernelClosed, KernelDied
 from trunkline.jupyter.execution import Execution
 from trunkline.jupyter.handshake import Handshake
 from trunkline.jupyter.link import KernelLink

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from trunkline.errors import KernelError, MissingExtra, UsageError
+from trunkline.errors import MissingExtra, UsageError
+from trunkline.jupyter.errors import KernelError
 from trunkline.jupyter.execution import Execution
 from trunkline.jupyter.kernel import Kernel
 from trunkline.jupyter.result import Result

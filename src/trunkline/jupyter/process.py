@@ -8,7 +8,8 @@ import signal
 from collections.abc import Callable
 from typing import Any, Final
 
-from trunkline.errors import KernelNotStarted, MissingExtra
+from trunkline.errors import MissingExtra
+from trunkline.jupyter.errors import KernelNotStarted
 
 try:
     import zmq

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from trunkline.errors import ExecutionFailed
+from trunkline.jupyter.errors import ExecutionFailed
 from trunkline.jupyter.outputs import Output
 
 IDLE = "the idle status"

@@ -19,9 +19,10 @@ from trunkline.delivery.options import Delivery
 from trunkline.delivery.requests import OrphanBox, Pending, Requests
 from trunkline.delivery.roster import Roster
 from trunkline.delivery.stream import Stream
-from trunkline.errors import InboxFull, KernelError, RequestTimeout
+from trunkline.errors import InboxFull, RequestTimeout
 from trunkline.hooks.log import TRACE
 from trunkline.jupyter.comm import Comms
+from trunkline.jupyter.errors import KernelError
 from trunkline.jupyter.execution import Execution
 from trunkline.jupyter.message_types import BROADCAST
 from trunkline.jupyter.outputs import display_id_of

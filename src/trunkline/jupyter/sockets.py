@@ -13,7 +13,7 @@ import msgspec
 import zmq
 
 from trunkline.clock import World
-from trunkline.errors import KernelClosed, KernelNotStarted
+from trunkline.jupyter.errors import KernelClosed, KernelNotStarted
 from trunkline.jupyter.link import KernelReceiver
 from trunkline.jupyter.message_types import CONTROL, IOPUB, SHELL, SOCKETS, STDIN
 from trunkline.jupyter.wire import KernelMessage, KernelWire, Unreadable

@@ -12,9 +12,10 @@ import msgspec
 
 from trunkline.bus.bus import Bus
 from trunkline.clock import World
-from trunkline.errors import KernelNotStarted, MissingExtra, UsageError
+from trunkline.errors import MissingExtra, UsageError
 from trunkline.jupyter.awaitable_context import AwaitableContext
 from trunkline.jupyter.bus_link import BusLink
+from trunkline.jupyter.errors import KernelNotStarted
 from trunkline.jupyter.gateway import Gateway
 from trunkline.jupyter.kernel import Kernel
 from trunkline.jupyter.kernel_requests import DEAD, STARTING, Life

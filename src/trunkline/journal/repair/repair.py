@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from trunkline.clock import World
-from trunkline.errors import JournalUnusable
 from trunkline.journal import database as files
 from trunkline.journal.cursor import pack
+from trunkline.journal.errors import JournalUnusable
 from trunkline.journal.intake import MAX_ROW_MESSAGES
 from trunkline.journal.journal import LAST
 from trunkline.journal.lock import Lock

@@ -7,8 +7,8 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from trunkline.errors import JournalUnusable
 from trunkline.journal import database as files
+from trunkline.journal.errors import JournalUnusable
 from trunkline.journal.repair.checks import (
     KINDS,
     faults,

@@ -22,9 +22,11 @@ import pyarrow.compute as pc
 from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
 
-from trunkline.errors import JournalDamaged, JournalUnusable, WarehouseUnusable
+from trunkline.errors import JournalDamaged
 from trunkline.journal import Reader, lake
+from trunkline.journal.errors import JournalUnusable
 from trunkline.journal.sealed import File
+from trunkline.spark.errors import WarehouseUnusable
 from trunkline.spark.pipeline import affected
 from trunkline.spark.pipeline.manifest import HOUR, LeftOut, Manifest, MessageRange, hour_of, name_of
 from trunkline.spark.pipeline.settings import PipelineSettings

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from trunkline.errors import WarehouseUnusable
 from trunkline.journal.sealed import File
+from trunkline.spark.errors import WarehouseUnusable
 
 FILE = "manifest.json"
 LAYOUT = 1

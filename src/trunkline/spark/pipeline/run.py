@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
 
-from trunkline.errors import PipelineError
+from trunkline.spark.errors import PipelineError
 from trunkline.spark.pipeline import affected, journal_records
 from trunkline.spark.pipeline.ingest import Ingest
 from trunkline.spark.pipeline.manifest import Manifest

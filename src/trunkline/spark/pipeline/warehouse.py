@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from trunkline.errors import WarehouseLocked, WarehouseUnusable
 from trunkline.journal.lock import Lock
 from trunkline.journal.sealed import File
+from trunkline.spark.errors import WarehouseLocked, WarehouseUnusable
 from trunkline.spark.paths import for_reading, for_writing
 from trunkline.spark.pipeline import manifest as manifests
 from trunkline.spark.pipeline.manifest import Manifest, at, hour_of, name_of

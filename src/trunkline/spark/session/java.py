@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trunkline.errors import JavaMissing
+from trunkline.spark.errors import JavaMissing
 
 OLDEST = 17
 PLACES = Path("/usr/lib/jvm")

@@ -14,8 +14,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from trunkline.errors import JournalUnusable
 from trunkline.journal import Reader
+from trunkline.journal.errors import JournalUnusable
 from trunkline.spark.source import partitions
 from trunkline.spark.source.damage import handler
 from trunkline.spark.source.micro_batch import end_within
