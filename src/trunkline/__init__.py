@@ -76,9 +76,7 @@ __version__ = "0.1.0"
 # What needs an extra is imported when it is first used.
 _ERRORS = {
     "actors": ("ActorError", "ActorFailed", "ActorProcessFailed", "SystemStopped", "UnknownActor"),
-    "jupyter": tuple(
-        ["ExecutionFailed", "KernelClosed", "KernelDied", "KernelError", "KernelNotStarted", "KernelRestarted"]
-    ),
+    "jupyter": ("ExecutionFailed", "KernelClosed", "KernelDied", "KernelError", "KernelNotStarted", "KernelRestarted"),
     "spark": ("JavaMissing", "PipelineError", "WarehouseLocked", "WarehouseUnusable"),
 }
 _HOMES = {name: package for package, names in _ERRORS.items() for name in names}

@@ -254,8 +254,8 @@ def test_higher_priorities_go_first_and_keep_their_order() -> None:
             for each in (execution, urgent)
         ]
         order: list[str | None] = []
-        answer = kernel.routing.requests.answer
-        kernel.routing.requests.answer = lambda message: _noted(order, message, answer)  # type: ignore[method-assign]
+        answer = kernel.router.requests.answer
+        kernel.router.requests.answer = lambda message: _noted(order, message, answer)  # type: ignore[method-assign]
         kernel.take(messages)
         assert order == [urgent.id] * 3 + [execution.id] * 3
         assert urgent.partial().stdout == execution.partial().stdout == "012"

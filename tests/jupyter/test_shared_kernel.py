@@ -80,7 +80,7 @@ def test_others_use_it_over_a_hub(tmp_path: Path) -> None:
 def test_nobody_shares_it() -> None:
     async def main(simulation: Simulation) -> None:
         async with tl.connect(world=world(simulation)) as bus:
-            with pytest.raises(tl.KernelNotStarted, match="nothing was heard of it"):
+            with pytest.raises(tl.KernelNotStarted, match="it sent nothing on iopub"):
                 await join(bus, "nobody")
 
     simulate(main)

@@ -129,7 +129,7 @@ def test_a_kernel_that_never_answers_is_not_started() -> None:
     async def main(simulation: Simulation) -> None:
         link = ScriptedLink(world_of(simulation), simulation.random, up_after_s=1000)
         kernel, _ = kernel_of(simulation, link)
-        with pytest.raises(KernelNotStarted, match=r"has not answered for 60 s: nothing was heard of it"):
+        with pytest.raises(KernelNotStarted, match=r"has not answered for 60 s: it sent nothing on iopub"):
             await kernel.open()
         await kernel.aclose()
 

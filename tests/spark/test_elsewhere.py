@@ -15,7 +15,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from trunkline.spark.session.java import dressed, find_java
+from trunkline.spark.session.java import find_java, shim_home
 
 pytestmark = pytest.mark.long
 """Each needs several Javas of its own."""
@@ -51,7 +51,7 @@ def worked(master: str, journal: Path, warehouse: Path, settings: dict[str, obje
 @contextmanager
 def java(folder: Path, name: str, ready: str, *arguments: str) -> Iterator[str]:
     """A process of Spark's own, which ends with the block; what it said when it was ready."""
-    home = dressed(find_java(), folder / f"java of {name}")
+    home = shim_home(find_java(), folder / f"java of {name}")
     jars = Path(pyspark.__file__).parent / "jars"
     log = folder / f"{name}.log"
     opens = [f"--add-opens=java.base/{each}=ALL-UNNAMED" for each in OPEN]

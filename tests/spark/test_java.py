@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trunkline.spark.errors import JavaMissing
-from trunkline.spark.session.java import GONE, INCUBATOR, Java, dressed, find_java
+from trunkline.spark.session.java import GONE, INCUBATOR, Java, find_java, shim_home
 
 NOWHERE = Path("/nowhere")
 
@@ -115,13 +115,13 @@ def test_only_what_a_java_does_not_know_is_dropped(version: str, dropped: list[s
         "-cp", "a b:c/*", INCUBATOR, "", "--add-modules=jdk.incubator.vector2", "--add-modules", "jdk.incubator.vector",
         GONE, "--add-opens=java.base/java.lang=ALL-UNNAMED", INCUBATOR, "$HOME `x` \"q\" 'p' \\n",
     ]  # fmt: skip
-    shim = dressed(Java(home, version), tmp_path / "shim")
+    shim = shim_home(Java(home, version), tmp_path / "shim")
     said = subprocess.check_output([shim / "bin" / "java", *given], text=True)
     assert said.splitlines() == [each for each in given if each not in dropped]
 
 
 def test_the_exit_code_and_the_input_are_those_of_java(tmp_path: Path) -> None:
     home = script(tmp_path / "real", "cat; exit 3")
-    shim = dressed(Java(home, "17"), tmp_path / "shim")
+    shim = shim_home(Java(home, "17"), tmp_path / "shim")
     done = subprocess.run([shim / "bin" / "java"], input="hello", capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("hello", 3)

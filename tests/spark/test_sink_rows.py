@@ -155,7 +155,7 @@ def test_everything_an_earlier_attempt_has_stored_is_looked_for(prefix: int, bey
         if place in there:
             assert repeats.again("a", 10 * place)
         if repeats.again("a", 10 * place):
-            repeats.told("a", 10 * place, known=place in there)
+            repeats.record("a", 10 * place, known=place in there)
     assert not repeats.again("a", 400), "and no more than that"
     assert repeats.again("b", 400)
     assert not Repeats(50, suspected=False).again("a", 0)

@@ -358,7 +358,7 @@ class Cell:
             self.memory.keep(self.actor.snapshot())  # type: ignore[union-attr]  # it has one, or there were no memory
         self._handled = True
         if message.type is REQUEST:
-            await self._tell(system.bus.respond(message, result), message)
+            await self._send_answer(system.bus.respond(message, result), message)
         return True
 
     def _call(self, handler: ActorHandler, argument: object) -> Any:
@@ -377,7 +377,7 @@ class Cell:
                 raise
             raise HandlerTimeout(self.ref.address, timeout_s) from error
 
-    async def _tell(self, answer: Any, message: Message) -> None:
+    async def _send_answer(self, answer: Any, message: Message) -> None:
         try:
             await answer
         except (Refused, Closed) as error:
@@ -405,7 +405,7 @@ class Cell:
         self.inbox.settle(message, Fate.DEAD, describe(error))
         self.system.bury(message, self.ref.address, cause, describe(error), error)
         if message.type is REQUEST:
-            await self._tell(self.system.bus.respond_error(message, error), message)
+            await self._send_answer(self.system.bus.respond_error(message, error), message)
 
     def _give_back(self) -> None:
         """It was interrupted: the next incarnation, or nobody, handles what it was at, unless it was handled."""

@@ -46,12 +46,12 @@ def reading(directory: Path) -> Iterator[Reader]:
     def name(damage: JournalDamaged) -> None:
         if str(damage) not in known:
             known.add(str(damage))
-            show.tell(f"left out: {damage}")
+            show.notice(f"left out: {damage}")
 
     with Reader(directory, on_damage=name) as reader:
         yield reader
     if known:
-        show.tell(f"next step: trunkline journal verify {directory}")
+        show.notice(f"next step: trunkline journal verify {directory}")
         raise typer.Exit(1)
 
 

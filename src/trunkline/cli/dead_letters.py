@@ -35,7 +35,7 @@ def ask(hub: str, question: Callable[[HubLetters], Awaitable[T]]) -> T:
             broker = bus.broker
             assert isinstance(broker, HubBroker)
             if not await broker.letters.keeps():
-                show.tell("this hub keeps no dead letters: start it with a journal, trunkline up --journal DIRECTORY")
+                show.notice("this hub keeps no dead letters: start it with a journal, trunkline up --journal DIRECTORY")
             return await question(broker.letters)
 
     return run(work())
@@ -59,11 +59,11 @@ def list_letters(
     )
     if json:
         for each in found[:limit]:
-            show.json(_told(each))
+            show.json(_as_dict(each))
     else:
         _table([each.letter for each in found[:limit]])
     if len(found) > limit:
-        show.tell(f"there are more than these {limit:,}: see them with a larger --limit, or choose")
+        show.notice(f"there are more than these {limit:,}: see them with a larger --limit, or choose")
 
 
 @app.command("show")
@@ -75,11 +75,11 @@ def show_letter(
     """All of a dead letter: what failed, when, how often, and the traceback. One for each subscriber that failed."""
     found = ask(hub, lambda letters: letters.find(message_id=message_id))
     if not found:
-        show.tell(f"there is no dead letter {message_id}: trunkline dead-letters list has those there are")
+        show.notice(f"there is no dead letter {message_id}: trunkline dead-letters list has those there are")
         raise typer.Exit(1)
     for each in found:
         if json:
-            show.json(_told(each) | _rest(each))
+            show.json(_as_dict(each) | _rest(each))
         else:
             _print(each)
 
@@ -107,22 +107,22 @@ def replay(
 
     chosen, failures = ask(hub, work)
     if json:
-        show.json({"dry_run": dry_run, "letters": [_told(each) for each in chosen], "failures": failures})
+        show.json({"dry_run": dry_run, "letters": [_as_dict(each) for each in chosen], "failures": failures})
     else:
-        _tell_replayed(chosen, failures, dry_run)
+        _show_replayed(chosen, failures, dry_run)
     if failures:
         raise typer.Exit(1)
 
 
-def _tell_replayed(chosen: Sequence[KeptLetter], failures: Sequence[LetterFailure], dry_run: bool) -> None:
+def _show_replayed(chosen: Sequence[KeptLetter], failures: Sequence[LetterFailure], dry_run: bool) -> None:
     _table([each.letter for each in chosen])
     for failure in failures:
-        show.tell(f"number {failure.seq} stays: {failure.text}")
+        show.notice(f"number {failure.seq} stays: {failure.text}")
     count = sum(each.returns for each in chosen) if dry_run else len(chosen) - len(failures)
     if dry_run and chosen:
-        show.say(f"{show.count(count, 'dead letter')} would go back")
+        show.output(f"{show.count(count, 'dead letter')} would go back")
     elif chosen:
-        show.say(show.count(count, "dead letter goes back", "dead letters go back"))
+        show.output(show.count(count, "dead letter goes back", "dead letters go back"))
 
 
 # How they are shown
@@ -131,11 +131,11 @@ def _tell_replayed(chosen: Sequence[KeptLetter], failures: Sequence[LetterFailur
 def _table(found: Sequence[DeadLetter]) -> None:
     letters.table(found)
     if not found:
-        show.say("there are none")
+        show.output("there are none")
 
 
-def _told(kept: KeptLetter) -> dict[str, Any]:
-    return {**letters.told(kept.letter), "attempts": kept.letter.message.attempts, "returns": kept.returns}
+def _as_dict(kept: KeptLetter) -> dict[str, Any]:
+    return {**letters.as_dict(kept.letter), "attempts": kept.letter.message.attempts, "returns": kept.returns}
 
 
 def _rest(kept: KeptLetter) -> dict[str, Any]:
@@ -153,12 +153,12 @@ def _rest(kept: KeptLetter) -> dict[str, Any]:
 
 def _print(kept: KeptLetter) -> None:
     letter = kept.letter
-    show.say((letter.subscriber, "bold"), f" gave up on {letter.message.id} on {letter.message.topic}")
-    show.say(show.line(letter.message) if kept.whole else "the message is too large to be shown")
-    show.say(f"{show.time_of(letter.at_ns)}  {letter.cause}: {letter.reason}")
+    show.output((letter.subscriber, "bold"), f" gave up on {letter.message.id} on {letter.message.topic}")
+    show.output(show.line(letter.message) if kept.whole else "the message is too large to be shown")
+    show.output(f"{show.time_of(letter.at_ns)}  {letter.cause}: {letter.reason}")
     for each in letter.attempts:
-        show.say(f"  attempt {each.number}  {show.time_of(each.at_ns)}  {each.error}")
+        show.output(f"  attempt {each.number}  {show.time_of(each.at_ns)}  {each.error}")
     for line in letter.traceback.splitlines():
-        show.say(f"  {line}")
-    show.say("the hub gives it back" if kept.returns else "the hub has nobody to give it back to")
-    show.say()
+        show.output(f"  {line}")
+    show.output("the hub gives it back" if kept.returns else "the hub has nobody to give it back to")
+    show.output()

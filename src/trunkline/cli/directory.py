@@ -62,21 +62,21 @@ def list_channels(
     ]
     show.table("Channels", ["channel", "topics", "owner", "schema", "quality"], rows)
     if not found:
-        show.say("there are none")
+        show.output("there are none")
 
 
 def _kind(qos: Qos) -> str:
-    said = ["durable"] if qos.durable else []
+    words = ["durable"] if qos.durable else []
     if qos.priority != Qos().priority:
-        said.append(f"priority {qos.priority}")
+        words.append(f"priority {qos.priority}")
     if qos.group is not None:
-        said.append(f"group {qos.group}")
+        words.append(f"group {qos.group}")
     if qos.overflow != Qos().overflow:
-        said.append(qos.overflow)
+        words.append(qos.overflow)
     kept = {"s": qos.max_age_s, "bytes": qos.max_bytes, "messages": qos.max_messages}
     if any(kept.values()):
-        said.append("keeps " + " / ".join(f"{most:g} {unit}" for unit, most in kept.items() if most))
-    return ", ".join(said) or "plain"
+        words.append("keeps " + " / ".join(f"{most:g} {unit}" for unit, most in kept.items() if most))
+    return ", ".join(words) or "plain"
 
 
 @channels.command()
@@ -86,11 +86,11 @@ def describe(channel: Channel, hub: Hub = "", json: AsJson = False) -> None:
     if json:
         show.json(found)
         return
-    show.say((found.channel, "bold"), f" on {found.pattern}, of {found.owner or 'nobody'}")
+    show.output((found.channel, "bold"), f" on {found.pattern}, of {found.owner or 'nobody'}")
     if found.description:
-        show.say(found.description)
-    show.say(f"schema {found.schema_hash or 'none'} {found.schema_version}")
-    show.say(f"quality: {msgspec.to_builtins(found.qos)}")
+        show.output(found.description)
+    show.output(f"schema {found.schema_hash or 'none'} {found.schema_version}")
+    show.output(f"quality: {msgspec.to_builtins(found.qos)}")
     _people("Producers", found.producers)
     _people("Consumers", found.consumers)
 
@@ -143,7 +143,7 @@ def create(
     if json:
         show.json({"channel": channel, "created": made})
     else:
-        show.say(f"{channel} is there")
+        show.output(f"{channel} is there")
 
 
 @channels.command()
@@ -153,7 +153,7 @@ def destroy(channel: Channel, hub: Hub = "", json: AsJson = False) -> None:
     if json:
         show.json({"channel": channel, "destroyed": done})
     else:
-        show.say(f"{channel} is gone")
+        show.output(f"{channel} is gone")
 
 
 @schemas.command("list")
@@ -171,7 +171,7 @@ def list_schemas(
     rows: list[list[object]] = [[each.name, each.version, each.compatibility, each.hash] for each in found]
     show.table("Schemas", ["name", "version", "compatibility", "hash"], rows)
     if not found:
-        show.say("there are none")
+        show.output("there are none")
 
 
 @schemas.command()
@@ -199,7 +199,7 @@ def put(
     if json:
         show.json({"name": info.name, "version": info.version, "hash": info.hash})
     else:
-        show.say(f"{info.name} {info.version}, {info.hash}")
+        show.output(f"{info.name} {info.version}, {info.hash}")
 
 
 def _read(path: Path) -> dict[str, Any]:

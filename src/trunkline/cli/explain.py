@@ -35,15 +35,15 @@ def show_outcomes(message: Message | None, outcomes: Sequence[Outcome], unknown:
     if json:
         show.json({"message": None if message is None else show.record(message), "outcomes": outcomes})
     elif message is not None:
-        show.say(show.line(message))
+        show.output(show.line(message))
         rows: list[list[object]] = [
             [each.subscriber, each.fate.value, show.time_of(each.at_ns) if each.at_ns else "", each.reason]
             for each in outcomes
         ]
         show.table("", ["subscriber", "fate", "time", "reason"], rows)
         if not rows:
-            show.say("nobody subscribed to its topic at the time")
+            show.output("nobody subscribed to its topic at the time")
     else:
-        show.tell(unknown)
+        show.notice(unknown)
     if message is None:
         raise typer.Exit(1)

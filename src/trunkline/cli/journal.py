@@ -58,7 +58,7 @@ def stats(directory: Directory, json: AsJson = False) -> None:
     )
     show.table("Dead letters", ["cause", "letters"], [[*pair] for pair in found.dead_letters.items()], numbers=1)
     if found.dead_letters:
-        show.say(f"which they are: trunkline journal replay {directory} --dead --dry-run")
+        show.output(f"which they are: trunkline journal replay {directory} --dead --dry-run")
 
 
 def _print_numbers(directory: Path, found: JournalStats) -> None:
@@ -66,20 +66,20 @@ def _print_numbers(directory: Path, found: JournalStats) -> None:
     if found.owner is not None:
         owner = f"process {found.owner} writes to it" if found.owner else "some process writes to it"
     fates = f"{show.count(found.fates + found.sealed_fates, 'row')}, {found.sealed_fates:,} of them sealed"
-    show.say((str(directory), "bold"), f": {owner}, last number {found.last:,}")
+    show.output((str(directory), "bold"), f": {owner}, last number {found.last:,}")
     for name, text in (
         ("journal", f"{_messages(found.messages, found.batches, 'batch', 'batches')}, {show.size(found.bytes)}"),
         ("lake", f"{_messages(found.sealed_messages, found.files, 'file')}, {show.size(found.sealed_bytes)}"),
         ("fates", fates),
         ("waiting", f"{found.retries:,} for their next attempt, {show.count(found.orphans, 'orphan')}"),
     ):
-        show.say(f"  {name:8} {text}")
+        show.output(f"  {name:8} {text}")
     if found.quarantined:
         damaged = show.count(found.quarantined, "damaged batch", "damaged batches")
-        show.say("  ", (f"{damaged} in quarantine", "red"), f": trunkline journal verify {directory}")
+        show.output("  ", (f"{damaged} in quarantine", "red"), f": trunkline journal verify {directory}")
     if found.removed:
-        show.say(f"  {'removed':8} {show.count(found.removed, 'message')} by retention")
-    show.say()
+        show.output(f"  {'removed':8} {show.count(found.removed, 'message')} by retention")
+    show.output()
 
 
 def _messages(messages: int, parts: int, part: str, many: str | None = None) -> str:
@@ -101,7 +101,7 @@ def tail(
         for message in last:
             _print(message, json)
         if not last and count and not follow:
-            show.tell(f"nothing matches {pattern!r}: `trunkline journal stats {directory}` lists the topics")
+            show.notice(f"nothing matches {pattern!r}: `trunkline journal stats {directory}` lists the topics")
         pause = threading.Event()
         while follow:
             before, upto = upto, max(upto, reader.last())
@@ -127,7 +127,7 @@ def _print(message: Message, json: bool) -> None:
     if json:
         show.json(show.record(message))
     else:
-        show.say(show.line(message))
+        show.output(show.line(message))
 
 
 @app.command()
@@ -144,7 +144,7 @@ def last(
     if found is not None:
         _print(found, json)
         return
-    show.tell(f"nothing is stored on {topic!r}: `trunkline journal stats {directory}` lists the topics")
+    show.notice(f"nothing is stored on {topic!r}: `trunkline journal stats {directory}` lists the topics")
     raise typer.Exit(1)
 
 
@@ -220,7 +220,7 @@ def _replay_range(
     if json:
         show.json(done)
     else:
-        show.say(str(done))
+        show.output(str(done))
     if done.failed:
         raise typer.Exit(1)
 
@@ -259,12 +259,12 @@ def seal(
     if json:
         show.json({"sealed": sealed, "joined": joined, "deleted": gone})
         return
-    show.say(
+    show.output(
         f"{show.count(sealed, 'message')} sealed, {show.count(joined, 'small file')} joined,"
         f" {show.count(gone, 'replaced file')} deleted"
     )
     if not sealed and not everything:
-        show.say("nothing was due: --all seals what is younger, too")
+        show.output("nothing was due: --all seals what is younger, too")
 
 
 @app.command()
@@ -300,21 +300,21 @@ def verify(
 
 def _print_verified(directory: Path, found: Verified, repaired: Repaired | None) -> None:
     for loss in repaired.lost if repaired else ():
-        show.say(("lost", "red"), f" {_described(loss)}")
+        show.output(("lost", "red"), f" {_described(loss)}")
     for path in repaired.aside if repaired else ():
-        show.say(f"put aside: {directory / path}")
-    show.say(
+        show.output(f"put aside: {directory / path}")
+    show.output(
         f"{_messages(found.messages, found.batches, 'batch', 'batches')},"
         f" {_messages(found.sealed_messages, found.files, 'file')}, {show.count(found.sealed_fates, 'sealed fate')}"
     )
     for finding in found.findings:
-        show.say(("damaged", "red"), f" {_described(finding)}")
+        show.output(("damaged", "red"), f" {_described(finding)}")
     if found.quarantined:
-        show.say(f"{show.count(found.quarantined, 'damaged batch', 'damaged batches')} in quarantine, met by nobody")
+        show.output(f"{show.count(found.quarantined, 'damaged batch', 'damaged batches')} in quarantine, met by nobody")
     if found.good:
-        show.say(("all good", "green"))
+        show.output(("all good", "green"))
     else:
-        show.say(f"next step: trunkline journal verify {directory} --repair, when no program uses the journal")
+        show.output(f"next step: trunkline journal verify {directory} --repair, when no program uses the journal")
 
 
 def _described(finding: Finding) -> str:
@@ -357,7 +357,7 @@ def export(
         if json:
             show.json({"file": str(file), "messages": rows})
         else:
-            show.say(f"{show.count(rows, 'message')} in {file}, {show.size(file.stat().st_size)}")
+            show.output(f"{show.count(rows, 'message')} in {file}, {show.size(file.stat().st_size)}")
 
 
 def _counted(batches: Iterator[Any], progress: Callable[[int, int], None], of: int) -> Iterator[Any]:

@@ -71,13 +71,13 @@ def run(
         done = run_async(work())
     except (KernelError, KeyboardInterrupt):
         write_notebook(book, target)
-        show.tell(f"what came until then is in {target}")
+        show.notice(f"what came until then is in {target}")
         raise
     write_notebook(book, target)
     if json:
         show.json(_summary(done, target))
     elif done.ok:
-        show.say(f"{show.count(len(done.results), 'cell')} executed: {target}")
+        show.output(f"{show.count(len(done.results), 'cell')} executed: {target}")
     if not done.ok:
         if not json:
             _complain(done, target)
@@ -112,10 +112,10 @@ def _complain(done: NotebookRun, target: Path) -> None:
     result = done.results[done.failed]
     if result.error is not None:
         for line in "\n".join(result.error.traceback).splitlines():
-            show.tell(_without_colours(line))
+            show.notice(_without_colours(line))
     why = str(result.error) if result.error is not None else f"{' and '.join(result.missing)} did not come in time"
     left = f"; {show.count(done.skipped, 'cell')} after it not executed" if done.skipped else ""
-    show.tell(f"error: cell {done.failed + 1}: {why}{left}. What came until then is in {target}")
+    show.notice(f"error: cell {done.failed + 1}: {why}{left}. What came until then is in {target}")
 
 
 @app.command()
@@ -131,7 +131,7 @@ def watch(
         left = count
         async with attach(kernel) as attached, attached.subscribe(capacity=100_000) as messages:
             if not json:
-                show.tell(f"watching kernel {attached.id}; Ctrl-C ends it")
+                show.notice(f"watching kernel {attached.id}; Ctrl-C ends it")
             async for message in messages:
                 _show(attached, message, json)
                 left = None if left is None else left - 1
@@ -143,22 +143,24 @@ def watch(
 
 
 def _show(kernel: Kernel, message: Any, json: bool) -> None:
-    said: KernelMessage = message
+    received: KernelMessage = message
     if json:
         show.json(
             {
                 "kernel": kernel.id,
-                "socket": said.socket,
-                "header": msgspec.to_builtins(said.header),
-                "parent_header": msgspec.to_builtins(said.parent),
-                "content": said.content,
-                "buffers": len(said.buffers),
+                "socket": received.socket,
+                "header": msgspec.to_builtins(received.header),
+                "parent_header": msgspec.to_builtins(received.parent),
+                "content": received.content,
+                "buffers": len(received.buffers),
             }
         )
         return
-    who = said.parent.username or "-"
-    parent = said.parent.msg_id[-8:] or "-"
-    show.say((show.time_of(said.timestamp_ns), "dim"), f"  {who}  {parent}  {said.msg_type}  {_gist(said)}")
+    who = received.parent.username or "-"
+    parent = received.parent.msg_id[-8:] or "-"
+    show.output(
+        (show.time_of(received.timestamp_ns), "dim"), f"  {who}  {parent}  {received.msg_type}  {_gist(received)}"
+    )
 
 
 def _gist(message: KernelMessage) -> str:
@@ -201,8 +203,8 @@ def share(
         async with connect(hub_at(hub), name="trunkline kernel share") as bus:
             opening = start_kernel(start, bus=bus, share=True) if start else attach(kernel, bus=bus, share=True)
             async with opening as shared:
-                show.say(shared.id)
-                show.tell(f"shared on kernel.{shared.id}.>; Ctrl-C ends it")
+                show.output(shared.id)
+                show.notice(f"shared on kernel.{shared.id}.>; Ctrl-C ends it")
                 raise KernelDied(shared.id, await shared.death())
 
     run_async(work())
@@ -230,7 +232,7 @@ def list_kernels(json: AsJson = False) -> None:
     elif rows:
         show.table("", ["kernel", "name", "connection file"], rows)
     else:
-        show.tell(f"no connection files in {jupyter_runtime_dir()}")
+        show.notice(f"no connection files in {jupyter_runtime_dir()}")
 
 
 def _without_colours(line: str) -> str:

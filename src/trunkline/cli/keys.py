@@ -40,11 +40,11 @@ def hub(
     """Make the keys of a hub; or a new certificate for it, if it has keys: those of its clients stay good."""
     store = KeyStore(keys)
     made = store.make_hub(hosts or (), days)
-    _say_made("the hub", made, store.path)
-    show.say(f"  clients reach it at {', '.join(made.hosts)}")
+    _show_made("the hub", made, store.path)
+    show.output(f"  clients reach it at {', '.join(made.hosts)}")
     url = at("tcp", hosts[0] if hosts else "127.0.0.1", DEFAULT_PORT)
-    show.say(f"next step: trunkline up --listen {_quoted(url)} --keys {_quoted(store.path)}")
-    show.say(f"and for each client: trunkline keys make client NAME{_option(keys)}")
+    show.output(f"next step: trunkline up --listen {_quoted(url)} --keys {_quoted(store.path)}")
+    show.output(f"and for each client: trunkline keys make client NAME{_option(keys)}")
 
 
 @make.command()
@@ -57,17 +57,17 @@ def client(
     store = KeyStore(keys)
     made = store.make_client(name, days)
     folder = store.bundle(name)
-    _say_made(name, made, folder)
+    _show_made(name, made, folder)
     there = f".config/trunkline/{name}"
-    show.say("next step: copy this directory to where the client runs, and let its programs know:")
-    show.say(f"  scp -pr {_quoted(folder)} MACHINE:{there}")
-    show.say(f"  export TRUNKLINE_KEYS=~/{there}")
-    show.say(f"should it get lost: trunkline keys revoke {name}{_option(keys)}")
+    show.output("next step: copy this directory to where the client runs, and let its programs know:")
+    show.output(f"  scp -pr {_quoted(folder)} MACHINE:{there}")
+    show.output(f"  export TRUNKLINE_KEYS=~/{there}")
+    show.output(f"should it get lost: trunkline keys revoke {name}{_option(keys)}")
 
 
-def _say_made(who: str, key: Key, folder: Path) -> None:
-    show.say((f"the keys of {who} are in ", ""), (str(folder), "bold"))
-    show.say(f"  valid until {_time(key.expires_at)}; nobody else may read them")
+def _show_made(who: str, key: Key, folder: Path) -> None:
+    show.output((f"the keys of {who} are in ", ""), (str(folder), "bold"))
+    show.output(f"  valid until {_time(key.expires_at)}; nobody else may read them")
 
 
 @app.command("list")
@@ -77,7 +77,7 @@ def list_keys(keys: Keys = None, json: AsJson = False) -> None:
     now_s = World().time_ns() / 1e9
     if json:
         for key in found:
-            show.json(_told(key, now_s))
+            show.json(_as_dict(key, now_s))
         return
     show.table(
         "",
@@ -85,7 +85,7 @@ def list_keys(keys: Keys = None, json: AsJson = False) -> None:
         [[key.name, _state(key, now_s), _time(key.made_at), _time(key.expires_at), key.serial] for key in found],
     )
     if all(key.name == HUB for key in found):
-        show.say(f"no client has keys: trunkline keys make client NAME{_option(keys)}")
+        show.output(f"no client has keys: trunkline keys make client NAME{_option(keys)}")
 
 
 @app.command()
@@ -93,13 +93,13 @@ def revoke(name: Annotated[str, typer.Argument(help="Whose keys.")], keys: Keys 
     """Let nobody in with these keys from now on, at hubs that run, too. Ends with 1 if there are none."""
     store = KeyStore(keys)
     if store.revoke(name):
-        show.say(f"revoked: the next time {name} connects, it is sent away")
-        show.say("who is connected stays until then: restart the hub to part with it at once")
+        show.output(f"revoked: the next time {name} connects, it is sent away")
+        show.output("who is connected stays until then: restart the hub to part with it at once")
         return
     known = sorted({key.name for key in store.list() if key.revoked_at is None} - {HUB})
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}" if known else "no client has any"
-    show.tell(f"{name!r} has no keys that could be revoked: {hint}")
+    show.notice(f"{name!r} has no keys that could be revoked: {hint}")
     raise typer.Exit(1)
 
 
@@ -107,7 +107,7 @@ def _state(key: Key, now_s: float) -> str:
     return "revoked" if key.revoked_at is not None else "valid" if key.valid(now_s) else "expired"
 
 
-def _told(key: Key, now_s: float) -> dict[str, Any]:
+def _as_dict(key: Key, now_s: float) -> dict[str, Any]:
     return {**msgspec.to_builtins(key), "state": _state(key, now_s)}
 
 

@@ -42,7 +42,7 @@ def give_back(directory: Path, choice: LetterFilter, dry_run: bool, json: bool) 
     """Let the subscribers have these dead letters when they next start, and say which those are."""
     letters = _give_back(directory, choice, dry_run)
     if json:
-        show.json({"dry_run": dry_run, "letters": [told(letter) for letter in letters]})
+        show.json({"dry_run": dry_run, "letters": [as_dict(letter) for letter in letters]})
     else:
         _print(letters, dry_run)
 
@@ -60,7 +60,7 @@ def _give_back(directory: Path, choice: LetterFilter, dry_run: bool) -> list[Dea
         return chosen
 
 
-def told(letter: DeadLetter) -> dict[str, object]:
+def as_dict(letter: DeadLetter) -> dict[str, object]:
     """For scripts."""
     message = letter.message
     return {
@@ -88,10 +88,10 @@ def table(letters: Sequence[DeadLetter]) -> None:
 def _print(letters: list[DeadLetter], dry_run: bool) -> None:
     table(letters)
     if not letters:
-        show.say("there are no such dead letters")
+        show.output("there are no such dead letters")
     elif dry_run:
-        show.say(f"{show.count(len(letters), 'dead letter')} would go back")
+        show.output(f"{show.count(len(letters), 'dead letter')} would go back")
     else:
         names = ", ".join(sorted({letter.subscriber for letter in letters}))
         many = show.count(len(letters), "dead letter goes back", "dead letters go back")
-        show.say(f"{many} when who failed next starts: {names}")
+        show.output(f"{many} when who failed next starts: {names}")

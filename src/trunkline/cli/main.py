@@ -80,12 +80,12 @@ def run(arguments: list[str] | None = None) -> int:
             raise
         return _complain(MissingExtra("journal", "the lake (Parquet files, Arrow batches)"))
     except OSError as error:
-        show.tell(f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+        show.notice(f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}")
         return 1
     return 0
 
 
 def _complain(error: TrunklineError) -> int:
     for line in [*f"error: {error}".split("\n"), *getattr(error, "__notes__", ())]:
-        show.tell(line)
+        show.notice(line)
     return 2 if isinstance(error, UsageError) else 1

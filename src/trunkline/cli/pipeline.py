@@ -102,31 +102,31 @@ def run(
     """Take what is new in the journal into the tables, and end; with --follow, stay."""
     given = {"watermark_s": watermark_s, "horizon_s": horizon_s, "step_rows": step_rows, "skip_damaged": skip_damaged}
     with working(journal, warehouse, master, **given) as pipeline:
-        _tell(pipeline.run(), json)
+        _show_report(pipeline.run(), json)
         pause = threading.Event()
         while follow:
             pause.wait(every_s)
             report = pipeline.run()
             if report.steps:
-                _tell(report, json)
+                _show_report(report, json)
 
 
-def _tell(report: RunReport, json: bool) -> None:
+def _show_report(report: RunReport, json: bool) -> None:
     if json:
         show.json(report._asdict())
         return
     if not report.steps:
-        show.say("nothing new")
+        show.output("nothing new")
         return
     hours = f"{report.hours[0]} to {report.hours[-1]}" if report.hours else "no hours"
-    show.say(
+    show.output(
         (f"run {report.run}", "bold"),
         f": {show.count(report.messages, 'message')}, {show.count(report.fates, 'row')} of fates, {hours}",
     )
     if report.late:
-        show.say(f"  {show.count(report.late, 'message')} beyond the watermark: placed by the journal's clock")
+        show.output(f"  {show.count(report.late, 'message')} beyond the watermark: placed by the journal's clock")
     if report.duplicates:
-        show.say(f"  {show.count(report.duplicates, 'message')} left out: their ids were there before")
+        show.output(f"  {show.count(report.duplicates, 'message')} left out: their ids were there before")
 
 
 @app.command()
@@ -145,7 +145,7 @@ def rebuild(
     if json:
         show.json({"hours": hours})
     else:
-        show.say(f"{show.count(len(hours), 'hour')} made anew")
+        show.output(f"{show.count(len(hours), 'hour')} made anew")
 
 
 def _utc(text: str | None, option: str) -> Any:
@@ -169,15 +169,15 @@ def status(journal: Directory, warehouse: WarehouseAt = None, json: AsJson = Fal
     behind = (
         f"{found.behind:,} behind the journal, {found.lag_s:,.1f} s" if found.behind else "nothing new in the journal"
     )
-    show.say((f"run {found.run}", "bold"), f": {show.count(found.messages, 'message')}, up to number {found.seq:,}")
-    show.say(f"  {behind}")
+    show.output((f"run {found.run}", "bold"), f": {show.count(found.messages, 'message')}, up to number {found.seq:,}")
+    show.output(f"  {behind}")
     if found.upto:
-        show.say(f"  the last one was taken at {found.upto}")
+        show.output(f"  the last one was taken at {found.upto}")
     if found.late or found.duplicates:
-        show.say(f"  {found.late:,} beyond the watermark, {found.duplicates:,} repeated ids left out")
+        show.output(f"  {found.late:,} beyond the watermark, {found.duplicates:,} repeated ids left out")
     for each in found.left_out:
-        show.say("  ", ("left out", "red"), f": {each.path}, numbers {each.first} to {each.last}: {each.why}")
-    show.say()
+        show.output("  ", ("left out", "red"), f": {each.path}, numbers {each.first} to {each.last}: {each.why}")
+    show.output()
     show.table(
         "Tables",
         ["table", "from", "to", "hours", "files", "bytes"],
@@ -218,9 +218,9 @@ def sql(
         return
     show.table("", taken.column_names, [[_cell(value) for value in row.values()] for row in values])
     if rows and taken.num_rows > rows:
-        show.tell(f"more than {rows} rows: --rows 0 shows all")
+        show.notice(f"more than {rows} rows: --rows 0 shows all")
     elif not values:
-        show.tell("no rows")
+        show.notice("no rows")
 
 
 def _cell(value: object) -> object:
@@ -239,7 +239,7 @@ def tables(json: AsJson = False) -> None:
             columns = [column._asdict() for column in each.columns]
             show.json({"table": each.name, "layer": each.layer, "about": each.about, "columns": columns})
             continue
-        show.say((each.name, "bold"), f" ({each.layer}): {each.about}")
+        show.output((each.name, "bold"), f" ({each.layer}): {each.about}")
         show.table("", ["column", "type", "meaning"], [[*column] for column in each.columns])
 
 
@@ -266,7 +266,7 @@ def report(
     if json:
         show.json({"file": str(path)})
     else:
-        show.say(f"{path} is there: {show.size(path.stat().st_size)}")
+        show.output(f"{path} is there: {show.size(path.stat().st_size)}")
 
 
 @app.command()
@@ -304,6 +304,6 @@ def replay(
     if json:
         show.json(done)
     else:
-        show.say(str(done))
+        show.output(str(done))
     if done.failed:
         raise typer.Exit(1)

@@ -34,12 +34,12 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 # For people
 
 
-def say(*parts: str | tuple[str, str]) -> None:
+def output(*parts: str | tuple[str, str]) -> None:
     """A line; a part may come with a style. All of it is made `plain`: it may have come from anywhere."""
     out.print(Text.assemble(*(plain(part) if isinstance(part, str) else (plain(part[0]), part[1]) for part in parts)))
 
 
-def tell(text: str) -> None:
+def notice(text: str) -> None:
     """A line beside the results: what went wrong, and what to do about it. It is made `plain`."""
     note.print(Text(plain(text)))
 
@@ -70,11 +70,11 @@ def table(title: str, columns: list[str], rows: list[list[object]], *, numbers: 
         return BETWEEN.join(padded).rstrip()
 
     if title:
-        say((title, "bold"))
-    say((line(columns), "dim"))
+        output((title, "bold"))
+    output((line(columns), "dim"))
     for row in cells:
-        say(line(row))
-    say()
+        output(line(row))
+    output()
 
 
 def plain(text: str) -> str:

@@ -33,11 +33,11 @@ def forget(directory: Path, name: str, yes: bool, json: bool) -> None:
     if json:
         show.json({"forgotten": found if gone else None, "left": list(known)})
     elif found is None:
-        show.tell(f"there is no durable subscription {name!r}: {_hint(name, known)}")
+        show.notice(f"there is no durable subscription {name!r}: {_hint(name, known)}")
     elif gone:
-        show.say(f"forgotten: {_described(found)}")
+        show.output(f"forgotten: {_described(found)}")
     else:
-        show.say(f"nothing was changed: {name} is still there")
+        show.output(f"nothing was changed: {name} is still there")
     if not gone:
         raise typer.Exit(1)
 

@@ -55,7 +55,7 @@ def pub(
 
     count = run(work())
     if not json and payload in (None, "-"):
-        show.say(f"{count} published")
+        show.output(f"{count} published")
 
 
 def sub(
@@ -82,7 +82,7 @@ def sub(
             place = int(start) if start.isdigit() else start
             async with bus.subscribe(pattern, group=group, start=place, **named) as messages:  # type: ignore[arg-type]
                 if not json:
-                    show.tell(f"listening to {pattern}; Ctrl-C ends it")
+                    show.notice(f"listening to {pattern}; Ctrl-C ends it")
                 async for message in messages:
                     _show(message, json)
                     if messages.durable:
@@ -115,11 +115,11 @@ def request(
     if json:
         show.json(show.record(answer))
     else:
-        show.say(str(show.payload(answer)))
+        show.output(str(show.payload(answer)))
 
 
 def _show(message: Message, json: bool) -> None:
     if json:
         show.json(show.record(message))
     else:
-        show.say(show.line(message))
+        show.output(show.line(message))

@@ -66,7 +66,7 @@ def _show(actors: list[ActorHealth], json: bool, *, again: bool) -> None:
     if again and show.out.is_terminal:
         show.out.clear()
     if not actors:
-        show.tell("no actors: no system on this hub has answered")
+        show.notice("no actors: no system on this hub has answered")
         return
     rows: list[list[object]] = [
         [actor.address, actor.kind, actor.health, actor.mailbox, actor.handled, actor.restarts] for actor in actors

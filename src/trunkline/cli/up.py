@@ -55,9 +55,9 @@ def up(
             show.json({"listening": hub.addresses, "hub": hub.id, "durable": settings.journal is not None})
             return
         for address in hub.addresses:
-            show.say("listening at ", (address, "bold"))
+            show.output("listening at ", (address, "bold"))
         address = reachable(hub.addresses[0], keys_in_use(settings.keys))
-        show.say(f'connect with tl.connect("{address}"); Ctrl-C ends it')
+        show.output(f'connect with tl.connect("{address}"); Ctrl-C ends it')
 
     run(serve(settings, ready))
 

@@ -34,13 +34,13 @@ def status(
     if json:
         show.json({"healthy": True, "ping_s": took_s, **found})
         return
-    show.say(("healthy", "bold green"), f", answers within {took_s * 1000:.2f} ms")
+    show.output(("healthy", "bold green"), f", answers within {took_s * 1000:.2f} ms")
     for name, value in found.items():
         if isinstance(value, dict):
             value = ", ".join(f"{key} {each:,}" for key, each in value.items() if each) or "nothing"
         elif isinstance(value, list):
             value = ", ".join(map(str, value))
-        show.say(f"  {name.replace('_', ' '):<14} ", f"{value:,}" if isinstance(value, int) else str(value))
+        show.output(f"  {name.replace('_', ' '):<14} ", f"{value:,}" if isinstance(value, int) else str(value))
 
 
 def trace(
@@ -56,22 +56,22 @@ def trace(
             assert isinstance(broker, HubBroker)
             connection = broker.connection
 
-            def traced(said: control.Traced) -> None:
+            def show_traced(traced: control.Traced) -> None:
                 if json:
-                    show.json({"at": said.at, "client": said.client, "direction": said.direction, **said.what})
+                    show.json({"at": traced.at, "client": traced.client, "direction": traced.direction, **traced.what})
                 else:
-                    arrow = "→ hub" if said.direction == "in" else "← hub"
-                    rest = {name: value for name, value in said.what.items() if name != "type"}
-                    show.say(
-                        f"{show.time_of(int(said.at * 1e9))}  {said.client} {arrow}  ",
-                        (str(said.what["type"]), "bold"),
+                    arrow = "→ hub" if traced.direction == "in" else "← hub"
+                    rest = {name: value for name, value in traced.what.items() if name != "type"}
+                    show.output(
+                        f"{show.time_of(int(traced.at * 1e9))}  {traced.client} {arrow}  ",
+                        (str(traced.what["type"]), "bold"),
                         f"  {rest}",
                     )
 
-            connection.heard[control.Traced] = traced
+            connection.heard[control.Traced] = show_traced
             await connection.ask(lambda asked: control.Trace(id=asked, client=client))
             if not json:
-                show.tell("tracing; Ctrl-C ends it")
+                show.notice("tracing; Ctrl-C ends it")
             await asyncio.Event().wait()
 
     run(work())

@@ -391,9 +391,9 @@ class Reader:
             import pyarrow.compute as pc
 
             for batch in self.file_batches(file, Range(), ["seq", "accepted"]):
-                early = batch.filter(pc.less(batch.column("accepted").cast("int64"), at_ns // 1000))
-                if early.num_rows:
-                    last = early.column("seq")[-1].as_py()
+                before = batch.filter(pc.less(batch.column("accepted").cast("int64"), at_ns // 1000))
+                if before.num_rows:
+                    last = before.column("seq")[-1].as_py()
         return int(last)
 
     # For those who ask what became of a message

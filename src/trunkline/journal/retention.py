@@ -156,7 +156,7 @@ def _beyond(rule: Retention, pieces: list[StoredPart], now_ns: int) -> list[tupl
     return beyond
 
 
-def told(removes: list[Remove]) -> list[tuple[str, bool]]:
+def log_lines(removes: list[Remove]) -> list[tuple[str, bool]]:
     """What is removed, a line for each topic and reason; and whether somebody had not read it."""
     lines: dict[tuple[str, str], tuple[int, set[str]]] = {}
     for remove in removes:

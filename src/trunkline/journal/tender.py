@@ -21,7 +21,7 @@ from trunkline.journal.database import REPAIR, sync_directory
 from trunkline.journal.due import Stretch, batches_of, fates_of, next_fates, next_messages, small_runs
 from trunkline.journal.errors import JournalUnusable
 from trunkline.journal.reader import Reader
-from trunkline.journal.retention import Numbers, Remove, is_free, plan, take_away, told
+from trunkline.journal.retention import Numbers, Remove, is_free, log_lines, plan, take_away
 from trunkline.journal.sealed import File
 from trunkline.journal.settings import JournalSettings
 
@@ -275,7 +275,7 @@ class Tender:
                     if part and not self._stopping:
                         removed += self._remove(reader, file, part)
             finally:
-                for text, unread in told(removed):
+                for text, unread in log_lines(removed):
                     log.log(logging.WARNING if unread else logging.INFO, "%s", text)
         return removed
 

@@ -336,8 +336,8 @@ class Execution:
 
     def _status(self) -> str:
         if self.reply is not None:
-            said = str(self.reply.content.get("status", "ok"))
-            return "aborted" if said == "abort" else said
+            status = str(self.reply.content.get("status", "ok"))
+            return "aborted" if status == "abort" else status
         if not self._needs_reply and self.complete:
             return "ok" if self._error is None else "error"
         return "open"

@@ -1,7 +1,7 @@
-"""Getting to know a kernel: asking who it is until it has answered, and until nothing it says can be missed any more.
+"""The handshake with a kernel: repeat kernel_info requests until the kernel answers and the iopub subscription is live.
 
-A subscription in ZeroMQ is live some time after it was made, and nobody says when. What proves it is something that
-came over it: the welcome of newer kernels, or that the kernel is busy with our question.
+A ZeroMQ subscription becomes live some time after it was made, without notice. The first message on it is the proof:
+the welcome message of newer kernels, or the busy status that our request causes.
 """
 
 from __future__ import annotations
@@ -19,52 +19,52 @@ class Handshake:
     def __init__(self, kernel_id: str, settings: KernelSettings) -> None:
         self._kernel_id = kernel_id
         self._settings = settings
-        self.heard = asyncio.Event()
-        """Something came on iopub."""
+        self.iopub_live = asyncio.Event()
+        """Set when a message arrived on iopub, or the kernel died."""
         self.asked: list[Execution] = []
         self.died: str | None = None
 
     async def run(self, ask: Callable[[str], Awaitable[Execution]]) -> None:
-        """Ask again and again, with `ask` for each question; raises KernelNotStarted."""
+        """Send requests with `ask` until one is answered. Raises KernelNotStarted after `start_timeout_s`."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._settings.start_timeout_s
         while True:
-            # On control, too: on shell, a kernel that is busy does not answer.
+            # Also on control: a busy kernel does not answer on shell.
             self.asked += [await ask(socket) for socket in (SHELL, CONTROL)]
             if await self._answered(min(self._settings.nudge_s, deadline_s - loop.time())):
                 return
             if loop.time() >= deadline_s:
-                heard = "it was heard on iopub" if self.heard.is_set() else "nothing was heard of it"
+                iopub = "it sent messages on iopub" if self.iopub_live.is_set() else "it sent nothing on iopub"
                 raise KernelNotStarted(
-                    f"the kernel {self._kernel_id} has not answered for {self._settings.start_timeout_s:g} s: {heard}."
-                    " Look at what it wrote on stderr, or give it more time with start_timeout_s",
+                    f"the kernel {self._kernel_id} has not answered for {self._settings.start_timeout_s:g} s: {iopub}."
+                    " Check what it wrote to stderr, or raise start_timeout_s",
                     self._kernel_id,
                 )
 
     def lost(self, how: str) -> None:
-        """There is nobody to be greeted any more."""
+        """The kernel died during the handshake."""
         self.died = how
-        self.heard.set()
+        self.iopub_live.set()
 
     async def _answered(self, timeout_s: float) -> bool:
-        """Whether a question was answered, and iopub is live."""
+        """Whether a request was answered, and iopub is live."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + max(timeout_s, 0.0)
         replies = [asyncio.ensure_future(execution.replied()) for execution in self.asked if execution.reply is None]
-        heard = asyncio.ensure_future(self.heard.wait())
+        iopub_live = asyncio.ensure_future(self.iopub_live.wait())
         try:
             while True:
                 if self.died is not None:
                     why = f"the kernel {self._kernel_id} died while it started: {self.died}"
                     raise KernelNotStarted(why, self._kernel_id, died=True)
-                if self.heard.is_set() and any(execution.reply is not None for execution in self.asked):
+                if self.iopub_live.is_set() and any(execution.reply is not None for execution in self.asked):
                     return True
-                waiting = [future for future in (*replies, heard) if not future.done()]
+                waiting = [future for future in (*replies, iopub_live) if not future.done()]
                 left_s = deadline_s - loop.time()
                 if left_s <= 0 or not waiting:
                     return False
                 await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for future in (*replies, heard):
+            for future in (*replies, iopub_live):
                 future.cancel()
-            await asyncio.gather(*replies, heard, return_exceptions=True)
+            await asyncio.gather(*replies, iopub_live, return_exceptions=True)

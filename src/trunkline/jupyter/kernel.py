@@ -64,7 +64,7 @@ class Kernel(KernelRequests):
         self._gone.clear()
         self._dead = None
         self.state = STARTING
-        greeting = self._greeting = Handshake(self.id, self.settings)
+        greeting = self._handshake = Handshake(self.id, self.settings)
         try:
             await self.link.open(self)
             await greeting.run(lambda socket: self._begin(socket, "kernel_info_request", {}, math.inf))
@@ -78,7 +78,7 @@ class Kernel(KernelRequests):
                 if execution.reply is not None:
                     self.info = execution.reply.content
                 # What is still to come of it is expected, and of no interest.
-                self.routing.retire(execution, asyncio.get_running_loop().time())
+                self.router.retire(execution, asyncio.get_running_loop().time())
         if self.state == STARTING:
             self.state = "idle"
 
@@ -87,11 +87,11 @@ class Kernel(KernelRequests):
     def take(self, messages: list[KernelMessage]) -> None:
         """Called by the link."""
         if messages[0].socket == IOPUB:
-            self._greeting.heard.set()
+            self._handshake.iopub_live.set()
         if self.publisher is not None:
             for message in messages:
                 self._publish(message)
-        self.routing.route(messages, asyncio.get_running_loop().time())
+        self.router.route(messages, asyncio.get_running_loop().time())
         for message in messages:
             if message.header.msg_type == "status":
                 self._notice(str(message.content.get("execution_state", self.state)), message)
@@ -104,7 +104,7 @@ class Kernel(KernelRequests):
             self.lost(str(message.content.get("reason", "it is gone")))
         else:
             self.state = state
-            self.routing.fail_all(lambda: KernelRestarted(self.id))
+            self.router.fail_all(lambda: KernelRestarted(self.id))
 
     def answer(self, request: KernelMessage, msg_type: str, content: Mapping[str, Any]) -> None:
         """Answer a request on the bus in the place of the kernel."""
@@ -128,9 +128,9 @@ class Kernel(KernelRequests):
         self.state = DEAD
         log.warning("the kernel %s died: %s", self.id, how)
         self._announce(DEAD, how)
-        self.routing.fail_all(lambda: KernelDied(self.id, how))
-        self.routing.end_subscriptions()
-        self._greeting.lost(how)
+        self.router.fail_all(lambda: KernelDied(self.id, how))
+        self.router.end_subscriptions()
+        self._handshake.lost(how)
         self._gone.set()
 
     async def death(self) -> str:
@@ -147,32 +147,32 @@ class Kernel(KernelRequests):
         asked: DeliveryOptions = {"overflow": self.settings.channel_overflow, **options}
         delivery = build(Delivery, asked)
 
-        return Subscription(lambda: self.routing.subscribe(pattern, delivery))
+        return Subscription(lambda: self.router.subscribe(pattern, delivery))
 
     @property
     def orphans(self) -> OrphanBox:
         """Messages that no request has asked for (yet)."""
-        return self.routing.orphans
+        return self.router.orphans
 
     @property
     def others(self) -> list[Execution]:
         """What other clients of this kernel have asked for lately, and what came of it."""
-        return list(self.routing.others.values())
+        return list(self.router.others.values())
 
     def stats(self) -> KernelStats:
-        routing = self.routing
+        router = self.router
         return KernelStats(
             state=self.state,
-            active_requests=len(routing.requests),
-            orphan_messages=len(routing.orphans),
-            global_subscribers=len(routing.roster),
-            stale_requests=routing.stale,
-            orphans=dict(routing.orphans_by_why),
-            orphans_claimed=routing.orphans.claimed,
-            routed=msgspec.structs.replace(routing.counts),
+            active_requests=len(router.requests),
+            orphan_messages=len(router.orphans),
+            global_subscribers=len(router.roster),
+            stale_requests=router.stale,
+            orphans=dict(router.orphans_by_why),
+            orphans_claimed=router.orphans.claimed,
+            routed=msgspec.structs.replace(router.counts),
             faults={fault.value: count for fault, count in self._faults.items()},
-            comms=len(routing.comms),
-            others=len(routing.others),
+            comms=len(router.comms),
+            others=len(router.others),
             published=0 if self.publisher is None else self.publisher.published,
             unpublished=0 if self.publisher is None else self.publisher.lost,
         )
@@ -180,7 +180,7 @@ class Kernel(KernelRequests):
     def _sweep(self) -> None:
         """Clean up now, and again after a while. It takes microseconds: nothing waits for it."""
         loop = asyncio.get_running_loop()
-        self.routing.cleanup(loop.time())
+        self.router.cleanup(loop.time())
         self._sweeper = loop.call_later(self.settings.cleanup_interval_s, self._sweep)
 
     # Life
@@ -202,7 +202,7 @@ class Kernel(KernelRequests):
         self._dead = None
         self.state = RESTARTING
         self._announce(RESTARTING, "it was asked to")
-        self.routing.fail_all(lambda: KernelRestarted(self.id))
+        self.router.fail_all(lambda: KernelRestarted(self.id))
         try:
             await self.life.restart()
         except BaseException:
@@ -230,7 +230,7 @@ class Kernel(KernelRequests):
         self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
-        self.routing.fail_all(error)
+        self.router.fail_all(error)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -243,7 +243,7 @@ class Kernel(KernelRequests):
             await self.link.aclose()
             if self.publisher is not None:
                 await self.publisher.aclose()
-            self.routing.close()
+            self.router.close()
             self.state = "dead" if self.life is not None else "closed"
 
     def on_close(self, leave: Callable[[], Awaitable[None]]) -> None:

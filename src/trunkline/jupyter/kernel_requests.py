@@ -75,14 +75,14 @@ class KernelRequests:
         self.link = link
         self.username = getpass.getuser()
         self._world = world or World()
-        self.routing = KernelRouter(kernel_id, session, self._world, self.settings)
-        self.routing.comms.send = self._send_comm
+        self.router = KernelRouter(kernel_id, session, self._world, self.settings)
+        self.router.comms.send = self._send_comm
         self.publisher = None if bus is None else KernelPublisher(bus, session, self.settings.max_unpublished)
         self._tracing = tracing
         self._faults: Counter[Fault] = Counter()
         self._ready = asyncio.Event()
         """Clear while it starts anew: whoever asks then waits."""
-        self._greeting = Handshake(kernel_id, self.settings)
+        self._handshake = Handshake(kernel_id, self.settings)
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._dead: str | None = None
@@ -140,9 +140,9 @@ class KernelRequests:
         execution = await self._ask(socket, msg_type, content or {}, timeout_s)
         reply = await execution.replied()
         # Some replies come without a word on iopub: what was answered is no request any more.
-        self.routing.retire(execution, asyncio.get_running_loop().time())
+        self.router.retire(execution, asyncio.get_running_loop().time())
         if reply is None:
-            self.routing.unregister(execution.id)
+            self.router.unregister(execution.id)
             raise RequestTimeout(execution.id, f"{socket} of kernel {self.id}", timeout_s, None)
         return reply.content
 
@@ -182,29 +182,29 @@ class KernelRequests:
         self, target_name: str, data: Mapping[str, Any] | None = None, *, metadata: Mapping[str, Any] | None = None
     ) -> Comm:
         """Open a comm to a target of the kernel."""
-        comm = self.routing.comms.add(self._world.uuid7(), target_name, data or {})
+        comm = self.router.comms.add(self._world.uuid7(), target_name, data or {})
         content = {"comm_id": comm.id, "target_name": target_name, "data": data or {}}
         await self.post(SHELL, "comm_open", content, metadata=metadata)
         return comm
 
     def on_comm(self, target_name: str, callback: Callable[[Comm, KernelMessage], object]) -> None:
         """Call `callback(comm, message)` when the kernel opens a comm to this target."""
-        self.routing.comms.on_open(target_name, callback)
+        self.router.comms.on_open(target_name, callback)
 
     @property
     def comms(self) -> list[Comm]:
         """All that are open."""
-        return self.routing.comms.all()
+        return self.router.comms.all()
 
     def comm(self, comm_id: str) -> Comm | None:
         """The one of this id, if it is open."""
-        return self.routing.comms.get(comm_id)
+        return self.router.comms.get(comm_id)
 
     def resume(self, request_id: str, timeout_s: float | None = None) -> Execution:
         """Take up a request that was sent before, or by hand: what has come of it so far is claimed, in order."""
         self._check_open()
         wait_s = self.settings.request_timeout_s if timeout_s is None else timeout_s
-        if (known := self.routing.adopt(request_id)) is not None:
+        if (known := self.router.claim(request_id)) is not None:
             if not known.complete:
                 self._register(known, SHELL, wait_s)
             return known
@@ -219,13 +219,13 @@ class KernelRequests:
             self.settings,
             sent_at_s=asyncio.get_running_loop().time(),
             timeout_s=timeout_s,
-            close=self.routing.unregister,
+            close=self.router.unregister,
             **options,
         )
 
     def _register(self, execution: Execution, socket: str, timeout_s: float) -> None:
         now_s = asyncio.get_running_loop().time()
-        self.routing.register(execution, f"{socket} of kernel {self.id}", now_s, timeout_s)
+        self.router.register(execution, f"{socket} of kernel {self.id}", now_s, timeout_s)
 
     async def _ask(
         self, socket: str, msg_type: str, content: Mapping[str, Any], timeout_s: float, **options: Any

@@ -28,7 +28,7 @@ class Process:
 
     def __init__(self, manager: Any) -> None:
         self.manager = manager
-        self._tell: Callable[[str], None] | None = None
+        self._on_exit: Callable[[str], None] | None = None
         self._ended = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
 
@@ -54,9 +54,9 @@ class Process:
         process._look()
         return process
 
-    def watch(self, tell: Callable[[str], None]) -> None:
-        """Call `tell` when the process has ended without having been asked to."""
-        self._tell = tell
+    def watch(self, on_exit: Callable[[str], None]) -> None:
+        """Call `on_exit` when the process has ended without having been asked to."""
+        self._on_exit = on_exit
 
     def _look(self) -> None:
         self._ended = asyncio.Event()
@@ -72,8 +72,8 @@ class Process:
         ended.set()
         # What it said last is still on its way through ZeroMQ.
         await asyncio.sleep(LAST_WORDS_S)
-        if self._tell is not None:
-            self._tell(_how(code))
+        if self._on_exit is not None:
+            self._on_exit(_how(code))
 
     async def ended(self, timeout_s: float) -> bool:
         """Whether it has ended within this time."""
@@ -88,15 +88,15 @@ class Process:
         await self.manager.interrupt_kernel()
 
     async def restart(self) -> None:
-        tell, self._tell = self._tell, None
+        on_exit, self._on_exit = self._on_exit, None
         await self._stop_watching()
         await self.manager.restart_kernel(now=True)
-        self._tell = tell
+        self._on_exit = on_exit
         self._look()
 
     async def end(self) -> None:
         """Kill it, if it has not ended by itself; leave nothing of it behind."""
-        self._tell = None
+        self._on_exit = None
         await self._stop_watching()
         await self.manager.shutdown_kernel(now=True)
 

@@ -75,7 +75,7 @@ class KernelRouter:
         self._ranked: dict[str, int] = {}
         self._owners: dict[str, WeakSet[Execution]] = {}
         """Who shows what has this display id."""
-        self._hearers: dict[str, tuple[Inbox, ...]] = {}
+        self._matching: dict[str, tuple[Inbox, ...]] = {}
         self._now = 0.0
 
     # Requests
@@ -98,7 +98,7 @@ class KernelRouter:
         execution.completed = self._completed
         self.requests.open(pending)
 
-    def adopt(self, request_id: str) -> Execution | None:
+    def claim(self, request_id: str) -> Execution | None:
         """What has been heard of a request that another client, or an earlier life of this one, has sent."""
         return self.others.pop(request_id, None)
 
@@ -135,11 +135,11 @@ class KernelRouter:
     def subscribe(self, pattern: str, delivery: Delivery) -> Stream:
         """Everything the kernel says on matching topics, whose-ever it is."""
         _, stream = self.roster.join(pattern, delivery, self._leave)
-        self._hearers.clear()
+        self._matching.clear()
         return stream
 
     def _leave(self, inbox: Inbox) -> None:
-        self._hearers.clear()
+        self._matching.clear()
         self.roster.part(inbox)
 
     def end_subscriptions(self) -> None:
@@ -147,12 +147,12 @@ class KernelRouter:
         for inbox in self.roster:
             inbox.close()
 
-    def _tell(self, message: KernelMessage) -> None:
-        hearers = self._hearers.get(message.topic)
-        if hearers is None:
-            hearers = tuple(inbox for inbox in self.roster if matches(inbox.pattern, message.topic))
-            self._hearers[message.topic] = hearers
-        for inbox in hearers:
+    def _notify_subscribers(self, message: KernelMessage) -> None:
+        matching = self._matching.get(message.topic)
+        if matching is None:
+            matching = tuple(inbox for inbox in self.roster if matches(inbox.pattern, message.topic))
+            self._matching[message.topic] = matching
+        for inbox in matching:
             try:
                 inbox.offer(message)
             except InboxFull:
@@ -168,7 +168,7 @@ class KernelRouter:
         counts.total += len(messages)
         if len(self.roster):
             for message in messages:
-                self._tell(message)
+                self._notify_subscribers(message)
         if self._ranked and len(messages) > 1:
             messages = sorted(messages, key=self._rank)
         answer = self.requests.answer

@@ -18,7 +18,7 @@ class WidgetStates:
     """Listens to all comms of a kernel while it is open."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self._comms = kernel.routing.comms
+        self._comms = kernel.router.comms
         self._states: dict[str, dict[str, Any]] = {}
         self._buffers: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {}
 

@@ -161,11 +161,11 @@ class KernelWire:
                 # Mostly one request is answered after the other.
                 self._last_parent = (parent, _header(parent))
             above = self._last_parent[1]
-            said = _object(content)
+            content_object = _object(content)
             meta = _object(metadata) if metadata != b"{}" else {}
             parts = (header, parent, metadata, content)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            head, above, meta, said, parts = _leniently(header, parent, metadata, content)
+            head, above, meta, content_object, parts = _leniently(header, parent, metadata, content)
         if not head.msg_id or not head.msg_type:
             raise Unreadable(Fault.MALFORMED, "its header has no id, or no type")
         self._seen.add(mark)
@@ -173,7 +173,7 @@ class KernelWire:
         if len(self._order) > REMEMBERED:
             self._seen.discard(self._order.popleft())
         buffers = () if len(frames) == at + 6 else tuple(frames[at + 6 :])
-        return self._message(socket, head, above, meta, said, buffers, _whole(parts, buffers), NORMAL)
+        return self._message(socket, head, above, meta, content_object, buffers, _whole(parts, buffers), NORMAL)
 
     def read(self, socket: str, payload: bytes) -> KernelMessage:
         """The message in a payload that was published; raises Unreadable, whatever the bytes."""
@@ -300,13 +300,13 @@ def _leniently(
         raise Unreadable(Fault.MALFORMED, f"not JSON: {error}") from None
     if not all(isinstance(each, dict) for each in read):
         raise Unreadable(Fault.MALFORMED, "header, parent, metadata and content are not all objects")
-    head, above, meta, said = read
+    head, above, meta, content_object = read
     try:
         head, above = (msgspec.convert(_known(each), Header) for each in (head, above))
-        parts = (_json(head), _json(above) if above.msg_id else b"{}", _json(meta), _json(said))
+        parts = (_json(head), _json(above) if above.msg_id else b"{}", _json(meta), _json(content_object))
     except (msgspec.ValidationError, ValueError, TypeError, RecursionError) as error:
         raise Unreadable(Fault.MALFORMED, f"not readable: {error}") from None
-    return head, above, meta, said, parts
+    return head, above, meta, content_object, parts
 
 
 def _known(header: dict[str, Any]) -> dict[str, str]:

@@ -105,8 +105,8 @@ class Reading:
         for key in words:
             if key not in KEYWORDS:
                 near = difflib.get_close_matches(str(key), KEYWORDS, n=1)
-                say = "say it otherwise, or begin it with x- if it only describes"
-                hint = f"did you mean {near[0]!r}?" if near else say
+                hint = "say it otherwise, or begin it with x- if it only describes"
+                hint = f"did you mean {near[0]!r}?" if near else hint
                 raise UsageError(f"{where}: the keyword {short(key)} is not known here, and may constrain: {hint}")
         found = {key: value for key, value in words.items() if key in _VALUES}
         for key, value in found.items():
@@ -182,8 +182,8 @@ class Reading:
             return True if _only_type(nodes[0]) else nodes[0]
         if key == "anyOf" and any(_only_type(node) and _covers(node, types) for node in nodes):
             return True
-        if types == ["object"] and (told := self._told_apart([choice for choice, _ in group])) is not None:
-            name, values = told
+        if types == ["object"] and (discriminator := self._discriminator([choice for choice, _ in group])) is not None:
+            name, values = discriminator
             cases = [
                 {"if": {"required": [name], "properties": {name: {"enum": each}}}, "then": node}
                 for each, node in zip(values, nodes, strict=True)
@@ -226,7 +226,7 @@ class Reading:
         self._kinds[id(node)] = found
         return found
 
-    def _told_apart(self, choices: Iterable[Any]) -> tuple[str, list[list[Any]]] | None:
+    def _discriminator(self, choices: Iterable[Any]) -> tuple[str, list[list[Any]]] | None:
         """A required field that has other values in each of the alternatives, and which."""
         tags = [self._tags(each) for each in choices]
         for name in tags[0]:

@@ -206,7 +206,7 @@ async def explain_tells_one_fate_for_each_subscriber(trial: Trial) -> None:
     await until(lambda: full.account().dropped == 1, lambda: f"{full.name} says {full.account()}")
     late = await trial.open("t")
 
-    async def told() -> dict[str, Fate]:
+    async def fates() -> dict[str, Fate]:
         message, outcomes = await trial.broker.explain(first.id, first)
         expect(message is not None and message.id == first.id, f"the message is {message}")
         found = {outcome.subscriber: outcome.fate for outcome in outcomes}
@@ -219,13 +219,13 @@ async def explain_tells_one_fate_for_each_subscriber(trial: Trial) -> None:
         waits.name: Fate.IN_FLIGHT,
         full.name: Fate.DROPPED,
     }
-    seen = await told()
+    seen = await fates()
     expect(seen == wanted, f"{seen} instead of {wanted}")
     await waits.aclose()
     await late.aclose()
     # Whoever serves a subscriber elsewhere may hear a moment later that it has left.
     await trial.broker.flush()
-    seen = await told()
+    seen = await fates()
     expect(seen == {**wanted, waits.name: Fate.DROPPED}, f"{seen} after one of them has left")
 
 

@@ -91,7 +91,7 @@ class LeakCheck:
     def _until_clean(self) -> Iterator[None]:
         deadline = time.monotonic() + self._deadline_s
         polls = 0
-        while leaks := [text for key, tell in self._census() if key not in self._before and (text := tell())]:
+        while leaks := [text for key, describe in self._census() if key not in self._before and (text := describe())]:
             if not polls:
                 gc.collect()  # what only a reference cycle keeps is late, not leaked
             elif polls >= MIN_POLLS and time.monotonic() >= deadline:
@@ -144,7 +144,7 @@ class _Births:
 
 
 def _threads() -> Iterator[_Found]:
-    def tell(thread: threading.Thread) -> str | None:
+    def describe(thread: threading.Thread) -> str | None:
         # The default executor keeps its threads until its loop is closed; one that works is a leak all the same.
         if thread.name.startswith("asyncio_") and idle_worker(thread):
             return None
@@ -152,11 +152,11 @@ def _threads() -> Iterator[_Found]:
         return f"{kind} {thread.name!r}, now at {_place(sys._current_frames().get(thread.ident or 0))}"
 
     for thread in threading.enumerate():
-        yield thread, partial(tell, thread)
+        yield thread, partial(describe, thread)
 
 
 def _descriptors() -> Iterator[_Found]:
-    def tell(fd: int) -> str | None:
+    def describe(fd: int) -> str | None:
         try:
             target = os.readlink(f"/proc/self/fd/{fd}")
         except OSError:
@@ -176,18 +176,18 @@ def _descriptors() -> Iterator[_Found]:
         except OSError:
             continue  # the descriptor with which the folder was read
         # The inode, not the path: a file may be renamed.
-        yield ("fd", fd, status.st_dev, status.st_ino), partial(tell, fd)
+        yield ("fd", fd, status.st_dev, status.st_ino), partial(describe, fd)
 
 
 def _children() -> Iterator[_Found]:
-    def tell(pid: int) -> str | None:
+    def describe(pid: int) -> str | None:
         if pid in _multiprocessing("_pid", "_forkserver_pid"):
             return None
         command = _read(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
         return f"child process {pid}: {command or _read(f'/proc/{pid}/comm').strip() + ' (ended, never waited for)'}"
 
     for pid in _child_pids():
-        yield ("child", pid), partial(tell, pid)
+        yield ("child", pid), partial(describe, pid)
 
 
 def _child_pids() -> list[int]:
@@ -199,7 +199,7 @@ def _child_pids() -> list[int]:
 
 
 def _shared_memory() -> Iterator[_Found]:
-    def tell(name: str) -> str | None:
+    def describe(name: str) -> str | None:
         # The folder is shared by all processes of the machine: what a stranger has mapped is the stranger's.
         path = SHM / name
         try:
@@ -214,7 +214,7 @@ def _shared_memory() -> Iterator[_Found]:
         return f"shared memory {path}"
 
     for name in _list(str(SHM)):
-        yield ("shm", name), partial(tell, name)
+        yield ("shm", name), partial(describe, name)
 
 
 def _multiprocessing(*names: str) -> set[object]:

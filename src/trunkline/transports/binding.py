@@ -21,10 +21,10 @@ def allowed_to_bind(url: str, keys: KeyStore | None, exposed: bool) -> None:
     host, _ = place_of(url)
     if keys is not None or is_loopback(host):
         return
-    told = os.environ.get(VARIABLE) == "1"
-    if exposed and told:
+    allowed = os.environ.get(VARIABLE) == "1"
+    if exposed and allowed:
         return
-    if exposed or told:
+    if exposed or allowed:
         missing = f"set {VARIABLE}=1 as well" if exposed else "say --insecure (or insecure=True) as well"
         raise InvalidSettings(f"{url}: without keys, anybody who reaches it could use it: if that is meant, {missing}")
     name = "HOST" if is_every_address(host) else host

@@ -86,7 +86,7 @@ def notes_of(module: Any) -> dict[tuple[str, str], str]:
 
 
 def text(client: Schema, hub: Schema) -> str:
-    said = {name: part for schema in (client, hub) for name, part in schema["$defs"].items()}
+    definitions = {name: part for schema in (client, hub) for name, part in schema["$defs"].items()}
     messages = {kind.__name__ for kind in (*FROM_CLIENT, *FROM_HUB)}
     _, framing, without_length = (frames.__doc__ or "").strip().split("\n\n")
     return STORY.format(
@@ -98,17 +98,17 @@ def text(client: Schema, hub: Schema) -> str:
         kinds="\n".join(f"| {kind.value} | {kind.name} |" for kind in frames.Kind),
         publish_head=_head(frames.PublishHead),
         deliver_head=_head(frames.DeliverHead),
-        error=_fields(said["Error"]),
+        error=_fields(definitions["Error"]),
         codes="\n".join(f"| `{code}` | {meaning} |" for code, meaning in CODES.items()),
-        from_client="\n".join(_message(kind, said) for kind in FROM_CLIENT),
-        from_hub="\n".join(_message(kind, said) for kind in FROM_HUB),
-        parts="\n".join(_section(name, part) for name, part in said.items() if name not in messages),
+        from_client="\n".join(_message(kind, definitions) for kind in FROM_CLIENT),
+        from_hub="\n".join(_message(kind, definitions) for kind in FROM_HUB),
+        parts="\n".join(_section(name, part) for name, part in definitions.items() if name not in messages),
     )
 
 
-def _message(kind: type[control.Control], said: dict[str, Schema]) -> str:
+def _message(kind: type[control.Control], definitions: dict[str, Schema]) -> str:
     tag = kind.__struct_config__.tag
-    return _section(str(tag), said[kind.__name__])
+    return _section(str(tag), definitions[kind.__name__])
 
 
 def _section(title: str, part: Schema) -> str:

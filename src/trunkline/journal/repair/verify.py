@@ -87,7 +87,7 @@ def complaints(database: sqlite3.Connection) -> list[str]:
         found = database.execute(f"PRAGMA integrity_check({MAX_COMPLAINTS})").fetchall()
     except sqlite3.DatabaseError as error:
         return [str(error)]
-    return [line for (said,) in found if said != "ok" for line in str(said).splitlines()[:MAX_COMPLAINTS]]
+    return [line for (result,) in found if result != "ok" for line in str(result).splitlines()[:MAX_COMPLAINTS]]
 
 
 def _verify_batches(

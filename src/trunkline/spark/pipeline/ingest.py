@@ -107,8 +107,8 @@ class Ingest:
     # Files
 
     def _take(self, kind: str, first: int, last: int) -> list[File]:
-        tell = self._leave_out if self._settings.skip_damaged else None
-        damaged = handler(self._journal, skip=self._settings.skip_damaged, tell=tell)
+        on_skip = self._leave_out if self._settings.skip_damaged else None
+        damaged = handler(self._journal, skip=self._settings.skip_damaged, on_skip=on_skip)
         with Reader(self._journal, on_damage=damaged) as reader:
             found = take_snapshot(reader, row_filter(kind, first, last), all_of(kind).fieldNames(), thorough=True)
         files = [self._own(file, first, last) for file in found.files]

@@ -175,8 +175,8 @@ def waterfall(rows: Sequence[tuple[str, float, float, bool]], title: str) -> str
             f"<title>{escape(name)}: {start:,.1f} to {stop:,.1f} ms</title></rect>"
         )
         # What took no time of its own: when it was.
-        said = f"{stop - start:,.1f} ms" if stop > start else f"+{start - begin:,.1f} ms"
-        parts.append(_text(x + width + 5, y + row - 5, said, kind="axis"))
+        label = f"{stop - start:,.1f} ms" if stop > start else f"+{start - begin:,.1f} ms"
+        parts.append(_text(x + width + 5, y + row - 5, label, kind="axis"))
     return _svg(TOP * 2 + len(rows) * (row + gap), parts, title)
 
 

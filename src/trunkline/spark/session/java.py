@@ -119,12 +119,12 @@ def _ask(program: Path, home: Path) -> Java | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    said = answer.stderr + answer.stdout
-    version, named = _VERSION.search(said), _HOME.search(said)
+    output = answer.stderr + answer.stdout
+    version, named = _VERSION.search(output), _HOME.search(output)
     return Java(Path(named[1].strip()) if named else home, version[1]) if version else None
 
 
-def dressed(java: Java, folder: Path) -> Path:
+def shim_home(java: Java, folder: Path) -> Path:
     """A JAVA_HOME made in this folder, whose `bin/java` is this Java without the arguments it does not know."""
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from trunkline.spark.session.java import Java, dressed
+from trunkline.spark.session.java import Java, shim_home
 from trunkline.spark.session.scratch import Scratch
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Jvm:
             wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
         if self._java is not None:
             posix = os.name == "posix"
-            wanted["JAVA_HOME"] = str(dressed(self._java, self.folder / "java") if posix else self._java.home)
+            wanted["JAVA_HOME"] = str(shim_home(self._java, self.folder / "java") if posix else self._java.home)
         if not _speaks_utf8(os.environ):
             # Otherwise Java finds no file whose name has other letters than those of ASCII.
             wanted["LC_ALL"] = "C.UTF-8"

@@ -151,7 +151,7 @@ class SinkTask:
             numbers = [message.seq for message in messages if id(message) in rows and message.seq > 0]
             known = bool(numbers) and min(numbers) <= self._upto
             self._repeated += len(rows) if known else 0
-            self._repeats.told(run.topic, run.rows[0], known=known)
+            self._repeats.record(run.topic, run.rows[0], known=known)
         return bad
 
     async def _without_large(self, run: Run, limit: int) -> list[Bad]:

@@ -67,17 +67,17 @@ class Repeats:
 
     def __init__(self, ahead: int, *, suspected: bool) -> None:
         self._ahead = ahead
-        self._suspected = suspected
+        self._may_repeat = suspected
         self._clear: set[str] = set()
         self._known: dict[str, int] = {}
 
     def again(self, topic: str, row: int) -> bool:
         """Whether a batch that begins with this row may be there already."""
-        if not self._suspected or topic in self._clear:
+        if not self._may_repeat or topic in self._clear:
             return False
         return row <= self._known.get(topic, row) + self._ahead
 
-    def told(self, topic: str, row: int, *, known: bool) -> None:
+    def record(self, topic: str, row: int, *, known: bool) -> None:
         """What the hub has said of it."""
         if known:
             self._known[topic] = max(row, self._known.get(topic, 0))

@@ -59,7 +59,7 @@ def _read(
 ) -> DataFrame:
     schema = all_of(asked.kind)
     directory = Path(journal).absolute()
-    with Reader(directory, on_damage=handler(directory, skip=skip_damaged, tell=on_damage)) as reader:
+    with Reader(directory, on_damage=handler(directory, skip=skip_damaged, on_skip=on_damage)) as reader:
         found = take_snapshot(reader, asked, schema.fieldNames(), thorough=skip_damaged)
     parts: list[DataFrame] = []
     if found.files:

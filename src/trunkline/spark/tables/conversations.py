@@ -50,7 +50,7 @@ def build(inputs: Inputs) -> DataFrame:
     tops = climbed(_links(inputs.nearby, replies, reach, hints), hints)
     members = replies.select("seq", "topic", "sender", "error", "placed", "at").join(hints(tops), "seq")
     members = members.where(F.col("at") <= F.col("root_at") + reach)
-    return TABLE.shape(_told(_trees(members, tops, hints).join(_roots(inputs, tops, hints), "root")))
+    return TABLE.shape(_described(_trees(members, tops, hints).join(_roots(inputs, tops, hints), "root")))
 
 
 def _hour_number() -> Expression:
@@ -100,12 +100,12 @@ def _links(nearby: DataFrame, replies: DataFrame, reach: int, hints: Hints) -> D
     return by_name.unionByName(_firsts(alone, replies, reach, hints))
 
 
-def _found(targets: DataFrame, name: str, replies: DataFrame, said: str, reach: int, hints: Hints) -> DataFrame:
+def _found(targets: DataFrame, name: str, replies: DataFrame, column: str, reach: int, hints: Hints) -> DataFrame:
     """The replies that name a target: `seq`, and `there`, the number of the target, with its hour."""
     there = targets.where(F.col(name).isNotNull()).select(
         F.col("seq").alias("there"), _hour_number().alias("there_at"), *_key(name, "key", "more")
     )
-    pointers = replies.where(F.col(said).isNotNull()).select("seq", "at", *_key(said, "key", "same"))
+    pointers = replies.where(F.col(column).isNotNull()).select("seq", "at", *_key(column, "key", "same"))
     # Looked up by one number, and compared by the other: not said as such, or both would be looked up, more slowly.
     met = there.join(hints(pointers), "key").where("(more ^ same) = 0")
     return met.where(f"there < seq and there_at between at - {reach} and at").select("seq", "there", "there_at")
@@ -222,7 +222,7 @@ def _summed(members: DataFrame) -> DataFrame:
     )
 
 
-def _told(trees: DataFrame) -> DataFrame:
+def _described(trees: DataFrame) -> DataFrame:
     began, ended = F.col("begun.placed"), F.greatest("ended", "begun.placed")
     return trees.select(
         F.col("begun.id").alias("root_id"),

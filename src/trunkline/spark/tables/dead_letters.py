@@ -82,13 +82,13 @@ def _deaths(inputs: Inputs) -> DataFrame:
     return inputs.table("deliveries").join(deaths, ["seq", "subscriber"])
 
 
-def _cause(said: str) -> Expression:
+def _cause(text: str) -> Expression:
     """The fate says cause and reason in one line; the cause is all that is left of a letter that is gone."""
-    return F.nullif(F.regexp_extract(said, f"^({CAUSES}): ", 1), F.lit(""))
+    return F.nullif(F.regexp_extract(text, f"^({CAUSES}): ", 1), F.lit(""))
 
 
-def _reason(said: str) -> Expression:
-    return F.regexp_replace(said, f"^({CAUSES}): ", "")
+def _reason(text: str) -> Expression:
+    return F.regexp_replace(text, f"^({CAUSES}): ", "")
 
 
 def _frames(traceback: str) -> Expression:

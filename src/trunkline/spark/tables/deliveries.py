@@ -118,30 +118,32 @@ def _disputed(fates: DataFrame) -> Disputed | None:
 
 def _settled(messages: DataFrame, near: DataFrame, rows: DataFrame, disputed: Disputed | None) -> DataFrame:
     """Each message with the rows that count, one for each subscriber."""
-    told = _told(messages, near, rows)
+    candidates = _with_fates(messages, near, rows)
     if disputed is None:
-        return _latest(told)
+        return _latest(candidates)
     if disputed.seqs is None:
-        return told
+        return candidates
     # Comparing all would shuffle all. So only the disputed are compared, by what is needed for that.
     some = messages.select("seq", "topic").where(F.col("seq").between(disputed.low, disputed.high))
-    compared = _latest(_told(some.join(disputed.seqs, "seq", "left_semi"), near, rows))
+    compared = _latest(_with_fates(some.join(disputed.seqs, "seq", "left_semi"), near, rows))
     count = compared.groupBy("seq").agg(F.collect_list("number").alias("numbers"))
-    return told.join(F.broadcast(count), "seq", "left").where("numbers is null or array_contains(numbers, number)")
+    return candidates.join(F.broadcast(count), "seq", "left").where(
+        "numbers is null or array_contains(numbers, number)"
+    )
 
 
-def _told(messages: DataFrame, near: DataFrame, rows: DataFrame) -> DataFrame:
+def _with_fates(messages: DataFrame, near: DataFrame, rows: DataFrame) -> DataFrame:
     """Each message with each row that is about it."""
     placed = messages.join(near, "topic").withColumn("bucket", F.expr("seq >> shift"))
     keyed = placed.select(*messages.columns, _key())
     return keyed.join(rows, "key").where("seq between first and last")
 
 
-def _latest(told: DataFrame) -> DataFrame:
+def _latest(candidates: DataFrame) -> DataFrame:
     """Of the rows that are about one message and subscriber the one that counts."""
     # A range that counts all its numbers knows each of them, like a row of its own: a replay of neighbours is such.
     rising = Window.partitionBy("seq", "subscriber").orderBy("exact", "number")
-    return told.withColumn("next", F.lead("number").over(rising)).where("next is null").drop("next")
+    return candidates.withColumn("next", F.lead("number").over(rising)).where("next is null").drop("next")
 
 
 TABLE = Table(

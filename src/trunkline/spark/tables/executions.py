@@ -75,8 +75,8 @@ def _read(rows: DataFrame, kinds: tuple[str, ...]) -> DataFrame:
     # Text that is no UTF-8 is no text; and only what is packed has to go through Python.
     as_text = mine.where(plain).select(*carried, F.try_validate_utf8(F.col("payload").cast("string")).alias("text"))
     packed = texts(mine.where(~plain), carried).select(*carried, "text")
-    said = F.from_json("text", JUPYTER).alias("said")
-    return as_text.unionByName(packed).select(*carried, said).select(*carried, "said.*")
+    content = F.from_json("text", JUPYTER).alias("said")
+    return as_text.unionByName(packed).select(*carried, content).select(*carried, "said.*")
 
 
 def _requests(read: DataFrame) -> DataFrame:

@@ -162,8 +162,8 @@ class _SchemaReader:
 
 def _types(words: dict[str, Any]) -> list[str]:
     """Without null, which any column may be."""
-    said = words.get("type", [])
-    return sorted(({said} if isinstance(said, str) else set(said)) - {"null"})
+    declared = words.get("type", [])
+    return sorted(({declared} if isinstance(declared, str) else set(declared)) - {"null"})
 
 
 def _kind_of_value(value: Any) -> FieldType:

@@ -175,27 +175,27 @@ class _Batches:
         look = self.make()
         for batch in batches:
             places: list[int] = []
-            said: list[tuple[Any, ...]] = []
+            results: list[tuple[Any, ...]] = []
             size = 0
             for place, packet in enumerate(packets(batch)):
                 found = look(packet)
                 if found is None:
                     continue
                 places.append(place)
-                said.append(found)
+                results.append(found)
                 size += len(found[0] or "")
                 if size >= PIECE_BYTES:
-                    yield self._piece(batch, places, said)
-                    places, said, size = [], [], 0
-            if said:
-                yield self._piece(batch, places, said)
+                    yield self._piece(batch, places, results)
+                    places, results, size = [], [], 0
+            if results:
+                yield self._piece(batch, places, results)
 
-    def _piece(self, batch: pa.RecordBatch, places: list[int], said: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    def _piece(self, batch: pa.RecordBatch, places: list[int], results: list[tuple[Any, ...]]) -> pa.RecordBatch:
         kept = batch.select(list(self.carried))
         if len(places) < batch.num_rows:
             kept = kept.take(pa.array(places, pa.int64()))
         columns = [
-            pa.array(column, type) for column, type in zip(zip(*said, strict=True), self.schema.types, strict=True)
+            pa.array(column, type) for column, type in zip(zip(*results, strict=True), self.schema.types, strict=True)
         ]
         return pa.RecordBatch.from_arrays([*kept.columns, *columns], names=[*self.carried, *self.schema.names])
 

@@ -73,12 +73,12 @@ def _meaning(field: Field, whole: bool) -> str:
 def _build(channel: ChannelContract, fields: list[Field], whole: bool, inputs: Inputs) -> DataFrame:
     rows = inputs.messages.where(belongs(channel, inputs.channels))
     text = F.concat(F.lit(f'{{"{VALUE}":'), "text", F.lit("}")) if whole else F.col("text")
-    shelves = _apart(fields)
-    parsed = {_shelf(number): F.from_json(text, _schema(shelf)) for number, shelf in enumerate(shelves)}
+    groups = _grouped_by_distinct_names(fields)
+    parsed = {_parsed_column(number): F.from_json(text, _schema(group)) for number, group in enumerate(groups)}
     values = {
-        field.column: field.kind.read(F.col(_shelf(number)).getField(field.name)).alias(field.column)
-        for number, shelf in enumerate(shelves)
-        for field in shelf
+        field.column: field.kind.read(F.col(_parsed_column(number)).getField(field.name)).alias(field.column)
+        for number, group in enumerate(groups)
+        for field in group
     }
     return (
         conforming(rows, CARRIED, channel)
@@ -92,21 +92,21 @@ def _build(channel: ChannelContract, fields: list[Field], whole: bool, inputs: I
     )
 
 
-def _shelf(number: int) -> str:
+def _parsed_column(number: int) -> str:
     return f"parsed_{number}"
 
 
-def _apart(fields: list[Field]) -> list[list[Field]]:
+def _grouped_by_distinct_names(fields: list[Field]) -> list[list[Field]]:
     """So that no two in one list have names that differ only in small and capital letters: Spark would mix them up."""
-    shelves: list[list[Field]] = []
+    groups: list[list[Field]] = []
     seen: Counter[str] = Counter()
     for field in fields:
         number = seen[field.name.lower()]
         seen[field.name.lower()] += 1
-        if number == len(shelves):
-            shelves.append([])
-        shelves[number].append(field)
-    return shelves
+        if number == len(groups):
+            groups.append([])
+        groups[number].append(field)
+    return groups
 
 
 def _schema(fields: list[Field]) -> types.StructType:

@@ -88,7 +88,7 @@ class RouterSocket:
             way = self._wires.get(sender)
             if way is None:
                 self._meet(sender, frame, packet)
-            elif self._domain is not None and _told(frame, "User-Id") != way.name:
+            elif self._domain is not None and _metadata(frame, "User-Id") != way.name:
                 # Not a word of it is believed, and nothing more is sent there.
                 way.wire.end("somebody else has come in its place")
             else:
@@ -108,7 +108,7 @@ class RouterSocket:
 
     def _meet(self, sender: bytes, frame: zmq.Frame, packet: memoryview) -> None:
         if packets.is_open(packet) and not self._closed:
-            way = RouterChannel(self, sender, _told(frame, "User-Id"))
+            way = RouterChannel(self, sender, _metadata(frame, "User-Id"))
             if self.post(sender, packets.OPEN):
                 way.wire = ZmqWire(way, self._peer(frame), self._max_frame_bytes)
                 self._wires[sender] = way
@@ -118,9 +118,9 @@ class RouterSocket:
             self.post(sender, packets.bye(why))
 
     def _peer(self, frame: zmq.Frame) -> PeerIdentity:
-        address = _told(frame, "Peer-Address")
+        address = _metadata(frame, "Peer-Address")
         if self._domain is not None:
-            return PeerIdentity(f"key:{_told(frame, 'User-Id')}", address)
+            return PeerIdentity(f"key:{_metadata(frame, 'User-Id')}", address)
         # Over ipc, the kernel tells: localhost:uid:gid:pid.
         _, *local = address.split(":")
         if self._file is not None and len(local) == 3:
@@ -182,7 +182,7 @@ class RouterChannel:
         self._router.forget(self._sender)
 
 
-def _told(frame: zmq.Frame, name: str) -> str:
+def _metadata(frame: zmq.Frame, name: str) -> str:
     """What ZeroMQ knows of a frame's sender."""
     try:
         return str(frame.get(name))

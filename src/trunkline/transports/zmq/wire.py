@@ -57,7 +57,7 @@ class ZmqWire:
         self._held: list[memoryview] = []
         self._held_bytes = 0
         self._taken = 0
-        self._told = 0
+        self._acknowledged = 0
         self._paused = False
         self._parting: str | None = None
         """Why the other side will send no more: told when what it sent before is handed over."""
@@ -153,8 +153,8 @@ class ZmqWire:
                 self._loop.call_exception_handler({"message": "a receiver failed", "exception": error})
                 self.abort()
                 return
-            if self._taken - self._told >= TELL_BYTES and not self.ended:
-                self._told = self._taken
+            if self._taken - self._acknowledged >= TELL_BYTES and not self.ended:
+                self._acknowledged = self._taken
                 self._link.post(packets.taken(self._taken))
         self._maybe_end()
 
