@@ -63,7 +63,7 @@ def known(directory: Path) -> list[str]:
 def test_it_goes_with_what_waits_for_it_and_the_others_stay(journal: Path) -> None:
     before = well("stats", journal, "--json").value()
     assert before["retries"] == 1
-    assert well("forget", journal, "billing", "--yes").out == f"forgotten: {LINE}\n"
+    assert well("forget", journal, "billing", "--yes").out == f"deleted: {LINE}\n"
     after = well("stats", journal, "--json").value()
     assert [cursor["name"] for cursor in after["cursors"]] == ["mail"]
     assert (after["messages"], after["fates"], after["retries"]) == (before["messages"], before["fates"], 1)
@@ -143,7 +143,7 @@ def asked(*words: object) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
             byte = process.stderr.read(1)
             assert byte, shown
             shown += byte
-        assert shown.decode() == f"{LINE}. If it comes again, it begins anew. Forget it? [y/N] "
+        assert shown.decode() == f"{LINE}. If it subscribes again, it starts from scratch. Delete it? [y/N] "
         yield process, ours
     finally:
         process.kill()
@@ -160,13 +160,13 @@ def answered(answer: bytes, *words: object) -> Ran:
 
 @pytest.mark.parametrize("answer", [b"y\n", b"Yes\n"])
 def test_it_asks_and_a_yes_is_a_yes(journal: Path, answer: bytes) -> None:
-    assert answered(answer, "forget", journal, "billing") == (0, f"forgotten: {LINE}\n", "")
+    assert answered(answer, "forget", journal, "billing") == (0, f"deleted: {LINE}\n", "")
     assert known(journal) == ["mail"]
 
 
 @pytest.mark.parametrize("answer", [b"n\n", b"\n", b"what?\n", b"\x04"], ids=["no", "empty", "other", "end"])
 def test_anything_else_is_a_no(journal: Path, answer: bytes) -> None:
-    assert answered(answer, "forget", journal, "billing") == (1, "nothing was changed: billing is still there\n", "")
+    assert answered(answer, "forget", journal, "billing") == (1, "nothing was deleted: billing still exists\n", "")
     assert known(journal) == ["billing", "mail"]
 
 

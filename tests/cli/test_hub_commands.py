@@ -174,7 +174,7 @@ def test_channels_are_created_listed_described_and_destroyed(hub: Up, tmp_path: 
     schema = tmp_path / "reading.json"
     schema.write_text('{"type": "object", "properties": {"celsius": {"type": "number"}}, "required": ["celsius"]}')
     words = ("channels", "create", "readings", "--pattern", "readings.>", "--priority", "80", "--schema", str(schema))
-    assert call(hub, *words).stdout == "readings is there\n"
+    assert call(hub, *words).stdout == "readings created\n"
     (line,) = call(hub, "channels", "list", "--json").stdout.splitlines()
     found = json.loads(line)
     assert (found["channel"], found["pattern"], found["qos"]["priority"]) == ("readings", "readings.>", 80)

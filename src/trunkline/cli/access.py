@@ -1,4 +1,4 @@
-"""How commands come to a journal: is one there, may it be written to, and what of it is damaged."""
+"""Opening a journal for a command: whether it exists, whether it is locked, and reporting damage."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def there(directory: Path) -> Path:
     if any(directory.glob("messages/date=*/*.parquet")):
         raise JournalUnusable(
             str(directory),
-            f"{FILE} is gone, but not its lake: `trunkline journal verify --repair {directory}` makes a new one of it",
+            f"{FILE} is missing, but its lake exists: `trunkline journal verify --repair {directory}` rebuilds it",
         )
-    what = "is no directory" if not directory.is_dir() else f"holds no {FILE}"
+    what = "is not a directory" if not directory.is_dir() else f"has no {FILE}"
     raise UsageError(
         f"there is no journal in {directory}, which {what}: "
-        "give the directory that a program names in connect(..., journal=DIRECTORY)"
+        "pass the directory that the program passes to connect(..., journal=DIRECTORY)"
     )
 
 
 def there_or_lost(directory: Path) -> Path:
-    """For what can make a journal of its lake."""
+    """For commands that can rebuild a journal from its lake."""
     try:
         return there(directory)
     except JournalUnusable:
@@ -40,13 +40,13 @@ def there_or_lost(directory: Path) -> Path:
 
 @contextmanager
 def reading(directory: Path) -> Iterator[Reader]:
-    """A reader. What is damaged is left out, named, and makes the command end with 1."""
+    """A reader. Damaged parts are skipped and reported, and the command exits with 1."""
     known: set[str] = set()
 
     def name(damage: JournalDamaged) -> None:
         if str(damage) not in known:
             known.add(str(damage))
-            show.notice(f"left out: {damage}")
+            show.notice(f"skipped: {damage}")
 
     with Reader(directory, on_damage=name) as reader:
         yield reader
@@ -57,7 +57,7 @@ def reading(directory: Path) -> Iterator[Reader]:
 
 @contextmanager
 def owning(instead: str) -> Iterator[None]:
-    """For what needs the journal for itself; `instead` is what to do while a program has it."""
+    """For commands that write to the journal; `instead` says what to do while another process has the lock."""
     try:
         yield
     except JournalLocked as error:

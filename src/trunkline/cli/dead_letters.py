@@ -1,4 +1,4 @@
-"""`trunkline dead-letters`: what could not be handled at a hub with a journal; shown, and given back to who failed."""
+"""`trunkline dead-letters`: list, show and replay the dead letters of a hub that has a journal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WhyDead = Annotated[Cause | None, typer.Option(help="Only those with this cause.
 
 
 def ask(hub: str, question: Callable[[HubLetters], Awaitable[T]]) -> T:
-    """The answer to a question; raises HubUnavailable if there is no hub. Says if this one keeps no letters."""
+    """Run a query on the hub. Raises HubUnavailable if there is none; prints a notice if it has no journal."""
     url = hub_at(hub)
 
     async def work() -> T:
@@ -46,11 +46,11 @@ def list_letters(
     subscriber: Subscriber = None,
     topic: Topic = EVERYTHING,
     cause: WhyDead = None,
-    limit: Annotated[int, typer.Option(help="At most so many, the oldest first.", min=1)] = 100,
+    limit: Annotated[int, typer.Option(help="The maximum number of letters, oldest first.", min=1)] = 100,
     hub: Hub = "",
     json: AsJson = False,
 ) -> None:
-    """Which dead letters there are, oldest first, on topics you may subscribe to."""
+    """List dead letters, oldest first, on topics that you may subscribe to."""
     validate_pattern(topic)
     found = ask(
         hub,
@@ -63,7 +63,7 @@ def list_letters(
     else:
         _table([each.letter for each in found[:limit]])
     if len(found) > limit:
-        show.notice(f"there are more than these {limit:,}: see them with a larger --limit, or choose")
+        show.notice(f"there are more than {limit:,}: raise --limit, or narrow the selection")
 
 
 @app.command("show")
@@ -72,10 +72,10 @@ def show_letter(
     hub: Hub = "",
     json: AsJson = False,
 ) -> None:
-    """All of a dead letter: what failed, when, how often, and the traceback. One for each subscriber that failed."""
+    """Show a dead letter in full: cause, attempts and traceback, once for each subscriber that failed."""
     found = ask(hub, lambda letters: letters.find(message_id=message_id))
     if not found:
-        show.notice(f"there is no dead letter {message_id}: trunkline dead-letters list has those there are")
+        show.notice(f"there is no dead letter {message_id}: `trunkline dead-letters list` lists all of them")
         raise typer.Exit(1)
     for each in found:
         if json:
@@ -90,14 +90,16 @@ def replay(
     subscriber: Subscriber = None,
     topic: Topic = EVERYTHING,
     cause: WhyDead = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be replayed.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be replayed, and change nothing.")
+    ] = False,
     hub: Hub = "",
     json: AsJson = False,
 ) -> None:
-    """Give dead letters back to those who failed: durable subscriptions, and members of groups that are there.
+    """Redeliver dead letters to the subscribers that failed: durable subscriptions, and connected members of groups.
 
-    A durable subscription that is not there gets its own when it comes. What died at a plain subscriber can only be
-    replayed in its process, by bus.replay_dead(). Ends with 1 if one of them stays.
+    A durable subscription that is not connected gets its letters when it reconnects. The dead letters of a plain
+    subscriber can only be replayed in its own process, with bus.replay_dead(). Exits with 1 if one was not replayed.
     """
     validate_pattern(topic)
 
@@ -117,12 +119,12 @@ def replay(
 def _show_replayed(chosen: Sequence[KeptLetter], failures: Sequence[LetterFailure], dry_run: bool) -> None:
     _table([each.letter for each in chosen])
     for failure in failures:
-        show.notice(f"number {failure.seq} stays: {failure.text}")
+        show.notice(f"message {failure.seq} was not replayed: {failure.text}")
     count = sum(each.returns for each in chosen) if dry_run else len(chosen) - len(failures)
     if dry_run and chosen:
-        show.output(f"{show.count(count, 'dead letter')} would go back")
+        show.output(f"{show.count(count, 'dead letter')} would be redelivered")
     elif chosen:
-        show.output(show.count(count, "dead letter goes back", "dead letters go back"))
+        show.output(f"{show.count(count, 'dead letter')} redelivered")
 
 
 # How they are shown
@@ -153,12 +155,12 @@ def _rest(kept: KeptLetter) -> dict[str, Any]:
 
 def _print(kept: KeptLetter) -> None:
     letter = kept.letter
-    show.output((letter.subscriber, "bold"), f" gave up on {letter.message.id} on {letter.message.topic}")
+    show.output((letter.subscriber, "bold"), f" failed on {letter.message.id} on {letter.message.topic}")
     show.output(show.line(letter.message) if kept.whole else "the message is too large to be shown")
     show.output(f"{show.time_of(letter.at_ns)}  {letter.cause}: {letter.reason}")
     for each in letter.attempts:
         show.output(f"  attempt {each.number}  {show.time_of(each.at_ns)}  {each.error}")
     for line in letter.traceback.splitlines():
         show.output(f"  {line}")
-    show.output("the hub gives it back" if kept.returns else "the hub has nobody to give it back to")
+    show.output("the hub can redeliver it" if kept.returns else "the hub cannot redeliver it: no such subscription")
     show.output()

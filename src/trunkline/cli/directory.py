@@ -1,4 +1,4 @@
-"""`trunkline channels` and `trunkline schemas`: what the hub knows of who speaks what."""
+"""`trunkline channels` and `trunkline schemas`: the channels and schemas that a hub has registered."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Name = Annotated[str, typer.Argument(help="The schema's name.", metavar="NAME")]
 
 
 def ask(hub: str, question: Callable[[HubDirectory], Awaitable[T | None]]) -> T:
-    """The answer to a question; raises HubUnavailable if there is no hub."""
+    """Run a query on the hub. Raises HubUnavailable if there is none."""
     url = hub_at(hub)
 
     async def work() -> T:
@@ -46,11 +46,11 @@ def ask(hub: str, question: Callable[[HubDirectory], Awaitable[T | None]]) -> T:
 
 @channels.command("list")
 def list_channels(
-    pattern: Annotated[str, typer.Argument(help="Only those whose names match.", metavar="PATTERN")] = ">",
+    pattern: Annotated[str, typer.Argument(help="Only channels whose names match.", metavar="PATTERN")] = ">",
     hub: Hub = "",
     json: AsJson = False,
 ) -> None:
-    """Which channels there are, whose they are, and how many are on them."""
+    """List the channels with their owners, schemas and quality of service."""
     found = ask(hub, lambda directory: directory.channels(pattern))
     if json:
         for each in found:
@@ -81,7 +81,7 @@ def _kind(qos: Qos) -> str:
 
 @channels.command()
 def describe(channel: Channel, hub: Hub = "", json: AsJson = False) -> None:
-    """What a channel is, and who is on it."""
+    """Describe a channel, its producers and its consumers."""
     found = ask(hub, lambda directory: directory.describe(channel))
     if json:
         show.json(found)
@@ -106,23 +106,29 @@ def _people(title: str, people: list[PeerInfo]) -> None:
 @channels.command()
 def create(
     channel: Channel,
-    pattern: Annotated[str, typer.Option(help="Which topics belong to it; by default the one of its name.")] = "",
-    priority: Annotated[int, typer.Option(help="For messages that have none of their own.", min=0, max=100)] = 50,
-    durable: Annotated[bool, typer.Option("--durable", help="Refuse, unless the hub's journal keeps it.")] = False,
-    invalid: Annotated[str, typer.Option(help="What breaks the schema: refuse, or dead_letter.")] = "refuse",
+    pattern: Annotated[
+        str, typer.Option(help="The topics of the channel; by default the topic of the same name.")
+    ] = "",
+    priority: Annotated[int, typer.Option(help="The priority of messages that do not set one.", min=0, max=100)] = 50,
+    durable: Annotated[
+        bool, typer.Option("--durable", help="Require that the hub's journal stores the channel.")
+    ] = False,
+    invalid: Annotated[
+        str, typer.Option(help="What to do with messages that break the schema: refuse, or dead_letter.")
+    ] = "refuse",
     overflow: Annotated[
         str, typer.Option(help="When a consumer's inbox is full: block, reject, drop_oldest, drop_newest.")
     ] = "block",
     group: Annotated[str | None, typer.Option(help="Consumers share the messages, as members of this group.")] = None,
-    max_age_s: Annotated[float | None, typer.Option(help="Keep no message longer.")] = None,
-    max_bytes: Annotated[int | None, typer.Option(help="Keep no more bytes of a topic.")] = None,
-    max_messages: Annotated[int | None, typer.Option(help="Keep no more messages of a topic.")] = None,
-    schema: Annotated[Path | None, typer.Option(help="A file with its JSON Schema.")] = None,
-    description: Annotated[str, typer.Option(help="What it is for.")] = "",
+    max_age_s: Annotated[float | None, typer.Option(help="Keep messages for at most this many seconds.")] = None,
+    max_bytes: Annotated[int | None, typer.Option(help="Keep at most this many bytes of each topic.")] = None,
+    max_messages: Annotated[int | None, typer.Option(help="Keep at most this many messages of each topic.")] = None,
+    schema: Annotated[Path | None, typer.Option(help="A file with the JSON Schema of the payloads.")] = None,
+    description: Annotated[str, typer.Option(help="A description of the channel.")] = "",
     hub: Hub = "",
     json: AsJson = False,
 ) -> None:
-    """Create a channel. Creating the same again is fine."""
+    """Create a channel. Creating the same channel again changes nothing."""
     qos = Qos(
         priority=priority,
         durable=durable,
@@ -143,17 +149,17 @@ def create(
     if json:
         show.json({"channel": channel, "created": made})
     else:
-        show.output(f"{channel} is there")
+        show.output(f"{channel} created")
 
 
 @channels.command()
 def destroy(channel: Channel, hub: Hub = "", json: AsJson = False) -> None:
-    """Remove a channel: its topics stay, without a contract."""
+    """Remove a channel. Its topics remain usable, without a contract."""
     done = ask(hub, lambda directory: directory.destroy_channel(channel))
     if json:
         show.json({"channel": channel, "destroyed": done})
     else:
-        show.output(f"{channel} is gone")
+        show.output(f"{channel} removed")
 
 
 @schemas.command("list")
@@ -162,7 +168,7 @@ def list_schemas(
     hub: Hub = "",
     json: AsJson = False,
 ) -> None:
-    """Which schemas there are, in all their versions."""
+    """List the schemas with all their versions."""
     found = ask(hub, lambda directory: directory.schemas(name))
     if json:
         for each in found:
@@ -177,7 +183,7 @@ def list_schemas(
 @schemas.command()
 def get(
     name: Name,
-    version: Annotated[str, typer.Option(help="Which version; by default the last.")] = "",
+    version: Annotated[str, typer.Option(help="The version; by default the last one.")] = "",
     hub: Hub = "",
 ) -> None:
     """Print a schema, as JSON."""
@@ -189,7 +195,7 @@ def get(
 def put(
     name: Name,
     file: Annotated[Path, typer.Argument(help="A file with a JSON Schema.")],
-    version: Annotated[str, typer.Option(help="By default the next one that the change deserves.")] = "",
+    version: Annotated[str, typer.Option(help="The version; by default chosen by the kind of change.")] = "",
     compatibility: Annotated[str, typer.Option(help="none, backward, forward or full; by default as before.")] = "",
     hub: Hub = "",
     json: AsJson = False,
@@ -206,5 +212,5 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except msgspec.DecodeError as error:
-        raise UsageError(f"{path} is no JSON Schema: {error}") from error
+        raise UsageError(f"{path} is not a JSON Schema: {error}") from error
     return found

@@ -1,4 +1,4 @@
-"""`trunkline explain`, and how `journal explain` shows the same: what became of one message, for each subscriber."""
+"""`trunkline explain`, and the output of `journal explain`: the fate of a message for each subscriber."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MessageId = Annotated[str, typer.Argument(help="The id of a message.", metavar="
 
 
 def explain(message: MessageId, hub: Hub = "", json: AsJson = False) -> None:
-    """What became of a message, for each subscriber: the hub asks those who have it. Ends with 1 if none is known."""
+    """Show the fate of a message for each subscriber. Exits with 1 if the message is not known."""
 
     async def work() -> Explanation:
         async with connect(hub_at(hub), name="trunkline explain") as bus:

@@ -91,10 +91,12 @@ def tail(
     directory: Directory,
     pattern: Pattern = EVERYTHING,
     count: Annotated[int, typer.Option("-n", "--count", help="How many of the last messages.", min=0)] = 10,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Stay, and show what comes, until Ctrl-C.")] = False,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Wait for new messages and show them, until Ctrl-C.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
-    """The last messages, and with --follow those that come: time, number, topic, sender, payload."""
+    """Show the last messages, and new ones with --follow: time, number, topic, sender, payload."""
     with reading(directory) as reader:
         upto = reader.last()
         last = _last(reader, pattern, count, upto)
@@ -137,7 +139,7 @@ def last(
     before: Annotated[int | None, typer.Option(help="The last one before this number.", min=1)] = None,
     json: AsJson = False,
 ) -> None:
-    """The last message of a topic, found by an index. Ends with 1 if there is none, or if it is damaged."""
+    """Show the last message of a topic. Exits with 1 if there is none, or if it is damaged."""
     validate_topic(topic)
     with reading(directory) as reader:
         found = reader.last_of(topic, before)
@@ -153,11 +155,11 @@ def replay(
     directory: Directory,
     pattern: Pattern = EVERYTHING,
     dead: Annotated[
-        bool, typer.Option("--dead", help="Dead letters: their subscribers get them when they next start.")
+        bool, typer.Option("--dead", help="Replay dead letters: subscribers get them when they next start.")
     ] = False,
     into: Annotated[
         Path | None,
-        typer.Option(help="Publish messages again, into the journal in this directory.", metavar="DIRECTORY"),
+        typer.Option(help="Publish messages again, to the journal in this directory.", metavar="DIRECTORY"),
     ] = None,
     to: Annotated[
         str | None,
@@ -170,16 +172,18 @@ def replay(
     last: Last = None,
     since: Since = None,
     until: Until = None,
-    rate: Annotated[float | None, typer.Option(help="With --into: at most so many messages a second.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be replayed.")] = False,
+    rate: Annotated[float | None, typer.Option(help="With --into: the maximum number of messages per second.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be replayed, and change nothing.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
-    """Give dead letters back to those who failed (--dead), or publish a range of messages again (--into).
+    """Redeliver dead letters to the subscribers that failed (--dead), or publish a range of messages again (--into).
 
-    A program that uses the journal replays with bus.replay_dead() and bus.replay(); this is for when none does.
+    The journal must not be in use. A program that has it open can call bus.replay_dead() and bus.replay() instead.
     """
     if dead == (into is not None):
-        raise UsageError("say what to replay: --dead for dead letters, or --into DIRECTORY for a range of messages")
+        raise UsageError("pass --dead to replay dead letters, or --into DIRECTORY to replay a range of messages")
     for_dead = {"--subscriber": subscriber, "--cause": cause, "--id": message_id}
     for_range = {"--to": to, "--rate": rate, "--first": None if first == 1 else first}
     for_range |= {"--last": last, "--since": since, "--until": until}
@@ -208,14 +212,16 @@ def _replay_range(
     span: dict[str, Any],
 ) -> None:
     if into.resolve() == directory.resolve() and to is None:
-        raise UsageError("into the same journal needs --to TOPIC: otherwise each message would follow itself")
+        raise UsageError(
+            "replaying into the same journal needs --to TOPIC: otherwise the replayed messages would be replayed again"
+        )
 
     async def work() -> Any:
-        # A dry run needs no turn, and makes no journal.
+        # A dry run does not need the lock, and creates no journal.
         async with connect("memory:", journal=None if dry_run else into, name="replay") as bus:
             return await bus.replay(directory, pattern, to=to, per_s=rate, dry_run=dry_run, **span)
 
-    with owning(f"stop it, or have it do this: await bus.replay({str(directory)!r}, {pattern!r}, …)"):
+    with owning(f"stop that process, or call there: await bus.replay({str(directory)!r}, {pattern!r}, …)"):
         done = asyncio.run(work())
     if json:
         show.json(done)
@@ -235,9 +241,9 @@ def forget(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask first.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Remove a durable subscription for good, and what waits for it. Retention keeps nothing for it any more.
+    """Delete a durable subscription and its pending messages. Retention no longer keeps messages for it.
 
-    A program that uses the journal does so with bus.forget_durable(); this is for when none does.
+    The journal must not be in use. A program that has it open can call bus.forget_durable() instead.
     """
     subscriptions.forget(directory, name, yes, json)
 
@@ -248,11 +254,11 @@ def seal(
     everything: Annotated[bool, typer.Option("--all", help="Everything, not only what is due.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Move what is due from the journal to the lake, and join small files.
+    """Move batches that are due from the journal to the lake, and join small files.
 
-    A program that uses the journal does so by itself; this is for when none does.
+    The journal must not be in use. A program that has it open does this by itself.
     """
-    with owning("nothing to do: it seals by itself"), Journal(directory, threaded=False) as journal:
+    with owning("nothing to do: that process seals by itself"), Journal(directory, threaded=False) as journal:
         sealed = journal.seal(everything=everything)
         joined = journal.tender.join()
         gone = journal.tender.forget_replaced()
@@ -264,7 +270,7 @@ def seal(
         f" {show.count(gone, 'replaced file')} deleted"
     )
     if not sealed and not everything:
-        show.output("nothing was due: --all seals what is younger, too")
+        show.output("nothing was due: --all also seals younger messages")
 
 
 @app.command()
@@ -276,17 +282,17 @@ def verify(
         ),
     ],
     repair: Annotated[
-        bool, typer.Option("--repair", help="Put aside what is damaged, and keep what can be read of it.")
+        bool, typer.Option("--repair", help="Move damaged parts aside, and keep what is readable.")
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Check every batch and every file against its checksum. Ends with 1 if something is damaged.
+    """Check every batch and every file against its checksum. Exits with 1 if something is damaged.
 
-    --repair deletes nothing. It puts what it replaces into the folder `damaged`, and says which messages are lost.
+    --repair deletes nothing. It moves what it replaces to the folder `damaged`, and lists the messages that are lost.
     """
     repaired = None
     if repair:
-        with owning("stop it, and then repair; to verify, and to read, needs no turn"):
+        with owning("stop that process, and then repair; verifying and reading do not need the lock"):
             repaired = repair_it(directory)
     with show.progress("verifying") as progress:
         found = verify_it(directory, progress)
@@ -302,7 +308,7 @@ def _print_verified(directory: Path, found: Verified, repaired: Repaired | None)
     for loss in repaired.lost if repaired else ():
         show.output(("lost", "red"), f" {_described(loss)}")
     for path in repaired.aside if repaired else ():
-        show.output(f"put aside: {directory / path}")
+        show.output(f"moved aside: {directory / path}")
     show.output(
         f"{_messages(found.messages, found.batches, 'batch', 'batches')},"
         f" {_messages(found.sealed_messages, found.files, 'file')}, {show.count(found.sealed_fates, 'sealed fate')}"
@@ -310,7 +316,7 @@ def _print_verified(directory: Path, found: Verified, repaired: Repaired | None)
     for finding in found.findings:
         show.output(("damaged", "red"), f" {_described(finding)}")
     if found.quarantined:
-        show.output(f"{show.count(found.quarantined, 'damaged batch', 'damaged batches')} in quarantine, met by nobody")
+        show.output(f"{show.count(found.quarantined, 'damaged batch', 'damaged batches')} in quarantine")
     if found.good:
         show.output(("all good", "green"))
     else:
@@ -330,7 +336,7 @@ def export(
     directory: Directory,
     file: Annotated[
         Path,
-        typer.Argument(help="Where to: .parquet, .arrow or .jsonl; - for lines of JSON here.", metavar="FILE"),
+        typer.Argument(help="The file to write: .parquet, .arrow or .jsonl; - prints JSON lines.", metavar="FILE"),
     ],
     pattern: Pattern = EVERYTHING,
     first: First = 1,
@@ -339,7 +345,7 @@ def export(
     until: Until = None,
     json: AsJson = False,
 ) -> None:
-    """Copy messages into a file of their own. What comes while it copies is left out."""
+    """Copy messages to a file. Messages that arrive during the copy are not included."""
     span = stretch(first, last, since, until)
     with reading(directory) as reader:
         end = reader.last()
@@ -374,7 +380,7 @@ def explain(
     message: Annotated[str, typer.Argument(help="The id of a message, or its number.", metavar="MESSAGE")],
     json: AsJson = False,
 ) -> None:
-    """What became of a message, for each subscriber."""
+    """Show the fate of a message for each subscriber."""
     with reading(directory) as reader:
         found = _find(reader, message)
         outcomes = [] if found is None else reader.outcomes(found)

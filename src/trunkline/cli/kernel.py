@@ -35,21 +35,22 @@ ConnectionFile = Annotated[
 def run(
     notebook: Annotated[Path, typer.Argument(help="The notebook.", metavar="NOTEBOOK")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where the executed notebook goes; otherwise in its place.")
+        Path | None,
+        typer.Option("--output", "-o", help="Where to write the executed notebook; by default over the original."),
     ] = None,
     kernel: Annotated[
         str | None, typer.Option(help="The kernel; otherwise the one the notebook names, or python3.")
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option(help="Seconds a cell may take; by default as long as it likes.", min=0.001)
+        float | None, typer.Option(help="The time limit of a cell in seconds; by default none.", min=0.001)
     ] = None,
     allow_errors: Annotated[
-        bool, typer.Option("--allow-errors", help="Go on after a cell that fails; its error is in the notebook.")
+        bool, typer.Option("--allow-errors", help="Continue after a cell that fails; the notebook has its error.")
     ] = False,
     hub: Annotated[str | None, typer.Option(help="Publish the kernel's traffic on the hub at this address.")] = None,
     json: AsJson = False,
 ) -> None:
-    """Execute a notebook and write its outputs into it. A cell that fails ends it; what came until then is written."""
+    """Execute a notebook and write its outputs into it. It stops at the first cell that fails; outputs are saved."""
     from trunkline.jupyter import read_notebook, run_notebook, start_kernel, write_notebook
 
     book = read_notebook(notebook)
@@ -71,7 +72,7 @@ def run(
         done = run_async(work())
     except (KernelError, KeyboardInterrupt):
         write_notebook(book, target)
-        show.notice(f"what came until then is in {target}")
+        show.notice(f"the outputs so far are in {target}")
         raise
     write_notebook(book, target)
     if json:
@@ -113,18 +114,18 @@ def _complain(done: NotebookRun, target: Path) -> None:
     if result.error is not None:
         for line in "\n".join(result.error.traceback).splitlines():
             show.notice(_without_colours(line))
-    why = str(result.error) if result.error is not None else f"{' and '.join(result.missing)} did not come in time"
+    why = str(result.error) if result.error is not None else f"{' and '.join(result.missing)} did not arrive in time"
     left = f"; {show.count(done.skipped, 'cell')} after it not executed" if done.skipped else ""
-    show.notice(f"error: cell {done.failed + 1}: {why}{left}. What came until then is in {target}")
+    show.notice(f"error: cell {done.failed + 1}: {why}{left}. The outputs so far are in {target}")
 
 
 @app.command()
 def watch(
     kernel: ConnectionFile = None,
-    count: Annotated[int | None, typer.Option("--count", "-n", help="End after so many messages.", min=1)] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", help="Exit after this many messages.", min=1)] = None,
     json: AsJson = False,
 ) -> None:
-    """Show what a running kernel says, to whomever, as it comes, until Ctrl-C."""
+    """Show all messages of a running kernel, until Ctrl-C."""
     from trunkline.jupyter import attach
 
     async def work() -> None:
@@ -190,14 +191,14 @@ def share(
     kernel: ConnectionFile = None,
     hub: Hub = "",
     start: Annotated[
-        str | None, typer.Option(help="Start a kernel of this name and share that, instead of one that runs.")
+        str | None, typer.Option(help="Start a kernel of this name and share it, instead of a running one.")
     ] = None,
 ) -> None:
     """Share a kernel on a hub until Ctrl-C: its traffic is on kernel.<id>.>, and others there may use it."""
     from trunkline.jupyter import attach, start_kernel
 
     if start is not None and kernel is not None:
-        raise UsageError("either a kernel that runs, or --start: not both")
+        raise UsageError("pass either a running kernel or --start, not both")
 
     async def work() -> None:
         async with connect(hub_at(hub), name="trunkline kernel share") as bus:

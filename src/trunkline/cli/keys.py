@@ -1,4 +1,4 @@
-"""`trunkline keys`: make, list and revoke the keys with which clients come to a hub."""
+"""`trunkline keys`: make, list and revoke the keys of a hub and its clients."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ Days = Annotated[int, typer.Option(help="How long they are valid.", min=1)]
 def hub(
     hosts: Annotated[
         list[str] | None,
-        typer.Argument(help="Names and addresses under which clients reach it, beside localhost.", metavar="[HOST]..."),
+        typer.Argument(help="Host names and addresses of the hub, in addition to localhost.", metavar="[HOST]..."),
     ] = None,
     keys: Keys = None,
     days: Days = DAYS,
 ) -> None:
-    """Make the keys of a hub; or a new certificate for it, if it has keys: those of its clients stay good."""
+    """Make the keys of a hub. If it has keys, make a new certificate: the keys of its clients stay valid."""
     store = KeyStore(keys)
     made = store.make_hub(hosts or (), days)
     _show_made("the hub", made, store.path)
@@ -49,30 +49,32 @@ def hub(
 
 @make.command()
 def client(
-    name: Annotated[str, typer.Argument(help="The hub's rules know it as cert:NAME and key:NAME.")],
+    name: Annotated[
+        str, typer.Argument(help="The name of the client; the hub's access rules call it cert:NAME and key:NAME.")
+    ],
     keys: Keys = None,
     days: Days = DAYS,
 ) -> None:
-    """Make the keys of a client: a directory that is to be copied to its machine."""
+    """Make the keys of a client: a directory to copy to its machine."""
     store = KeyStore(keys)
     made = store.make_client(name, days)
     folder = store.bundle(name)
     _show_made(name, made, folder)
     there = f".config/trunkline/{name}"
-    show.output("next step: copy this directory to where the client runs, and let its programs know:")
+    show.output("next step: copy this directory to the client's machine, and set TRUNKLINE_KEYS there:")
     show.output(f"  scp -pr {_quoted(folder)} MACHINE:{there}")
     show.output(f"  export TRUNKLINE_KEYS=~/{there}")
-    show.output(f"should it get lost: trunkline keys revoke {name}{_option(keys)}")
+    show.output(f"if the keys are lost: trunkline keys revoke {name}{_option(keys)}")
 
 
 def _show_made(who: str, key: Key, folder: Path) -> None:
     show.output((f"the keys of {who} are in ", ""), (str(folder), "bold"))
-    show.output(f"  valid until {_time(key.expires_at)}; nobody else may read them")
+    show.output(f"  valid until {_time(key.expires_at)}; readable only by you")
 
 
 @app.command("list")
 def list_keys(keys: Keys = None, json: AsJson = False) -> None:
-    """Who has keys, and whether they are still good."""
+    """List who has keys, and whether they are valid."""
     found = KeyStore(keys).list()
     now_s = World().time_ns() / 1e9
     if json:
@@ -89,17 +91,17 @@ def list_keys(keys: Keys = None, json: AsJson = False) -> None:
 
 
 @app.command()
-def revoke(name: Annotated[str, typer.Argument(help="Whose keys.")], keys: Keys = None) -> None:
-    """Let nobody in with these keys from now on, at hubs that run, too. Ends with 1 if there are none."""
+def revoke(name: Annotated[str, typer.Argument(help="The name of the client.")], keys: Keys = None) -> None:
+    """Revoke the keys of a client. Running hubs refuse them from now on. Exits with 1 if there are none."""
     store = KeyStore(keys)
     if store.revoke(name):
-        show.output(f"revoked: the next time {name} connects, it is sent away")
-        show.output("who is connected stays until then: restart the hub to part with it at once")
+        show.output(f"revoked: the hub refuses {name} from its next connection on")
+        show.output("an open connection stays until then: restart the hub to close it now")
         return
     known = sorted({key.name for key in store.list() if key.revoked_at is None} - {HUB})
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}" if known else "no client has any"
-    show.notice(f"{name!r} has no keys that could be revoked: {hint}")
+    show.notice(f"{name!r} has no keys to revoke: {hint}")
     raise typer.Exit(1)
 
 
@@ -116,7 +118,7 @@ def _time(seconds: int) -> str:
 
 
 def _option(keys: Path | None) -> str:
-    """So that what is suggested means the same directory."""
+    """The --keys option to add to a suggested command."""
     return "" if keys is None else f" --keys {_quoted(keys)}"
 
 

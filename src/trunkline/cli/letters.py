@@ -1,4 +1,4 @@
-"""Dead letters on the command line: which there are, and giving them back."""
+"""Dead letters of a journal on the command line: list and redeliver them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LetterFilter(msgspec.Struct, frozen=True):
 
 
 def give_back(directory: Path, choice: LetterFilter, dry_run: bool, json: bool) -> None:
-    """Let the subscribers have these dead letters when they next start, and say which those are."""
+    """Redeliver these dead letters when their subscribers next start, and list them."""
     letters = _give_back(directory, choice, dry_run)
     if json:
         show.json({"dry_run": dry_run, "letters": [as_dict(letter) for letter in letters]})
@@ -52,7 +52,7 @@ def _give_back(directory: Path, choice: LetterFilter, dry_run: bool) -> list[Dea
         with reading(directory) as reader:
             return choice.find(reader)
     with (
-        owning("stop it, or have it do this: await bus.replay_dead(); --dry-run needs no turn"),
+        owning("stop that process, or call there: await bus.replay_dead(); --dry-run does not need the lock"),
         Journal(directory, threaded=False) as journal,
     ):
         chosen = choice.find(journal.reader)
@@ -90,8 +90,8 @@ def _print(letters: list[DeadLetter], dry_run: bool) -> None:
     if not letters:
         show.output("there are no such dead letters")
     elif dry_run:
-        show.output(f"{show.count(len(letters), 'dead letter')} would go back")
+        show.output(f"{show.count(len(letters), 'dead letter')} would be redelivered")
     else:
         names = ", ".join(sorted({letter.subscriber for letter in letters}))
-        many = show.count(len(letters), "dead letter goes back", "dead letters go back")
-        show.output(f"{many} when who failed next starts: {names}")
+        many = show.count(len(letters), "dead letter")
+        show.output(f"{many} will be redelivered when the subscriber starts: {names}")

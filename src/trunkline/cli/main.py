@@ -17,10 +17,7 @@ from trunkline.cli.watch import status, trace
 from trunkline.errors import MissingExtra, TrunklineError, UsageError
 
 HELP = {"help_option_names": ["-h", "--help"]}
-CODES = (
-    "Commands end with 0 if all went well, 1 if not, 2 if they were called wrongly, "
-    "130 after Ctrl-C, 143 after SIGTERM."
-)
+CODES = "Exit codes: 0 for success, 1 for an error, 2 for wrong usage, 130 after Ctrl-C, 143 after SIGTERM."
 
 
 class Commands(TyperGroup):
@@ -28,7 +25,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            # Whoever pressed it knows: no word about it.
+            # No message: the person pressed Ctrl-C.
             raise typer.Exit(INTERRUPTED) from None
 
 
@@ -61,14 +58,14 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", help="Say which version this is.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     """One message bus for Python agents, actors, notebooks and instruments."""
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run a command; 0 if it went well, 1 if not, 2 if it was called wrongly, 130 after Ctrl-C, 143 after SIGTERM."""
+    """Run a command, and return its exit code: see CODES."""
     try:
         app(args=arguments)
     except SystemExit as end:

@@ -1,4 +1,4 @@
-"""What commands are given in the same way: a directory, a pattern, and which messages."""
+"""Arguments and options that several commands share: a directory, a pattern, a range of messages."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Directory = Annotated[
 Pattern = Annotated[
     str, typer.Argument(help="Only topics that match: * is one token, > the rest, as in 'orders.>'.", metavar="PATTERN")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON for scripts, one value a line.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one value per line.")]
 Hub = Annotated[
     str,
     typer.Option(
         help="The hub's URL; otherwise $TRUNKLINE_HUB, or the socket in the runtime directory.", metavar="URL"
     ),
 ]
-First = Annotated[int, typer.Option(help="From this message on, by its number.", min=1)]
-Last = Annotated[int | None, typer.Option(help="Up to this message, by its number; it is included.", min=1)]
+First = Annotated[int, typer.Option(help="The number of the first message.", min=1)]
+Last = Annotated[int | None, typer.Option(help="The number of the last message, inclusive.", min=1)]
 Since = Annotated[
     str | None, typer.Option(help="From this time, such as 2026-11-16T10:00:00Z; without a zone it is UTC.")
 ]
@@ -35,10 +35,10 @@ Until = Annotated[str | None, typer.Option(help="Up to this time, which is not i
 
 
 def hub_at(url: str) -> str:
-    """Where the hub is, if it is not said."""
+    """The URL of the hub: the given one, or the default."""
     url = url or os.environ.get("TRUNKLINE_HUB", "") or default_url()
     if url.startswith("memory:"):
-        raise UsageError("memory: is inside one process: there is nobody to talk to")
+        raise UsageError("memory: works inside one process only: pass the URL of a hub")
     return url
 
 
@@ -53,10 +53,10 @@ def moment(text: str | None, option: str) -> datetime | None:
 
 
 def stretch(first: int, last: int | None, since: str | None, until: str | None) -> dict[str, Any]:
-    """Numbers and times as the reader takes them; raises UsageError if nothing can lie between them."""
+    """Numbers and times as the reader takes them. Raises UsageError if the range is empty."""
     begin, end = moment(since, "--since"), moment(until, "--until")
     if last is not None and last < first:
-        raise UsageError(f"--first {first} is beyond --last {last}: nothing lies between them")
+        raise UsageError(f"--first {first} is greater than --last {last}: the range is empty")
     if begin is not None and end is not None and end <= begin:
-        raise UsageError(f"--since {since} is not before --until {until}: nothing lies between them")
+        raise UsageError(f"--since {since} is not before --until {until}: the range is empty")
     return {"first": first, "last": last, "since": begin, "until": end}

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from trunkline.spark.pipeline.run import Pipeline, RunReport
 
-app = typer.Typer(help="Every message is a row in Spark: make the tables, ask them, report.", no_args_is_help=True)
+app = typer.Typer(
+    help="Build the tables of a warehouse with Spark, query them, and report on them.", no_args_is_help=True
+)
 
 WarehouseAt = Annotated[
     Path | None, typer.Option(help="The directory of the tables; by default `warehouse` beside the journal's files.")
@@ -63,7 +65,7 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def working(journal: Path, warehouse: Path | None, master: str | None, **settings: Any) -> Iterator[Pipeline]:
-    """A pipeline, with a bar of what it does. Refused before Spark starts if another one works there."""
+    """A pipeline with a progress bar. Raises WarehouseLocked before Spark starts if another pipeline is running."""
     from trunkline.spark.pipeline.settings import PipelineSettings
     from trunkline.spark.pipeline.warehouse import Warehouse
 
@@ -84,22 +86,26 @@ def working(journal: Path, warehouse: Path | None, master: str | None, **setting
 def run(
     journal: Directory,
     warehouse: WarehouseAt = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Stay, and take in what comes, until Ctrl-C.")] = False,
-    every_s: Annotated[float, typer.Option(help="With --follow: how often to look for something new.", min=0.1)] = 5.0,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Keep running and process new messages, until Ctrl-C.")
+    ] = False,
+    every_s: Annotated[
+        float, typer.Option(help="With --follow: seconds between two checks for new messages.", min=0.1)
+    ] = 5.0,
     master: Master = None,
     watermark_s: Annotated[
-        float | None, typer.Option(help="How far a publisher's clock may be from the journal's.")
+        float | None, typer.Option(help="How many seconds a publisher's clock may differ from the journal's.")
     ] = None,
     horizon_s: Annotated[
-        float | None, typer.Option(help="How long after a message its answers are looked for.")
+        float | None, typer.Option(help="How many seconds after a request its response may arrive.")
     ] = None,
-    step_rows: Annotated[int | None, typer.Option(help="So many messages at a time.", min=1)] = None,
+    step_rows: Annotated[int | None, typer.Option(help="The number of messages per step.", min=1)] = None,
     skip_damaged: Annotated[
-        bool, typer.Option("--skip-damaged", help="Leave out what cannot be read, and write down what that was.")
+        bool, typer.Option("--skip-damaged", help="Skip what cannot be read, and record what was skipped.")
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Take what is new in the journal into the tables, and end; with --follow, stay."""
+    """Add the new messages of the journal to the tables, once or with --follow continuously."""
     given = {"watermark_s": watermark_s, "horizon_s": horizon_s, "step_rows": step_rows, "skip_damaged": skip_damaged}
     with working(journal, warehouse, master, **given) as pipeline:
         _show_report(pipeline.run(), json)
@@ -124,9 +130,9 @@ def _show_report(report: RunReport, json: bool) -> None:
         f": {show.count(report.messages, 'message')}, {show.count(report.fates, 'row')} of fates, {hours}",
     )
     if report.late:
-        show.output(f"  {show.count(report.late, 'message')} beyond the watermark: placed by the journal's clock")
+        show.output(f"  {show.count(report.late, 'message')} beyond the watermark: placed by the journal's time")
     if report.duplicates:
-        show.output(f"  {show.count(report.duplicates, 'message')} left out: their ids were there before")
+        show.output(f"  {show.count(report.duplicates, 'message')} skipped: their ids are duplicates")
 
 
 @app.command()
@@ -138,14 +144,14 @@ def rebuild(
     master: Master = None,
     json: AsJson = False,
 ) -> None:
-    """Make the tables anew from their bronze, for the hours from --from up to --to."""
+    """Rebuild the tables from bronze, for the hours from --from up to --to."""
     begin, end = _utc(since, "--from"), _utc(until, "--to")
     with working(journal, warehouse, master) as pipeline:
         hours = pipeline.rebuild(begin, end)
     if json:
         show.json({"hours": hours})
     else:
-        show.output(f"{show.count(len(hours), 'hour')} made anew")
+        show.output(f"{show.count(len(hours), 'hour')} rebuilt")
 
 
 def _utc(text: str | None, option: str) -> Any:
@@ -159,7 +165,7 @@ def _utc(text: str | None, option: str) -> Any:
 
 @app.command()
 def status(journal: Directory, warehouse: WarehouseAt = None, json: AsJson = False) -> None:
-    """How far each table is, and how far behind the journal. Starts no Spark."""
+    """Show how far the tables are behind the journal, and what each holds. Does not start Spark."""
     from trunkline.spark.pipeline.status import status as status_of
 
     found = status_of(journal, warehouse_of(journal, warehouse))
@@ -172,9 +178,9 @@ def status(journal: Directory, warehouse: WarehouseAt = None, json: AsJson = Fal
     show.output((f"run {found.run}", "bold"), f": {show.count(found.messages, 'message')}, up to number {found.seq:,}")
     show.output(f"  {behind}")
     if found.upto:
-        show.output(f"  the last one was taken at {found.upto}")
+        show.output(f"  the last one was accepted at {found.upto}")
     if found.late or found.duplicates:
-        show.output(f"  {found.late:,} beyond the watermark, {found.duplicates:,} repeated ids left out")
+        show.output(f"  {found.late:,} beyond the watermark, {found.duplicates:,} duplicate ids skipped")
     for each in found.left_out:
         show.output("  ", ("left out", "red"), f": {each.path}, numbers {each.first} to {each.last}: {each.why}")
     show.output()
@@ -191,11 +197,11 @@ def sql(
     journal: Directory,
     query: Annotated[str, typer.Argument(help="Such as 'select topic, count(*) from messages group by topic'.")],
     warehouse: WarehouseAt = None,
-    rows: Annotated[int, typer.Option(help="Show so many rows; 0 for all.", min=0)] = MAX_ROWS,
+    rows: Annotated[int, typer.Option(help="The number of rows to show; 0 for all.", min=0)] = MAX_ROWS,
     master: Master = None,
     json: AsJson = False,
 ) -> None:
-    """Ask the tables: each is a view of its name. `trunkline pipeline tables` lists them with their columns."""
+    """Query the tables with SQL: each is a view. `trunkline pipeline tables` lists them with their columns."""
     from trunkline.spark.pipeline.warehouse import Warehouse
 
     place = warehouse_of(journal, warehouse)
@@ -231,7 +237,7 @@ def _cell(value: object) -> object:
 
 @app.command()
 def tables(json: AsJson = False) -> None:
-    """The tables, and what their columns mean."""
+    """List the tables and the meaning of their columns."""
     from trunkline.spark.tables.views import described
 
     for each in described():
@@ -247,13 +253,13 @@ def tables(json: AsJson = False) -> None:
 def report(
     journal: Directory,
     warehouse: WarehouseAt = None,
-    file: Annotated[Path, typer.Option("--out", help="Where the page goes.")] = Path("trunkline.html"),
+    file: Annotated[Path, typer.Option("--out", help="The HTML file to write.")] = Path("trunkline.html"),
     since: From = None,
     until: To = None,
     master: Master = None,
     json: AsJson = False,
 ) -> None:
-    """Write one HTML file that needs nothing else: traffic, latency, failures, who talks to whom."""
+    """Write a report as one self-contained HTML file: traffic, latency, failures, and message flows."""
     from trunkline.spark.pipeline.warehouse import Warehouse
 
     place = warehouse_of(journal, warehouse)
@@ -266,22 +272,26 @@ def report(
     if json:
         show.json({"file": str(path)})
     else:
-        show.output(f"{path} is there: {show.size(path.stat().st_size)}")
+        show.output(f"{path} written: {show.size(path.stat().st_size)}")
 
 
 @app.command()
 def replay(
     journal: Directory,
-    query: Annotated[str, typer.Argument(help="Gives the numbers of messages, as `seq`.")],
+    query: Annotated[str, typer.Argument(help="An SQL query that returns message numbers in a column `seq`.")],
     warehouse: WarehouseAt = None,
     hub: Hub = "",
-    to: Annotated[str | None, typer.Option(help="Publish below this topic, which keeps others from seeing it.")] = None,
-    per_s: Annotated[float | None, typer.Option(help="At most so many messages a second.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which messages it would be.")] = False,
+    to: Annotated[
+        str | None, typer.Option(help="Publish below this topic, so that other subscribers do not get it.")
+    ] = None,
+    per_s: Annotated[float | None, typer.Option(help="The maximum number of messages per second.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show which messages it would be, and publish nothing.")
+    ] = False,
     master: Master = None,
     json: AsJson = False,
 ) -> None:
-    """Publish again what a query selects, in order, on the bus of a hub."""
+    """Publish the messages that a query selects again, in order, through a hub."""
     import asyncio
 
     from trunkline.connect import connect

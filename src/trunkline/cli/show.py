@@ -35,12 +35,12 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 def output(*parts: str | tuple[str, str]) -> None:
-    """A line; a part may come with a style. All of it is made `plain`: it may have come from anywhere."""
+    """Print a line to stdout; a part may have a style. All parts are made `plain`, because they can be foreign text."""
     out.print(Text.assemble(*(plain(part) if isinstance(part, str) else (plain(part[0]), part[1]) for part in parts)))
 
 
 def notice(text: str) -> None:
-    """A line beside the results: what went wrong, and what to do about it. It is made `plain`."""
+    """Print a line to stderr, for example an error and the next step. The text is made `plain`."""
     note.print(Text(plain(text)))
 
 
@@ -49,13 +49,13 @@ def can_ask() -> bool:
 
 
 def ask(question: str) -> bool:
-    """Whether the answer is yes. The question is beside the results; Ctrl-C ends the command as anywhere."""
+    """Ask a yes/no question on stderr."""
     note.print(Text(f"{plain(question)} [y/N] "), end="")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def table(title: str, columns: list[str], rows: list[list[object]], *, numbers: int = 0) -> None:
-    """A line a row, never cut: what is shown can be copied. The last `numbers` columns are to the right."""
+    """Print one line per row, never truncated, so that it can be copied. The last `numbers` columns align right."""
     if not rows:
         return
     # Before the widths are measured.
@@ -78,7 +78,7 @@ def table(title: str, columns: list[str], rows: list[list[object]], *, numbers: 
 
 
 def plain(text: str) -> str:
-    """Text on one line, without what a terminal would obey."""
+    """The text on one line, with control characters escaped."""
     if text.isprintable():
         return text
     return "".join(
@@ -87,7 +87,7 @@ def plain(text: str) -> str:
 
 
 class LogFormatter(logging.Formatter):
-    """For log lines on a terminal: topics, names and errors in them came from others."""
+    """Makes log lines `plain`: topics, names and errors in them can be foreign text."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return plain(super().formatMessage(record))
@@ -121,7 +121,7 @@ def time_of(ns: int) -> str:
 
 
 def line(message: Message) -> str:
-    """A message on one line: when, which, where, who, what."""
+    """A message on one line: time, number, topic, sender, payload."""
     text = _short(payload(message))
     return f"{time_of(message.timestamp_ns)}  {message.seq:>10}  {message.topic}  {message.sender}  {text}"
 
@@ -133,7 +133,7 @@ def _short(value: object) -> str:
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, nothing elsewhere; gives a function (done, of)."""
+    """A progress bar on a terminal, nothing elsewhere. Yields a function (done, of)."""
     if not shows_progress():
         yield lambda done, of: None
         return
@@ -145,7 +145,7 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def stages() -> Iterator[Callable[[str, int, int], None]]:
-    """As `progress`, for work whose parts have names; gives a function (what, done, of)."""
+    """Like `progress`, for work with named parts. Yields a function (what, done, of)."""
     if not shows_progress():
         yield lambda what, done, of: None
         return
@@ -163,7 +163,7 @@ def shows_progress() -> bool:
 
 
 def json(value: object, *, flush: bool = True) -> None:
-    """One value as one line, in UTF-8 wherever it goes."""
+    """Print a value as one line of JSON, always in UTF-8."""
     sys.stdout.flush()
     sys.stdout.buffer.write(to_json(value) + b"\n")
     if flush:
@@ -171,7 +171,7 @@ def json(value: object, *, flush: bool = True) -> None:
 
 
 def to_json(value: object) -> bytes:
-    """A value as JSON, on one line. What JSON has no word for is text."""
+    """A value as JSON on one line. Types that JSON does not have become text."""
     try:
         return _encode(value)
     except (TypeError, ValueError):
@@ -211,7 +211,7 @@ def record(message: Message) -> dict[str, Any]:
 
 
 def payload(message: Message) -> Any:
-    """The payload as a value; bytes if they are no text, and of no format that is known."""
+    """The payload as a value; bytes if it is neither text nor of a known format."""
     try:
         value = message.decode()
     except PayloadError:

@@ -1,4 +1,4 @@
-"""Durable subscriptions on the command line: letting go of one."""
+"""Durable subscriptions on the command line: deleting one."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from trunkline.journal.stats import stats as stats_of
 
 
 def forget(directory: Path, name: str, yes: bool, json: bool) -> None:
-    """Remove a durable subscription for good, and say what that was. Ends with 1 if it is still there, or never was."""
+    """Delete a durable subscription and show what it was. Exits with 1 if nothing was deleted."""
     if not yes and not show.can_ask():
-        raise UsageError("there is no terminal to ask on whether it shall go for good: say so with --yes")
-    instead = f"stop it, or have it do this: await bus.forget_durable({name!r})"
+        raise UsageError("not a terminal: pass --yes to confirm the deletion")
+    instead = f"stop that process, or call there: await bus.forget_durable({name!r})"
     with owning(instead), Journal(directory, threaded=False) as journal:
-        # Nobody can start meanwhile: what goes is what was asked about.
+        # The lock is held: what is deleted is what was shown.
         known = {each.name: each for each in stats_of(directory).cursors}
         found = known.get(name)
         gone = found is not None and (yes or _agreed(found))
@@ -35,15 +35,15 @@ def forget(directory: Path, name: str, yes: bool, json: bool) -> None:
     elif found is None:
         show.notice(f"there is no durable subscription {name!r}: {_hint(name, known)}")
     elif gone:
-        show.output(f"forgotten: {_described(found)}")
+        show.output(f"deleted: {_described(found)}")
     else:
-        show.output(f"nothing was changed: {name} is still there")
+        show.output(f"nothing was deleted: {name} still exists")
     if not gone:
         raise typer.Exit(1)
 
 
 def _agreed(cursor: CursorStats) -> bool:
-    return show.ask(f"{_described(cursor)}. If it comes again, it begins anew. Forget it?")
+    return show.ask(f"{_described(cursor)}. If it subscribes again, it starts from scratch. Delete it?")
 
 
 def _described(cursor: CursorStats) -> str:

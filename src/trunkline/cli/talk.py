@@ -23,7 +23,7 @@ Payload = Annotated[
 
 
 def value_of(text: str) -> object:
-    """JSON as the value it means; anything else as the text it is."""
+    """The value of a JSON text; any other text as it is."""
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
@@ -61,10 +61,10 @@ def pub(
 def sub(
     pattern: Annotated[str, typer.Argument(help="Topics: * is one token, > the rest.", metavar="PATTERN")] = EVERYTHING,
     hub: Hub = "",
-    count: Annotated[int | None, typer.Option("--count", "-n", help="End after so many messages.", min=1)] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", help="Exit after this many messages.", min=1)] = None,
     group: Annotated[str | None, typer.Option(help="Share the messages with the others of this group.")] = None,
     durable: Annotated[
-        str | None, typer.Option(help="A durable subscription of this name: what was not shown comes again.")
+        str | None, typer.Option(help="Use a durable subscription of this name: it continues where it stopped.")
     ] = None,
     start: Annotated[
         str,
@@ -72,7 +72,7 @@ def sub(
     ] = "end",
     json: AsJson = False,
 ) -> None:
-    """Show what is published, as it comes, until Ctrl-C."""
+    """Show messages as they are published, until Ctrl-C."""
     validate_pattern(pattern)
 
     async def work() -> None:
@@ -101,7 +101,7 @@ def request(
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.001)] = 30.0,
     json: AsJson = False,
 ) -> None:
-    """Ask, and show the answer."""
+    """Send a request, and show the response."""
     validate_topic(topic)
     text = sys.stdin.read() if payload in (None, "-") else payload
     assert text is not None

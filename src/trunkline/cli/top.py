@@ -1,4 +1,4 @@
-"""`trunkline top`: the actors of all systems on a hub, how much waits for them, how often they were started anew."""
+"""`trunkline top`: the actors of all systems on a hub, with mailbox size and number of restarts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ COLUMNS = ["actor", "kind", "health", "mailbox", "handled", "restarts"]
 
 def top(
     hub: Hub = "",
-    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = 2.0,
-    count: Annotated[int | None, typer.Option("--count", "-n", help="End after so many looks.", min=1)] = None,
-    wait: Annotated[float, typer.Option(help="Seconds that systems have to answer.", min=0.05)] = 0.5,
+    every: Annotated[float, typer.Option(help="Seconds between two refreshes.", min=0.1)] = 2.0,
+    count: Annotated[int | None, typer.Option("--count", "-n", help="Exit after this many refreshes.", min=1)] = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the actor systems to answer.", min=0.05)] = 0.5,
     json: AsJson = False,
 ) -> None:
-    """Show the actors on a hub: the fullest mailboxes first, again and again, until Ctrl-C."""
+    """Show the actors on a hub, those with the fullest mailboxes first, until Ctrl-C."""
 
     async def work() -> None:
         looks = 0
@@ -42,7 +42,7 @@ def top(
 
 
 async def roll_call(bus: Bus, wait_s: float) -> list[ActorHealth]:
-    """All actors that say that they are there within this time, those with the most to do first."""
+    """All actors that answer within this time, those with the fullest mailboxes first."""
     here = bus.broker.reply_topic()
     found: list[ActorHealth] = []
     async with bus.subscribe(here) as answers:
@@ -66,7 +66,7 @@ def _show(actors: list[ActorHealth], json: bool, *, again: bool) -> None:
     if again and show.out.is_terminal:
         show.out.clear()
     if not actors:
-        show.notice("no actors: no system on this hub has answered")
+        show.notice("no actors: no actor system on this hub answered")
         return
     rows: list[list[object]] = [
         [actor.address, actor.kind, actor.health, actor.mailbox, actor.handled, actor.restarts] for actor in actors

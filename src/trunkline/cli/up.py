@@ -23,20 +23,23 @@ def up(
     listen: Annotated[
         list[str] | None,
         typer.Option(
-            help="Where to listen, more than once if you like: unix:///run/x.sock, tcp://127.0.0.1:7420, "
+            help="Where to listen; can be repeated: unix:///run/x.sock, tcp://127.0.0.1:7420, "
             "zmq+ipc:///run/x.ipc, zmq+tcp://127.0.0.1:7421. By default a socket in the runtime directory."
         ),
     ] = None,
     journal: Annotated[
-        Path | None, typer.Option(help="Keep every topic in a journal in this directory: publishes are durable.")
+        Path | None, typer.Option(help="Store every topic in a journal in this directory: publishes are durable.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with a [hub] table.")] = None,
     keys: Annotated[Path | None, typer.Option(help="The directory of keys; see `trunkline keys`.")] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen beyond this machine without keys. TRUNKLINE_INSECURE=1 as well.")
+        bool,
+        typer.Option(
+            "--insecure", help="Allow other machines to connect without keys. Also needs TRUNKLINE_INSECURE=1."
+        ),
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say who comes and goes.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One line of JSON when it is ready.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log clients that connect and disconnect.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON when the hub is ready.")] = False,
 ) -> None:
     """Run the hub that other processes connect to, until Ctrl-C."""
     handler = logging.StreamHandler()
@@ -63,7 +66,7 @@ def up(
 
 
 def reachable(address: str, keys: KeyStore | None) -> str:
-    """An address to connect to: every address of this machine, where a hub may listen, is none."""
+    """An address that clients can connect to: 0.0.0.0 and :: are only for listening."""
     scheme = address.partition(":")[0]
     if not scheme.endswith("tcp"):
         return address

@@ -1,4 +1,4 @@
-"""`trunkline status` and `trace`: how a hub is doing, and what is said to it."""
+"""`trunkline status` and `trace`: the state of a hub, and its control messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def status(
     timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.", min=0.001)] = 2.0,
     json: AsJson = False,
 ) -> None:
-    """Whether the hub answers, how quickly, and what it has to do. Ends with 1 if it does not answer."""
+    """Show whether the hub answers, how quickly, and its counters. Exits with 1 if it does not answer."""
 
     async def work() -> tuple[float, dict[str, object]]:
         async with connect(hub_at(hub), name="trunkline status", link=LinkSettings(connect_s=timeout)) as bus:
@@ -44,11 +44,11 @@ def status(
 
 
 def trace(
-    client: Annotated[str, typer.Argument(help="Only clients whose name fits; * and ? stand for parts of it.")] = "*",
+    client: Annotated[str, typer.Argument(help="Only clients whose name matches; * and ? are wildcards.")] = "*",
     hub: Hub = "",
     json: AsJson = False,
 ) -> None:
-    """Show the control messages between the hub and its clients, as they are said, until Ctrl-C."""
+    """Show the control messages between the hub and its clients, until Ctrl-C."""
 
     async def work() -> None:
         async with connect(hub_at(hub), name="trunkline trace") as bus:
