@@ -11,6 +11,8 @@ from types import FrameType
 import pytest
 
 from trunkline import Delivery, Fate, Message, Overflow, Retry, StreamClosed
+from trunkline.delivery.inbox import Inbox
+from trunkline.delivery.ledger import QuietLedger
 from trunkline.delivery.roster import DEPARTED
 from trunkline.testing import Simulation
 from trunkline.testing.trial import Trial, text
@@ -131,6 +133,39 @@ async def test_what_is_being_handled_in_a_loop_is_known_as_delivered(trial: Tria
     stream.stop()
     await asyncio.gather(*takers)
     assert sorted(map(text, taken)) == list("01234567")
+
+
+class CountingLedger(QuietLedger):
+    def __init__(self) -> None:
+        self.fates = 0
+
+    def delivered(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
+        self.fates += count
+
+    def delivered_one(self, inbox: Inbox, message: Message, at_ns: int) -> None:
+        self.fates += 1
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3])
+async def test_tasks_that_share_a_stream_count_each_message_once(trial: Trial, tasks: int) -> None:
+    stream = await trial.open("t")
+    stream.inbox.ledger = ledger = CountingLedger()
+    taken: list[Message] = []
+
+    async def take() -> None:
+        async for message in stream:
+            taken.append(message)
+            await asyncio.sleep(0)
+
+    takers = [trial.start(take()) for _ in range(tasks)]
+    for number in range(20):
+        await trial.publish("t", *(f"{number}.{each}" for each in range(50)))
+        await asyncio.sleep(0)
+    stream.stop()
+    await asyncio.gather(*takers)
+    assert len({message.seq for message in taken}) == 1000
+    assert ledger.fates == 1000
+    assert stream.account().delivered == 1000
 
 
 # Acknowledgement

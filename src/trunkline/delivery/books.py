@@ -61,6 +61,7 @@ class Books:
         "_max_rows",
         "_rows",
         "accepted",
+        "covered",
         "delivered",
         "exact",
         "open",
@@ -72,6 +73,8 @@ class Books:
     def __init__(self, max_rows: int | None = None) -> None:
         self.accepted = 0
         self.delivered = 0
+        self.covered = 0
+        """How many of the delivered have their range. A loop that counts one by one records its range at its end."""
         self.settled: dict[Fate, int] = dict.fromkeys((Fate.FILTERED, Fate.EXPIRED, Fate.DROPPED, Fate.DEAD), 0)
         self.open = Ranges()
         """Handed over to a subscriber elsewhere, and not reported on."""
@@ -90,10 +93,12 @@ class Books:
     def deliver(self, first: int, last: int, count: int, now_ns: int) -> None:
         """So many were taken, all of its messages from `first` to `last`."""
         self.delivered += count
+        self.covered += count
         self.cover(first, last, now_ns)
 
     def deliver_one(self, number: int, now_ns: int) -> None:
         self.delivered += 1
+        self.covered += 1
         if self.exact:
             self._put(number, number, Fate.DELIVERED, "", now_ns)
         else:

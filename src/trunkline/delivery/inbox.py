@@ -51,6 +51,7 @@ class Inbox(Subscriber[Message]):
         "max_parked",
         "parked",
         "queue",
+        "readers",
         "role",
         "room",
         "sleepers",
@@ -85,6 +86,8 @@ class Inbox(Subscriber[Message]):
         self.sleepers: list[asyncio.Future[None]] = []
         self.parked: list[Parked] = []
         self._admission: asyncio.TimerHandle | None = None
+        self.readers = 0
+        """Tasks that iterate over its stream. Of several, none may take a range for itself."""
         self.held = 0
         """Handed out, not yet acknowledged."""
         self.delayed = 0
@@ -159,7 +162,7 @@ class Inbox(Subscriber[Message]):
 
     def _measure(self) -> None:
         elsewhere = self._lanes.elsewhere
-        self.careful = bool(self.parked or elsewhere or self.marked)
+        self.careful = bool(self.parked or elsewhere or self.marked or self.readers > 1)
         self.room = 0 if self.parked or self.closed or self.abandoned else self.capacity - elsewhere - self.delayed
 
     def _wait_for_room(self, message: Message) -> Parked:
@@ -236,6 +239,11 @@ class Inbox(Subscriber[Message]):
             self.ledger.delivered_one(self, message, now_ns)
         if self.idle is not None:
             self.check_idle()
+
+    def read_by(self, change: int) -> None:
+        """A task begins (1) or ends (-1) to iterate over its stream."""
+        self.readers += change
+        self._measure()
 
     async def sleep(self) -> None:
         """Return at the next wake-up: something came in, was acknowledged, or the inbox was closed."""

@@ -103,29 +103,35 @@ class Stream:
         popleft = queue.popleft
         books = inbox.books
         simple = self._simple
-        while True:
-            if queue and simple and not inbox.careful:
-                before = books.delivered
-                first = queue[0].seq
-                books.running.append(first)
-                message = None
-                try:
-                    while queue and not inbox.careful:
-                        message = popleft()
-                        books.delivered += 1
-                        yield message
-                finally:
-                    books.running.remove(first)
-                    if message is not None:
-                        now_ns = inbox.time_ns()
-                        books.cover(first, message.seq, now_ns)
-                        if inbox.ledger is not None:
-                            inbox.ledger.delivered(inbox, first, message.seq, books.delivered - before, now_ns)
-                    inbox.check_idle()
-            elif (message := self.take()) is not None:
-                yield message
-            elif not await self.more():
-                return
+        inbox.read_by(1)
+        try:
+            while True:
+                if queue and simple and not inbox.careful:
+                    before = books.delivered - books.covered
+                    first = queue[0].seq
+                    books.running.append(first)
+                    message = None
+                    try:
+                        while queue and not inbox.careful:
+                            message = popleft()
+                            books.delivered += 1
+                            yield message
+                    finally:
+                        books.running.remove(first)
+                        if message is not None:
+                            now_ns = inbox.time_ns()
+                            books.cover(first, message.seq, now_ns)
+                            count = books.delivered - books.covered - before
+                            books.covered += count
+                            if inbox.ledger is not None:
+                                inbox.ledger.delivered(inbox, first, message.seq, count, now_ns)
+                        inbox.check_idle()
+                elif (message := self.take()) is not None:
+                    yield message
+                elif not await self.more():
+                    return
+        finally:
+            inbox.read_by(-1)
 
     async def batches(self, max_size: int = 1000) -> AsyncIterator[list[Message]]:
         """Whatever is there, up to `max_size` messages at a time, as soon as there is one."""
