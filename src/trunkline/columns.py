@@ -246,6 +246,23 @@ def _read_alone(topic: str, data: bytes | memoryview, seq: int) -> tuple[list[Me
     return [message], plain
 
 
+def reply_topics(data: bytes) -> set[str]:
+    """The topics that messages of a batch name in `reply_to`; raises InvalidPayload if that cannot be read.
+
+    A batch in which none does is not opened: the name of a field is in it as it is, however it is encoded.
+    """
+    if b"reply_to" not in data:
+        return set()
+    try:
+        named = _decode_alone(data).reply_to if is_alone(data) else decode(data).rest.get("reply_to")
+    except (msgspec.DecodeError, TrunklineError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidPayload(f"not a batch: {error}") from error
+    topics = named if isinstance(named, list) else [named]
+    if not all(map(_is_text_or_none, topics)):
+        raise InvalidPayload("not a batch: reply_to has a value that no message may have")
+    return {topic for topic in topics if topic}
+
+
 def _check_rest(rest: dict[str, Any], count: int) -> None:
     for name, value in rest.items():
         valid = _VALID.get(name)

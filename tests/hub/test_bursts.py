@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import trunkline as tl
 from trunkline.brokers.hub.places import Places
 from trunkline.hub.hub import Hub
-from trunkline.hub.notices import MAX_KEPT, Notices
 from trunkline.wire.control import Dropped
+from trunkline.wire.notices import MAX_KEPT, Notices
 
 
 @pytest.mark.parametrize("overflow", ["block", "drop_oldest", "drop_newest"])

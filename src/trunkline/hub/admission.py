@@ -111,7 +111,7 @@ class Admission:
                 raise ProtocolError("too_many", f"{session.identity} has {others} connections already")
         except ProtocolError as error:
             details = {"versions": list(VERSIONS)} if version is None else {}
-            session.say(control.Error(code=error.code, text=error.text, details=details, re=said.id))
+            session.send(control.Error(code=error.code, text=error.text, details=details, re=said.id))
             session.end(error.text)
             return None
         if before is not None:
@@ -140,6 +140,7 @@ class Admission:
             self._origins[origin] = session
         self._connections[session.identity] += 1
         session.name = _printable(name[:MAX_NAME]) or session.wire.peer.address
+        session.protocol.greeted = True
         log.info("%s is here: %s, %s", session.name, session.identity, session.wire.peer.address)
 
     def left(self, session: Session) -> None:

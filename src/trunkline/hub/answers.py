@@ -1,4 +1,4 @@
-"""What the hub answers to what clients say."""
+"""The handlers of control messages. Rights are checked before a handler is called: see rights.py."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from trunkline.delivery.options import END, Delivery
 from trunkline.delivery.outlet import Outlet
 from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import InvalidTopic, ProtocolError, TrunklineError
-from trunkline.hub import claims
-from trunkline.hub.access import Action
+from trunkline.hub import claims, rights
 from trunkline.hub.admission import MAX_NAME, Admission
 from trunkline.hub.claims import MAX_REASON
 from trunkline.hub.explain import Explanations
 from trunkline.hub.last import LastMessages
 from trunkline.hub.letterdesk import LetterDesk
 from trunkline.hub.member import Member
-from trunkline.topic import EVERYTHING, reply_topic, validate_pattern
+from trunkline.topic import validate_pattern
 from trunkline.wire import control
 
 if TYPE_CHECKING:
@@ -69,19 +68,18 @@ class Answers:
             control.Last: self._later(LastMessages(hub).answer),
             control.Explain: self._later(self._explanations.answer),
         }
+        if strays := self._handlers.keys() ^ rights.RIGHTS.keys():
+            raise TypeError(f"a handler without a row in RIGHTS, or a row without a handler: {strays}")
 
-    def take(self, session: Session, said: control.Control) -> None:
-        """Do what was asked, and answer. What is wrong with it is answered, too."""
-        asked = getattr(said, "id", 0)
-        handler = self._handlers.get(type(said))
+    def take(self, session: Session, message: control.Control) -> None:
+        """Check the rights that a message needs, do what it asks for, and answer. What is wrong is answered, too."""
         try:
-            if handler is None:
-                raise ProtocolError("unknown_type", f"this hub does not know {type(said).__name__}")
-            answer = handler(session, said)
+            rights.check(self._hub.access, session.identity, session.replies, message)
+            answer = self._handlers[type(message)](session, message)
             if answer is not None:
-                session.say(answer)
+                session.send(answer)
         except TrunklineError as error:
-            session.say(self._refusal(error, asked))
+            session.send(self._refusal(error, getattr(message, "id", 0)))
 
     def _refusal(self, error: TrunklineError, asked: int) -> control.Error:
         if isinstance(error, ProtocolError):
@@ -93,83 +91,83 @@ class Answers:
 
     def _later(self, work: Callable[[Session, Any], Awaitable[control.Control]]) -> Callable[[Session, Any], None]:
         """For what takes longer than a turn: it is answered when it is done."""
-        return lambda session, said: self._start(self._answer(session, said, work))
+        return lambda session, message: self._start(self._answer(session, message, work))
 
     async def _answer(
-        self, session: Session, said: control.Ask, work: Callable[[Session, Any], Awaitable[control.Control]]
+        self, session: Session, message: control.Ask, work: Callable[[Session, Any], Awaitable[control.Control]]
     ) -> None:
         try:
-            answer = await work(session, said)
+            answer = await work(session, message)
         except TrunklineError as error:
-            answer = self._refusal(error, said.id)
+            answer = self._refusal(error, message.id)
         except Exception:
             # Whoever asked must not wait for ever.
-            log.exception("%s could not be answered", type(said).__name__)
+            log.exception("%s could not be answered", type(message).__name__)
             self._hub.counts["internal_errors"] += 1
-            answer = control.Error(code="internal", text="the hub failed at this: its log says why", re=said.id)
-        session.say(answer)
+            answer = control.Error(code="internal", text="the hub failed at this: its log says why", re=message.id)
+        session.send(answer)
 
     # The beginning and the end
 
-    def _goodbye(self, session: Session, said: control.Goodbye) -> None:
+    def _goodbye(self, session: Session, message: control.Goodbye) -> None:
         session.end("goodbye")
 
-    def _heartbeat(self, session: Session, said: control.Heartbeat) -> control.Control | None:
-        if not said.id:
+    def _heartbeat(self, session: Session, message: control.Heartbeat) -> control.Control | None:
+        if not message.id:
             return None
         last = self._hub.broker.sequence.last if self._hub.access.knows(session.identity) else 0
-        return control.Beat(re=said.id, last=last)
+        return control.Beat(re=message.id, last=last)
 
     # Publishing
 
-    def _topic(self, session: Session, said: control.Topic) -> control.Control:
-        session.require(Action.PUBLISH, said.topic)
-        info = self._hub.watch(session, said.topic)
+    def _topic(self, session: Session, message: control.Topic) -> control.Control:
+        info = self._hub.watch(session, message.topic)
         return control.TopicInfo(
-            **{name: getattr(info, name) for name in info.__struct_fields__ if name != "re"}, re=said.id
+            **{name: getattr(info, name) for name in info.__struct_fields__ if name != "re"}, re=message.id
         )
 
-    def _withdraw(self, session: Session, said: control.Withdraw) -> None:
-        session.withdraw(said.batch, said.reason[:MAX_REASON])
+    def _withdraw(self, session: Session, message: control.Withdraw) -> None:
+        session.withdraw(message.batch, message.reason[:MAX_REASON])
 
     # Subscribing
 
-    def _subscribe(self, session: Session, said: control.Subscribe) -> control.Control | None:
+    def _subscribe(self, session: Session, message: control.Subscribe) -> control.Control | None:
         hub = self._hub
-        validate_pattern(said.pattern)
-        self._prove(session, said)
-        session.require(Action.SUBSCRIBE, said.pattern)
-        if any(said.subscription in each for each in (session.outlets, session.members, session.early)):
-            raise ProtocolError("taken", f"subscription {said.subscription} is there already")
-        if len(session.outlets) + len(session.members) >= hub.settings.limits.subscriptions:
-            raise ProtocolError("too_many", f"{hub.settings.limits.subscriptions} subscriptions are there already")
-        if said.credit < -1 or said.capacity < 1 or len(said.name) > MAX_NAME:
+        validate_pattern(message.pattern)
+        if any(message.subscription in each for each in (session.outlets, session.members, session.opening)):
+            raise ProtocolError("taken", f"subscription {message.subscription} is there already")
+        most = hub.settings.limits.subscriptions
+        if len(session.outlets) + len(session.members) + len(session.opening) >= most:
+            raise ProtocolError("too_many", f"{most} subscriptions are there already")
+        if rights.proves_reply(message) and len(session.replies) < most:
+            session.replies.add(message.pattern)
+        if message.credit < -1 or message.capacity < 1 or len(message.name) > MAX_NAME:
             raise ProtocolError("malformed", "a credit, a capacity or a name that cannot be")
         try:
-            overflow = Overflow(said.overflow)
+            overflow = Overflow(message.overflow)
         except ValueError as error:
-            raise ProtocolError("malformed", f"no policy is called {said.overflow!r}") from error
-        if said.group is not None or said.durable or said.start != END:
-            self._join(session, said, overflow)
+            raise ProtocolError("malformed", f"no policy is called {message.overflow!r}") from error
+        if message.group is not None or message.durable or message.start != END:
+            self._join(session, message, overflow)
             return None
         roster = hub.broker.roster
         ledger = roster.ledger
-        kept = ledger is not None and not said.tap and ledger.keeps_of(said.pattern)
-        before = hub.leavers.take(session.origin, said.subscription, said.pattern)
+        kept = ledger is not None and not message.tap and ledger.keeps_of(message.pattern)
+        before = hub.leavers.take(session.origin, message.subscription, message.pattern)
         outlet = Outlet(
             session,
-            said.subscription,
-            said.pattern,
+            message.subscription,
+            message.pattern,
             # Two clients may give their subscribers the same name: fates and accounts are of one of them.
-            said.name if said.tap else roster.free_name(said.name),
-            capacity=said.capacity,
+            message.name if message.tap else roster.free_name(message.name),
+            capacity=message.capacity,
             overflow=overflow,
-            credit=said.credit,
+            credit=message.credit,
             time_ns=hub.world.time_ns,
             leads=hub.broker.tree.leads,
-            hears=said.hears,
-            reports=said.reports and not said.tap,
-            tap=said.tap,
+            hears=message.hears,
+            reports=message.reports and not message.tap,
+            tap=message.tap,
             ledger=ledger if kept else None,
             books=None if before is None else before.books,
         )
@@ -177,130 +175,126 @@ class Answers:
         report_s = (
             max(KEPT_REPORT_S if kept else REPORT_S, roster.served / MAX_REPORTS_PER_S) if outlet.reports else None
         )
-        session.outlets[said.subscription] = outlet
-        if not said.tap:
+        session.outlets[message.subscription] = outlet
+        if not message.tap:
             roster.admit(outlet, before)
         if outlet.ledger is not None and outlet.reports:
             outlet.ledger.attends(outlet.name, outlet.pattern, hub.broker.sequence.last)
         hub.broker.tree.add(outlet.pattern, outlet)
-        hub.changed([said.pattern])
-        return control.Subscribed(re=said.id, subscription=said.subscription, report_s=report_s, role=role)
+        hub.changed([message.pattern])
+        return control.Subscribed(re=message.id, subscription=message.subscription, report_s=report_s, role=role)
 
-    def _prove(self, session: Session, said: control.Subscribe) -> None:
-        """A reply topic belongs to whoever knows its secret."""
-        room = len(session.replies) < self._hub.settings.limits.subscriptions
-        if said.secret and room and reply_topic(said.secret) == said.pattern:
-            session.replies.add(said.pattern)
-
-    def _join(self, session: Session, said: control.Subscribe, overflow: Overflow) -> None:
+    def _join(self, session: Session, message: control.Subscribe, overflow: Overflow) -> None:
         """A member of a group, or a subscription that the journal feeds."""
-        session.early[said.subscription] = 0
-        self._start(self._open_member(session, said, overflow))
+        session.opening[message.subscription] = 0
+        self._start(self._open_member(session, message, overflow))
 
-    async def _open_member(self, session: Session, said: control.Subscribe, overflow: Overflow) -> None:
+    async def _open_member(self, session: Session, message: control.Subscribe, overflow: Overflow) -> None:
         hub = self._hub
         try:
             # Its name may be that of one who is just leaving: the same client, on the connection it has lost.
             await hub.parted()
             broker = hub.broker
-            if said.durable:
+            if message.durable:
                 broker.require(Feature.DURABLE)
             delivery = Delivery(
                 # Only a durable subscription is found again by its name.
-                name=said.name if said.durable and said.group is None else broker.roster.free_name(said.name),
-                group=said.group,
-                durable=said.durable,
-                start=said.start,
-                capacity=said.capacity,
+                name=message.name
+                if message.durable and message.group is None
+                else broker.roster.free_name(message.name),
+                group=message.group,
+                durable=message.durable,
+                start=message.start,
+                capacity=message.capacity,
                 overflow=overflow,
                 ack=True,
                 lease_s=FOREVER_S,
             )
-            if session.ended or said.subscription not in session.early:
+            if session.ended or message.subscription not in session.opening:
                 return
             if hub.access.restricts:
-                self._letters.require_name(session, delivery)
-            stream = broker.subscribe(said.pattern, delivery)
-            credit = session.early.pop(said.subscription)
+                self._letters.claim_name(session, message.pattern, delivery)
+            stream = broker.subscribe(message.pattern, delivery)
+            credit = session.opening.pop(message.subscription)
             member = Member(
                 session,
-                said.subscription,
+                message.subscription,
                 stream,
-                said.credit + credit if said.credit >= 0 else -1,
+                message.credit + credit if message.credit >= 0 else -1,
                 hub.access.restricts,
             )
-            session.members[said.subscription] = member
+            session.members[message.subscription] = member
             await stream.opened()
         except TrunklineError as error:
-            session.early.pop(said.subscription, None)
-            if (failed := session.members.pop(said.subscription, None)) is not None:
+            session.opening.pop(message.subscription, None)
+            if (failed := session.members.pop(message.subscription, None)) is not None:
                 await failed.aclose()
-            session.say(self._refusal(error, said.id))
+            session.send(self._refusal(error, message.id))
             return
-        hub.changed([said.pattern])
+        hub.changed([message.pattern])
         role = stream.inbox.role if self._letters.keeps else ""
-        session.say(control.Subscribed(re=said.id, subscription=said.subscription, role=role))
+        session.send(control.Subscribed(re=message.id, subscription=message.subscription, role=role))
 
     def _start(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _unsubscribe(self, session: Session, said: control.Unsubscribe) -> control.Control | None:
+    def _unsubscribe(self, session: Session, message: control.Unsubscribe) -> control.Control | None:
         hub = self._hub
-        outlet = session.outlets.pop(said.subscription, None)
+        outlet = session.outlets.pop(message.subscription, None)
         if outlet is not None:
             hub.part(session, outlet)
             session.replies.discard(outlet.pattern)
             hub.changed([outlet.pattern])
-            return control.Done(re=said.id)
-        if session.early.pop(said.subscription, None) is not None:
-            return control.Done(re=said.id)
-        member = session.members.pop(said.subscription, None)
+            return control.Done(re=message.id)
+        if session.opening.pop(message.subscription, None) is not None:
+            return control.Done(re=message.id)
+        member = session.members.pop(message.subscription, None)
         if member is None:
-            raise ProtocolError("unknown", f"there is no subscription {said.subscription}")
+            raise ProtocolError("unknown", f"there is no subscription {message.subscription}")
 
         async def leave() -> None:
             await member.aclose()
             hub.changed([member.stream.pattern])
-            session.say(control.Done(re=said.id))
+            session.send(control.Done(re=message.id))
 
         # The same client may come again under the same name at once: it waits for this.
         hub.leaving(leave())
         return None
 
-    def _stop(self, session: Session, said: control.Stop) -> None:
-        if (member := session.members.get(said.subscription)) is not None:
+    def _stop(self, session: Session, message: control.Stop) -> None:
+        if (member := session.members.get(message.subscription)) is not None:
             member.stop()
 
-    def _credit(self, session: Session, said: control.Credit) -> None:
-        if said.messages < 0:
+    def _credit(self, session: Session, message: control.Credit) -> None:
+        if message.messages < 0:
             raise ProtocolError("malformed", "credit cannot be taken back")
-        if (outlet := session.outlets.get(said.subscription)) is not None:
-            outlet.grant(said.messages)
-        elif (member := session.members.get(said.subscription)) is not None:
-            member.grant(said.messages)
-        elif said.subscription in session.early:
-            session.early[said.subscription] += said.messages
+        if (outlet := session.outlets.get(message.subscription)) is not None:
+            outlet.grant(message.messages)
+        elif (member := session.members.get(message.subscription)) is not None:
+            member.grant(message.messages)
+        elif message.subscription in session.opening:
+            session.opening[message.subscription] += message.messages
 
-    def _ack(self, session: Session, said: control.Ack) -> None:
-        if (member := session.members.get(said.subscription)) is not None:
-            member.ack(said.ranges)
+    def _ack(self, session: Session, message: control.Ack) -> None:
+        if (member := session.members.get(message.subscription)) is not None:
+            member.ack(message.ranges)
 
-    def _nack(self, session: Session, said: control.Nack) -> None:
-        member = session.members.get(said.subscription)
+    def _nack(self, session: Session, message: control.Nack) -> None:
+        member = session.members.get(message.subscription)
         if member is None:
             return
-        if said.fate == RETURNED:
-            member.give_back(said.seq)
-        elif said.letter is not None:
-            member.bury(said.seq, claims.letter(said.letter, self._hub.broker.sequence.last))
+        if message.fate == RETURNED:
+            member.give_back(message.seq)
+        elif message.letter is not None:
+            member.bury(message.seq, claims.letter(message.letter, self._hub.broker.sequence.last))
         else:
-            member.settle(said.seq, claims.ended(said.fate), said.reason[:MAX_REASON])
+            member.settle(message.seq, claims.ended(message.fate), message.reason[:MAX_REASON])
 
-    def _fates(self, session: Session, said: control.Fates) -> None:
+    def _fates(self, session: Session, message: control.Fates) -> None:
         """What a plain subscriber says became of what it got."""
-        outlet = session.outlets.get(said.subscription)
+        outlet = session.outlets.get(message.subscription)
         if outlet is None or not outlet.reports:
             return
         if outlet.ledger is not None and self._letters.is_taken(outlet.name):
@@ -309,13 +303,13 @@ class Answers:
             )
         last = self._hub.broker.sequence.last
         strange = 0
-        for fate, row in claims.fates(said.rows, last):
+        for fate, row in claims.fates(message.rows, last):
             strange += not self._take_row(outlet, fate, row)
-        letters = [claims.letter(data, last) for data in said.letters]
+        letters = [claims.letter(data, last) for data in message.letters]
         own = [each for each in letters if self._was_sent(outlet, each.message.seq)]
         if own and outlet.ledger is not None:
             self._start(self._letters.take(session, outlet, own))
-        if said.asked:
+        if message.asked:
             self._explanations.reported(outlet)
         if strange := strange + len(letters) - len(own):
             raise claims.not_sent(strange, outlet.name)
@@ -332,7 +326,7 @@ class Answers:
             first = last + 1
         if first > row.last:
             return True
-        # Some of it may have been said before, on a connection that ended.
+        # Some of it may have been reported before, on a connection that ended.
         outlet.report(first, row.last, fate, row.reason)
         return True
 
@@ -340,39 +334,35 @@ class Answers:
         """Of messages before this run of the hub nobody knows."""
         return seq <= self._hub.began or outlet.books.has(seq, seq)
 
-    def _link(self, session: Session, said: control.Link) -> control.Control:
-        session.require(Action.SUBSCRIBE, said.pattern)
-        session.require(Action.PUBLISH, said.topic)
-        if (said.pattern, said.topic) in session.links:
-            return control.Done(re=said.id, changed=False)
+    def _link(self, session: Session, message: control.Link) -> control.Control:
+        if (message.pattern, message.topic) in session.links:
+            return control.Done(re=message.id, changed=False)
         if len(session.links) >= self._hub.settings.limits.subscriptions:
             raise ProtocolError("too_many", f"{len(session.links)} links are there already")
-        self._hub.link(said.pattern, said.topic)
-        session.links.append((said.pattern, said.topic))
-        self._hub.changed([said.pattern])
-        return control.Done(re=said.id)
+        self._hub.link(message.pattern, message.topic)
+        session.links[(message.pattern, message.topic)] = None
+        self._hub.changed([message.pattern])
+        return control.Done(re=message.id)
 
-    def _unlink(self, session: Session, said: control.Unlink) -> control.Control:
-        if (said.pattern, said.topic) not in session.links:
-            return control.Done(re=said.id, changed=False)
-        session.links.remove((said.pattern, said.topic))
-        self._hub.unlink(said.pattern, said.topic)
-        self._hub.changed([said.pattern])
-        return control.Done(re=said.id)
+    def _unlink(self, session: Session, message: control.Unlink) -> control.Control:
+        if (message.pattern, message.topic) not in session.links:
+            return control.Done(re=message.id, changed=False)
+        del session.links[(message.pattern, message.topic)]
+        self._hub.unlink(message.pattern, message.topic)
+        self._hub.changed([message.pattern])
+        return control.Done(re=message.id)
 
     # Watching
 
-    def _stats(self, session: Session, said: control.Stats) -> control.Control:
-        session.require(Action.ADMINISTER, EVERYTHING)
-        return control.StatsAnswer(re=said.id, stats=self._hub.stats())
+    def _stats(self, session: Session, message: control.Stats) -> control.Control:
+        return control.StatsAnswer(re=message.id, stats=self._hub.stats())
 
-    def _trace(self, session: Session, said: control.Trace) -> control.Control:
-        session.require(Action.ADMINISTER, EVERYTHING)
-        if said.on:
-            self._hub.tracing[session] = said.client
+    def _trace(self, session: Session, message: control.Trace) -> control.Control:
+        if message.on:
+            self._hub.tracing[session] = message.client
         else:
             self._hub.tracing.pop(session, None)
-        return control.Done(re=said.id)
+        return control.Done(re=message.id)
 
     def left(self, session: Session) -> None:
         """What the registry knows of a client goes with it."""
@@ -380,6 +370,6 @@ class Answers:
         self._hub.directory.left(session)
 
     async def settled(self, timeout_s: float) -> None:
-        """Return when what clients have said so far is done, or after this time."""
+        """Return when what clients have message so far is done, or after this time."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)

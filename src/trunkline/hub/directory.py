@@ -37,6 +37,7 @@ from trunkline.hub.channel import UNKNOWN, Channel, Effect, KeptChannel
 from trunkline.hub.conformance import Broken, Sieve
 from trunkline.hub.keeping import Keeping, Kept
 from trunkline.hub.letters import Letters
+from trunkline.hub.owners import DurableOwners, Keep
 from trunkline.hub.registry import Registry, Who, unknown
 from trunkline.hub.retention import limits, rules_of
 from trunkline.hub.schemas import KeptSchema, Schemas
@@ -64,6 +65,7 @@ class Directory:
         self._hub = hub
         self.registry = Registry()
         self.schemas = Schemas()
+        self.owners = DurableOwners()
         self._sieve = Sieve()
         self._letters = Letters(hub.broker)
         broker = hub.broker
@@ -95,6 +97,9 @@ class Directory:
             self.registry.restore(kept.channels)
         except ProtocolError as error:
             raise self._keeping.damaged(error.text) from error
+        broker = self._hub.broker
+        assert isinstance(broker, JournalBroker)
+        self.owners.restore(kept.owners, (name for (name,) in broker.journal.reader.query("SELECT name FROM cursors")))
         for channel in kept.channels:
             try:
                 self._check_qos(channel.qos, channel.pattern)
@@ -105,17 +110,21 @@ class Directory:
 
     @property
     def _keep_channels(self) -> Callable[[list[KeptChannel]], None] | None:
-        keeping = self._keeping
-        if keeping is None:
-            return None
-        return lambda channels: keeping.write(Kept(channels=channels, schemas=self.schemas.kept()))
+        return None if self._keeping is None else lambda channels: self._keep(channels=channels)
 
     @property
     def _keep_schemas(self) -> Callable[[list[KeptSchema]], None] | None:
-        keeping = self._keeping
-        if keeping is None:
-            return None
-        return lambda schemas: keeping.write(Kept(channels=self.registry.kept(), schemas=schemas))
+        return None if self._keeping is None else lambda schemas: self._keep(schemas=schemas)
+
+    @property
+    def keep_owners(self) -> Keep | None:
+        return None if self._keeping is None else lambda owners: self._keep(owners=owners)
+
+    def _keep(self, **changed: Any) -> None:
+        """Write all that is kept, with what is about to change. Raises ProtocolError."""
+        assert self._keeping is not None
+        kept = Kept(channels=self.registry.kept(), schemas=self.schemas.kept(), owners=self.owners.kept())
+        self._keeping.write(replace(kept, **changed))
 
     def _now(self) -> float:
         return self._hub.world.time_ns() / 1e9
@@ -127,7 +136,7 @@ class Directory:
     def _tell(self, effect: Effect) -> None:
         for notice in effect.notices:
             if (session := self._hub.sessions.get(notice.session)) is not None and not session.ended:
-                session.say(notice.said)
+                session.send(notice.said)
         if effect.patterns:
             self.retain()
             self._hub.changed(effect.patterns)
@@ -209,8 +218,6 @@ class Directory:
 
     def _create(self, session: Session, said: control.ChannelCreate) -> control.Control:
         pattern = said.pattern or said.channel
-        session.require(Action.CREATE, said.channel)
-        session.require(Action.CREATE, pattern)
         if said.schema_hash and said.schema_hash not in self.schemas:
             self.schemas.get(hash=said.schema_hash)
         self._check_qos(said.qos, pattern)
@@ -266,7 +273,6 @@ class Directory:
     # Schemas: who could use one of their name, or a channel that has them, may read them
 
     def _put_schema(self, session: Session, said: control.SchemaPut) -> control.Control:
-        session.require(Action.CREATE, said.name)
         before = len(self.schemas)
         info = self.schemas.put(said.name, said.schema, said.version, said.compatibility, self._keep_schemas)
         if len(self.schemas) != before:

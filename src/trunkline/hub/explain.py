@@ -65,7 +65,7 @@ class Explanations:
                     done: asyncio.Future[None] = loop.create_future()
                     self._reports.setdefault(outlet, []).append(done)
                     waiting.append(done)
-                    session.say(control.Report(subscription=outlet.subscription))
+                    session.send(control.Report(subscription=outlet.subscription))
         if waiting:
             await asyncio.wait(waiting, timeout=PATIENCE_S)
 

@@ -117,7 +117,7 @@ class Hub:
         listener = await transport.listen(url, self._accept, max_frame_bytes=self.settings.max_frame_bytes)
         self._listeners.append(listener)
         if self._watch is None:
-            self._look_around()
+            self._tick()
         log.info("listening at %s", listener.address)
         return listener.address
 
@@ -132,13 +132,8 @@ class Hub:
             # They come faster than they can be told why. It cannot be spoken to before it has its receiver.
             loop.call_soon(session.end, "too many clients")
         else:
-            loop.call_later(self.settings.hello_s, self._expect_hello, session)
+            loop.call_later(self.settings.hello_s, session.hello_missing)
         return session
-
-    def _expect_hello(self, session: Session) -> None:
-        if not session.name and not session.ended:
-            session.say(control.Error(code="no_hello", text=f"no HELLO within {self.settings.hello_s:g} s"))
-            session.end("no HELLO")
 
     async def aclose(self) -> None:
         """Say goodbye to everybody, and stop. What was said has left this process then, or its reader is too slow."""
@@ -166,27 +161,12 @@ class Hub:
 
     # Who lives
 
-    def _look_around(self) -> None:
-        """Say something to everybody, suspect who is silent, part with who is silent too long."""
-        beat_s = self.settings.heartbeat_s
+    def _tick(self) -> None:
+        """Send heartbeats, suspect clients that are silent, end the connections of those that are silent too long."""
         now = self.now()
         for session in list(self.sessions.values()):
-            if session.excused():
-                session.heard_at = now
-            silent_s = now - session.heard_at
-            if silent_s > 3 * beat_s:
-                session.end(f"silent for {silent_s:.0f} s")
-                session.wire.abort()
-            elif silent_s > 2 * beat_s and not session.suspected:
-                session.suspected = True
-                self.directory.suspected(session, True)
-                log.warning("%s is silent since %.1f s", session.name, silent_s)
-            elif silent_s <= 2 * beat_s and session.suspected:
-                session.suspected = False
-                self.directory.suspected(session, False)
-            if session.name and not session.ended:
-                session.say(control.Heartbeat())
-        self._watch = asyncio.get_running_loop().call_later(beat_s / 2, self._look_around)
+            session.tick(now)
+        self._watch = asyncio.get_running_loop().call_later(self.settings.heartbeat_s / 2, self._tick)
 
     def left(self, session: Session, why: str) -> None:
         """A client is gone: free what it held."""
@@ -335,7 +315,7 @@ class Hub:
             for session in watchers:
                 if session.topics[topic] != info:
                     session.topics[topic] = info
-                    session.say(info)
+                    session.send(info)
 
     # Watching
 
@@ -345,7 +325,7 @@ class Hub:
         what: dict[str, Any] = msgspec.to_builtins(said)
         for watcher, names in list(self.tracing.items()):
             if watcher is not session and not watcher.full and fnmatchcase(session.name or "?", names):
-                watcher.say(
+                watcher.send(
                     control.Traced(
                         at=self.world.time_ns() / 1e9,
                         client=session.name or session.wire.peer.address,

@@ -23,6 +23,7 @@ from trunkline.hub.access import Action
 from trunkline.hub.asked import Asked
 from trunkline.hub.claims import not_sent
 from trunkline.hub.letterbox import Change, Choice, Key, Letterbox, missing
+from trunkline.hub.owners import DurableOwner
 from trunkline.journal.ledger import decode_message
 from trunkline.message import Message
 from trunkline.topic import validate_pattern
@@ -67,7 +68,9 @@ class LetterDesk:
         def may(letter: DeadLetter, pattern: str | None) -> bool:
             topic = letter.message.topic
             return session.may(Action.ADMINISTER, topic) or (
-                session.may(Action.SUBSCRIBE, topic) and (pattern is None or session.may(Action.SUBSCRIBE, pattern))
+                session.may(Action.SUBSCRIBE, topic)
+                and (pattern is None or session.may(Action.SUBSCRIBE, pattern))
+                and self._hub.directory.owners.may_use(letter.subscriber, session.identity)
             )
 
         return may
@@ -99,18 +102,31 @@ class LetterDesk:
         if refused:
             self._hub.counts["refused"] += 1
             error = not_sent(refused, outlet.name)
-            session.say(control.Error(code=error.code, text=error.text))
+            session.send(control.Error(code=error.code, text=error.text))
 
     def is_taken(self, name: str) -> bool:
         """Whether a durable subscription, or a member of a group that is here, has this name."""
         return self._box.is_taken(name)
 
-    def require_name(self, session: Session, delivery: Delivery) -> None:
-        """Raises ProtocolError if under the name of a subscription something waits that its client may not hear."""
-        name = delivery.group if delivery.durable and delivery.group is not None else delivery.name
+    def claim_name(self, session: Session, pattern: str, delivery: Delivery) -> None:
+        """At a hub with rules: raises ProtocolError if the name of a subscription belongs to another identity.
+
+        So it does if that owns the durable subscription of this name, or if messages wait under the name that the
+        client may not get.
+        """
+        shared = delivery.durable and delivery.group is not None
+        name = delivery.group if shared else delivery.name
         assert name is not None
-        if not all(session.may(Action.SUBSCRIBE, each) for each in self._box.belongs_to(name)):
+        owners = self._hub.directory.owners
+        waiting = self._box.belongs_to(name)
+        exists = bool(waiting) or self._box.is_taken(name)
+        if not all(session.may(Action.SUBSCRIBE, each) for each in waiting) or (
+            exists and not owners.may_use(name, session.identity) and not session.may(Action.ADMINISTER, pattern)
+        ):
             raise ProtocolError("exists", f"the name {name} belongs to a subscription of somebody else: use another")
+        if delivery.durable:
+            keep = self._hub.directory.keep_owners
+            owners.claim(name, DurableOwner(session.identity, shared), exists=exists, keep=keep)
 
     # Looking
 
@@ -171,6 +187,8 @@ class LetterDesk:
                 return letter.message
             session.require(Action.PUBLISH, letter.message.topic)
             message = _message(again.message)
+            if message.reply_to:
+                session.require(Action.PUBLISH, message.reply_to)
             if message.topic != letter.message.topic:
                 raise ProtocolError("malformed", "a dead letter stays on its topic: publish it on another one instead")
             self._check_schema(message)

@@ -1,237 +1,202 @@
-"""A session: one client's connection as the hub sees it. Frames come in; what a turn brings goes out at its end."""
+"""A session: the shell around the protocol of one connection. What one turn produces is sent at its end."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
-
+from trunkline import columns
 from trunkline.delivery.batch import Batch, BatchPart
 from trunkline.delivery.outlet import Outlet
-from trunkline.errors import ProtocolError, TrunklineError
+from trunkline.errors import InvalidPayload, ProtocolError, TrunklineError
 from trunkline.hub.access import Action
 from trunkline.hub.member import Member
-from trunkline.hub.notices import Notices
-from trunkline.transports.transport import HIGH_BYTES, Frame, Wire
+from trunkline.transports.transport import HIGH_BYTES, Wire
 from trunkline.wire import control, frames
-from trunkline.wire.frames import DeliverHead, Kind
+from trunkline.wire.frames import DeliverHead, PublishHead
+from trunkline.wire.server import ServerLimits, ServerProtocol
 
 if TYPE_CHECKING:
     from trunkline.hub.hub import Hub
 
 log = logging.getLogger("trunkline.hub")
 
-MAX_CONTROL_BYTES = 16 * 1024 * 1024
 TAKEN_S = 0.005
-"""So long the word that batches are taken may wait, if nobody waits for it."""
-DEAF_BYTES = 4 * HIGH_BYTES
-"""While a client has so much to hear, it is not read from."""
+"""TAKEN may wait so long for more batches to be settled, unless a publisher waits for it."""
 
 
 class Session:
     def __init__(self, hub: Hub, wire: Wire, number: int) -> None:
+        limits = hub.settings.limits
         self.hub = hub
         self.wire = wire
         self.id = f"{hub.id}.{number}"
         self.identity = wire.peer.identity
         self.name = ""
-        """What the client calls itself; empty until it has said hello."""
+        """The client's name for people; empty before HELLO."""
         self.origin = 0
+        self.protocol: ServerProtocol[Batch] = ServerProtocol(
+            ServerLimits(
+                pending_bytes=limits.pending_bytes,
+                max_frame_bytes=hub.settings.max_frame_bytes,
+                max_malformed=hub.settings.max_malformed,
+                window=hub.settings.window,
+                heartbeat_s=hub.settings.heartbeat_s,
+                congested_bytes=HIGH_BYTES,
+            ),
+            hub.now(),
+        )
         self.outlets: dict[int, Outlet] = {}
         self.waiting_bytes = 0
-        self.max_waiting_bytes = hub.settings.limits.pending_bytes
+        self.max_waiting_bytes = limits.pending_bytes
         self.max_body_bytes = frames.room_for_body(hub.settings.max_frame_bytes)
         """What the client takes in one frame, besides its head."""
         self.members: dict[int, Member] = {}
-        self.early: dict[int, int] = {}
+        self.opening: dict[int, int] = {}
         """Members that are being opened, and credit that came for them meanwhile."""
-        self.links: list[tuple[str, str]] = []
+        self.links: dict[tuple[str, str], None] = {}
         self.replies: set[str] = set()
-        """Reply topics that it has proved to be its own."""
+        """Reply topics that the client has proved to be its own."""
         self.topics: dict[str, control.TopicInfo] = {}
-        """Where it publishes, and what it was told of that."""
-        self.heard_at = hub.now()
-        self.since = hub.world.time_ns() / 1e9
-        self.suspected = False
+        """Where it publishes, and what it was sent about that."""
         self.published = 0
         self.delivered = 0
         self.received_bytes = 0
         self.sent_bytes = 0
-        self.malformed = 0
-        self._pending: dict[int, Batch] = {}
-        self._pending_bytes = 0
-        self._paused = False
-        self._slowed = False
-        self._deaf = False
-        self._backlog = 0
-        self._last_number = -1
-        self._out: list[Frame] = []
-        self._out_bytes = 0
-        self._runs: list[tuple[int, int, int]] = []
-        self._failures: list[control.Failure] = []
-        self._stuck: dict[Outlet, None] = {}
-        self._thirsty: list[asyncio.Future[None]] = []
-        self._notices = Notices()
-        self._next_seq = 0
-        self._untold = 0
-        self._many = hub.settings.window // 8
-        self._urgent = False
-        self._later: asyncio.TimerHandle | None = None
         self.ended = False
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the wire has ended, too: it may have something left to send."""
+        self._restricted = hub.access.restricts
+        self._reading = True
+        self._suspected = False
+        self._congested: dict[Outlet, None] = {}
+        self._drain_waiters: list[asyncio.Future[None]] = []
+        self._taken_timer: asyncio.TimerHandle | None = None
 
-    # What comes in
+    # Input
 
     def received(self, batch: Sequence[memoryview]) -> None:
-        hub = self.hub
-        self.heard_at = hub.now()
+        hub, protocol = self.hub, self.protocol
+        protocol.active_at = hub.now()
         hub.turn_begin()
         try:
             for frame in batch:
                 self.received_bytes += len(frame)
-                if self.ended:
-                    return
-                self._take(frame)
+                opened = protocol.receive(frame)
+                try:
+                    if isinstance(opened, tuple):
+                        self._publish(*opened)
+                    elif opened is not None:
+                        self._control(opened)
+                    elif not self.ended:
+                        hub.counts["malformed"] += 1
+                        self._react()
+                except Exception:
+                    # An error in one session must not affect the others.
+                    log.exception("the hub failed at a frame of %s", self.name or self.wire.peer.address)
+                    hub.counts["internal_errors"] += 1
+                    protocol.fail(frame)
+                    self._react()
         finally:
             hub.turn_end()
 
-    def _take(self, frame: memoryview) -> None:
-        try:
-            kind = frame[0] if frame else 0
-            if kind == Kind.PUBLISH:
-                self._publish(frame)
-            elif kind == Kind.CONTROL:
-                if len(frame) > MAX_CONTROL_BYTES:
-                    raise ProtocolError("too_large", f"{len(frame):,} bytes of control: {MAX_CONTROL_BYTES:,} will do")
-                said = control.read_from_client(frame[1:])
-                if self.hub.tracing:
-                    self.hub.trace(self, "in", said)
-                if self.name or isinstance(said, control.Hello):
-                    self.hub.answers.take(self, said)
-                else:
-                    raise ProtocolError("out_of_order", "say HELLO first")
-            else:
-                raise ProtocolError("unknown_kind", f"no frame is of kind {kind}")
-        except ProtocolError as error:
-            self.complain(error, _batch_in(frame))
-        except Exception:
-            # Whatever it was: the others must not suffer for it.
-            log.exception("a frame of %s could not be worked on", self.name or self.wire.peer.address)
-            self.hub.counts["internal_errors"] += 1
-            number = _batch_in(frame)
-            if (batch := self._pending.pop(number, None)) is not None:
-                self._pending_bytes -= batch.size
-            self.say(control.Error(code="internal", text="the hub failed at this: its log says why", batch=number))
-
     def broken(self, error: ProtocolError) -> None:
-        self.complain(error)
+        self.hub.counts["malformed"] += 1
+        self.protocol.refuse(error)
         self.end(error.text)
 
-    def complain(self, error: ProtocolError, batch: int = -1) -> None:
-        """A bad frame: answered, counted, and too many of them end the connection."""
-        self.malformed += 1
-        self.hub.counts["malformed"] += 1
-        self.say(control.Error(code=error.code, text=error.text, batch=batch))
-        if not self.name or self.malformed > self.hub.settings.max_malformed:
-            self.end(f"{self.malformed} bad frames, the last: {error.text}")
+    def _control(self, message: control.Control) -> None:
+        if self.hub.tracing:
+            self.hub.trace(self, "in", message)
+        self.hub.answers.take(self, message)
 
-    def _publish(self, frame: memoryview) -> None:
-        if not self.name:
-            raise ProtocolError("out_of_order", "say HELLO first")
-        head, body = frames.open_publish(frame)
-        if head.number <= self._last_number:
-            raise ProtocolError("out_of_order", f"batch {head.number} after batch {self._last_number}")
-        self._last_number = head.number
+    def _publish(self, head: PublishHead, body: memoryview) -> None:
+        hub, protocol = self.hub, self.protocol
         batch = Batch(self, head, bytes(body), self.origin)
-        self._pending[head.number] = batch
-        self._pending_bytes += batch.size
+        protocol.accept(batch)
         self.published += head.count
-        self.hub.publish(self, batch)
-        if self._pending_bytes > self.hub.settings.limits.pending_bytes:
-            self._pause()
-        if self.hub.rates is not None and not self._slowed:
-            wait_s = self.hub.rates.charge(self.identity, head.count, self.hub.now())
+        if self._restricted and not self._may_be_answered(batch):
+            batch.done()
+        else:
+            hub.publish(self, batch)
+        if hub.rates is not None and not protocol.throttled:
+            wait_s = hub.rates.charge(self.identity, head.count, hub.now())
             if wait_s > 0:
-                self._slowed = True
-                self._pause()
-                asyncio.get_running_loop().call_later(wait_s, self._go_on)
+                protocol.throttle()
+                asyncio.get_running_loop().call_later(wait_s, self._unthrottle)
+        if protocol.reading is not self._reading:
+            self._apply_reading()
 
-    def excused(self) -> bool:
-        """Whether its silence means nothing: it is not read from, and it does take what it is told."""
-        before, self._backlog = self._backlog, self.wire.backlog
-        return self._paused and (not self._deaf or self._backlog < before)
+    def _may_be_answered(self, batch: Batch) -> bool:
+        """Whether the client may publish where it wants answers: others must not publish there on its behalf."""
+        try:
+            for topic in columns.reply_topics(batch.body):
+                if not self.may(Action.PUBLISH, topic):
+                    text = f"{self.identity} may not name {topic} in reply_to, because it may not publish there"
+                    batch.fail(-1, "forbidden", text)
+        except InvalidPayload as error:
+            batch.fail(-1, "malformed", str(error))
+        if batch.failures:
+            self.hub.counts["forbidden"] += 1
+        return not batch.failures
 
-    def _pause(self) -> None:
-        if not self._paused:
-            self._paused = True
-            self.wire.pause()
+    def _unthrottle(self) -> None:
+        self.protocol.unthrottle()
+        self._apply_reading()
 
-    def _go_on(self) -> None:
-        self._slowed = False
-        self._resume()
+    def _apply_reading(self) -> None:
+        reading = self.protocol.reading
+        if reading is not self._reading and not self.ended:
+            self._reading = reading
+            if reading:
+                self.wire.resume()
+            else:
+                self.wire.pause()
 
-    def _resume(self) -> None:
-        self._deaf = self._deaf and self.full
-        enough = self._pending_bytes > self.hub.settings.limits.pending_bytes
-        if self._paused and not self._slowed and not self._deaf and not enough and not self.ended:
-            self._paused = False
-            self.wire.resume()
+    def _react(self) -> None:
+        """Do what the protocol wants after an event."""
+        if self.protocol.ended:
+            self._close()
+        else:
+            self.hub.touch(self)
+            self._apply_reading()
 
     def withdraw(self, number: int, reason: str) -> None:
-        batch = self._pending.get(number)
-        if batch is not None:
-            self.hub.broker.withdraw(batch, reason or "its publisher was cancelled while waiting for room")
-
-    # What becomes of batches
+        pending = self.protocol.pending.get(number)
+        if pending is not None:
+            self.hub.broker.withdraw(pending[0], reason or "its publisher was cancelled while waiting for room")
 
     def settled(self, batch: Batch) -> None:
-        if self._pending.pop(batch.number, None) is None:
+        """A batch has its outcome: TAKEN says so."""
+        protocol = self.protocol
+        if not protocol.settle(batch):
             return
-        self._pending_bytes -= batch.size
-        if self._paused:
-            self._resume()
-        self._failures += batch.failures
-        number, first = batch.number, batch.first
-        begin, end, seq = self._runs[-1] if self._runs else (0, -2, 0)
-        if number == end + 1 and first == self._next_seq:
-            self._runs[-1] = (begin, number, seq)
-        else:
-            self._runs.append((number, number, first))
-        self._next_seq = first + batch.count
-        self._untold += batch.count
-        if batch.urgent or batch.failures or self._untold >= self._many:
-            self._tell_taken()
-        elif self._later is None:
-            # A frame less on the way of each request: one word a moment later is enough for all of them.
-            self._later = asyncio.get_running_loop().call_later(TAKEN_S, self._tell_taken)
+        if protocol.reading is not self._reading:
+            self._apply_reading()
+        if protocol.taken_due:
+            self.hub.touch(self)
+        elif self._taken_timer is None:
+            # One frame less for each request: TAKEN a moment later is enough for all of them.
+            self._taken_timer = asyncio.get_running_loop().call_later(TAKEN_S, self._report_taken)
 
-    def _tell_taken(self) -> None:
-        self._urgent = True
+    def _report_taken(self) -> None:
+        self._taken_timer = None
+        self.protocol.report()
         self.hub.touch(self)
 
-    # What goes out
+    # Output
 
-    def say(self, said: control.Control) -> None:
-        if self.hub.tracing:
-            self.hub.trace(self, "out", said)
-        if self._runs or self._failures:
-            # What was said first arrives first.
-            self._say_taken()
-        self._put((frames.control(control.write(said)),))
-
-    def _put(self, frame: Frame) -> None:
-        self._out.append(frame)
-        for part in frame:
-            self._out_bytes += len(part)
+    def send(self, message: control.Control) -> None:
+        self.protocol.send(message)
         self.hub.touch(self)
 
     @property
     def full(self) -> bool:
-        return self._out_bytes + self.wire.backlog > HIGH_BYTES
+        # The backlog is asked for only if it matters.
+        protocol = self.protocol
+        return protocol.congested and protocol.shrunk(self.wire.backlog)
 
     def deliver(self, subscription: int, part: BatchPart) -> None:
         batch = part.batch
@@ -246,98 +211,88 @@ class Session:
             batch.priority,
         )
         self.delivered += part.count
-        if self._notices:
-            # What was dropped before comes before: otherwise it seems to be missing.
-            self._say_notices()
-        self._put(frames.deliver(head, part.body))
+        self.protocol.deliver(frames.deliver(head, part.body))
+        self.hub.touch(self)
 
     def deliver_some(self, subscription: int, topic: str, seqs: list[int], body: bytes) -> None:
-        # Of another priority, they are in another order.
-        follow = seqs == list(range(seqs[0], seqs[0] + len(seqs)))
-        head = DeliverHead(subscription, seqs[0], topic, len(seqs), None if follow else seqs)
+        # Messages of another priority are in another order.
+        consecutive = seqs == list(range(seqs[0], seqs[0] + len(seqs)))
+        head = DeliverHead(subscription, seqs[0], topic, len(seqs), None if consecutive else seqs)
         self.delivered += len(seqs)
-        self._put(frames.deliver(head, body))
+        self.protocol.deliver(frames.deliver(head, body))
+        self.hub.touch(self)
 
     def count_dropped(self, count: int) -> None:
         self.hub.counts["dropped"] += count
 
     def tell_dropped(self, dropped: control.Dropped) -> None:
-        if self.full:
-            for notice in self._notices.add(dropped):
-                self.say(notice)
-        else:
-            self.say(dropped)
-
-    def _say_notices(self) -> None:
-        for notice in self._notices.take():
-            self.say(notice)
+        if self.protocol.congested:
+            self.protocol.shrunk(self.wire.backlog)
+        self.protocol.notify(dropped)
+        self.hub.touch(self)
 
     def congested(self, outlet: Outlet) -> None:
-        self._stuck[outlet] = None
+        self._congested[outlet] = None
 
     async def drained(self) -> None:
         if self.full and not self.ended:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._thirsty.append(waiter)
+            self._drain_waiters.append(waiter)
             await waiter
 
     def writable(self) -> None:
         self.hub.turn_begin()
         try:
-            self._say_notices()
-            # The highest priority first; among equals, who has waited longest.
-            stuck, self._stuck = list(self._stuck), {}
-            for outlet in sorted(stuck, key=Outlet.rank, reverse=True):
+            self.protocol.drained(self.wire.backlog)
+            self.hub.touch(self)
+            # The highest priority first; among equals, the outlet that has waited longest.
+            congested, self._congested = list(self._congested), {}
+            for outlet in sorted(congested, key=Outlet.rank, reverse=True):
                 outlet.pump()
             if not self.full:
-                for waiter in self._thirsty:
-                    if not waiter.done():
-                        waiter.set_result(None)
-                self._thirsty.clear()
+                self._wake_drain_waiters()
         finally:
             self.hub.turn_end()
-        self._resume()
+        self._apply_reading()
+
+    def _wake_drain_waiters(self) -> None:
+        for waiter in self._drain_waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._drain_waiters.clear()
 
     def flush(self) -> None:
-        """The end of a turn: send what it brought."""
-        if self._urgent and (self._runs or self._failures):
-            self._say_taken()
-        if self._out and not self.ended:
-            out, self._out = self._out, []
-            self.sent_bytes += self._out_bytes
-            self._out_bytes = 0
-            self.wire.send(out)
-            self._look_at_backlog()
+        """The end of a turn: send what it produced."""
+        protocol = self.protocol
+        size = protocol.out_bytes
+        out = protocol.flush()
+        if not out:
+            return
+        if self.hub.tracing:
+            self._trace(out)
+        self.sent_bytes += size
+        self.wire.send(out)
+        protocol.flushed(self.wire.backlog)
+        if protocol.congested:
+            if protocol.overrun:
+                self.hub.counts["cut_off"] += 1
+                self.wire.abort()
+                self._leave()
+            elif protocol.reading is not self._reading:
+                self._apply_reading()
+        elif self._congested or self._drain_waiters or protocol.has_notices:
+            # All of it was sent at once: the transport will not call.
+            asyncio.get_running_loop().call_soon(self.writable)
 
-    def _look_at_backlog(self) -> None:
-        backlog = self.wire.backlog
-        if backlog <= HIGH_BYTES:
-            if self._stuck or self._thirsty or self._notices:
-                # All of it went out at once: nobody else will say that there is room again.
-                asyncio.get_running_loop().call_soon(self.writable)
-        elif backlog > self.hub.settings.limits.pending_bytes + self.hub.settings.max_frame_bytes:
-            self.hub.counts["cut_off"] += 1
-            self.wire.abort()
-            self._leave("it does not read what it is told")
-        elif backlog > DEAF_BYTES:
-            # Who does not listen need not ask for more.
-            self._deaf = True
-            self._pause()
-
-    def _say_taken(self) -> None:
-        taken = control.Taken(runs=self._runs, failures=self._failures)
-        self._runs, self._failures = [], []
-        self._untold = 0
-        self._urgent = False
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
-        self._put((frames.control(control.write(taken)),))
+    def _trace(self, out: Sequence[frames.Parts]) -> None:
+        for frame in out:
+            if frame[0][0] == frames.Kind.CONTROL:
+                self.hub.trace(self, "out", control.read_from_hub(frame[0][1:]))
 
     # Rights
 
     def require(self, action: Action, pattern: str) -> None:
-        """Raises ProtocolError if the rules say no."""
+        """Raises ProtocolError if the rules do not allow it."""
         if not self.may(action, pattern):
             raise ProtocolError(
                 "forbidden", f"{self.identity} may not {action.value} on {pattern}: the hub has no rule for it"
@@ -346,43 +301,50 @@ class Session:
     def may(self, action: Action, pattern: str) -> bool:
         return self.hub.access.may(self.identity, action, pattern, self.replies)
 
+    # Time
+
+    def tick(self, now: float) -> None:
+        protocol = self.protocol
+        protocol.tick(now, self.wire.backlog)
+        if protocol.suspected is not self._suspected and not protocol.ended:
+            self._suspected = protocol.suspected
+            self.hub.directory.suspected(self, self._suspected)
+            if self._suspected:
+                log.warning("%s is silent since %.1f s", self.name, now - protocol.active_at)
+        self._react()
+        if protocol.ended:
+            self.wire.abort()
+
+    def hello_missing(self) -> None:
+        self.protocol.hello_missing(self.hub.settings.hello_s)
+        self._react()
+
     # The end
 
     def end(self, reason: str) -> None:
-        """Say goodbye, and close the connection."""
-        if self.ended:
-            return
-        self.say(control.Goodbye(reason=reason))
-        self.flush()
-        self.wire.close()
-        self._leave(reason)
+        """Send GOODBYE, and close the connection."""
+        self.protocol.end(reason)
+        self._close()
 
     def lost(self, why: str) -> None:
         self.gone.set_result(None)
-        if not self.ended:
-            self._leave(why)
+        self.protocol.close(why)
+        self._leave()
 
-    def _leave(self, why: str) -> None:
+    def _close(self) -> None:
+        if not self.ended:
+            self.flush()
+            self.wire.close()
+            self._leave()
+
+    def _leave(self) -> None:
+        if self.ended:
+            return
         self.ended = True
-        if self._later is not None:
-            self._later.cancel()
-        for waiter in self._thirsty:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._pending.clear()
+        if self._taken_timer is not None:
+            self._taken_timer.cancel()
+        self._wake_drain_waiters()
         try:
-            self.hub.left(self, why)
+            self.hub.left(self, self.protocol.reason)
         except TrunklineError:
             log.exception("%s left, and not all of it could be cleared away", self.name)
-
-
-def _batch_in(frame: memoryview) -> int:
-    """The number of the batch in a frame that cannot be taken; -1 if it holds none, or not even that can be read."""
-    if len(frame) < frames.PREFIX.size or frame[0] != Kind.PUBLISH:
-        return -1
-    size = frames.PREFIX.unpack_from(frame)[1]
-    try:
-        head = msgspec.msgpack.decode(frame[frames.PREFIX.size : frames.PREFIX.size + size], type=list[Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return -1
-    return head[0] if head and type(head[0]) is int and head[0] >= 0 else -1

@@ -37,7 +37,6 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "unknown_channel": "There is no channel of that name.",
         "unknown_kind": "No frame begins with this byte.",
         "unknown_schema": "There is no schema of that name, version or hash.",
-        "unknown_type": "The hub does not do what this message asks for.",
         "version": "There is no version that both speak; `details` has the hub's `versions`. The connection ends.",
     }
 )

@@ -31,6 +31,8 @@ FIRST_FRAME_BYTES: Final = 64 * 1024
 MAX_MESSAGES: Final = 1_000_000
 """In one frame. A message takes eight bytes in a body, and three hundred once it is opened."""
 MAX_POSITION: Final = 2**62
+Parts = tuple[bytes | memoryview, ...]
+"""One frame, in parts that follow each other without a gap."""
 _TIME_BYTES: Final = 8
 _SMALL_PARTS: Final = 1024
 

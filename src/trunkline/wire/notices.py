@@ -1,6 +1,7 @@
-"""Notices: what a client is to be told of messages that it will not get, joined while it cannot hear it.
+"""Notices of dropped messages, joined while the client is congested.
 
-A client that does not read, while others publish, misses more and more: what there is to say of it must not grow, too.
+A client that does not read, while others publish, misses more and more messages. The notices about them must not grow
+with their number.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ MAX_RANGES = 100
 
 
 class Notices:
-    """Pure. What follows on each other, for one reason, is one notice."""
+    """Pure. Consecutive drops for one reason are one notice."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[int, str, int, int, str], Dropped] = {}
@@ -25,7 +26,7 @@ class Notices:
         return len(self._kept)
 
     def add(self, dropped: Dropped) -> Iterator[Dropped]:
-        """Keep it; give those for which there is no place any more, to be said all the same."""
+        """Keep it; yield those for which there is no room any more: they must be sent."""
         key = (dropped.subscription, dropped.topic, dropped.origin, dropped.priority, dropped.reason)
         last = self._kept.pop(key, None)
         if last is not None:

@@ -1,0 +1,69 @@
+"""The owners of durable subscriptions, at a hub with rules.
+
+A durable subscription belongs to the identity that made it: no other identity can use its name, whatever it may
+subscribe to, unless it may administer its topics. A durable group is shared by all who may subscribe to its pattern.
+A subscription that was made without rules belongs to the first identity that subscribes under its name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from trunkline.errors import ProtocolError
+
+MAX_OWNED: Final = 10_000
+"""Durable subscriptions of one identity."""
+
+
+class DurableOwner(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who made a durable subscription, and whether it is a group, which others may join."""
+
+    identity: str
+    shared: bool = False
+
+
+Keep = Callable[[dict[str, DurableOwner]], None]
+"""Writes the owners to disk. Raises ProtocolError if that fails."""
+
+
+class DurableOwners:
+    """Owners by the names of durable subscriptions."""
+
+    def __init__(self) -> None:
+        self._owners: dict[str, DurableOwner] = {}
+        self._counts: Counter[str] = Counter()
+
+    def restore(self, owners: Mapping[str, DurableOwner], names: Iterable[str]) -> None:
+        """What an earlier run has kept, of the subscriptions that are still there."""
+        there = set(names)
+        self._replace({name: owner for name, owner in owners.items() if name in there})
+
+    def kept(self) -> dict[str, DurableOwner]:
+        return dict(self._owners)
+
+    def may_use(self, name: str, identity: str) -> bool:
+        owner = self._owners.get(name)
+        return owner is None or owner.shared or owner.identity == identity
+
+    def claim(self, name: str, owner: DurableOwner, *, exists: bool, keep: Keep | None) -> None:
+        """An identity is about to subscribe under a name that it may use. Raises ProtocolError if it owns too many.
+
+        If a subscription of this name `exists`, its owner stays. `keep` is called before anything has changed.
+        """
+        before = self._owners.get(name)
+        if before == owner or (before is not None and exists):
+            return
+        if self._counts[owner.identity] >= MAX_OWNED:
+            raise ProtocolError("too_many", f"{owner.identity} has {MAX_OWNED} durable subscriptions already")
+        owners = {**self._owners, name: owner}
+        if keep is not None:
+            keep(owners)
+        self._replace(owners)
+
+    def _replace(self, owners: dict[str, DurableOwner]) -> None:
+        self._owners = owners
+        self._counts = Counter(owner.identity for owner in owners.values())

@@ -1,0 +1,374 @@
+"""The hub's side of the protocol, as a state machine without I/O, clock or event loop.
+
+Frames, times and the size of the transport's backlog come in by method calls. What the caller has to do is returned, or
+is state: `flush` returns the frames to send, `reading` says whether to read, `ended` and `reason` that the connection
+is over and why, `taken_due` that a flush is due. No objects are made for a data frame beyond its head.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from trunkline.errors import ProtocolError
+from trunkline.wire import control, frames
+from trunkline.wire.frames import Kind, Parts, PublishHead
+from trunkline.wire.notices import Notices
+
+MAX_CONTROL_BYTES: Final = 16 * 1024 * 1024
+PAUSE_FACTOR: Final = 4
+"""A client is not read from while its backlog exceeds so many times the size at which it counts as congested."""
+# An attribute of an enum is looked up ten times as slowly as a name of this module.
+_CONTROL: Final = int(Kind.CONTROL)
+_PUBLISH: Final = int(Kind.PUBLISH)
+
+
+class ServerLimits(NamedTuple):
+    pending_bytes: int
+    """Of batches that are not taken. Beyond it the client is not read from."""
+    max_frame_bytes: int
+    max_malformed: int
+    window: int
+    heartbeat_s: float
+    congested_bytes: int
+    """A client with a larger backlog gets no more messages until it has drained."""
+
+
+class PendingBatch(Protocol):
+    """A batch that was accepted, and whose publisher gets a TAKEN for it."""
+
+    number: int
+    count: int
+    first: int
+    urgent: bool
+    failures: list[control.Failure]
+
+    @property
+    def size(self) -> int:
+        """In bytes, once it is opened."""
+
+
+B = TypeVar("B", bound=PendingBatch)
+
+
+class ServerProtocol(Generic[B]):
+    """One connection. After `ended`, nothing is sent but what the last `flush` returns."""
+
+    __slots__ = (
+        "_backlog_at_tick",
+        "_backlogged",
+        "_congested_bytes",
+        "_failures",
+        "_last_number",
+        "_limits",
+        "_next_seq",
+        "_notices",
+        "_out",
+        "_runs",
+        "_throttled",
+        "_unreported",
+        "active_at",
+        "backlog",
+        "congested",
+        "ended",
+        "greeted",
+        "has_notices",
+        "malformed",
+        "out_bytes",
+        "overrun",
+        "pending",
+        "pending_bytes",
+        "reading",
+        "reason",
+        "suspected",
+        "taken_due",
+    )
+
+    def __init__(self, limits: ServerLimits, now: float) -> None:
+        self._limits = limits
+        self._congested_bytes = limits.congested_bytes
+        self.greeted = False
+        """Whether HELLO was accepted."""
+        self.ended = False
+        self.reason = ""
+        self.overrun = False
+        """Whether it ended because the client does not read: the transport is to be aborted."""
+        self.malformed = 0
+        self.active_at = now
+        """When the last frame came."""
+        self.suspected = False
+        self.reading = True
+        self._throttled = False
+        self._backlogged = False
+        self._last_number = -1
+        self.pending: dict[int, tuple[B, int]] = {}
+        """By number: batches that are not taken, and their sizes."""
+        self.pending_bytes = 0
+        self._runs: list[tuple[int, int, int]] = []
+        self._failures: list[control.Failure] = []
+        self._next_seq = 0
+        self._unreported = 0
+        self.taken_due = False
+        """Whether the next flush sends TAKEN."""
+        self._notices = Notices()
+        self.has_notices = False
+        """Whether notices wait until the client is not congested."""
+        self._out: list[Parts] = []
+        self.out_bytes = 0
+        self.backlog = 0
+        """As the transport had it last. Between two flushes it only shrinks."""
+        self.congested = False
+        self._backlog_at_tick = 0
+
+    # Frames that come in
+
+    def receive(self, frame: memoryview) -> tuple[PublishHead, memoryview] | control.Control | None:
+        """A batch as its head and body, or a control message; None if the frame is refused. Never raises."""
+        if self.ended:
+            return None
+        try:
+            kind = frame[0] if frame else 0
+            if kind == _PUBLISH:
+                if not self.greeted:
+                    raise _no_hello()
+                opened = frames.open_publish(frame)
+                number = opened[0].number
+                if number <= self._last_number:
+                    raise ProtocolError("out_of_order", f"batch {number} after batch {self._last_number}")
+                self._last_number = number
+                return opened
+            if kind != _CONTROL:
+                raise ProtocolError("unknown_kind", f"no frame is of kind {kind}")
+            if len(frame) > MAX_CONTROL_BYTES:
+                raise ProtocolError(
+                    "too_large", f"a control frame of {len(frame):,} bytes: {MAX_CONTROL_BYTES:,} at most"
+                )
+            message = control.read_from_client(frame[1:])
+            if not self.greeted and not isinstance(message, control.Hello):
+                raise _no_hello()
+            return message
+        except ProtocolError as error:
+            self.refuse(error, batch_number(frame))
+            return None
+
+    def refuse(self, error: ProtocolError, batch: int = -1) -> None:
+        """A bad frame: answered and counted. Too many of them, or one before HELLO, end the connection."""
+        self.malformed += 1
+        self.send(control.Error(code=error.code, text=error.text, batch=batch))
+        if not self.greeted or self.malformed > self._limits.max_malformed:
+            self.end(f"{self.malformed} bad frames, the last: {error.text}")
+
+    def accept(self, batch: B) -> None:
+        """A batch goes to the engine: from now on it is pending, until `settle` or `fail`."""
+        size = batch.size
+        self.pending[batch.number] = (batch, size)
+        self.pending_bytes += size
+        if self.pending_bytes > self._limits.pending_bytes:
+            self.reading = False
+
+    def settle(self, batch: B) -> bool:
+        """The engine is done with a batch; False if it is not pending. Its TAKEN is sent with the next due flush."""
+        number = batch.number
+        pending = self.pending.pop(number, None)
+        if pending is None:
+            return False
+        self.pending_bytes -= pending[1]
+        if not self.reading:
+            self._update_reading()
+        failures, first, count = batch.failures, batch.first, batch.count
+        runs = self._runs
+        begin, end, seq = runs[-1] if runs else (0, -2, 0)
+        if number == end + 1 and first == self._next_seq:
+            runs[-1] = (begin, number, seq)
+        else:
+            runs.append((number, number, first))
+        self._next_seq = first + count
+        self._unreported += count
+        if failures:
+            self._failures += failures
+            self.taken_due = True
+        elif batch.urgent or self._unreported * 8 >= self._limits.window:
+            self.taken_due = True
+        return True
+
+    def fail(self, frame: memoryview) -> None:
+        """The hub itself failed at a frame. A batch in it is answered by this, unless it is answered already."""
+        number = batch_number(frame)
+        pending = self.pending.pop(number, None)
+        if pending is not None:
+            self.pending_bytes -= pending[1]
+            self._update_reading()
+        text = "the hub failed at this frame: its log has the reason"
+        self.send(control.Error(code="internal", text=text, batch=-1 if pending is None else number))
+
+    # Reading
+
+    def throttle(self) -> None:
+        """The client publishes faster than its rate: it is not read from until `unthrottle`."""
+        self._throttled = True
+        self.reading = False
+
+    def unthrottle(self) -> None:
+        self._throttled = False
+        self._update_reading()
+
+    @property
+    def throttled(self) -> bool:
+        return self._throttled
+
+    def _update_reading(self) -> None:
+        self._backlogged = self._backlogged and self.congested
+        self.reading = not (
+            self.ended or self._throttled or self._backlogged or self.pending_bytes > self._limits.pending_bytes
+        )
+
+    # Frames that go out
+
+    def send(self, message: control.Control) -> None:
+        """TAKEN for what is settled goes first: what happened first is sent first."""
+        if self.ended:
+            return
+        if self._runs or self._failures:
+            self._send_taken()
+        self._put(control.write(message))
+
+    def _put(self, data: bytes) -> None:
+        self._out.append((frames.control(data),))
+        self.out_bytes += 1 + len(data)
+        if self.out_bytes + self.backlog > self._congested_bytes:
+            self.congested = True
+
+    def deliver(self, frame: Parts) -> None:
+        """A data frame. Notices of what was dropped before it go first: otherwise that seems to be missing."""
+        if self.ended:
+            return
+        if self.has_notices:
+            self._send_notices()
+        self._out.append(frame)
+        for part in frame:
+            self.out_bytes += len(part)
+        if self.out_bytes + self.backlog > self._congested_bytes:
+            self.congested = True
+
+    def notify(self, dropped: control.Dropped) -> None:
+        """A message was dropped: the client is notified, at once or when it is not congested any more."""
+        if not self.congested:
+            self.send(dropped)
+        elif not self.ended:
+            self.has_notices = True
+            for notice in self._notices.add(dropped):
+                self.send(notice)
+
+    def _send_notices(self) -> None:
+        self.has_notices = False
+        for notice in self._notices.take():
+            self.send(notice)
+
+    def report(self) -> None:
+        """TAKEN for what is settled has waited long enough."""
+        self.taken_due = bool(self._runs or self._failures)
+
+    def _send_taken(self) -> None:
+        taken = control.Taken(runs=self._runs, failures=self._failures)
+        self._runs, self._failures = [], []
+        self._unreported = 0
+        self.taken_due = False
+        self._put(control.write(taken))
+
+    def flush(self) -> list[Parts]:
+        """The frames to send now, in order."""
+        if self.taken_due:
+            self._send_taken()
+        out, self._out = self._out, []
+        self.out_bytes = 0
+        return out
+
+    def flushed(self, backlog: int) -> None:
+        """What `flush` returned is with the transport, which has this backlog now."""
+        self.backlog = backlog
+        self.congested = self.out_bytes + backlog > self._congested_bytes
+        if not self.congested or self.ended:
+            return
+        if backlog > self._limits.pending_bytes + self._limits.max_frame_bytes:
+            self.overrun = True
+            self.close("it does not read from its socket")
+        elif backlog > PAUSE_FACTOR * self._congested_bytes:
+            # It does not read the answers: it need not ask for more.
+            self._backlogged = True
+            self.reading = False
+
+    def shrunk(self, backlog: int) -> bool:
+        """The transport's backlog now; whether the client is still congested."""
+        self.backlog = backlog
+        self.congested = self.out_bytes + backlog > self._congested_bytes
+        return self.congested
+
+    def drained(self, backlog: int) -> None:
+        """The transport can take more: notices that waited for that are sent, and the client is read from again."""
+        if not self.shrunk(backlog) and self.has_notices:
+            self._send_notices()
+        self._update_reading()
+
+    # Time
+
+    def tick(self, now: float, backlog: int) -> None:
+        """Twice per heartbeat: suspect a client that is silent, end the connection if it is silent for too long."""
+        before, self._backlog_at_tick = self._backlog_at_tick, backlog
+        if not self.reading and (not self._backlogged or backlog < before):
+            # Its silence means nothing: it is not read from, and it does read.
+            self.active_at = now
+        silent_s = now - self.active_at
+        if silent_s > 3 * self._limits.heartbeat_s:
+            self.end(f"silent for {silent_s:.0f} s")
+        self.suspected = silent_s > 2 * self._limits.heartbeat_s
+        if self.greeted:
+            self.send(control.Heartbeat())
+
+    def hello_missing(self, hello_s: float) -> None:
+        """So long HELLO may take."""
+        if not self.greeted and not self.ended:
+            self.send(control.Error(code="no_hello", text=f"no HELLO within {hello_s:g} s"))
+            self.end("no HELLO")
+
+    # The end
+
+    def end(self, reason: str) -> None:
+        """The connection ends with GOODBYE, which the next flush returns."""
+        if not self.ended:
+            self.send(control.Goodbye(reason=reason))
+            self._finish(reason)
+
+    def close(self, reason: str) -> None:
+        """The connection is gone: nothing is sent any more."""
+        if not self.ended:
+            self._finish(reason)
+            self._out.clear()
+            self.out_bytes = 0
+
+    def _finish(self, reason: str) -> None:
+        self.ended = True
+        self.reason = reason
+        self.reading = False
+        self.taken_due = False
+        self.pending.clear()
+        self.pending_bytes = 0
+        self._runs, self._failures = [], []
+        self._notices = Notices()
+        self.has_notices = False
+
+
+def _no_hello() -> ProtocolError:
+    return ProtocolError("out_of_order", "say HELLO first")
+
+
+def batch_number(frame: memoryview) -> int:
+    """The number of the batch in a frame that is refused; -1 if it holds none, or the number cannot be read."""
+    if len(frame) < frames.PREFIX.size or frame[0] != _PUBLISH:
+        return -1
+    size = frames.PREFIX.unpack_from(frame)[1]
+    try:
+        head = msgspec.msgpack.decode(frame[frames.PREFIX.size : frames.PREFIX.size + size], type=list[Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return -1
+    return head[0] if head and type(head[0]) is int and head[0] >= 0 else -1
