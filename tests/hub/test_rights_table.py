@@ -15,9 +15,13 @@ import pytest
 
 from tests.hub.guests import RULES, Guest, batch_on, hub_of, make_keys
 from tests.hub.hubs import until
-from trunkline import Cause, DeadLetter, Message
+from trunkline import Cause, DeadLetter, Message, ProtocolError
+from trunkline.hub import rights
+from trunkline.hub.access import Access, Action, Rule
 from trunkline.hub.hub import Hub
+from trunkline.hub.rights import RIGHTS
 from trunkline.journal import JournalBroker
+from trunkline.topic import reply_topic
 from trunkline.wire import control
 from trunkline.wire.frames import PublishHead
 
@@ -234,7 +238,85 @@ ROWS: dict[type, Row] = {
 
 
 def test_every_message_has_a_row() -> None:
-    assert set(ROWS) == {PublishHead, *control.FROM_CLIENT}
+    assert set(ROWS) == {PublishHead, *control.FROM_CLIENT} == {PublishHead, *RIGHTS}
+    assert all(row.reason for row in RIGHTS.values() if not _needed(row)), "what needs no right says why"
+
+
+def test_who_may_say_it_follows_from_the_table() -> None:
+    """What needs rights on somebody else's topics is for those who have them; what is one's own is for its owner."""
+    for kind, row in RIGHTS.items():
+        needed = {action for action, _ in _needed(row)}
+        if needed:
+            assert ROWS[kind].allowed == (ADMINS if needed == {Action.ADMINISTER} else USERS), kind
+        elif "of its own connection" in row.reason and kind is not control.Goodbye:
+            assert ROWS[kind].allowed == MINE, kind
+
+
+def test_a_handler_needs_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        rows = {kind: row for kind, row in RIGHTS.items() if kind is not control.Stats}
+        monkeypatch.setattr(rights, "RIGHTS", rows)
+        with pytest.raises(TypeError, match="Stats"):
+            Hub()
+
+    asyncio.run(main())
+
+
+class _Any:
+    """A message whose every field is a topic of its own."""
+
+    def __getattr__(self, name: str) -> str:
+        return f"the.{name}"
+
+
+def _needed(row: rights.RightsRow) -> list[rights.Right]:
+    return list(row.needs(_Any()))
+
+
+MESSAGES: list[control.Control] = [
+    control.Topic(id=1, topic="a"),
+    control.Subscribe(id=1, subscription=1, pattern="a.>", name="n", credit=1),
+    control.Link(id=1, pattern="a.>", topic="b"),
+    control.Last(id=1, topic="a"),
+    control.ChannelCreate(id=1, channel="a"),
+    control.ChannelCreate(id=1, channel="a", pattern="b.>"),
+    control.SchemaPut(id=1, name="a", schema={}),
+    control.Stats(id=1),
+    control.Trace(id=1),
+]
+
+
+def test_all_messages_that_need_rights_are_tried() -> None:
+    assert {type(each) for each in MESSAGES} == {kind for kind, row in RIGHTS.items() if _needed(row)}
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=str)
+def test_every_right_is_needed_and_no_other(message: control.Control) -> None:
+    needed = set(RIGHTS[type(message)].needs(message))
+    rules = [Rule(who="me", may=(action,), on=(pattern,)) for action, pattern in needed]
+    rights.check(Access(rules), "me", (), message)
+    rights.check(Access(), "me", (), message)
+    nothing = Rule(who="me", may=(Action.PUBLISH,), on=("elsewhere",))
+    for missing in rules:
+        with pytest.raises(ProtocolError, match="me may not") as refused:
+            rights.check(Access([nothing, *(rule for rule in rules if rule is not missing)]), "me", (), message)
+        assert refused.value.code == "forbidden"
+    with pytest.raises(ProtocolError):
+        rights.check(Access(rules), "another", (), message)
+
+
+def test_a_reply_topic_needs_its_secret_and_some_rule() -> None:
+    access = Access([Rule(who="me", may=(Action.PUBLISH,), on=("a",))])
+    topic = reply_topic("secret")
+
+    def subscribe(secret: str) -> control.Subscribe:
+        return control.Subscribe(id=1, subscription=1, pattern=topic, name="n", credit=1, secret=secret)
+
+    rights.check(access, "me", (), subscribe("secret"))
+    rights.check(access, "me", (topic,), subscribe(""))
+    for identity, secret in (("me", ""), ("me", "guessed"), ("another", "secret")):
+        with pytest.raises(ProtocolError):
+            rights.check(access, identity, (), subscribe(secret))
 
 
 @pytest.fixture(scope="module")
