@@ -139,7 +139,7 @@ async def test_a_name_that_was_forgotten_is_free(hub_at: Any) -> None:
         await owner.subscribe(1, "data.x", name="billing", durable=True)
         await leave(owner, hub)
     async with hub_at() as (hub, come):
-        broker = hub.engine.broker
+        broker = hub.broker
         assert isinstance(broker, JournalBroker)
         assert await broker.journal.forget("billing")
         other = await come("nobody")

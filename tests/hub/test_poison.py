@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ MAX_GROWTH_BYTES = 120 * 1024 * 1024
 MEBIBYTE = 1024 * 1024
 GOOD = 50
 
-Attack = Callable[[RunningHub, Line], Awaitable[None]]
+Attack = Callable[[RunningHub, Line], Coroutine[Any, Any, None]]
 
 
 def under(tmp_path: Path, attack: Attack, *, journal: bool = False, **settings: Any) -> None:
@@ -121,6 +121,7 @@ def test_huge_header_fields(tmp_path: Path, journal: bool) -> None:
 
     async def attack(hub: RunningHub, line: Line) -> None:
         huge = {"x": "x" * (8 * MEBIBYTE)}
+        fields: dict[str, Any]
         for number, fields in enumerate(({"headers": huge}, {"sender": "s" * MEBIBYTE}, {"trace": "t" * MEBIBYTE}), 1):
             for count in (1, 2):
                 head = PublishHead(2 * number + count, "attack.shared", count)
@@ -330,8 +331,8 @@ def test_heads_and_bodies_that_contradict_each_other(tmp_path: Path, journal: bo
         ):
             await refused(head, body_of(2))
         for text in (b"\xff\xfe", b"\xed\xa0\x80", b"\xc3"):
-            head = b"\x93" + msgspec.msgpack.encode(1000 + number) + bytes([0xA0 + len(text)]) + text + b"\x02"
-            await refused(head, body_of(2))
+            damaged = b"\x93" + msgspec.msgpack.encode(1000 + number) + bytes([0xA0 + len(text)]) + text + b"\x02"
+            await refused(damaged, body_of(2))
         for rest in (
             {"priority": 101},
             {"priority": [50, -1]},
