@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trunkline import InvalidSettings
-from trunkline.hub.access import Access, Action, Rule, reaches
+from trunkline.hub.access import Access, AccessRule, Action, reaches
 from trunkline.topic import covers, reply_topic
 
 ME = "cert:me"
@@ -36,16 +36,16 @@ def instances(draw: st.DrawFn, words: tuple[str, ...] = TOKENS, rest: tuple[str,
 
 
 rules = st.builds(
-    lambda may, on: Rule(who=ME, may=tuple(may), on=tuple(on)),
+    lambda may, on: AccessRule(who=ME, may=tuple(may), on=tuple(on)),
     st.lists(st.sampled_from(Action), min_size=1, max_size=2),
     st.lists(patterns(), min_size=1, max_size=2),
 )
 
 
 @given(st.lists(rules, min_size=1, max_size=2), instances(), st.sets(topics, max_size=2))
-@example([Rule(who=ME, may=(Action.SUBSCRIBE,), on=("*.a",))], ("_dead.*.a", "_dead._reply.a"), set())
-@example([Rule(who=ME, may=(Action.SUBSCRIBE,), on=("*.>",))], ("*.>", "_dead.a"), set())
-def test_what_a_pattern_may_its_topics_may(given_rules: list[Rule], pair: tuple[str, str], own: set[str]) -> None:
+@example([AccessRule(who=ME, may=(Action.SUBSCRIBE,), on=("*.a",))], ("_dead.*.a", "_dead._reply.a"), set())
+@example([AccessRule(who=ME, may=(Action.SUBSCRIBE,), on=("*.>",))], ("*.>", "_dead.a"), set())
+def test_what_a_pattern_may_its_topics_may(given_rules: list[AccessRule], pair: tuple[str, str], own: set[str]) -> None:
     pattern, topic = pair
     access = Access(given_rules)
     if reaches(pattern, topic) and access.may(ME, Action.SUBSCRIBE, pattern, own):
@@ -53,7 +53,7 @@ def test_what_a_pattern_may_its_topics_may(given_rules: list[Rule], pair: tuple[
 
 
 @given(st.lists(rules, min_size=1, max_size=2), instances((*TOKENS, "*"), (*TOKENS, "*", ">")))
-def test_a_narrower_pattern_may_no_less(given_rules: list[Rule], pair: tuple[str, str]) -> None:
+def test_a_narrower_pattern_may_no_less(given_rules: list[AccessRule], pair: tuple[str, str]) -> None:
     """But for reply topics: no pattern reaches those."""
     wide, narrow = pair
     assert covers(wide, narrow)
@@ -64,14 +64,14 @@ def test_a_narrower_pattern_may_no_less(given_rules: list[Rule], pair: tuple[str
 
 
 @given(st.lists(rules, min_size=1, max_size=3), st.lists(rules, max_size=2), st.sampled_from(Action), patterns())
-def test_more_rules_allow_no_less(some: list[Rule], more: list[Rule], action: Action, pattern: str) -> None:
+def test_more_rules_allow_no_less(some: list[AccessRule], more: list[AccessRule], action: Action, pattern: str) -> None:
     if Access(some).may(ME, action, pattern):
         assert Access([*some, *more]).may(ME, action, pattern)
 
 
 @given(st.lists(rules, min_size=1, max_size=3), topics, st.sampled_from(Action), st.sets(topics, max_size=2))
 def test_an_answer_is_heard_by_its_owner_alone(
-    given_rules: list[Rule], rest: str, action: Action, own: set[str]
+    given_rules: list[AccessRule], rest: str, action: Action, own: set[str]
 ) -> None:
     topic = f"_reply.{rest}"
     expected = action is Action.PUBLISH or (action is Action.SUBSCRIBE and topic in own)
@@ -80,7 +80,7 @@ def test_an_answer_is_heard_by_its_owner_alone(
 
 
 def everything_on(pattern: str) -> Access:
-    return Access([Rule(who=ME, may=tuple(Action), on=(pattern,))])
+    return Access([AccessRule(who=ME, may=tuple(Action), on=(pattern,))])
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_what_the_bus_s_own_topics_count_as(pattern: str, data_only: bool, every
 
 def test_a_subscriber_may_tell_of_what_died_there() -> None:
     """A notice is the word of a subscriber: it needs no right to publish on the topic itself."""
-    reader = Access([Rule(who=ME, may=(Action.SUBSCRIBE,), on=("data.>",))])
+    reader = Access([AccessRule(who=ME, may=(Action.SUBSCRIBE,), on=("data.>",))])
     assert reader.may(ME, Action.PUBLISH, "_dead.data.x")
     assert not reader.may(ME, Action.PUBLISH, "data.x")
     assert not reader.may(ME, Action.PUBLISH, "_dead.orders.placed")
-    writer = Access([Rule(who=ME, may=(Action.PUBLISH,), on=("data.>",))])
+    writer = Access([AccessRule(who=ME, may=(Action.PUBLISH,), on=("data.>",))])
     assert not writer.may(ME, Action.SUBSCRIBE, "_dead.data.x")
 
 

@@ -17,7 +17,7 @@ from tests.hub.guests import RULES, Guest, batch_on, hub_of, make_keys
 from tests.hub.hubs import until
 from trunkline import Cause, DeadLetter, Message, ProtocolError
 from trunkline.hub import rights
-from trunkline.hub.access import Access, Action, Rule
+from trunkline.hub.access import Access, AccessRule, Action
 from trunkline.hub.hub import Hub
 from trunkline.hub.rights import RIGHTS
 from trunkline.journal import JournalBroker
@@ -293,10 +293,10 @@ def test_all_messages_that_need_rights_are_tried() -> None:
 @pytest.mark.parametrize("message", MESSAGES, ids=str)
 def test_every_right_is_needed_and_no_other(message: control.Control) -> None:
     needed = set(RIGHTS[type(message)].needs(message))
-    rules = [Rule(who="me", may=(action,), on=(pattern,)) for action, pattern in needed]
+    rules = [AccessRule(who="me", may=(action,), on=(pattern,)) for action, pattern in needed]
     rights.check(Access(rules), "me", (), message)
     rights.check(Access(), "me", (), message)
-    nothing = Rule(who="me", may=(Action.PUBLISH,), on=("elsewhere",))
+    nothing = AccessRule(who="me", may=(Action.PUBLISH,), on=("elsewhere",))
     for missing in rules:
         with pytest.raises(ProtocolError, match="me may not") as refused:
             rights.check(Access([nothing, *(rule for rule in rules if rule is not missing)]), "me", (), message)
@@ -306,7 +306,7 @@ def test_every_right_is_needed_and_no_other(message: control.Control) -> None:
 
 
 def test_a_reply_topic_needs_its_secret_and_some_rule() -> None:
-    access = Access([Rule(who="me", may=(Action.PUBLISH,), on=("a",))])
+    access = Access([AccessRule(who="me", may=(Action.PUBLISH,), on=("a",))])
     topic = reply_topic("secret")
 
     def subscribe(secret: str) -> control.Subscribe:

@@ -1,8 +1,8 @@
-"""Access: what an identity may do, by rules. Who somebody is comes from the transport, never from what they say.
+"""Access: what an identity may do, by rules. Identities come from the transport, never from what a client sends.
 
 Rights are one pure function of the identity, the action, and the topic or pattern. The bus's own topics:
 
-    _reply.X   belongs to the connection that proves it: only that one may subscribe to it, whatever the rules say, and
+    _reply.X   belongs to the connection that proves it: only that one may subscribe to it, whatever the rules are, and
                no wildcard reaches it. Whoever has a rule may publish to it, because answering needs no rule; the name
                is random, so only those who were given the request know it.
     _dead.X    counts as X, for topics and for patterns: `_dead.data.>` as `data.>`, `_dead.>` as `>`. It is what a
@@ -33,7 +33,7 @@ class Action(enum.StrEnum):
     """Destroy what others own, trace, see everybody's statistics."""
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AccessRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who may do what, where. `who` is an identity, with `*` and `?` for parts of it: `cert:sensor-*`, `uid:1000`."""
 
     who: str
@@ -49,9 +49,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Access:
     """Without rules everybody who gets in may do everything. With rules, nothing but what one of them allows."""
 
-    def __init__(self, rules: Sequence[Rule] = ()) -> None:
+    def __init__(self, rules: Sequence[AccessRule] = ()) -> None:
         self._rules = tuple(rules)
-        self._rules_of: dict[str, tuple[Rule, ...]] = {}
+        self._rules_of: dict[str, tuple[AccessRule, ...]] = {}
         self._known: dict[tuple[str, Action, str], bool] = {}
 
     @property
@@ -99,7 +99,7 @@ class Access:
     def _covered(self, identity: str, action: Action, pattern: str) -> bool:
         return any(action in rule.may and any(covers(wide, pattern) for wide in rule.on) for rule in self._of(identity))
 
-    def _of(self, identity: str) -> tuple[Rule, ...]:
+    def _of(self, identity: str) -> tuple[AccessRule, ...]:
         found = self._rules_of.get(identity)
         if found is None:
             if len(self._rules_of) >= MAX_REMEMBERED:
@@ -112,7 +112,7 @@ class Access:
     def load(cls, rules: Sequence[object]) -> Access:
         """From plain values, as a TOML file has them: `who = "cert:*", may = ["publish"], on = ["data.>"]`."""
         try:
-            return cls(msgspec.convert(list(rules), list[Rule]))
+            return cls(msgspec.convert(list(rules), list[AccessRule]))
         except msgspec.ValidationError as error:
             raise InvalidSettings(f"a rule of access makes no sense: {error}") from error
 

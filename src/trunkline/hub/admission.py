@@ -1,4 +1,4 @@
-"""Admission: HELLO, and what the hub keeps of those who have said it. It costs the same however many are here."""
+"""Admission: HELLO, and what the hub keeps of connected clients. It costs the same however many there are."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ FRESH_S = 300.0
 MAX_TOKENS = 100_000
 """Of one identity, within the time for which tokens are remembered."""
 MAX_UNDATED = 10_000
-"""Of one identity: tokens of HELLOs that do not say when they were said."""
+"""Of one identity: tokens of HELLOs that do not say when they were hello."""
 _ORIGIN_BITS = 62
 
 
 class Tokens:
     """The tokens of HELLOs. Pure: time comes in. None is forgotten while the HELLO it came with would be taken again.
 
-    Those that say their time are stale later. The others are remembered as long as the hub runs. If an identity has as
+    Those with a time become stale. The others are remembered as long as the hub runs. If an identity has as
     many as are remembered, its next HELLO is refused: the others are not affected.
     """
 
@@ -44,7 +44,7 @@ class Tokens:
         return len(self._until) + len(self._undated)
 
     def use(self, identity: str, token: str, at: float, now: float) -> None:
-        """Raises ProtocolError if a HELLO with this token was said before, or cannot be remembered."""
+        """Raises ProtocolError if a HELLO with this token came before, or cannot be remembered."""
         self._forget(now)
         if at and not abs(now - at) <= FRESH_S:
             raise ProtocolError(
@@ -52,10 +52,10 @@ class Tokens:
             )
         key = (identity, token)
         if key in self._until or key in self._undated:
-            raise ProtocolError("replayed", "this HELLO was said before")
+            raise ProtocolError("replayed", "a HELLO with this token came before")
         dated = bool(at)
         if self._counts[identity, dated] >= (MAX_TOKENS if dated else MAX_UNDATED):
-            raise ProtocolError("too_many", f"{identity} has said HELLO too often: try again later")
+            raise ProtocolError("too_many", f"{identity} has sent HELLO too often: try again later")
         self._counts[identity, dated] += 1
         if dated:
             self._until[key] = now + 2 * FRESH_S
@@ -82,25 +82,25 @@ class Admission:
         """By identity."""
         self._origins: dict[int, Session] = {}
 
-    def hello(self, session: Session, said: control.Hello) -> control.Control | None:
-        """Raises ProtocolError if it may be said again, better; what else is wrong with it ends the connection."""
+    def hello(self, session: Session, hello: control.Hello) -> control.Control | None:
+        """Raises ProtocolError if the client may try again; other faults end the connection."""
         if session.name:
-            raise ProtocolError("out_of_order", "HELLO was said before")
-        if said.max_frame_bytes < FIRST_FRAME_BYTES:
-            raise ProtocolError("malformed", f"frames of {said.max_frame_bytes} bytes: {FIRST_FRAME_BYTES:,} must do")
-        if len(said.token) > MAX_NAME:
-            raise ProtocolError("malformed", f"a token of {len(said.token)} characters: {MAX_NAME} will do")
+            raise ProtocolError("out_of_order", "HELLO came before")
+        if hello.max_frame_bytes < FIRST_FRAME_BYTES:
+            raise ProtocolError("malformed", f"frames of {hello.max_frame_bytes} bytes: {FIRST_FRAME_BYTES:,} must do")
+        if len(hello.token) > MAX_NAME:
+            raise ProtocolError("malformed", f"a token of {len(hello.token)} characters: {MAX_NAME} will do")
         hub = self._hub
-        version = next((each for each in VERSIONS if each in said.versions), None)
-        origin = origin_of(session.identity, said.origin)
+        version = next((each for each in VERSIONS if each in hello.versions), None)
+        origin = origin_of(session.identity, hello.origin)
         before = self._origins.get(origin) if origin else None
         try:
             if version is None:
                 raise ProtocolError(
                     "version", f"this hub speaks version {', '.join(map(str, VERSIONS))} of the protocol"
                 )
-            if said.token:
-                self._tokens.use(session.identity, said.token, said.at, hub.world.time_ns() / 1e9)
+            if hello.token:
+                self._tokens.use(session.identity, hello.token, hello.at, hub.world.time_ns() / 1e9)
             if self._connections.total() - (before is not None) >= hub.settings.max_clients:
                 most = hub.settings.max_clients
                 raise ProtocolError(
@@ -111,22 +111,22 @@ class Admission:
                 raise ProtocolError("too_many", f"{session.identity} has {others} connections already")
         except ProtocolError as error:
             details = {"versions": list(VERSIONS)} if version is None else {}
-            session.send(control.Error(code=error.code, text=error.text, details=details, re=said.id))
+            session.send(control.Error(code=error.code, text=error.text, details=details, re=hello.id))
             session.end(error.text)
             return None
         if before is not None:
             # It lost its connection before we did.
             before.end("its client has connected again")
-        self._enter(session, origin, said.name, said.max_frame_bytes)
+        self._enter(session, origin, hello.name, hello.max_frame_bytes)
         return control.Welcome(
-            re=said.id,
+            re=hello.id,
             version=version,
             hub=hub.id,
             session=session.id,
             identity=session.identity,
             heartbeat_s=hub.settings.heartbeat_s,
             window=hub.settings.window,
-            # Half of what is borne: whoever keeps to it is never held up, nor what it says of deliveries.
+            # Half of the limit: a client within it is always read from, and so are its acknowledgements.
             window_bytes=hub.settings.limits.pending_bytes // 2,
             max_frame_bytes=hub.settings.max_frame_bytes,
             features=sorted(feature.value for feature in hub.broker.features)

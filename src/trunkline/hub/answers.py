@@ -90,7 +90,7 @@ class Answers:
         return control.Error(code="refused", text=str(error), details={"error": type(error).__name__}, re=asked)
 
     def _later(self, work: Callable[[Session, Any], Awaitable[control.Control]]) -> Callable[[Session, Any], None]:
-        """For what takes longer than a turn: it is answered when it is done."""
+        """A handler that takes longer than a turn: the answer is sent when it is done."""
         return lambda session, message: self._start(self._answer(session, message, work))
 
     async def _answer(
@@ -101,10 +101,12 @@ class Answers:
         except TrunklineError as error:
             answer = self._refusal(error, message.id)
         except Exception:
-            # Whoever asked must not wait for ever.
+            # The client must not wait for ever.
             log.exception("%s could not be answered", type(message).__name__)
             self._hub.counts["internal_errors"] += 1
-            answer = control.Error(code="internal", text="the hub failed at this: its log says why", re=message.id)
+            answer = control.Error(
+                code="internal", text="the hub failed at this message: its log has the reason", re=message.id
+            )
         session.send(answer)
 
     # The beginning and the end
@@ -293,7 +295,7 @@ class Answers:
             member.settle(message.seq, claims.ended(message.fate), message.reason[:MAX_REASON])
 
     def _fates(self, session: Session, message: control.Fates) -> None:
-        """What a plain subscriber says became of what it got."""
+        """Fates of what a plain subscription was sent, as its client reports them."""
         outlet = session.outlets.get(message.subscription)
         if outlet is None or not outlet.reports:
             return
@@ -302,25 +304,25 @@ class Answers:
                 "taken", f"{outlet.name} is a durable subscription, or a member of a group: use another"
             )
         last = self._hub.broker.sequence.last
-        strange = 0
+        unknown = 0
         for fate, row in claims.fates(message.rows, last):
-            strange += not self._take_row(outlet, fate, row)
+            unknown += not self._take_row(outlet, fate, row)
         letters = [claims.letter(data, last) for data in message.letters]
         own = [each for each in letters if self._was_sent(outlet, each.message.seq)]
         if own and outlet.ledger is not None:
             self._start(self._letters.take(session, outlet, own))
         if message.asked:
             self._explanations.reported(outlet)
-        if strange := strange + len(letters) - len(own):
-            raise claims.not_sent(strange, outlet.name)
+        if unknown := unknown + len(letters) - len(own):
+            raise claims.not_sent(unknown, outlet.name)
 
     def _take_row(self, outlet: Outlet, fate: Fate, row: control.FateRow) -> bool:
-        """False if its subscriber was not sent that."""
+        """False if its subscriber was not sent these messages."""
         first, began = row.first, self._hub.began
         if row.last > began and not outlet.books.has(max(first, began + 1), row.last):
             return False
         if first <= began:
-            # Of before this run of the hub: nobody else knows better.
+            # From before this run of the hub: there are no books to compare with.
             last = min(row.last, began)
             outlet.report_earlier(first, last, fate, row.reason)
             first = last + 1
@@ -331,7 +333,7 @@ class Answers:
         return True
 
     def _was_sent(self, outlet: Outlet, seq: int) -> bool:
-        """Of messages before this run of the hub nobody knows."""
+        """True also for messages from before this run: there are no books to compare with."""
         return seq <= self._hub.began or outlet.books.has(seq, seq)
 
     def _link(self, session: Session, message: control.Link) -> control.Control:

@@ -1,4 +1,4 @@
-"""Claims: what a client says became of messages, checked before anybody writes it down. Pure."""
+"""Claims: the fates and dead letters that a client reports, checked before they are recorded. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def letter(data: str, last: int) -> DeadLetter:
 
 
 def fates(rows: list[FateRow], last: int) -> Iterator[tuple[Fate, FateRow]]:
-    """Rows that can be written down: of messages up to number `last`. Raises ProtocolError."""
+    """Rows that can be recorded: of messages up to number `last`. Raises ProtocolError."""
     for row in rows:
         fate = Fate(row.fate) if row.fate in (Fate.DELIVERED, Fate.IN_FLIGHT) else ended(row.fate)
         if not 0 < row.first <= row.last <= last or row.count != row.last - row.first + 1:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from trunkline.errors import InvalidSettings
-from trunkline.hub.access import Access, Rule
+from trunkline.hub.access import Access, AccessRule
 from trunkline.hub.settings import HubSettings, Limits
 from trunkline.journal.settings import JournalSettings, Retention, Sync
 from trunkline.settings import Group, build
@@ -44,7 +44,7 @@ class HubConfig(Group, frozen=True, kw_only=True):
     max_frame_bytes: int = 64 * 1024 * 1024
     limits: Limits = Limits()
     journal: JournalConfig | None = None
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[AccessRule, ...] = ()
 
     def addresses(self) -> tuple[str, ...]:
         return self.listen or (default_url(),)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from trunkline.delivery.outlet import Outlet
 from trunkline.errors import ProtocolError
 from trunkline.hub.access import Action
-from trunkline.hub.asked import Asked
+from trunkline.hub.questions import OpenQuestions
 from trunkline.message import Message
 from trunkline.wire import control
 
@@ -30,11 +30,11 @@ MAX_PAYLOAD: Final = 64 * 1024
 class Explanations:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._asked = Asked(MAX_WAITING, "for what became of messages")
+        self._questions = OpenQuestions(MAX_WAITING, "for what became of messages")
         self._reports: dict[Outlet, list[asyncio.Future[None]]] = {}
 
     async def answer(self, session: Session, asked: control.Explain) -> control.Control:
-        with self._asked.one(session):
+        with self._questions.one(session):
             await session.drained()
             broker = self._hub.broker
             known = self._hub.recent.find(asked.message_id, asked.number)

@@ -1,4 +1,4 @@
-"""The last message of a topic, for clients that ask."""
+"""LAST: the last stored message of a topic."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 from typing import TYPE_CHECKING, Any
 
 from trunkline.errors import JournalDamaged, ProtocolError, TopicNotStored, TrunklineError
-from trunkline.hub.asked import Asked
+from trunkline.hub.questions import OpenQuestions
 from trunkline.topic import validate_topic
 from trunkline.wire import control
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trunkline.hub.session import Session
 
 MAX_WAITING = 100
-"""So many questions of one connection may wait for their answer."""
+"""Questions of one connection that may be open."""
 ENVELOPE_BYTES = 1024
 """What an answer is made of besides its message, and more than that."""
 
@@ -23,12 +23,12 @@ ENVELOPE_BYTES = 1024
 class LastMessages:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._asked = Asked(MAX_WAITING, "for last messages")
+        self._questions = OpenQuestions(MAX_WAITING, "for last messages")
 
     async def answer(self, session: Session, asked: control.Last) -> control.Control:
-        """What is stored, or why it cannot be told."""
+        """The message, or why there is no answer."""
         validate_topic(asked.topic)
-        with self._asked.one(session):
+        with self._questions.one(session):
             try:
                 # Answers may be large: a client that does not read them is not sent more.
                 await session.drained()

@@ -20,10 +20,10 @@ from trunkline.delivery.deadletters import Cause, DeadLetter
 from trunkline.delivery.options import Delivery
 from trunkline.errors import InvalidMessage, PayloadError, ProtocolError, TrunklineError
 from trunkline.hub.access import Action
-from trunkline.hub.asked import Asked
 from trunkline.hub.claims import not_sent
 from trunkline.hub.letterbox import Change, Choice, Key, Letterbox, missing
 from trunkline.hub.owners import DurableOwner
+from trunkline.hub.questions import OpenQuestions
 from trunkline.journal.ledger import decode_message
 from trunkline.message import Message
 from trunkline.topic import validate_pattern
@@ -49,7 +49,7 @@ class LetterDesk:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._box = Letterbox(hub.broker)
-        self._asked = Asked(MAX_ASKED, "about dead letters")
+        self._questions = OpenQuestions(MAX_ASKED, "about dead letters")
         self._taking: set[asyncio.Task[None]] = set()
         self.handlers: dict[type[control.Control], Callable[[Session, Any], Awaitable[control.Control]]] = {
             control.Letters: self._list,
@@ -78,7 +78,7 @@ class LetterDesk:
     @asynccontextmanager
     async def _line(self, session: Session) -> AsyncIterator[None]:
         """They are answered one after another: nobody may fill the line alone."""
-        with self._asked.one(session):
+        with self._questions.one(session):
             if self._taking:
                 # Who asks after it has given letters sees them.
                 await asyncio.wait(self._taking)

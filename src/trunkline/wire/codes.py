@@ -25,7 +25,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "not_stored": "The journal could not write the batch, and nobody has seen it.",
         "out_of_order": "It cannot be said now: anything before HELLO, a second HELLO, a batch whose number went back.",
         "refused": "The hub's broker refused it; `details` names the `error`.",
-        "replayed": "A HELLO with this token was said before. The connection ends.",
+        "replayed": "A HELLO with this token came before. The connection ends.",
         "schema": "A message does not fit the schema of its channel; `details` has `channel`, `field` and `why`.",
         "schema_mismatch": "A producer has, or a consumer expects, another schema than the channel.",
         "stale": "A HELLO whose time is too far from the hub's clock. The connection ends; set the clocks.",

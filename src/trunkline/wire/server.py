@@ -359,7 +359,7 @@ class ServerProtocol(Generic[B]):
 
 
 def _no_hello() -> ProtocolError:
-    return ProtocolError("out_of_order", "say HELLO first")
+    return ProtocolError("out_of_order", "HELLO comes first")
 
 
 def batch_number(frame: memoryview) -> int:

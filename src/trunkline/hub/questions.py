@@ -1,4 +1,4 @@
-"""Questions that take longer than a turn: of one connection, only so many may wait for their answer."""
+"""Questions that take longer than a turn: of one connection, only so many may be open."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from trunkline.hub.session import Session
 
 
-class Asked:
+class OpenQuestions:
     def __init__(self, most: int, about: str) -> None:
         self._most = most
         self._about = about
-        self._waiting: Counter[Session] = Counter()
+        self._open: Counter[Session] = Counter()
 
     @contextmanager
     def one(self, session: Session) -> Iterator[None]:
         """Raises ProtocolError if too many wait already."""
-        if self._waiting[session] >= self._most:
+        if self._open[session] >= self._most:
             raise ProtocolError("too_many", f"{self._most} questions {self._about} wait for an answer already")
-        self._waiting[session] += 1
+        self._open[session] += 1
         try:
             yield
         finally:
-            self._waiting[session] -= 1
-            if not self._waiting[session]:
-                del self._waiting[session]
+            self._open[session] -= 1
+            if not self._open[session]:
+                del self._open[session]
