@@ -246,20 +246,38 @@ def _read_alone(topic: str, data: bytes | memoryview, seq: int) -> tuple[list[Me
     return [message], plain
 
 
+class _ReplyField(msgspec.Struct):
+    """Of a map of fields, or of columns, what `reply_to` has. All else is passed over."""
+
+    reply_to: str | list[str | None] | None = None
+
+
+class _ReplyColumn(msgspec.Struct, array_like=True):
+    ids: msgspec.Raw
+    times: msgspec.Raw
+    payloads: msgspec.Raw
+    rest: _ReplyField
+
+
+_decode_reply_field = msgspec.msgpack.Decoder(_ReplyField).decode
+_decode_reply_column = msgspec.msgpack.Decoder(_ReplyColumn).decode
+
+
 def reply_topics(data: bytes) -> set[str]:
     """The topics that messages of a batch name in `reply_to`; raises InvalidPayload if that cannot be read.
 
-    A batch in which none does is not opened: the name of a field is in it as it is, however it is encoded.
+    No message is opened. The name of a field is in a batch as it is, however that is encoded: a small batch is searched
+    for it first, which takes a tenth of the time. In a large one, payloads are passed over: a search would read them.
     """
-    if b"reply_to" not in data:
+    if len(data) <= MAX_UNPACKED and b"reply_to" not in data:
         return set()
     try:
-        named = _decode_alone(data).reply_to if is_alone(data) else decode(data).rest.get("reply_to")
-    except (msgspec.DecodeError, TrunklineError, UnicodeDecodeError, RecursionError) as error:
+        named = _decode_reply_field(data) if is_alone(data) else _decode_reply_column(data).rest
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if b"reply_to" not in data:
+            return set()
         raise InvalidPayload(f"not a batch: {error}") from error
-    topics = named if isinstance(named, list) else [named]
-    if not all(map(_is_text_or_none, topics)):
-        raise InvalidPayload("not a batch: reply_to has a value that no message may have")
+    topics = named.reply_to if isinstance(named.reply_to, list) else [named.reply_to]
     return {topic for topic in topics if topic}
 
 

@@ -121,8 +121,8 @@ def test_huge_header_fields(tmp_path: Path, journal: bool) -> None:
 
     async def attack(hub: RunningHub, line: Line) -> None:
         huge = {"x": "x" * (8 * MEBIBYTE)}
-        fields: dict[str, Any]
-        for number, fields in enumerate(({"headers": huge}, {"sender": "s" * MEBIBYTE}, {"trace": "t" * MEBIBYTE}), 1):
+        poison: list[dict[str, Any]] = [{"headers": huge}, {"sender": "s" * MEBIBYTE}, {"trace": "t" * MEBIBYTE}]
+        for number, fields in enumerate(poison, 1):
             for count in (1, 2):
                 head = PublishHead(2 * number + count, "attack.shared", count)
                 line.send(frames.publish(head, body_of(count, **fields)))

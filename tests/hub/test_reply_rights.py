@@ -153,7 +153,8 @@ topics = st.one_of(st.none(), st.sampled_from(["a.b", "_reply.x", "orders.placed
 @given(st.lists(st.tuples(topics, st.binary(max_size=20)), min_size=1, max_size=5))
 def test_what_a_batch_names_is_what_its_messages_name(fields: list[tuple[str | None, bytes]]) -> None:
     messages = [Message(topic="t", payload=payload, reply_to=topic) for topic, payload in fields]
-    for data in (columns.pack_batch(messages), packed_as_columns(messages)):
+    large = [msgspec.structs.replace(each, payload=bytes(columns.MAX_UNPACKED)) for each in messages]
+    for data in (pack(some) for some in (messages, large) for pack in (columns.pack_batch, packed_as_columns)):
         read = columns.read("t", data, range(1, len(messages) + 1))
         assert columns.reply_topics(data) == {each.reply_to for each in read if each.reply_to}
 
@@ -167,6 +168,14 @@ def test_whatever_the_bytes_it_names_topics_or_is_refused(before: bytes, after: 
     except InvalidPayload:
         return
     assert all(isinstance(topic, str) for topic in found)
+
+
+@pytest.mark.parametrize("size", [1, columns.MAX_UNPACKED])
+def test_the_last_of_several_counts_as_it_does_for_those_who_read_it(size: int) -> None:
+    alone = {"id": "a", "topic": "t", "payload": bytes(size), "content_type": "c", "reply_to": "first"}
+    again = msgspec.msgpack.encode({**alone, "sender": "reply_to"}).replace(b"\xa6sender", b"\xa8reply_to")
+    (message,) = columns.read("t", again, [1])
+    assert columns.reply_topics(again) == {message.reply_to} == {"reply_to"}
 
 
 @pytest.mark.parametrize("value", [5, [1, 2], {"a": 1}, b"x", True])

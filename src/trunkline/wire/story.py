@@ -77,8 +77,8 @@ connection.
 A request carries a topic for its answer in `reply_to`. A hub with rules lets only its owner subscribe to it: the client
 chooses a random secret, the topic is `_reply.` and the first 32 hexadecimal digits of the SHA-256 of the secret (of its
 UTF-8 text), and SUBSCRIBE carries the secret. The topic stays the same over reconnections and restarts of the hub.
-Whoever was sent the request publishes the answer there, and needs no rule for it. At a hub with rules, any other topic in
-`reply_to` must be one that the requester may publish to: otherwise the batch fails with `forbidden`.
+Whoever was sent the request publishes the answer there, and needs no rule for it. At a hub with rules, any other topic
+in `reply_to` must be one that the requester may publish to: otherwise the batch fails with `forbidden`.
 
 ## Flow control
 
