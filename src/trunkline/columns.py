@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import astuple, force_setattr
 
 from trunkline.codec import RAW
-from trunkline.errors import MAX_TTL_S, InvalidPayload, TrunklineError
+from trunkline.errors import MAX_TTL_S, InvalidMessage, InvalidPayload, TrunklineError
 from trunkline.message import NORMAL, Message, MessageType
 
 MAX_UNPACKED = 4096
@@ -218,7 +218,7 @@ def read_batch(topic: str, data: bytes | memoryview, seqs: Sequence[int]) -> tup
         _check_rest(rest, len(seqs))
         rest.setdefault("content_type", RAW)
         messages = build(topic, body, seqs)
-    except (msgspec.DecodeError, ValueError, RecursionError, OverflowError) as error:
+    except (msgspec.DecodeError, InvalidMessage, ValueError, RecursionError, OverflowError) as error:
         raise InvalidPayload(f"not a batch: {error}") from error
     if "type" in rest and any(message.type in ANSWERS and not message.request_id for message in messages):
         raise InvalidPayload("not a batch: an answer that says not what it answers")
