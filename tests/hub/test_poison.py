@@ -186,7 +186,7 @@ def test_control_frames_of_sixteen_mebibytes(tmp_path: Path) -> None:
     under(tmp_path, attack)
 
 
-MANY = 5000
+MANY = 4000
 
 
 def test_thousands_of_subscriptions_links_and_topics(tmp_path: Path) -> None:

@@ -183,7 +183,14 @@ class Roster:
         """`wanted`, or with a number if that is taken."""
         if not self._is_taken(wanted):
             return wanted
-        return next(name for n in itertools.count(2) if not self._is_taken(name := f"{wanted}#{n}"))
+        # Halved, not counted up: thousands may want the same name.
+        taken, free = 1, 2
+        while self._is_taken(f"{wanted}#{free}"):
+            taken, free = free, 2 * free
+        while free - taken > 1:
+            middle = (taken + free) // 2
+            taken, free = (middle, free) if self._is_taken(f"{wanted}#{middle}") else (taken, middle)
+        return f"{wanted}#{free}"
 
     def _is_taken(self, name: str) -> bool:
         return name in self._inboxes or name in self._elsewhere
