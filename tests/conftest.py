@@ -45,7 +45,7 @@ SLOW = (
     "tests/hub/test_conformance.py",
     "tests/hub/test_hostile.py",
     "tests/hub/test_hub_contract.py",
-    "tests/hub/test_hub_letters.py",
+    "tests/hub/test_hub_dead_letters.py",
     "tests/hub/test_hub_restart_registry.py",
     "tests/hub/test_killed.py",
     "tests/hub/test_malice.py",

@@ -26,7 +26,7 @@ LAYERS = [
 ]
 
 
-SHARED = ("brokers.broker", "delivery.pending")
+SHARED = ("brokers.broker", "brokers.directory", "brokers.forwarding", "brokers.store", "delivery.pending")
 """What all brokers are made of."""
 
 
@@ -95,3 +95,14 @@ def test_only_the_clock_asks_for_time_and_chance() -> None:
         }
         assert not used & {"time", "uuid", "uuid_utils"}, f"{module} imports a clock or an id source"
         assert not {call for call in calls if call.startswith("random.")}, f"{module} rolls its own dice"
+
+
+def test_nobody_asks_which_broker_it_has() -> None:
+    """What only some brokers can do is asked for by their features, their store and their directory."""
+    for module, path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance"):
+                continue
+            kinds = {each.id for each in ast.walk(node.args[1]) if isinstance(each, ast.Name)}
+            brokers = {kind for kind in kinds if kind.endswith("Broker") and kind != "Broker"}
+            assert not brokers, f"{module}, line {node.lineno}, asks whether something is a {', '.join(brokers)}"

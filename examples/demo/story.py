@@ -118,7 +118,7 @@ class Story:
     @property
     def letters(self) -> Any:
         assert isinstance(self.bus.broker, tl.HubBroker)
-        return self.bus.broker.letters
+        return self.bus.broker.dead_letters
 
     # 4
 

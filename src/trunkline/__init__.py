@@ -26,9 +26,9 @@ from trunkline.bus.threads import ThreadDoor as ThreadDoor
 from trunkline.clock import World as World
 from trunkline.connect import connect as connect
 from trunkline.connect import connect_blocking as connect_blocking
-from trunkline.delivery.deadletters import Attempt as Attempt
-from trunkline.delivery.deadletters import Cause as Cause
-from trunkline.delivery.deadletters import DeadLetter as DeadLetter
+from trunkline.delivery.dead_letters import Attempt as Attempt
+from trunkline.delivery.dead_letters import Cause as Cause
+from trunkline.delivery.dead_letters import DeadLetter as DeadLetter
 from trunkline.delivery.fates import Account as Account
 from trunkline.delivery.fates import Fate as Fate
 from trunkline.delivery.fates import Outcome as Outcome

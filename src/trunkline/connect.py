@@ -58,9 +58,21 @@ def connect(
         else:
             broker = SCHEMES[scheme](url, world or World(), settings)
         return Bus(broker, name=name, settings=settings, hooks=hooks, owns_broker=True)
-    if scheme not in TRANSPORTS:
-        raise UnknownScheme(url, [f"{known}:" for known in (*SCHEMES, *TRANSPORTS)])
+    _check_scheme(url)
     return _at_hub(url, name, settings, hooks, world or World(), journal, link, embed=embed)
+
+
+def connect_hub(
+    url: str, *, name: str, settings: Settings | None = None, link: LinkSettings | None = None
+) -> HubBroker:
+    """The hub at `url` without a bus on it, for tools. Use it with `async with`."""
+    _check_scheme(url)
+    return HubBroker(url, settings=settings or Settings.load(), client=name, link=link)
+
+
+def _check_scheme(url: str) -> None:
+    if url.partition(":")[0] not in TRANSPORTS or ":" not in url:
+        raise UnknownScheme(url, [f"{known}:" for known in (*SCHEMES, *TRANSPORTS)])
 
 
 def _at_hub(

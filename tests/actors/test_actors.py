@@ -24,7 +24,7 @@ from trunkline.actors import (
     handles,
 )
 from trunkline.actors.actor import plan_of
-from trunkline.delivery.deadletters import Cause
+from trunkline.delivery.dead_letters import Cause
 from trunkline.testing import Simulation, world
 
 

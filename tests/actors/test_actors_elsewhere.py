@@ -13,7 +13,7 @@ import trunkline as tl
 from tests.actors.people import Bill, Clerk, Cruncher, Placed, Till
 from tests.journal.journals import until
 from trunkline.actors import Actor, ActorSystem, Strategy, SystemSettings
-from trunkline.delivery.deadletters import Cause
+from trunkline.delivery.dead_letters import Cause
 
 DEADLINE_S = 120.0
 

@@ -21,10 +21,21 @@ from trunkline import (
     Stream,
     World,
 )
+from trunkline.delivery.fates import Outcome
 from trunkline.delivery.inbox import Inbox
 from trunkline.journal import Journal, JournalBroker
 from trunkline.message import NORMAL
-from trunkline.testing import CONTRACT, BrokenPromise, Promise, Simulation, check_broker, contract, simulate, world
+from trunkline.testing import (
+    CONTRACT,
+    BrokenPromise,
+    Promise,
+    Simulation,
+    check_broker,
+    contract,
+    limits,
+    simulate,
+    world,
+)
 from trunkline.testing import features as feature_promises
 from trunkline.testing.trial import Trial
 
@@ -76,6 +87,7 @@ BROKERS: dict[str, Callable[[World], Broker]] = {
     "memory": MemoryBroker,
     "journal": Journaled,
     "recording": lambda world: RecordingBroker(MemoryBroker(world)),
+    "recording over a journal": lambda world: RecordingBroker(Journaled(world)),
     "plain": PlainBroker,
 }
 
@@ -105,7 +117,7 @@ def test_a_broker_may_come_from_a_context_manager() -> None:
 
 
 def test_nothing_is_missing_from_the_contract() -> None:
-    for module in (contract, feature_promises):
+    for module in (contract, feature_promises, limits):
         defined = {name for name, value in vars(module).items() if isinstance(value, Promise)}
         assert defined <= {promise.name for promise in CONTRACT}
     assert len({promise.name for promise in CONTRACT}) == len(CONTRACT)
@@ -229,6 +241,15 @@ class PromisesNothing(MemoryBroker):
         return
 
 
+class ForgetsFates(MemoryBroker):
+    async def explain(self, message_id: str, known: Message | None = None) -> tuple[Message | None, list[Outcome]]:
+        return known, []
+
+
+class ClaimsRules(MemoryBroker):
+    features = MemoryBroker.features | {Feature.RIGHTS}
+
+
 OPTIONS = [
     "messages_arrive_unchanged",
     "filters_let_in_what_fits",
@@ -242,6 +263,10 @@ OPTIONS = [
     "block_makes_publishers_wait",
     "overflow_policies_do_as_named",
     "cancelled_publish_leaves_a_fate",
+    "a_capacity_holds",
+    "every_policy_leaves_a_fate",
+    "backpressure_leaves_a_fate",
+    "what_expired_or_died_leaves_a_fate",
 ]
 
 BREAKERS: list[tuple[type[MemoryBroker], list[str], str]] = [
@@ -257,7 +282,18 @@ BREAKERS: list[tuple[type[MemoryBroker], list[str], str]] = [
     (CooksTheBooks, ["reaches_all_who_match"], "do not balance"),
     (Hangs, ["reaches_all_who_match"], "a publish that nothing holds up did not return within 10 s"),
     (ForgetsOptions, OPTIONS, "priority was 75 and arrived as 50"),
-    (PromisesNothing, [promise.name for promise in feature_promises.FEATURES], "did not raise Unsupported"),
+    (
+        ForgetsFates,
+        [
+            "explain_tells_one_fate_for_each_subscriber",
+            "every_policy_leaves_a_fate",
+            "backpressure_leaves_a_fate",
+            "what_expired_or_died_leaves_a_fate",
+        ],
+        "{} instead of {'t#1': <Fate.DELIVERED: 'delivered'>",
+    ),
+    (ClaimsRules, ["rights_hold"], "pass `guest`"),
+    (PromisesNothing, [promise.name for promise in feature_promises.FEATURES[:-1]], "did not raise Unsupported"),
 ]
 
 
@@ -274,3 +310,13 @@ def test_says_what_is_broken(breaker: type[MemoryBroker], promises: list[str], s
     assert seen in first.seen
     assert promises[0] in str(first)
     assert next(promise.says for promise in CONTRACT if promise.name == promises[0]) in str(first)
+
+
+def test_a_guest_without_limits_breaks_the_rules() -> None:
+    with pytest.raises(BrokenPromise, match=r"subscribing to secret\.a without the right to did not raise NotAllowed"):
+        simulate(lambda simulation: limits.rights_hold(lambda: ClaimsRules(world(simulation)), lambda broker: broker))
+
+
+def test_a_broker_without_rules_has_no_guests() -> None:
+    with pytest.raises(BrokenPromise, match="it has no rules, but an identity that they limit"):
+        simulate(lambda simulation: limits.rights_hold(lambda: MemoryBroker(world(simulation)), lambda broker: broker))

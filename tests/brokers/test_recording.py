@@ -10,6 +10,7 @@ import pytest
 
 import trunkline as tl
 from tests.hub.hubs import Place
+from trunkline.brokers.forwarding import ForwardingBroker
 from trunkline.journal import Journal, JournalBroker
 from trunkline.testing import RecordingBroker, Simulation, simulate, world
 from trunkline.testing.trial import Trial, text, tried
@@ -107,3 +108,11 @@ def test_it_sees_everything_whatever_is_below(tmp_path: Path, below: str) -> Non
             await place.stop()
 
     simulate(play)
+
+
+def test_it_forwards_whatever_a_broker_does() -> None:
+    """What it inherits from Broker concerns itself, or is made of what it has of the broker below."""
+    does = {name for name, value in vars(tl.Broker).items() if callable(value) and not name.startswith("_")}
+    own = {name for name in vars(ForwardingBroker) if not name.startswith("_")}
+    rest = {"check_open", "require", "require_store", "require_directory", "explain", "recent", "route"}
+    assert does - own == rest

@@ -10,7 +10,7 @@ import pytest
 from buses import on_bus, until
 
 import trunkline as tl
-from trunkline.delivery.deadletters import Cause
+from trunkline.delivery.dead_letters import Cause
 
 
 class Order(msgspec.Struct):

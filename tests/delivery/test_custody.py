@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from trunkline import Delivery, Fate, Message, Overflow, Retry, Stream, UnknownHandler, UsageError
-from trunkline.delivery.deadletters import Cause, DeadLetter
+from trunkline.delivery.dead_letters import Cause, DeadLetter
 from trunkline.errors import InvalidPayload, NotAcknowledged
 from trunkline.testing import Simulation
 from trunkline.testing.simulate import START_NS

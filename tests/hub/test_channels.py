@@ -156,7 +156,8 @@ async def test_on_a_stored_topic_only_what_fits_is_stored(simulation: Simulation
             for message in got:
                 assert message is not None
                 assert mine[message.id] == message.seq
-                stored = place.hub.broker.find(message.id)
+                assert place.hub.store is not None
+                stored = place.hub.store.find(message.id)
                 assert stored is not None
                 assert stored.seq == message.seq
 

@@ -141,14 +141,14 @@ def test_strange_questions_have_answers(tmp_path: Path, monkeypatch: pytest.Monk
             for before, expected in ((2**70, 1), (-(2**70), None), (0, None), (2**63, 1), (1, None)):
                 found = await mine.last("t", before=before)
                 assert (None if found is None else found.decode()) == expected
-            broker, answer = hub.broker, asyncio.Event()
-            at_once = broker.last
+            store, answer = hub.broker.require_store(), asyncio.Event()
+            at_once = store.last
 
             async def late(topic: str, before: int | None = None) -> tl.Message | None:
                 await answer.wait()
                 return await at_once(topic, before)
 
-            monkeypatch.setattr(broker, "last", late)
+            monkeypatch.setattr(store, "last", late)
             connection = connection_of(mine)
             asked = [connection.ask_soon(lambda n: control.Last(id=n, topic="t")) for _ in range(MAX_WAITING + 1)]
             (refused,), waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)

@@ -19,8 +19,8 @@ from tests.hub.hubs import Place, directory_of
 from tests.hub.up import up
 from trunkline.errors import HubRefused
 from trunkline.hub.hub import Hub
-from trunkline.hub.keeping import FILE, LAYOUT
 from trunkline.hub.registry import Registry, Who
+from trunkline.hub.registry_file import FILE, LAYOUT
 from trunkline.hub.schemas import Schemas
 from trunkline.journal import Journal, JournalBroker, JournalSettings
 from trunkline.journal.errors import JournalUnusable

@@ -14,7 +14,7 @@ import trunkline as tl
 from tests.hub.guests import RULES, Guest, hub_of, make_keys
 from tests.hub.hubs import received, until
 from trunkline import Cause, DeadLetter, Message
-from trunkline.delivery.deadletters import Attempt
+from trunkline.delivery.dead_letters import Attempt
 from trunkline.hub.hub import Hub
 from trunkline.journal import JournalBroker
 from trunkline.keys.store import KeyStore

@@ -616,14 +616,14 @@ async def test_a_stream_that_nobody_holds_makes_room(simulation: Simulation, tmp
 async def test_forget(simulation: Simulation, tmp_path: Path) -> None:
     async with Place(simulation, tmp_path).bus() as bus:
         broker = broker_of(bus)
-        assert not await broker.forget("x")
+        assert not await broker.store.forget("x")
         async with bus.subscribe("a", durable=True, name="x", start="beginning") as stream:
             await publish(bus, "a", 1, 2)
             await take(stream, 1)
             with pytest.raises(DuplicateName):
-                await broker.forget("x")
-        assert await broker.forget("x")
-        assert not await broker.forget("x")
+                await broker.store.forget("x")
+        assert await broker.store.forget("x")
+        assert not await broker.store.forget("x")
         await journal_of(bus).flush()
         assert journal_of(bus).reader.query("SELECT * FROM cursors") == []
         await publish(bus, "a", 3)
@@ -641,7 +641,7 @@ async def test_what_failed_is_forgotten_too(simulation: Simulation, tmp_path: Pa
             (message,) = await take(stream, 1, ack=False)
             stream.nack(message)
         # At once: what is to be written of it is not written yet.
-        await broker_of(bus).forget("x")
+        await broker_of(bus).store.forget("x")
         await asyncio.sleep(1)
         assert journal_of(bus).reader.query("SELECT * FROM retries") == []
         async with bus.subscribe("a", durable=True, name="x") as stream:
@@ -653,7 +653,7 @@ async def test_what_was_delivered_stays_on_record(simulation: Simulation, tmp_pa
         async with bus.subscribe("a", durable=True, name="x") as stream:
             await publish(bus, "a", 1)
             (message,) = await take(stream, 1)
-        await broker_of(bus).forget("x")
+        await broker_of(bus).store.forget("x")
         await asyncio.sleep(1)
         (outcome,) = journal_of(bus).reader.outcomes(message)
         assert (outcome.subscriber, outcome.fate) == ("x", tl.Fate.DELIVERED)

@@ -120,7 +120,7 @@ async def test_another_pattern_under_its_name_is_refused(simulation: Simulation,
     async with place.bus() as bus:
         with pytest.raises(InvalidSettings, match="is on 'a', not on 'b'"):
             await bus.subscribe("b", **durable()).open()
-        assert await broker_of(bus).forget("x")
+        assert await broker_of(bus).store.forget("x")
         async with bus.subscribe("b", **durable()):
             pass
     async with place.bus() as bus, bus.subscribe("b", **durable()):

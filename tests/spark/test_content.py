@@ -18,7 +18,7 @@ from tests.spark.kernels import jupyter, kernels
 from tests.spark.traffic import MESSAGES, START, Row, Traffic, frame, inputs, message, traffic
 from trunkline.codec import JSON, MSGPACK, RAW, Zlib
 from trunkline.hub.channel import KeptChannel
-from trunkline.hub.keeping import FILE, Keeping, Kept
+from trunkline.hub.registry_file import FILE, KeptRegistry, RegistryFile
 from trunkline.hub.schemas import KeptSchema, KeptVersion
 from trunkline.journal.errors import JournalUnusable
 from trunkline.schema import hash_of, schema_of
@@ -204,8 +204,8 @@ def test_contracts_are_what_the_hub_has_kept(tmp_path: Path) -> None:
         KeptChannel(channel="orders", pattern="orders.*", owner="me", created=0.0, schema_hash=hash),
         KeptChannel(channel="lost", pattern="lost", owner="me", created=0.0, schema_hash="of nothing"),
     ]
-    Keeping(tmp_path).write(
-        Kept(channels=channels, schemas=[KeptSchema(name="order", compatibility="none", versions=[version])])
+    RegistryFile(tmp_path).write(
+        KeptRegistry(channels=channels, schemas=[KeptSchema(name="order", compatibility="none", versions=[version])])
     )
     assert contracts(tmp_path) == (
         ChannelContract("lost", "lost"),

@@ -222,7 +222,7 @@ def test_a_channel_keeps_its_contract(sinks: SparkSession, hub: Up) -> None:
     async def create() -> None:
         async with tl.connect(hub.address, name="owner") as bus:
             assert isinstance(bus.broker, tl.HubBroker)
-            await bus.broker.directory.create_channel("prices", schema=schema)
+            await bus.broker.require_directory().create_channel("prices", schema=schema)
 
     asyncio.run(create())
     rows = [(number, None if number % 10 == 3 else f"{number}.5") for number in range(100)]

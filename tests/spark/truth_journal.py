@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.spark.traffic import Row, Traffic, hour_of
-from trunkline.delivery.deadletters import DeadLetter
+from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.journal import Reader
 from trunkline.journal.layout import MESSAGES
 from trunkline.spark.pipeline.settings import PipelineSettings

@@ -19,7 +19,7 @@ from trunkline.actors.settings import Failed, Keep
 from trunkline.actors.state import ActorState
 from trunkline.actors.supervision import Supervisor
 from trunkline.codec import RAW
-from trunkline.delivery.deadletters import Cause, describe
+from trunkline.delivery.dead_letters import Cause, describe
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.subscriber import Overflow

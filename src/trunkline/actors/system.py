@@ -22,7 +22,7 @@ from trunkline.actors.ref import Ref
 from trunkline.actors.settings import Keep, SystemSettings
 from trunkline.actors.supervision import Supervisor
 from trunkline.bus.bus import Bus, Unfinished
-from trunkline.delivery.deadletters import Cause, DeadLetter, describe, traceback_of
+from trunkline.delivery.dead_letters import Cause, DeadLetter, describe, traceback_of
 from trunkline.delivery.fates import Fate, Outcome
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.route import offer

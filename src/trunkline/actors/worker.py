@@ -15,7 +15,7 @@ import msgspec
 from trunkline.actors.actor import Actor, plan_of
 from trunkline.actors.process import LENGTH, pack
 from trunkline.actors.ref import PLAIN, Ref
-from trunkline.delivery.deadletters import describe
+from trunkline.delivery.dead_letters import describe
 from trunkline.errors import InvalidPayload, Unsupported
 from trunkline.message import Message
 

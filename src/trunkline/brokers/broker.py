@@ -1,24 +1,28 @@
-"""What a broker is: it moves messages by publish and subscribe, and knows nothing of handlers, actors or kernels."""
+"""What a broker is: it moves messages by publish and subscribe, and knows nothing of handlers, actors or kernels.
+
+Who writes one writes `publish`, `subscribe`, `tap` and `aclose`, and states its features. Everything else has a
+default. A broker that stores messages has a `store`, one that knows channels has a `directory`.
+"""
 
 from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Sequence as Batch
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Protocol, Self
 
+from trunkline.brokers.directory import Directory
+from trunkline.brokers.store import Store
 from trunkline.clock import Sequence, World
-from trunkline.delivery.deadletters import DeadLetter
 from trunkline.delivery.fates import Outcome
-from trunkline.delivery.options import Delivery, DeliveryOptions
+from trunkline.delivery.options import Delivery
 from trunkline.delivery.pending import Failures, Owner, Turn
-from trunkline.delivery.requests import Why
 from trunkline.delivery.roster import Roster
 from trunkline.delivery.route import InboxOf, Route, Take
 from trunkline.delivery.stream import Stream
-from trunkline.errors import Unsupported
+from trunkline.errors import StreamClosed, Unsupported
 from trunkline.message import Message
 from trunkline.settings import Settings
 from trunkline.topic import matches, reply_topic
@@ -38,13 +42,10 @@ class Feature(enum.StrEnum):
     DURABLE = "durable topics"
     STORED = "reading stored messages"
     """The last message of a topic, and subscriptions that start before now."""
-
-
-class Terms(NamedTuple):
-    """What a channel says to its consumers: the topics, and how they are delivered unless asked otherwise."""
-
-    pattern: str
-    options: DeliveryOptions
+    CHANNELS = "channels"
+    """A directory of channels and schemas."""
+    RIGHTS = "rights of identities"
+    """Rules that limit what an identity may do. What they forbid is refused with NotAllowed."""
 
 
 class Lane(Protocol):
@@ -77,6 +78,9 @@ class Broker(abc.ABC):
     features: frozenset[Feature]
     here = False
     """Whether publishers and subscribers are in this process: then those who tap can make publishers wait."""
+    store: Store | None = None
+    directory: Directory | None = None
+    _closed = False
 
     def __init__(self, world: World | None = None, settings: Settings | None = None) -> None:
         self.world = world or World()
@@ -145,10 +149,6 @@ class Broker(abc.ABC):
         # Nothing to do where a publish is with the broker when it returns.
         return
 
-    def require(self, feature: Feature) -> None:
-        if feature not in self.features:
-            raise Unsupported(self.name, feature.value)
-
     def on_lost(self, tell: Callable[[Batch[Message], Exception], None]) -> None:
         """Have somebody told of messages whose publisher did not wait, and that did not reach the broker."""
         # Where a publish is with the broker when it returns, there are none.
@@ -158,29 +158,29 @@ class Broker(abc.ABC):
         """How a topic is published that is stored before it is handed out; None if it is not stored."""
         return None
 
-    async def last(self, topic: str, before: int | None = None) -> Message | None:
-        """The stored message with the highest number on a topic, below `before` if that is given; None if none is.
+    # What the broker offers
 
-        Everything whose publish has returned counts. Raises TopicNotStored if the broker does not store the topic, and
-        JournalDamaged if the message cannot be read: an older one is never given in its place.
-        """
-        raise Unsupported(self.name, Feature.STORED.value)
+    def check_open(self) -> None:
+        """Raises StreamClosed after `aclose`."""
+        if self._closed:
+            raise StreamClosed(f"the {self.name} broker")
 
-    async def forget(self, name: str) -> bool:
-        """Remove a durable subscription for good; False if there is none. Its subscribers must have left."""
-        raise Unsupported(self.name, Feature.DURABLE.value)
+    def require(self, feature: Feature) -> None:
+        """Raises Unsupported if the broker lacks it."""
+        if feature not in self.features:
+            raise Unsupported(self.name, feature.value)
 
-    async def attach(self, channel: str, consumer_id: str, schema: Any, metadata: Mapping[str, Any]) -> Terms:
-        """Register a consumer of a channel, and say what its contract is."""
-        raise Unsupported(self.name, "channels: they are kept by a hub")
+    def require_store(self, feature: Feature = Feature.STORED) -> Store:
+        """The store, for something that is part of a feature; raises Unsupported if there is none."""
+        if self.store is None:
+            raise Unsupported(self.name, feature.value)
+        return self.store
 
-    async def detach(self, channel: str, consumer_id: str) -> None:
-        """The consumer has left."""
-        raise Unsupported(self.name, "channels: they are kept by a hub")
-
-    def pause(self) -> None:
-        """Hand out nothing more of what is stored: the bus is about to close."""
-        return
+    def require_directory(self) -> Directory:
+        """The directory; raises Unsupported if there is none."""
+        if self.directory is None:
+            raise Unsupported(self.name, Feature.CHANNELS.value)
+        return self.directory
 
     # What the broker can tell
 
@@ -188,25 +188,15 @@ class Broker(abc.ABC):
         """A message that somebody in this process still remembers."""
         return next((found for find in self.finders if (found := find(message_id)) is not None), None)
 
-    def find(self, message_id: str) -> Message | None:
-        """A message it has stored, if it stores any."""
-        return None
-
     async def explain(self, message_id: str, known: Message | None = None) -> tuple[Message | None, list[Outcome]]:
         """The message, if the caller or the broker knows it, and what became of it: one outcome a subscriber.
 
         Where subscribers are elsewhere, they are asked. Raises HubUnavailable if they cannot be.
         """
-        message = known or self.find(message_id) or self.recent(message_id)
+        if self.store is not None:
+            return await self.store.explain(message_id, known)
+        message = known or self.recent(message_id)
         return message, [] if message is None else self.roster.outcomes(message)
-
-    async def recall_dead_letters(self, seen: Container[tuple[str, int]]) -> list[DeadLetter]:
-        """Some dead letters that are stored, beyond those seen, by subscriber and number. None: there are no more."""
-        return []
-
-    def recall_orphans(self, max_age_s: float) -> list[tuple[Message, Why, float]]:
-        """Orphans it has stored, with their age in seconds."""
-        return []
 
     def subscribers(self, topic: str) -> list[str]:
         """The names of who would get a message on this topic, as far as this process knows."""
@@ -219,3 +209,9 @@ class Broker(abc.ABC):
     def published_by_topic(self) -> dict[str, int]:
         """How many messages were published on each topic."""
         return {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()

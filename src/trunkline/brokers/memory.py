@@ -35,7 +35,9 @@ from trunkline.topic import validate_pattern
 
 class MemoryBroker(Broker):
     name = "memory"
-    features = frozenset(set(Feature) - {Feature.DURABLE, Feature.STORED})
+    features = frozenset(
+        {Feature.GROUPS, Feature.PRIORITY, Feature.ACKNOWLEDGEMENT, Feature.BACKPRESSURE, Feature.LINKS}
+    )
     here = True
 
     def __init__(self, world: World | None = None, settings: Settings | None = None) -> None:
@@ -44,7 +46,6 @@ class MemoryBroker(Broker):
         self.routes: dict[str, Route] = self.tree.routes
         self._members: dict[str, GroupMember] = {}
         self._hand_out = HandOut(self.resolve, self.settings.backpressure)
-        self._closed = False
 
     # Publishing
 

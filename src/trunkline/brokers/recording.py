@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from collections.abc import Sequence as Batch
-from types import MappingProxyType
-from typing import Any
 
 from trunkline.brokers.broker import Broker, Lane
-from trunkline.delivery.options import Delivery
+from trunkline.brokers.forwarding import ForwardingBroker
 from trunkline.delivery.pending import Failures, Owner, Turn
-from trunkline.delivery.route import InboxOf, Take
-from trunkline.delivery.stream import Stream
 from trunkline.message import Message
 from trunkline.topic import matches
 
 
-class RecordingBroker(Broker):
+class RecordingBroker(ForwardingBroker):
     """Forwards everything to another broker and keeps what was published, in order, whichever way it went."""
 
     name = "recording"
 
     def __init__(self, inner: Broker) -> None:
-        self.inner = inner
-        self.features = inner.features
-        self.here = inner.here
-        self.world = inner.world
-        self.settings = inner.settings
-        self.sequence = inner.sequence
-        self.roster = inner.roster
-        # No short cuts: what goes there would not be seen here.
-        self.finders = inner.finders
-        self.routes = {}
+        super().__init__(inner)
         self.published: list[Message] = []
 
     def published_to(self, pattern: str) -> list[Message]:
@@ -39,48 +26,20 @@ class RecordingBroker(Broker):
 
     async def publish(self, batch: Batch[Message]) -> None:
         self.published.extend(batch)
-        await self.inner.publish(batch)
-
-    def route(self, topic: str) -> None:
-        return None
+        await super().publish(batch)
 
     def lane(self, topic: str) -> Lane | None:
-        lane = self.inner.lane(topic)
+        lane = super().lane(topic)
         return None if lane is None else _RecordingLane(lane, self.published)
-
-    def subscribe(self, pattern: str, delivery: Delivery = Delivery()) -> Stream:
-        return self.inner.subscribe(pattern, delivery)
-
-    def tap(
-        self, pattern: str, take: Take, *, hears: bool = True, inbox_of: InboxOf | None = None
-    ) -> Callable[[], None]:
-        return self.inner.tap(pattern, take, hears=hears, inbox_of=inbox_of)
-
-    async def aclose(self) -> None:
-        await self.inner.aclose()
-
-
-def _forwarded(name: str) -> Callable[..., Any]:
-    def forward(self: RecordingBroker, *args: Any, **options: Any) -> Any:
-        return getattr(self.inner, name)(*args, **options)
-
-    return forward
-
-
-for _name in vars(Broker):
-    # Whatever a broker can, the one below does.
-    if not _name.startswith("_") and _name not in vars(RecordingBroker) and callable(vars(Broker)[_name]):
-        setattr(RecordingBroker, _name, _forwarded(_name))
 
 
 class _RecordingLane:
-    turn: Mapping[str, Turn] = MappingProxyType({})
-
     def __init__(self, inner: Lane, published: list[Message]) -> None:
         self._inner = inner
         self._published = published
         self.heard = inner.heard
         self.swift = inner.swift
+        self.turn: Mapping[str, Turn] = {}
 
     def put_now(self, message: Message) -> bool:
         taken = self._inner.put_now(message)

@@ -16,7 +16,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, 
 from trunkline.bus.bus import Bus, Unfinished
 from trunkline.bus.handling import HandlerOptions
 from trunkline.bus.router import Router
-from trunkline.delivery.deadletters import DeadLetters
+from trunkline.delivery.dead_letters import DeadLetters
 from trunkline.delivery.options import DeliveryOptions
 from trunkline.delivery.requests import OrphanBox
 from trunkline.delivery.stream import Stream

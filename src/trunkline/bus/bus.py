@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import msgspec
 
-from trunkline.brokers.broker import Broker
+from trunkline.brokers.broker import Broker, Feature
 from trunkline.bus import replay
 from trunkline.bus.dispatcher import Handler, at_work
 from trunkline.bus.handling import Handling
@@ -22,7 +22,7 @@ from trunkline.bus.outgoing import State
 from trunkline.bus.replay import Replayed
 from trunkline.bus.requesting import MAX_DETAIL
 from trunkline.bus.threads import ThreadDoor
-from trunkline.delivery.deadletters import Cause, DeadLetter, DeadLetters
+from trunkline.delivery.dead_letters import Cause, DeadLetter, DeadLetters
 from trunkline.delivery.fates import Account, Fate, Outcome
 from trunkline.delivery.requests import Orphan
 from trunkline.delivery.stream import Stream
@@ -152,7 +152,7 @@ class Bus(Handling):
         Everything whose publish has returned is seen. Raises TopicNotStored if the journal does not store the topic,
         Unsupported if there is no journal, and JournalDamaged if the message cannot be read.
         """
-        message = await self.broker.last(topic, before)
+        message = await self.broker.require_store().last(topic, before)
         return message if message is None else self._readable(message)
 
     async def forget_durable(self, name: str) -> bool:
@@ -160,7 +160,7 @@ class Bus(Handling):
 
         Its subscribers must have left. Retention keeps nothing for it any more.
         """
-        return await self.broker.forget(name)
+        return await self.broker.require_store(Feature.DURABLE).forget(name)
 
     # Replay
 
@@ -217,7 +217,7 @@ class Bus(Handling):
         """Take up orphans that a journal has kept: a request that waits gets its answer, the rest can be claimed."""
         known = {orphan.message.seq for orphan in self._requests.orphans}
         ids: list[str] = []
-        for message, why, _ in self.broker.recall_orphans(max_age_s):
+        for message, why, _ in self._stored_orphans(max_age_s):
             if message.seq in known or (request_id is not None and message.request_id != request_id):
                 continue
             ids.append(message.id)
@@ -340,7 +340,8 @@ class Bus(Handling):
 
     async def _drain(self, streams: list[Stream]) -> None:
         if self._owns_broker:
-            self.broker.pause()
+            if self.broker.store is not None:
+                self.broker.store.pause()
         else:
             # Other buses go on publishing: without this there would be no end.
             for handler in self._handlers:

@@ -12,7 +12,7 @@ from trunkline.delivery.stream import Stream
 class Consumption:
     """Registered at the channel while it lasts, and subscribed as the channel's contract says."""
 
-    def __init__(self, attach: Callable[[], Awaitable[Subscription]], detach: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, attach: Callable[[], Awaitable[Subscription]], detach: Callable[[], Awaitable[object]]) -> None:
         self._attach = attach
         self._detach = detach
         self._stream: Stream | None = None

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 from trunkline.bus.handlers import Call
-from trunkline.delivery.deadletters import Cause, describe
+from trunkline.delivery.dead_letters import Cause, describe
 from trunkline.delivery.fates import Account
 from trunkline.delivery.stream import Stream
 from trunkline.errors import Closed, HandlerTimeout, PayloadError, Refused, Reject

@@ -71,14 +71,16 @@ class Handling(Requesting):
         messages, and on a durable channel a place that is kept under the consumer's id, or the group's name.
         """
 
+        directory = self.broker.require_directory()
+
         async def attach() -> Subscription:
-            terms = await self.broker.attach(channel, consumer_id, schema, metadata or {})
+            terms = await directory.attach(channel, consumer_id, schema=schema, metadata=metadata)
             asked: DeliveryOptions = {"name": consumer_id}
             asked |= terms.options
             asked |= options
             return self.subscribe(terms.pattern, **asked)
 
-        return Consumption(attach, lambda: self.broker.detach(channel, consumer_id))
+        return Consumption(attach, lambda: directory.unregister_consumer(channel, consumer_id))
 
     def _open(self, pattern: str, delivery: Delivery) -> Stream:
         self._out.check_open()

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from trunkline.delivery.deadletters import Cause, DeadLetter
+from trunkline.delivery.dead_letters import Cause, Choice, DeadLetter, Key
 from trunkline.delivery.limits import Buckets, Rate
 from trunkline.errors import Closed, TrunklineError, UsageError
 from trunkline.journal.reader import Reader
 from trunkline.message import Message
-from trunkline.topic import DEAD_PREFIX, REPLIES, matches, validate_pattern, validate_topic
+from trunkline.topic import DEAD_PREFIX, REPLIES, validate_pattern, validate_topic
 
 if TYPE_CHECKING:
     from trunkline.bus.bus import Bus
@@ -83,34 +83,31 @@ async def replay_dead(
 ) -> Replayed:
     ids: list[str] = []
     failed: list[Failure] = []
-    seen: set[tuple[str, int]] = set()
+    seen: set[Key] = set()
     pace = Pace(per_s)
-    validate_pattern(topic)
-    found = list(bus.dead_letters) or await bus.broker.recall_dead_letters(seen)
-    while found:
+    choice = Choice(topic=validate_pattern(topic), subscriber=subscriber, cause=cause, message_id=message_id)
+    async for letters in _dead_letters(bus):
         # One that fails again meanwhile is not for this replay: it would never end.
-        seen.update(map(_key, found))
-        for letter in found:
-            if (
-                message_id not in (None, letter.message.id)
-                or subscriber not in (None, letter.subscriber)
-                or cause not in (None, letter.cause)
-                or not matches(topic, letter.message.topic)
-            ):
-                continue
+        found = [letter for letter in letters if letter.key not in seen]
+        seen.update(letter.key for letter in found)
+        for letter in filter(choice.holds, found):
             ids.append(letter.message.id)
             if dry_run:
                 continue
             await pace.step()
             if (why := _replay(bus, letter)) is not None:
                 failed.append(Failure(letter.message.id, why))
-        # Older ones than fit into memory are in the journal.
-        found = await bus.broker.recall_dead_letters(seen)
     return Replayed(tuple(ids), tuple(failed), dry_run)
 
 
-def _key(letter: DeadLetter) -> tuple[str, int]:
-    return letter.subscriber, letter.message.seq
+async def _dead_letters(bus: Bus) -> AsyncIterator[list[DeadLetter]]:
+    """Those in memory; then page by page those that are stored, of which there may be more."""
+    yield list(bus.dead_letters)
+    store, after, more = bus.broker.store, "", True
+    while store is not None and more:
+        letters, after = await store.recall_dead_letters(after)
+        yield letters
+        more = after != ""
 
 
 def _replay(bus: Bus, letter: DeadLetter) -> str | None:

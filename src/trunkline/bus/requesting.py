@@ -11,9 +11,9 @@ import msgspec
 from trunkline.brokers.broker import Broker
 from trunkline.bus.outgoing import State
 from trunkline.bus.publishing import RAW, Publishing, encode
-from trunkline.delivery.deadletters import describe
+from trunkline.delivery.dead_letters import describe
 from trunkline.delivery.ledger import Ledger
-from trunkline.delivery.requests import Orphan, OrphanBox, Pending, Requests
+from trunkline.delivery.requests import Orphan, OrphanBox, Pending, Requests, Why
 from trunkline.errors import BusClosed, InvalidPayload, RequestFailed, RequestTimeout, UsageError
 from trunkline.hooks.hook import Hook
 from trunkline.message import NORMAL, Fields, Message, MessageType
@@ -226,8 +226,11 @@ class Requesting(Publishing):
     def _recall_orphans(self) -> None:
         """Orphans that the broker has stored, as far as they are not too old to be claimed."""
         now = self.now()
-        for message, why, age_s in self.broker.recall_orphans(self.settings.orphans.max_age_s):
+        for message, why, age_s in self._stored_orphans(self.settings.orphans.max_age_s):
             self._requests.orphans.restore(Orphan(message, why, now - age_s))
+
+    def _stored_orphans(self, max_age_s: float) -> list[tuple[Message, Why, float]]:
+        return [] if self.broker.store is None else self.broker.store.recall_orphans(max_age_s)
 
     @property
     def orphans(self) -> OrphanBox:

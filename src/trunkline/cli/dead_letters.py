@@ -1,20 +1,24 @@
-"""`trunkline dead-letters`: list, show and replay the dead letters of a hub that has a journal."""
+"""Dead letters, at a hub (`trunkline dead-letters`) and in a journal (`trunkline journal replay --dead`)."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from trunkline.brokers.hub.broker import HubBroker
-from trunkline.brokers.hub.letters import HubLetters, KeptLetter
+from trunkline.brokers.hub.dead_letters import HubDeadLetters, KeptDeadLetter
 from trunkline.brokers.hub.settings import LinkSettings
-from trunkline.cli import letters, show
+from trunkline.cli import show
+from trunkline.cli.access import owning, reading
 from trunkline.cli.options import AsJson, Hub, hub_at
-from trunkline.connect import connect
-from trunkline.delivery.deadletters import Cause, DeadLetter
+from trunkline.connect import connect_hub
+from trunkline.delivery.dead_letters import Cause, Choice, DeadLetter
 from trunkline.hub.serve import run
+from trunkline.journal.journal import Journal
+from trunkline.journal.ledger import decode_letter, readable
+from trunkline.journal.reader import Reader
 from trunkline.topic import EVERYTHING, validate_pattern
 from trunkline.wire.control import LetterFailure
 
@@ -26,17 +30,15 @@ Topic = Annotated[str, typer.Option(help="Only those on topics that match.", met
 WhyDead = Annotated[Cause | None, typer.Option(help="Only those with this cause.")]
 
 
-def ask(hub: str, question: Callable[[HubLetters], Awaitable[T]]) -> T:
+def ask(hub: str, question: Callable[[HubDeadLetters], Awaitable[T]]) -> T:
     """Run a query on the hub. Raises HubUnavailable if there is none; prints a notice if it has no journal."""
     url = hub_at(hub)
 
     async def work() -> T:
-        async with connect(url, name="trunkline", link=LinkSettings(connect_s=2.0)) as bus:
-            broker = bus.broker
-            assert isinstance(broker, HubBroker)
-            if not await broker.letters.keeps():
+        async with connect_hub(url, name="trunkline", link=LinkSettings(connect_s=2.0)) as broker:
+            if not await broker.dead_letters.keeps():
                 show.notice("this hub keeps no dead letters: start it with a journal, trunkline up --journal DIRECTORY")
-            return await question(broker.letters)
+            return await question(broker.dead_letters)
 
     return run(work())
 
@@ -103,7 +105,7 @@ def replay(
     """
     validate_pattern(topic)
 
-    async def work(letters: HubLetters) -> tuple[list[KeptLetter], list[LetterFailure]]:
+    async def work(letters: HubDeadLetters) -> tuple[list[KeptDeadLetter], list[LetterFailure]]:
         chosen = await letters.find(message_id=message_id, subscriber=subscriber, topic=topic, cause=cause, brief=True)
         return chosen, [] if dry_run else await letters.replay([each.letter for each in chosen])
 
@@ -116,7 +118,7 @@ def replay(
         raise typer.Exit(1)
 
 
-def _show_replayed(chosen: Sequence[KeptLetter], failures: Sequence[LetterFailure], dry_run: bool) -> None:
+def _show_replayed(chosen: Sequence[KeptDeadLetter], failures: Sequence[LetterFailure], dry_run: bool) -> None:
     _table([each.letter for each in chosen])
     for failure in failures:
         show.notice(f"message {failure.seq} was not replayed: {failure.text}")
@@ -131,16 +133,16 @@ def _show_replayed(chosen: Sequence[KeptLetter], failures: Sequence[LetterFailur
 
 
 def _table(found: Sequence[DeadLetter]) -> None:
-    letters.table(found)
+    _rows(found)
     if not found:
         show.output("there are none")
 
 
-def _as_dict(kept: KeptLetter) -> dict[str, Any]:
-    return {**letters.as_dict(kept.letter), "attempts": kept.letter.message.attempts, "returns": kept.returns}
+def _as_dict(kept: KeptDeadLetter) -> dict[str, Any]:
+    return {**_summary(kept.letter), "attempts": kept.letter.message.attempts, "returns": kept.returns}
 
 
-def _rest(kept: KeptLetter) -> dict[str, Any]:
+def _rest(kept: KeptDeadLetter) -> dict[str, Any]:
     letter = kept.letter
     return {
         "error_type": letter.error_type,
@@ -153,7 +155,7 @@ def _rest(kept: KeptLetter) -> dict[str, Any]:
     }
 
 
-def _print(kept: KeptLetter) -> None:
+def _print(kept: KeptDeadLetter) -> None:
     letter = kept.letter
     show.output((letter.subscriber, "bold"), f" failed on {letter.message.id} on {letter.message.topic}")
     show.output(show.line(letter.message) if kept.whole else "the message is too large to be shown")
@@ -164,3 +166,71 @@ def _print(kept: KeptLetter) -> None:
         show.output(f"  {line}")
     show.output("the hub can redeliver it" if kept.returns else "the hub cannot redeliver it: no such subscription")
     show.output()
+
+
+# In a journal
+
+
+def _find(reader: Reader, choice: Choice) -> list[DeadLetter]:
+    rows = reader.query("SELECT letter FROM dead_letters ORDER BY at_ns")
+    letters = (readable(decode_letter, data, "a dead letter") for (data,) in rows)
+    return [letter for letter in letters if letter is not None and choice.holds(letter)]
+
+
+def give_back(directory: Path, choice: Choice, dry_run: bool, json: bool) -> None:
+    """Redeliver these dead letters when their subscribers next start, and list them."""
+    letters = _give_back(directory, choice, dry_run)
+    if json:
+        show.json({"dry_run": dry_run, "letters": [_summary(letter) for letter in letters]})
+    else:
+        _print_given_back(letters, dry_run)
+
+
+def _give_back(directory: Path, choice: Choice, dry_run: bool) -> list[DeadLetter]:
+    if dry_run:
+        with reading(directory) as reader:
+            return _find(reader, choice)
+    with (
+        owning("stop that process, or call there: await bus.replay_dead(); --dry-run does not need the lock"),
+        Journal(directory, threaded=False) as journal,
+    ):
+        chosen = _find(journal.reader, choice)
+        journal.replay_dead([letter.key for letter in chosen])
+        return chosen
+
+
+def _summary(letter: DeadLetter) -> dict[str, object]:
+    """For scripts."""
+    message = letter.message
+    return {
+        "id": message.id,
+        "seq": message.seq,
+        "topic": message.topic,
+        "subscriber": letter.subscriber,
+        "cause": letter.cause.value,
+        "reason": letter.reason,
+        "died": show.time_of(letter.at_ns),
+    }
+
+
+def _rows(letters: Sequence[DeadLetter]) -> None:
+    show.table(
+        "Dead letters",
+        ["died", "subscriber", "cause", "topic", "id", "reason"],
+        [
+            [show.time_of(each.at_ns), each.subscriber, each.cause, each.message.topic, each.message.id, each.reason]
+            for each in letters
+        ],
+    )
+
+
+def _print_given_back(letters: list[DeadLetter], dry_run: bool) -> None:
+    _rows(letters)
+    if not letters:
+        show.output("there are no such dead letters")
+    elif dry_run:
+        show.output(f"{show.count(len(letters), 'dead letter')} would be redelivered")
+    else:
+        names = ", ".join(sorted({letter.subscriber for letter in letters}))
+        many = show.count(len(letters), "dead letter")
+        show.output(f"{many} will be redelivered when the subscriber starts: {names}")

@@ -9,12 +9,11 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import typer
 
-from trunkline.brokers.hub.broker import HubBroker
 from trunkline.brokers.hub.directory import HubDirectory
 from trunkline.brokers.hub.settings import LinkSettings
 from trunkline.cli import show
 from trunkline.cli.options import AsJson, Hub, hub_at
-from trunkline.connect import connect
+from trunkline.connect import connect_hub
 from trunkline.errors import HubUnavailable, UsageError
 from trunkline.hub.serve import run
 from trunkline.wire.control import PeerInfo, Qos
@@ -32,9 +31,7 @@ def ask(hub: str, question: Callable[[HubDirectory], Awaitable[T | None]]) -> T:
     url = hub_at(hub)
 
     async def work() -> T:
-        async with connect(url, name="trunkline", link=LinkSettings(connect_s=2.0)) as bus:
-            broker = bus.broker
-            assert isinstance(broker, HubBroker)
+        async with connect_hub(url, name="trunkline", link=LinkSettings(connect_s=2.0)) as broker:
             await broker.connection.ready()
             answer = await question(broker.directory)
             if answer is None:

@@ -12,12 +12,12 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from trunkline.cli import letters, show, subscriptions
+from trunkline.cli import dead_letters, show, subscriptions
 from trunkline.cli.access import owning, reading, there_or_lost
 from trunkline.cli.explain import show_outcomes
 from trunkline.cli.options import AsJson, Directory, First, Last, Pattern, Since, Until, stretch
 from trunkline.connect import connect
-from trunkline.delivery.deadletters import Cause
+from trunkline.delivery.dead_letters import Cause, Choice
 from trunkline.errors import UsageError
 from trunkline.journal.journal import Journal
 from trunkline.journal.reader import Reader
@@ -196,7 +196,9 @@ def replay(
     if rate is not None and not rate > 0:
         raise UsageError(f"--rate {rate:g} must be above 0; leave it out to go as fast as possible")
     if into is None:
-        letters.give_back(directory, letters.LetterFilter(pattern, subscriber, cause, message_id), dry_run, json)
+        dead_letters.give_back(
+            directory, Choice(topic=pattern, subscriber=subscriber, cause=cause, message_id=message_id), dry_run, json
+        )
     else:
         _replay_range(directory, pattern, into, to, rate, dry_run, json, stretch(first, last, since, until))
 

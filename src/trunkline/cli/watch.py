@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from trunkline.brokers.hub.broker import HubBroker
 from trunkline.brokers.hub.settings import LinkSettings
 from trunkline.cli import show
 from trunkline.cli.options import AsJson, Hub, hub_at
-from trunkline.connect import connect
+from trunkline.connect import connect_hub
 from trunkline.hub.serve import run
 from trunkline.wire import control
 
@@ -24,9 +23,7 @@ def status(
     """Show whether the hub answers, how quickly, and its counters. Exits with 1 if it does not answer."""
 
     async def work() -> tuple[float, dict[str, object]]:
-        async with connect(hub_at(hub), name="trunkline status", link=LinkSettings(connect_s=timeout)) as bus:
-            broker = bus.broker
-            assert isinstance(broker, HubBroker)
+        async with connect_hub(hub_at(hub), name="trunkline status", link=LinkSettings(connect_s=timeout)) as broker:
             found = await broker.hub_stats()
             return await broker.ping(), found
 
@@ -51,9 +48,7 @@ def trace(
     """Show the control messages between the hub and its clients, until Ctrl-C."""
 
     async def work() -> None:
-        async with connect(hub_at(hub), name="trunkline trace") as bus:
-            broker = bus.broker
-            assert isinstance(broker, HubBroker)
+        async with connect_hub(hub_at(hub), name="trunkline trace") as broker:
             connection = broker.connection
 
             def show_traced(traced: control.Traced) -> None:

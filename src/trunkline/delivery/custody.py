@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from trunkline.delivery.deadletters import Attempt, Cause, DeadLetter, describe, traceback_of
+from trunkline.delivery.dead_letters import Attempt, Cause, DeadLetter, describe, traceback_of
 from trunkline.delivery.fates import Fate, Outcome
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.leases import Leases

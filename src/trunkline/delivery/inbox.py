@@ -19,7 +19,7 @@ from trunkline.topic import matches
 
 if TYPE_CHECKING:
     from trunkline.delivery.custody import Custody
-    from trunkline.delivery.deadletters import Attempt
+    from trunkline.delivery.dead_letters import Attempt
 
 ADMIT_ROOM: Final = 64
 ADMIT_AFTER_S: Final = 0.05

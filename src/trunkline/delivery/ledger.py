@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from trunkline.delivery.deadletters import Attempt, DeadLetter
+    from trunkline.delivery.dead_letters import Attempt, DeadLetter
     from trunkline.delivery.fates import Fate
     from trunkline.delivery.inbox import Inbox
     from trunkline.delivery.requests import Orphan

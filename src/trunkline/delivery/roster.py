@@ -13,7 +13,7 @@ from typing import Protocol
 
 from trunkline.clock import World
 from trunkline.delivery.custody import Custody
-from trunkline.delivery.deadletters import DeadLetter, DeadLetters
+from trunkline.delivery.dead_letters import DeadLetter, DeadLetters
 from trunkline.delivery.dedupe import Window
 from trunkline.delivery.fates import Account, Fate, Outcome
 from trunkline.delivery.inbox import Gate, Inbox
@@ -170,6 +170,10 @@ class Roster:
         else:
             inbox.books.accepted += 1
         inbox.return_to_front(message)
+
+    def takes_back(self, name: str) -> bool:
+        """Whether a dead letter of this subscriber can be given back to it now."""
+        return name in self.receivers or ((inbox := self._inboxes.get(name)) is not None and not inbox.closed)
 
     def _name(self, pattern: str, delivery: Delivery) -> str:
         if delivery.name is None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 
 from trunkline.delivery.custody import Custody
-from trunkline.delivery.deadletters import Cause
+from trunkline.delivery.dead_letters import Cause
 from trunkline.delivery.fates import Account
 from trunkline.delivery.inbox import Inbox
 from trunkline.errors import Nacked, Reject, StreamClosed, StreamEmpty

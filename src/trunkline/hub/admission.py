@@ -7,6 +7,7 @@ from collections import Counter, OrderedDict
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+from trunkline.brokers.broker import Feature
 from trunkline.errors import ProtocolError
 from trunkline.wire import control
 from trunkline.wire.control import LETTERS_KEPT, VERSIONS
@@ -76,7 +77,7 @@ class Tokens:
 class Admission:
     def __init__(self, hub: Hub, *, keeps_letters: bool) -> None:
         self._hub = hub
-        self._keeps_letters = keeps_letters
+        self._kept = [LETTERS_KEPT] if keeps_letters else []
         self._tokens = Tokens()
         self._connections: Counter[str] = Counter()
         """By identity."""
@@ -129,9 +130,12 @@ class Admission:
             # Half of the limit: a client within it is always read from, and so are its acknowledgements.
             window_bytes=hub.settings.limits.pending_bytes // 2,
             max_frame_bytes=hub.settings.max_frame_bytes,
-            features=sorted(feature.value for feature in hub.broker.features)
-            + ([LETTERS_KEPT] if self._keeps_letters else []),
+            features=[*sorted(feature.value for feature in self._features()), *self._kept],
         )
+
+    def _features(self) -> frozenset[Feature]:
+        own = {Feature.CHANNELS, Feature.RIGHTS} if self._hub.access.restricts else {Feature.CHANNELS}
+        return self._hub.broker.features | own
 
     def _enter(self, session: Session, origin: int, name: str, max_frame_bytes: int) -> None:
         session.origin = origin

@@ -16,9 +16,9 @@ from trunkline.errors import InvalidTopic, ProtocolError, TrunklineError
 from trunkline.hub import claims, rights
 from trunkline.hub.admission import MAX_NAME, Admission
 from trunkline.hub.claims import MAX_REASON
+from trunkline.hub.dead_letters import DeadLetterApi
 from trunkline.hub.explain import Explanations
 from trunkline.hub.last import LastMessages
-from trunkline.hub.letterdesk import LetterDesk
 from trunkline.hub.member import Member
 from trunkline.topic import validate_pattern
 from trunkline.wire import control
@@ -43,8 +43,8 @@ class Answers:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._tasks: set[asyncio.Task[None]] = set()
-        self._letters = LetterDesk(hub)
-        self._admission = Admission(hub, keeps_letters=self._letters.keeps)
+        self._dead_letters = DeadLetterApi(hub)
+        self._admission = Admission(hub, keeps_letters=self._dead_letters.keeps)
         self._explanations = Explanations(hub)
         self._handlers: dict[type[control.Control], Callable[[Session, Any], control.Control | None]] = {
             control.Hello: self._admission.hello,
@@ -64,7 +64,7 @@ class Answers:
             control.Stats: self._stats,
             control.Trace: self._trace,
             **hub.directory.handlers,
-            **{kind: self._later(work) for kind, work in self._letters.handlers.items()},
+            **{kind: self._later(work) for kind, work in self._dead_letters.handlers.items()},
             control.Last: self._later(LastMessages(hub).answer),
             control.Explain: self._later(self._explanations.answer),
         }
@@ -215,7 +215,7 @@ class Answers:
             if session.ended or message.subscription not in session.opening:
                 return
             if hub.access.restricts:
-                self._letters.claim_name(session, message.pattern, delivery)
+                self._dead_letters.claim_name(session, message.pattern, delivery)
             stream = broker.subscribe(message.pattern, delivery)
             credit = session.opening.pop(message.subscription)
             member = Member(
@@ -234,7 +234,7 @@ class Answers:
             session.send(self._refusal(error, message.id))
             return
         hub.changed([message.pattern])
-        role = stream.inbox.role if self._letters.keeps else ""
+        role = stream.inbox.role if self._dead_letters.keeps else ""
         session.send(control.Subscribed(re=message.id, subscription=message.subscription, role=role))
 
     def _start(self, work: Any) -> None:
@@ -299,7 +299,7 @@ class Answers:
         outlet = session.outlets.get(message.subscription)
         if outlet is None or not outlet.reports:
             return
-        if outlet.ledger is not None and self._letters.is_taken(outlet.name):
+        if outlet.ledger is not None and self._hub.broker.roster.takes_back(outlet.name):
             raise ProtocolError(
                 "taken", f"{outlet.name} is a durable subscription, or a member of a group: use another"
             )
@@ -310,7 +310,7 @@ class Answers:
         letters = [claims.letter(data, last) for data in message.letters]
         own = [each for each in letters if self._was_sent(outlet, each.message.seq)]
         if own and outlet.ledger is not None:
-            self._start(self._letters.take(session, outlet, own))
+            self._start(self._dead_letters.take(session, outlet, own))
         if message.asked:
             self._explanations.reported(outlet)
         if unknown := unknown + len(letters) - len(own):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from trunkline.delivery.deadletters import DeadLetter
+from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.delivery.fates import Fate
 from trunkline.errors import InvalidMessage, InvalidPayload, PayloadError, ProtocolError
 from trunkline.wire.control import FateRow

@@ -1,4 +1,4 @@
-"""The directory: what the hub knows of channels, of those on them, and of schemas. The shell around the pure parts.
+"""The hub's API of its directory: channels, those on them, and schemas. The shell around the pure parts.
 
 The codes of its errors:
 
@@ -35,13 +35,12 @@ from trunkline.errors import InvalidPayload, ProtocolError
 from trunkline.hub.access import Action
 from trunkline.hub.channel import UNKNOWN, Channel, Effect, KeptChannel
 from trunkline.hub.conformance import Broken, Sieve
-from trunkline.hub.keeping import Keeping, Kept
-from trunkline.hub.letters import Letters
+from trunkline.hub.dead_letters import reject
 from trunkline.hub.owners import DurableOwners, Keep
 from trunkline.hub.registry import Registry, Who, unknown
+from trunkline.hub.registry_file import KeptRegistry, RegistryFile
 from trunkline.hub.retention import limits, rules_of
 from trunkline.hub.schemas import KeptSchema, Schemas
-from trunkline.journal.broker import JournalBroker
 from trunkline.message import NORMAL
 from trunkline.topic import EVERYTHING, covers, validate_pattern
 from trunkline.wire import control
@@ -60,16 +59,14 @@ MAX_TOLD = 10_000
 Handler = Callable[["Session", Any], control.Control | None]
 
 
-class Directory:
+class DirectoryApi:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self.registry = Registry()
         self.schemas = Schemas()
         self.owners = DurableOwners()
         self._sieve = Sieve()
-        self._letters = Letters(hub.broker)
-        broker = hub.broker
-        self._keeping = Keeping(broker.journal.directory) if isinstance(broker, JournalBroker) else None
+        self._file = None if hub.store is None else RegistryFile(hub.store.folder)
         self.handlers: dict[type[control.Control], Handler] = {
             control.ProducerRegister: self._register_producer,
             control.ProducerUnregister: self._unregister_producer,
@@ -89,17 +86,16 @@ class Directory:
 
     def recall(self) -> None:
         """Before anybody is here. Raises JournalUnusable if what was kept cannot be read."""
-        if self._keeping is None:
+        if self._file is None:
             return
-        kept = self._keeping.read()
+        kept = self._file.read()
         try:
             self.schemas.restore(kept.schemas)
             self.registry.restore(kept.channels)
         except ProtocolError as error:
-            raise self._keeping.damaged(error.text) from error
-        broker = self._hub.broker
-        assert isinstance(broker, JournalBroker)
-        self.owners.restore(kept.owners, (name for (name,) in broker.journal.reader.query("SELECT name FROM cursors")))
+            raise self._file.damaged(error.text) from error
+        assert self._hub.store is not None
+        self.owners.restore(kept.owners, self._hub.store.durable_names())
         for channel in kept.channels:
             try:
                 self._check_qos(channel.qos, channel.pattern)
@@ -110,21 +106,21 @@ class Directory:
 
     @property
     def _keep_channels(self) -> Callable[[list[KeptChannel]], None] | None:
-        return None if self._keeping is None else lambda channels: self._keep(channels=channels)
+        return None if self._file is None else lambda channels: self._keep(channels=channels)
 
     @property
     def _keep_schemas(self) -> Callable[[list[KeptSchema]], None] | None:
-        return None if self._keeping is None else lambda schemas: self._keep(schemas=schemas)
+        return None if self._file is None else lambda schemas: self._keep(schemas=schemas)
 
     @property
     def keep_owners(self) -> Keep | None:
-        return None if self._keeping is None else lambda owners: self._keep(owners=owners)
+        return None if self._file is None else lambda owners: self._keep(owners=owners)
 
     def _keep(self, **changed: Any) -> None:
         """Write all that is kept, with what is about to change. Raises ProtocolError."""
-        assert self._keeping is not None
-        kept = Kept(channels=self.registry.kept(), schemas=self.schemas.kept(), owners=self.owners.kept())
-        self._keeping.write(replace(kept, **changed))
+        assert self._file is not None
+        kept = KeptRegistry(channels=self.registry.kept(), schemas=self.schemas.kept(), owners=self.owners.kept())
+        self._file.write(replace(kept, **changed))
 
     def _now(self) -> float:
         return self._hub.world.time_ns() / 1e9
@@ -143,9 +139,8 @@ class Directory:
 
     def retain(self) -> None:
         """Have the journal keep of the channels' topics what their contracts say."""
-        broker = self._hub.broker
-        if isinstance(broker, JournalBroker):
-            broker.journal.channel_rules = rules_of(self.registry.select(EVERYTHING))
+        if self._hub.store is not None:
+            self._hub.store.retain(rules_of(self.registry.select(EVERYTHING)))
 
     def _done(self, asked: int, effect: Effect) -> control.Done:
         self._tell(effect)
@@ -243,14 +238,14 @@ class Directory:
             self._require_journal(pattern)
 
     def _require_journal(self, pattern: str) -> None:
-        broker = self._hub.broker
-        if not isinstance(broker, JournalBroker):
+        store = self._hub.store
+        if store is None:
             raise ProtocolError(
                 "not_durable",
                 "this hub keeps no journal: start it with one, or create the channel neither durable nor with limits",
             )
-        if not any(covers(wide, pattern) for wide in broker.journal.settings.durable):
-            kept = ", ".join(broker.journal.settings.durable) or "nothing"
+        if not any(covers(wide, pattern) for wide in store.durable):
+            kept = ", ".join(store.durable) or "nothing"
             raise ProtocolError("not_durable", f"the hub's journal does not keep {pattern}: durable there is {kept}")
 
     def _destroy(self, session: Session, said: control.ChannelDestroy) -> control.Control:
@@ -339,7 +334,7 @@ class Directory:
         self._hub.counts["invalid"] += len(broken)
         if channel.qos.invalid == DEAD_LETTER and len(broken) <= MAX_TOLD:
             for each in broken:
-                seq = self._letters.bury(channel.name, each, again=batch.again)
+                seq = reject(self._hub.broker, channel.name, each, again=batch.again)
                 batch.fail(each.place, "dead_letter", "", seq=seq)
             field, why = broken[0].problem
             log.error("%d messages on %s are dead letters: %s at %s", len(broken), batch.topic, why, field)

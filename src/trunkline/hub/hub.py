@@ -23,7 +23,7 @@ from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import InvalidTopic, ProtocolError
 from trunkline.hub.access import Access, Action
 from trunkline.hub.answers import Answers
-from trunkline.hub.directory import Directory
+from trunkline.hub.directory import DirectoryApi
 from trunkline.hub.leavers import Leavers
 from trunkline.hub.member import Member
 from trunkline.hub.recent import Recent
@@ -58,6 +58,9 @@ class Hub:
         self.access = access or Access()
         self.broker = broker or MemoryBroker(self.world)
         """The engine: it routes, bounds and accounts. The hub adds the wire."""
+        store = self.broker.store
+        self.store = None if store is None else store.local
+        """What it keeps over a restart; None without a journal."""
         self.broker.tree.private_replies = self.access.restricts
         self.recent = Recent()
         self.broker.finders.append(self.recent.find)
@@ -66,7 +69,7 @@ class Hub:
         self._links: Counter[tuple[str, str]] = Counter()
         self.began = self.broker.sequence.last
         """The number of the last message before this run."""
-        self.directory = Directory(self)
+        self.directory = DirectoryApi(self)
         self.leavers = Leavers()
         self.answers = Answers(self)
         self.id = self.world.uuid7()

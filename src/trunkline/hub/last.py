@@ -40,7 +40,7 @@ class LastMessages:
                 return _refusal(asked, "damaged", error, where=error.where, why=error.why, **numbers)
 
     async def _find(self, asked: control.Last) -> control.Control:
-        message = await self._hub.broker.last(asked.topic, asked.before)
+        message = await self._hub.broker.require_store().last(asked.topic, asked.before)
         if message is None:
             return control.LastAnswer(re=asked.id)
         data = message.to_bytes()

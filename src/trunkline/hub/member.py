@@ -15,7 +15,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from trunkline import columns
-from trunkline.delivery.deadletters import DeadLetter
+from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.stream import Stream
 from trunkline.hub.access import reaches

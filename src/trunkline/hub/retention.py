@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from trunkline.brokers.store import Retention
 from trunkline.hub.channel import Channel
 from trunkline.hub.registry import rank
-from trunkline.journal.settings import Retention
 from trunkline.topic import covers
 from trunkline.wire.control import Qos
 

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
 from trunkline.brokers.broker import UNNUMBERED, Feature
 from trunkline.brokers.memory import MemoryBroker, room_for
 from trunkline.delivery.batch import Batch
-from trunkline.delivery.deadletters import DeadLetter, DeadLetters
-from trunkline.delivery.fates import Outcome
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import END, Delivery
 from trunkline.delivery.pending import Failures, Owner, Turn
-from trunkline.delivery.requests import Why
 from trunkline.delivery.route import Route
 from trunkline.delivery.stream import Stream
-from trunkline.errors import DuplicateName, InvalidSettings, PartlyRefused, StreamClosed, TopicNotStored
+from trunkline.errors import DuplicateName, InvalidSettings, PartlyRefused
 from trunkline.journal import attendance
 from trunkline.journal.cursor import Cursor, unpack
 from trunkline.journal.feeder import MAX_PAUSE_S, Feeder, KeptMessage, kept_for
 from trunkline.journal.intake import PendingWrite
 from trunkline.journal.journal import Journal
-from trunkline.journal.ledger import decode_letter, decode_message, readable
-from trunkline.journal.reader import Reader
 from trunkline.journal.settings import TopicStorage
 from trunkline.journal.start import Start, start_of
+from trunkline.journal.store import JournalStore
 from trunkline.message import Message
 from trunkline.settings import Settings
 from trunkline.topic import (
@@ -41,14 +36,10 @@ from trunkline.topic import (
     is_wild,
     overlaps,
     validate_pattern,
-    validate_topic,
 )
 
 log = logging.getLogger("trunkline.journal")
 
-SEARCHED = 1_000_000
-"""In a journal of more messages an id is only looked for near the time it names: the event loop waits meanwhile."""
-RECALLED = 1000
 OWN_TOPICS = (REPLIES, f"{REPLY_PREFIX}>", f"{DEAD_PREFIX}>")
 """Never waited for, even where everything else is durable."""
 
@@ -113,7 +104,8 @@ class DurableStream(Stream):
 
 class JournalBroker(MemoryBroker):
     name = "memory with a journal"
-    features = frozenset(Feature)
+    features = MemoryBroker.features | {Feature.DURABLE, Feature.STORED}
+    store: JournalStore
 
     def __init__(self, journal: Journal, settings: Settings | None = None, *, owns_journal: bool = False) -> None:
         super().__init__(journal.world, settings)
@@ -133,7 +125,8 @@ class JournalBroker(MemoryBroker):
         lost = attendance.settle(journal.reader, journal.ledger, self.sequence.last, self.world.time_ns())
         if lost:
             log.warning("the last run of the hub ended without a word: %d deliveries are lost with it", lost)
-        self._restore_dead_letters()
+        self.store = JournalStore(self)
+        self.store.dead_letters.restore(self.settings.max_dead_letters)
 
     # Publishing
 
@@ -153,8 +146,7 @@ class JournalBroker(MemoryBroker):
         """How a topic that is kept is published; None if it is not kept."""
         lane = self.lanes.get(topic)
         if lane is None and (kept := self.journal.settings.keeps(topic)) is not TopicStorage.NOT:
-            if self._closed:
-                raise StreamClosed(f"the {self.name} broker")
+            self.check_open()
             if len(self.lanes) >= self.settings.max_topics:
                 self.lanes.clear()
             lane = self.lanes[topic] = JournalLane(self, topic, kept is TopicStorage.DURABLE)
@@ -186,7 +178,7 @@ class JournalBroker(MemoryBroker):
             if (storing := self.intake.storing(batch.topic, messages[0].id)) is not None:
                 storing.take_over(batch)
                 return
-            known = self.find(messages[0].id)
+            known = self.store.find(messages[0].id)
             if known is not None and known.topic == batch.topic:
                 batch.first = known.seq
                 batch.done()
@@ -264,8 +256,7 @@ class JournalBroker(MemoryBroker):
             loop.call_later(pause_s, _give_kept, inbox, kept)
 
     def _subscribe_durably(self, pattern: str, delivery: Delivery) -> Stream:
-        if self._closed:
-            raise StreamClosed(f"the {self.name} broker")
+        self.check_open()
         name = delivery.group or delivery.name
         assert name is not None
         feeder = self._feeders.get(name)
@@ -291,8 +282,7 @@ class JournalBroker(MemoryBroker):
 
     def _subscribe_from(self, pattern: str, delivery: Delivery) -> Stream:
         """A plain subscription that starts before now. The journal feeds it, and keeps no place for it."""
-        if self._closed:
-            raise StreamClosed(f"the {self.name} broker")
+        self.check_open()
         self._check_kept(validate_pattern(pattern))
         name = delivery.name
         taken = "SELECT 1 FROM cursors WHERE name = ?"
@@ -380,8 +370,8 @@ class JournalBroker(MemoryBroker):
         else:
             super()._leave(inbox)
 
-    async def forget(self, name: str) -> bool:
-        """Remove a durable subscription for good; False if there is none. Its subscribers must have left."""
+    async def end_feeder(self, name: str) -> None:
+        """Stop feeding a durable subscription, which has no subscribers, before it is removed."""
         feeder = self._feeders.get(name)
         if feeder is not None and feeder.durable:
             if feeder.members:
@@ -391,7 +381,6 @@ class JournalBroker(MemoryBroker):
             # What it delivered stays on record.
             await self.journal.flush()
             feeder.let_go()
-        return await self.journal.forget(name)
 
     def _drop(self, feeder: Feeder) -> None:
         del self._feeders[feeder.cursor.name]
@@ -402,75 +391,6 @@ class JournalBroker(MemoryBroker):
     def subscribers(self, topic: str) -> list[str]:
         durable = [member.name for feeder in self._feeder_tree.match(topic) for member in feeder.members]
         return [*super().subscribers(topic), *durable]
-
-    # What it remembers
-
-    def _restore_dead_letters(self) -> None:
-        letters = self.roster.dead_letters
-        for (data,) in self.journal.reader.query(
-            "SELECT letter FROM (SELECT at_ns, letter FROM dead_letters ORDER BY at_ns DESC LIMIT ?) ORDER BY at_ns",
-            (self.settings.max_dead_letters,),
-        ):
-            restore(letters, data)
-
-    async def recall_dead_letters(self, seen: Container[tuple[str, int]]) -> list[DeadLetter]:
-        await self.journal.flush()
-
-        def some(reader: Reader) -> list[DeadLetter]:
-            keys = reader.query("SELECT subscriber, seq FROM dead_letters ORDER BY at_ns")
-            found: list[DeadLetter] = []
-            for key in [key for key in keys if key not in seen][:RECALLED]:
-                query = "SELECT letter FROM dead_letters WHERE subscriber = ? AND seq = ?"
-                letters = [readable(decode_letter, data, "a dead letter") for (data,) in reader.query(query, key)]
-                found.extend(letter for letter in letters if letter is not None)
-            return found
-
-        return await self.journal.in_thread(some)
-
-    def recall_orphans(self, max_age_s: float) -> list[tuple[Message, Why, float]]:
-        now_ns = self.world.time_ns()
-        since_ns = 0 if math.isinf(max_age_s) else now_ns - int(max_age_s * 1e9)
-        found = self.journal.reader.query(
-            "SELECT message, why, at_ns FROM orphans WHERE at_ns >= ? ORDER BY seq", (since_ns,)
-        )
-        recalled = []
-        for data, why, at_ns in found:
-            message = readable(decode_message, data, "an orphan")
-            if message is not None and message.seq not in self.journal.ledger.claimed_lately:
-                recalled.append((message, Why(why), (now_ns - at_ns) / 1e9))
-        return recalled
-
-    async def last(self, topic: str, before: int | None = None) -> Message | None:
-        settings = self.journal.settings
-        kept = settings.keeps(validate_topic(topic))
-        if self._closed:
-            raise StreamClosed(f"the {self.name} broker")
-        if kept is TopicStorage.NOT:
-            raise TopicNotStored(topic, (*settings.durable, *settings.recorded))
-        if kept is TopicStorage.RECORDED:
-            # Its publishers did not wait until it was written.
-            await self.journal.flush()
-        return await self.journal.in_thread(lambda reader: reader.last_of(topic, before))
-
-    def find(self, message_id: str) -> Message | None:
-        # Ids name their time, unless a clock was set back or somebody made them by hand.
-        return self.journal.reader.find(message_id, everywhere=self.intake.committed <= SEARCHED)
-
-    async def explain(self, message_id: str, known: Message | None = None) -> tuple[Message | None, list[Outcome]]:
-        everywhere = self.intake.committed <= SEARCHED
-        message = (
-            known
-            or self.recent(message_id)
-            or await self.journal.in_thread(lambda reader: reader.find(message_id, everywhere=everywhere))
-        )
-        if message is None:
-            return None, []
-        await self.journal.flush()
-        written = await self.journal.in_thread(lambda reader: reader.outcomes(message))
-        # Afterwards: what happened meanwhile is newer than what was written.
-        outcomes = self.roster.outcomes(message)
-        here = {outcome.subscriber for outcome in outcomes}
-        return message, outcomes + [outcome for outcome in written if outcome.subscriber not in here]
 
     # The end
 
@@ -492,11 +412,6 @@ class JournalBroker(MemoryBroker):
         for feeder in list(self._feeders.values()):
             feeder.let_go()
         self.lanes.clear()
-
-
-def restore(letters: DeadLetters, data: bytes) -> None:
-    if (letter := readable(decode_letter, data, "a dead letter")) is not None:
-        letters.restore(letter)
 
 
 def _give_kept(inbox: Inbox, kept: KeptMessage) -> None:

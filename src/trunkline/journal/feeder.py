@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline.clock import World
-from trunkline.delivery.deadletters import Attempt, DeadLetter
+from trunkline.delivery.dead_letters import Attempt, DeadLetter
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.ledger import QuietLedger

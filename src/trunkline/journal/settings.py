@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 
+from trunkline.brokers.store import Retention as Retention
 from trunkline.errors import InvalidSettings
 from trunkline.settings import Group
 from trunkline.topic import DEAD_PREFIX, EVERYTHING, REPLIES, REPLY_PREFIX, matches, validate_pattern
@@ -26,26 +27,6 @@ class TopicStorage(enum.IntEnum):
     NOT = 0
     RECORDED = 1
     DURABLE = 2
-
-
-class Retention(Group, frozen=True, kw_only=True):
-    """How much of the topics that match is kept: the first rule that matches counts, and no limit means for ever.
-
-    What a durable subscription has not read is kept beyond all limits, unless `even_unread` says otherwise. With
-    `keep_last` the last message of each topic is kept, whatever the limits; for the states of actors that is always so.
-    Whole batches, and what one sealed file has of a topic, are kept or removed together.
-    """
-
-    topics: str = EVERYTHING
-    max_age_s: float | None = None
-    max_bytes: int | None = None
-    max_count: int | None = None
-    even_unread: bool = False
-    keep_last: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        validate_pattern(self.topics)
 
 
 class JournalSettings(Group, frozen=True, kw_only=True):

@@ -6,7 +6,8 @@
 
 A promise takes a way to make a broker, or an async context manager that gives one, and makes its own. It runs in
 virtual and in real time alike. `check_broker` tries them all. A broken one raises BrokenPromise, which says what was
-promised and what was seen. A feature that the broker lacks must be refused with Unsupported: see `features.py`.
+promised and what was seen. A feature that the broker lacks must be refused with Unsupported: see `features.py`. What is
+limited, by size, capacity or rights, is in `limits.py`.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import Closed, DuplicateName
 from trunkline.message import Message, MessageType
 from trunkline.testing.features import FEATURES
+from trunkline.testing.limits import LIMITS
 from trunkline.testing.trial import (
     END,
     SOON_S,
     BrokenPromise,
+    Guest,
     Make,
     Promise,
     Trial,
@@ -206,27 +209,18 @@ async def explain_tells_one_fate_for_each_subscriber(trial: Trial) -> None:
     await until(lambda: full.account().dropped == 1, lambda: f"{full.name} says {full.account()}")
     late = await trial.open("t")
 
-    async def fates() -> dict[str, Fate]:
-        message, outcomes = await trial.broker.explain(first.id, first)
-        expect(message is not None and message.id == first.id, f"the message is {message}")
-        found = {outcome.subscriber: outcome.fate for outcome in outcomes}
-        expect(len(found) == len(outcomes), f"two fates of one subscriber: {outcomes}")
-        return found
-
     wanted = {
         takes.name: Fate.DELIVERED,
         picky.name: Fate.FILTERED,
         waits.name: Fate.IN_FLIGHT,
         full.name: Fate.DROPPED,
     }
-    seen = await fates()
-    expect(seen == wanted, f"{seen} instead of {wanted}")
+    await trial.ended(first, wanted)
     await waits.aclose()
     await late.aclose()
     # Whoever serves a subscriber elsewhere may hear a moment later that it has left.
     await trial.broker.flush()
-    seen = await fates()
-    expect(seen == {**wanted, waits.name: Fate.DROPPED}, f"{seen} after one of them has left")
+    await trial.ended(first, {**wanted, waits.name: Fate.DROPPED})
 
 
 @promise
@@ -455,17 +449,18 @@ CONTRACT: Final[tuple[Promise, ...]] = (
     names_are_unique,
     taps_see_what_passes,
     *FEATURES,
+    *LIMITS,
 )
 
 
-async def check_broker(make: Make) -> None:
+async def check_broker(make: Make, guest: Guest | None = None) -> None:
     """Try every promise, each on a broker of its own; raise an ExceptionGroup of all that are broken."""
     broken: list[BrokenPromise] = []
     for each in CONTRACT:
         try:
             # In a task of its own: in Python 3.11 a TaskGroup that fails leaves its task marked as cancelled, and in
             # the first releases no timeout works in such a task any more.
-            await asyncio.create_task(each(make))
+            await asyncio.create_task(each(make, guest))
         except BrokenPromise as error:
             broken.append(error)
     if broken:

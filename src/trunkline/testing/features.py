@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from trunkline.brokers.broker import Feature
-from trunkline.delivery.deadletters import Cause
+from trunkline.delivery.dead_letters import Cause
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.retry import Retry
 from trunkline.delivery.stream import Stream
@@ -18,6 +18,7 @@ from trunkline.errors import Closed, DuplicateName, InboxFull, InvalidTopic, Str
 from trunkline.message import Message
 from trunkline.testing.trial import SOON_S, Promise, Trial, expect, promise, raises, text, until, within
 from trunkline.topic import endpoint
+from trunkline.wire.control import Qos
 
 AGAIN: Final = Retry(attempts=3, delay_s=0.02, jitter=0)
 
@@ -210,6 +211,7 @@ async def cancelled_publish_leaves_a_fate(trial: Trial) -> None:
     beside = await trial.open("t")
     await trial.publish("t", "1")
     waiting = trial.start(trial.publish("t", "2"))
+    await trial.arrived(2, beside)
     await asyncio.wait([waiting], timeout=SOON_S)
     expect(not waiting.done(), "a publish into a full inbox did not wait")
     waiting.cancel()
@@ -315,7 +317,7 @@ async def the_last_message_is_known(trial: Trial) -> None:
     """What was published last on a topic is told, whatever came on others; before a number, what was last then."""
     if not await trial.offers(Feature.STORED):
         return
-    last = trial.broker.last
+    last = trial.broker.require_store().last
     expect(await last("t.a") is None, "there is a last message on a topic where nothing was published")
     for number in range(6):
         topic = "t.a" if number % 2 else "t.b"
@@ -390,6 +392,25 @@ async def nothing_is_missed_between_the_last_and_what_follows(trial: Trial) -> N
         expect(got == list(range(got[0] if got else 40, 40)), f"{stream.name} got {got}")
 
 
+@promise
+async def channels_have_terms(trial: Trial) -> None:
+    """A channel that was created is listed, gives its consumers its terms, and is gone when it was destroyed."""
+    if not await trial.offers(Feature.CHANNELS):
+        return
+    directory = trial.broker.require_directory()
+    qos = Qos(overflow=Overflow.DROP_OLDEST, group="g")
+    expect(await directory.create_channel("c", pattern="t.>", qos=qos), "a channel could not be created")
+    found = await directory.channels()
+    expect(found is not None and [each.channel for each in found] == ["c"], f"the channels are {found}")
+    terms = await directory.attach("c", "me")
+    options = {"overflow": Overflow.DROP_OLDEST, "group": "g"}
+    expect(terms == ("t.>", options), f"the terms of the channel are {terms}")
+    expect(await directory.unregister_consumer("c", "me"), "the consumer was not registered")
+    expect(await directory.destroy_channel("c"), "the channel could not be destroyed")
+    found = await directory.channels()
+    expect(found == [], f"after it was destroyed, the channels are {found}")
+
+
 FEATURES: Final[tuple[Promise, ...]] = (
     a_group_shares,
     a_leaving_member_passes_on,
@@ -408,4 +429,5 @@ FEATURES: Final[tuple[Promise, ...]] = (
     the_last_message_is_known,
     a_subscription_may_start_with_the_last,
     nothing_is_missed_between_the_last_and_what_follows,
+    channels_have_terms,
 )

@@ -7,12 +7,13 @@ to have arrived before it was seen, and nothing is waited for longer than DEADLI
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar, Unpack
 
 from trunkline.brokers.broker import Broker, Feature
+from trunkline.delivery.fates import Fate
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.stream import Stream
 from trunkline.delivery.subscriber import Overflow
@@ -23,7 +24,12 @@ from trunkline.topic import endpoint
 E = TypeVar("E", bound=Exception)
 T = TypeVar("T")
 
-Make = Callable[[], Broker | AbstractAsyncContextManager[Broker]]
+Make = Callable[[], AbstractAsyncContextManager[Broker]]
+"""A broker is a context manager that closes it."""
+Guest = Callable[[Broker], AbstractAsyncContextManager[Broker]]
+"""Connects to where a broker is as another identity, which may publish and subscribe on `ALLOWED` and nothing else."""
+
+ALLOWED: Final = "allowed.>"
 
 DEADLINE_S: Final = 10.0
 """How long anything may take that ought to happen at once."""
@@ -43,7 +49,10 @@ class BrokenPromise(AssertionError):
 
 
 class Promise:
-    """One promise: `await promise(make)` makes a broker, tries it, closes it; raises BrokenPromise."""
+    """One promise: `await promise(make)` makes a broker, tries it, closes it; raises BrokenPromise.
+
+    A broker with rules (Feature.RIGHTS) is tried with a `guest`, too.
+    """
 
     def __init__(self, attempt: Callable[[Trial], Awaitable[None]]) -> None:
         self.name: str = attempt.__name__
@@ -53,10 +62,10 @@ class Promise:
     def __str__(self) -> str:
         return self.name
 
-    async def __call__(self, make: Make) -> None:
+    async def __call__(self, make: Make, guest: Guest | None = None) -> None:
         broker_name = "nameless"
         try:
-            async with tried(make()) as trial:
+            async with tried(make(), guest) as trial:
                 broker_name = trial.broker.name
                 await self._attempt(trial)
         except Exception as error:
@@ -74,10 +83,10 @@ class Seen(Exception):
 
 
 @asynccontextmanager
-async def tried(made: Broker | AbstractAsyncContextManager[Broker]) -> AsyncIterator[Trial]:
+async def tried(made: AbstractAsyncContextManager[Broker], guest: Guest | None = None) -> AsyncIterator[Trial]:
     """Put a broker on trial, and close it. At the end the books must balance, and nothing may be in flight."""
-    async with _closing(made) if isinstance(made, Broker) else made as broker:
-        trial = Trial(broker)
+    async with made as broker:
+        trial = Trial(broker, guest)
         try:
             yield trial
             trial.balanced()
@@ -88,19 +97,12 @@ async def tried(made: Broker | AbstractAsyncContextManager[Broker]) -> AsyncIter
     expect(left == 0, f"{left} messages are in flight after the broker was closed")
 
 
-@asynccontextmanager
-async def _closing(broker: Broker) -> AsyncIterator[Broker]:
-    try:
-        yield broker
-    finally:
-        await broker.aclose()
-
-
 class Trial:
     """One broker, and what a promise does with it. After each step the books must balance."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, guest: Guest | None = None) -> None:
         self.broker = broker
+        self.guest = guest
         self._opened: list[Stream] = []
         """Kept until the broker is closed, which closes them."""
         self._tasks: list[asyncio.Task[Any]] = []
@@ -178,6 +180,19 @@ class Trial:
             lambda: f"{sum(stream.depth for stream in streams)} messages arrived instead of {count}",
         )
 
+    async def fates(self, message: Message) -> dict[str, Fate]:
+        """What `explain` tells of a message: one fate for each subscriber."""
+        found, outcomes = await self.broker.explain(message.id, message)
+        expect(found is not None and found.id == message.id, f"the message is {found}")
+        fates = {outcome.subscriber: outcome.fate for outcome in outcomes}
+        expect(len(fates) == len(outcomes), f"two fates of one subscriber: {outcomes}")
+        return fates
+
+    async def ended(self, message: Message, wanted: Mapping[str, Fate]) -> None:
+        """These are its fates, and there are no others."""
+        seen = await self.fates(message)
+        expect(seen == wanted, f"of {text(message)!r}: {seen} instead of {wanted}")
+
     # Judging
 
     def balanced(self) -> None:
@@ -225,9 +240,14 @@ class Trial:
                 case Feature.STORED:
                     with raises(Unsupported, "a subscription that starts with what is stored"):
                         await self.open("t", Delivery(start="last"))
-                    await self.broker.last("t")
+                    await self.broker.require_store().last("t")
                 case Feature.LINKS:
                     self.broker.link("t", endpoint("e"))
+                case Feature.CHANNELS:
+                    self.broker.require_directory()
+                case Feature.RIGHTS:
+                    expect(self.guest is None, "it has no rules, but an identity that they limit")
+                    self.broker.require(Feature.RIGHTS)
         named = refusal.error.feature
         expect(named == feature.value, f"asked for {feature.value}, it says that it does not offer {named}")
         return False

@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Batch
 from typing import Any
 
 from msgspec.structs import replace
 
-from trunkline.brokers.broker import UNNUMBERED, Broker, Feature, Terms
+from trunkline.brokers.broker import UNNUMBERED, Broker, Feature
 from trunkline.brokers.hub.connection import Embedded
+from trunkline.brokers.hub.dead_letters import HubDeadLetters
 from trunkline.brokers.hub.directory import HubDirectory
 from trunkline.brokers.hub.feed import Feed, InboxFeed, TapFeed
 from trunkline.brokers.hub.lane import HubLane
-from trunkline.brokers.hub.letters import HubLetters
 from trunkline.brokers.hub.member import MemberFeed
-from trunkline.brokers.hub.refusals import of_last
 from trunkline.brokers.hub.settings import LinkSettings
+from trunkline.brokers.hub.store import HubStore
 from trunkline.brokers.hub.uplink import LinkMetrics, Uplink
 from trunkline.clock import World
-from trunkline.delivery.deadletters import DeadLetter
-from trunkline.delivery.fates import Fate, Outcome
 from trunkline.delivery.inbox import Inbox
-from trunkline.delivery.options import Delivery, DeliveryOptions
+from trunkline.delivery.options import Delivery
 from trunkline.delivery.route import InboxOf, Take
 from trunkline.delivery.stream import Stream
-from trunkline.errors import (
-    HubRefused,
-    InvalidMessage,
-    PartlyRefused,
-    PayloadError,
-    ProtocolError,
-    StreamClosed,
-)
+from trunkline.errors import PartlyRefused
 from trunkline.message import Message
 from trunkline.settings import Settings
 from trunkline.topic import reply_topic, validate_pattern, validate_topic
@@ -58,6 +48,8 @@ class HubStream(Stream):
 
 class HubBroker(Broker):
     name = "hub"
+    directory: HubDirectory
+    store: HubStore
 
     def __init__(
         self,
@@ -80,20 +72,22 @@ class HubBroker(Broker):
         self.sequence = self.uplink.numbers
         self.lanes: Mapping[str, HubLane] = self.uplink.outbox.lanes
         self._feeds: dict[str, InboxFeed] = {}
-        self.letters = HubLetters(self.connection, self.roster, self._feeds)
+        self.dead_letters = HubDeadLetters(self.connection, self.roster, self._feeds)
         """The dead letters that the hub keeps."""
+        self.store = HubStore(self)
         self._taps: list[Feed] = []
         self._links: set[tuple[str, str]] = set()
         self._told: list[Callable[[Batch[Message], Exception], None]] = []
-        self._closed = False
 
     @property
     def features(self) -> frozenset[Feature]:  # type: ignore[override]
-        """What the hub offers, once it has said so; all there is before that."""
+        """What the hub offers, once it has said so; before that, everything but rules."""
         welcome = self.connection.welcome
         if welcome is None:
-            return frozenset(Feature)
-        return frozenset(feature for feature in Feature if feature.value in welcome.features)
+            return frozenset(Feature) - {Feature.RIGHTS}
+        offered = frozenset(feature for feature in Feature if feature.value in welcome.features)
+        # Every hub has a directory; older ones do not say so.
+        return offered | {Feature.CHANNELS}
 
     # Publishing
 
@@ -111,8 +105,7 @@ class HubBroker(Broker):
             raise failures[0][1] if len(batch) == 1 else PartlyRefused(failures, len(batch))
 
     def lane(self, topic: str) -> HubLane:
-        if self._closed:
-            raise StreamClosed(f"the {self.name} broker")
+        self.check_open()
         lane = self.lanes.get(topic)
         return lane if lane is not None else self.uplink.outbox.lane(validate_topic(topic))
 
@@ -136,8 +129,7 @@ class HubBroker(Broker):
     # Subscribing
 
     def subscribe(self, pattern: str, delivery: Delivery = Delivery()) -> Stream:
-        if self._closed:
-            raise StreamClosed(f"the {self.name} broker")
+        self.check_open()
         if delivery.durable:
             self.require(Feature.DURABLE)
         if delivery.reads_stored:
@@ -151,20 +143,10 @@ class HubBroker(Broker):
             stream.keep_exact()
         kind = MemberFeed if member else InboxFeed
         feed = stream.feed = kind(self.connection, self.uplink.number(), inbox, delivery)
-        feed.letters = self.letters
+        feed.dead_letters = self.dead_letters
         self._feeds[inbox.name] = feed
         self.uplink.add(feed)
         return stream
-
-    async def attach(self, channel: str, consumer_id: str, schema: Any, metadata: Mapping[str, Any]) -> Terms:
-        found = await self.directory.attach(channel, consumer_id, schema=schema, metadata=dict(metadata))
-        options: DeliveryOptions = {"overflow": found.qos.overflow, "group": found.qos.group}
-        if found.qos.durable:
-            options["durable"] = True
-        return Terms(found.pattern, options)
-
-    async def detach(self, channel: str, consumer_id: str) -> None:
-        await self.directory.unregister_consumer(channel, consumer_id)
 
     def tap(
         self, pattern: str, take: Take, *, hears: bool = True, inbox_of: InboxOf | None = None
@@ -190,7 +172,7 @@ class HubBroker(Broker):
         feed = self._feeds.pop(inbox.name)
         self.roster.part(inbox)
         self.uplink.remove(feed)
-        self.letters.left(feed)
+        self.dead_letters.left(feed)
 
     def link(self, pattern: str, topic: str) -> bool:
         key = (validate_pattern(pattern), validate_topic(topic))
@@ -206,49 +188,6 @@ class HubBroker(Broker):
         self._links.remove((pattern, topic))
         self.uplink.unlink(pattern, topic)
         return True
-
-    # What the hub stores
-
-    async def last(self, topic: str, before: int | None = None) -> Message | None:
-        """As everywhere. Raises HubUnavailable if there is no hub, and NotAllowed without the right to subscribe."""
-        validate_topic(topic)
-        if self._closed:
-            raise StreamClosed(f"the {self.name} broker")
-        # An older hub has no answer to it: what it offers must be known first.
-        await self.connection.ready()
-        self.require(Feature.STORED)
-        max_bytes = self.connection.settings.max_frame_bytes
-        try:
-            answer = await self.connection.ask(
-                lambda asked: control.Last(id=asked, topic=topic, before=before, max_bytes=max_bytes)
-            )
-        except HubRefused as error:
-            raise of_last(error) from error
-        assert isinstance(answer, control.LastAnswer)
-        return None if answer.message is None else _message(answer.message)
-
-    async def explain(self, message_id: str, known: Message | None = None) -> tuple[Message | None, list[Outcome]]:
-        """As everywhere: the hub asks those who have it. Without a right on its topic it is not known."""
-        await self.connection.ready()
-        here = [] if known is None else self.roster.outcomes(known)
-        number = max(0, known.seq) if known is not None else 0
-        try:
-            answer = await self.connection.ask(
-                lambda asked: control.Explain(id=asked, message_id=message_id, number=number)
-            )
-        except HubRefused as error:
-            if error.code != "unknown":
-                raise
-            return None, here
-        assert isinstance(answer, control.ExplainAnswer)
-        message = _message(answer.message)
-        there = [Outcome(each.subscriber, Fate(each.fate), each.reason, each.at_ns) for each in answer.outcomes]
-        names = {outcome.subscriber for outcome in there}
-        return message, there + [outcome for outcome in here if outcome.subscriber not in names]
-
-    async def recall_dead_letters(self, seen: Container[tuple[str, int]]) -> list[DeadLetter]:
-        """As everywhere; raises HubUnavailable if there is no hub."""
-        return await self.letters.recall(seen)
 
     # Watching
 
@@ -282,14 +221,7 @@ class HubBroker(Broker):
             self.uplink.remove(feed)
         for pattern, topic in self._links:
             self.uplink.unlink(pattern, topic)
-        await self.letters.aclose()
+        await self.dead_letters.aclose()
         await self.uplink.release()
         for tell in self._told:
             self.uplink.outbox.on_lost.remove(tell)
-
-
-def _message(text: str) -> Message:
-    try:
-        return Message.from_bytes(base64.b64decode(text, validate=True))
-    except (ValueError, PayloadError, InvalidMessage) as error:
-        raise ProtocolError("malformed", f"the hub answered with what is no message: {error}") from error

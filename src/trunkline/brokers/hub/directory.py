@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from trunkline.brokers.directory import Terms
 from trunkline.brokers.hub.connection import Connection
+from trunkline.delivery.options import DeliveryOptions
 from trunkline.errors import HubError, HubRefused, HubUnavailable, InvalidSettings, ProtocolError
 from trunkline.schema import hash_of, schema_of
 from trunkline.transports.descriptors import Descriptor, Descriptors
@@ -107,7 +109,7 @@ class HubDirectory:
         return await self._do(control.ProducerUnregister(id=0, channel=channel))
 
     async def register_consumer(
-        self, channel: str, consumer_id: str, *, schema: Any = None, metadata: dict[str, Any] | None = None
+        self, channel: str, consumer_id: str, *, schema: Any = None, metadata: Mapping[str, Any] | None = None
     ) -> bool:
         """Consume from a channel; refused if it has another schema than this. It may come before its producers."""
         said = control.ConsumerRegister(
@@ -115,18 +117,21 @@ class HubDirectory:
             channel=channel,
             consumer_id=consumer_id,
             expected_schema_hash="" if schema is None else hash_of(schema),
-            metadata=metadata or {},
+            metadata=dict(metadata or {}),
         )
         return await self._register(("consumer", channel, consumer_id), said)
 
     async def attach(
-        self, channel: str, consumer_id: str, *, schema: Any = None, metadata: dict[str, Any] | None = None
-    ) -> ChannelInfo:
+        self, channel: str, consumer_id: str, *, schema: Any = None, metadata: Mapping[str, Any] | None = None
+    ) -> Terms:
         """As `register_consumer`, with what the channel is; raises HubUnavailable if there is no hub to say so."""
         if await self.register_consumer(channel, consumer_id, schema=schema, metadata=metadata):
             info = await self.describe(channel)
             if info is not None:
-                return info
+                options: DeliveryOptions = {"overflow": info.qos.overflow, "group": info.qos.group}
+                if info.qos.durable:
+                    options["durable"] = True
+                return Terms(info.pattern, options)
         self._registered.pop(("consumer", channel, consumer_id), None)
         raise HubUnavailable(self._connection.url, f"nobody can say what the channel {channel} is")
 

@@ -22,7 +22,7 @@ from trunkline.wire import control
 from trunkline.wire.frames import DeliverHead
 
 if TYPE_CHECKING:
-    from trunkline.brokers.hub.letters import HubLetters
+    from trunkline.brokers.hub.dead_letters import HubDeadLetters
 
 log = logging.getLogger("trunkline.link")
 
@@ -155,7 +155,7 @@ class InboxFeed(Feed):
         self._check: asyncio.TimerHandle | None = None
         self._places = Places()
         self._reporter: Reporter | None = None
-        self.letters: HubLetters | None = None
+        self.dead_letters: HubDeadLetters | None = None
         """Who knows of its dead letters at the hub."""
         inbox.dry = self.top_up
 
@@ -188,8 +188,8 @@ class InboxFeed(Feed):
             self._reporter.again()
         elif said.report_s is not None:
             self.inbox.ledger = self._reporter = Reporter(self.connection, self.number, self.inbox, said.report_s)
-            if self.letters is not None:
-                self._reporter.handled = self.letters.handled
+            if self.dead_letters is not None:
+                self._reporter.handled = self.dead_letters.handled
 
     def replayed(self, seq: int) -> None:
         """A dead letter of this subscription is in its inbox again."""

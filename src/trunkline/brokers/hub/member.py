@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from trunkline.brokers.broker import Feature
 from trunkline.brokers.hub.connection import Connection
 from trunkline.brokers.hub.feed import InboxFeed, read
-from trunkline.delivery.deadletters import DeadLetter
+from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.ledger import QuietLedger
@@ -81,9 +81,9 @@ class MemberFeed(InboxFeed, QuietLedger):
         return replace(wanted, start=self._came + 1) if self._resumes and self._came else wanted
 
     def subscribed(self, said: control.Subscribed) -> None:
-        if said.role and self.letters is not None:
+        if said.role and self.dead_letters is not None:
             self.inbox.role = said.role
-            self.letters.returns(said.role)
+            self.dead_letters.returns(said.role)
 
     def stop(self) -> None:
         """It takes in nothing new."""

@@ -16,7 +16,7 @@ from trunkline.delivery.ranges import Ranges
 from trunkline.wire import control
 
 if TYPE_CHECKING:
-    from trunkline.delivery.deadletters import DeadLetter
+    from trunkline.delivery.dead_letters import DeadLetter
     from trunkline.delivery.inbox import Inbox
     from trunkline.message import Message
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from trunkline.delivery.deadletters import DeadLetter
+from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.errors import InvalidPayload
 from trunkline.journal.reader import Reader
 

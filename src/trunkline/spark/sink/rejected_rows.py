@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from trunkline import codec
 from trunkline.brokers.broker import UNNUMBERED
-from trunkline.delivery.deadletters import Cause
+from trunkline.delivery.dead_letters import Cause
 from trunkline.errors import (
     InvalidMessage,
     InvalidPriority,

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from trunkline.brokers.hub.broker import HubBroker
 from trunkline.brokers.hub.settings import LinkSettings
 from trunkline.clock import World
-from trunkline.connect import connect
+from trunkline.connect import connect_hub
 from trunkline.delivery.pending import Failures
 from trunkline.errors import HubUnavailable, MessageTooLarge, NotConfirmed, PartlyRefused, PayloadError
 from trunkline.message import Message
@@ -81,11 +81,13 @@ class SinkTask:
         first = await anext(reading, None)
         if first is not None:
             link = LinkSettings(connect_s=self._options.connect_s, keys=self._options.keys)
-            async with connect(self._options.bus, name=self._options.name, settings=self._settings, link=link) as bus:
-                assert isinstance(bus.broker, HubBroker)
-                self._broker = bus.broker
-                async with hub_timeout(self._broker.connection) as watch:
-                    await watch.over(self._send(first, reading))
+            async with (
+                connect_hub(
+                    self._options.bus, name=self._options.name, settings=self._settings, link=link
+                ) as self._broker,
+                hub_timeout(self._broker.connection) as watch,
+            ):
+                await watch.over(self._send(first, reading))
         return Written(self._rows, self._errors, self._repeated)
 
     async def _send(self, first: pa.RecordBatch, others: AsyncIterator[pa.RecordBatch]) -> None:

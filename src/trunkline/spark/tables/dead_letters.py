@@ -8,7 +8,7 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from trunkline.delivery.deadletters import Cause
+from trunkline.delivery.dead_letters import Cause
 from trunkline.spark.tables.table import SILVER, Column, Inputs, Table
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import asyncio
 import base64
 import binascii
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from trunkline.brokers.broker import Feature
 from trunkline.brokers.hub.connection import Connection
 from trunkline.brokers.hub.feed import InboxFeed
 from trunkline.brokers.hub.member import MemberFeed
-from trunkline.delivery.deadletters import Cause, DeadLetter
+from trunkline.delivery.dead_letters import Cause, DeadLetter, Key
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.ledger import QuietLedger
 from trunkline.delivery.roster import Roster
@@ -34,7 +34,6 @@ from trunkline.wire.control import LETTERS_KEPT
 log = logging.getLogger("trunkline.link")
 
 T = TypeVar("T")
-Key = tuple[str, int]
 
 TELL_S = 0.02
 """What is to be told of dead letters waits so long for more to travel with."""
@@ -42,7 +41,7 @@ TOGETHER = 500
 UNKNOWN = ("unknown", "unknown_type")
 
 
-class KeptLetter(msgspec.Struct, frozen=True):
+class KeptDeadLetter(msgspec.Struct, frozen=True):
     """A dead letter at the hub."""
 
     letter: DeadLetter
@@ -51,12 +50,8 @@ class KeptLetter(msgspec.Struct, frozen=True):
     returns: bool
     """Whether the hub gives it back to its subscriber; if not, that is up to the process of the subscriber."""
 
-    @property
-    def key(self) -> Key:
-        return self.letter.subscriber, self.letter.message.seq
 
-
-class HubLetters(QuietLedger):
+class HubDeadLetters(QuietLedger):
     """One for a broker. It is the ledger of the dead letters here: what is replayed or removed, the hub is told."""
 
     def __init__(self, connection: Connection, roster: Roster, feeds: Mapping[str, InboxFeed]) -> None:
@@ -70,9 +65,6 @@ class HubLetters(QuietLedger):
         self._timer: asyncio.TimerHandle | None = None
         self._telling = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._seen: Container[Key] | None = None
-        self._place: str | None = ""
-        """Where the recall of what `_seen` lacks has come; None: to the end."""
         self._warned = False
         roster.dead_letters.ledger = self
         connection.users.append(self)
@@ -88,15 +80,15 @@ class HubLetters(QuietLedger):
         message_id: str | None = None,
         limit: int | None = None,
         brief: bool = False,
-    ) -> list[KeptLetter]:
+    ) -> list[KeptDeadLetter]:
         """Dead letters in the hub's journal, oldest first, as far as this client may subscribe to their topics.
 
         `brief` leaves payloads and tracebacks out. A hub without a journal has none. Raises HubUnavailable.
         """
         await self.tell()
-        found: list[KeptLetter] = []
-        after: str | None = ""
-        while after is not None and (limit is None or len(found) < limit):
+        found: list[KeptDeadLetter] = []
+        after = ""
+        while limit is None or len(found) < limit:
             wanted = control.Letters(
                 id=0,
                 subscriber=subscriber,
@@ -109,29 +101,22 @@ class HubLetters(QuietLedger):
             )
             page, after = await self._page(wanted)
             found += page
+            if not after:
+                break
         return found
 
-    async def recall(self, seen: Container[Key]) -> list[DeadLetter]:
-        """Some that are not among those seen, ready to be replayed; none: there are no more."""
+    async def recall(self, after: str) -> tuple[list[DeadLetter], str]:
+        """A page of those that can be replayed from here, and where the next one begins; "" after the last."""
         await self.tell()
-        if seen is not self._seen:
-            self._begin(seen)
-        while self._place is not None:
-            page, self._place = await self._page(control.Letters(id=0, after=self._place))
-            if letters := [kept.letter for kept in page if kept.key not in seen and self._can_replay(kept)]:
-                return letters
-        self._seen = None
-        return []
+        if not after:
+            for name in self._elsewhere:
+                self._roster.receivers.pop(name, None)
+            self._elsewhere.clear()
+        page, more = await self._page(control.Letters(id=0, after=after))
+        return [kept.letter for kept in page if self._can_replay(kept)], more
 
-    def _begin(self, seen: Container[Key]) -> None:
-        # Through a whole replay it is the same set, which grows: without a place each page would cost all before it.
-        self._seen, self._place = seen, ""
-        for name in self._elsewhere:
-            self._roster.receivers.pop(name, None)
-        self._elsewhere.clear()
-
-    def _can_replay(self, kept: KeptLetter) -> bool:
-        name, seq = kept.key
+    def _can_replay(self, kept: KeptDeadLetter) -> bool:
+        name, seq = kept.letter.key
         if kept.returns:
             if name not in self._roster.receivers:
                 self._roster.receivers[name] = _leave_to_the_hub
@@ -160,10 +145,10 @@ class HubLetters(QuietLedger):
                 self._connection.url,
             )
 
-    async def _page(self, wanted: control.Letters) -> tuple[list[KeptLetter], str | None]:
-        """A page, and where the next one begins; None if this was the last."""
+    async def _page(self, wanted: control.Letters) -> tuple[list[KeptDeadLetter], str]:
+        """A page, and where the next one begins; "" if this was the last."""
         if not await self.keeps():
-            return [], None
+            return [], ""
         max_bytes = self._connection.settings.max_frame_bytes
         try:
             answer = await self._connection.ask(lambda asked: replace(wanted, id=asked, max_bytes=max_bytes))
@@ -171,9 +156,9 @@ class HubLetters(QuietLedger):
             if error.code not in UNKNOWN:
                 raise
             self._warn_of_old_hub()
-            return [], None
+            return [], ""
         assert isinstance(answer, control.LettersAnswer)
-        return [kept for each in answer.letters if (kept := _read(each)) is not None], answer.more or None
+        return [kept for each in answer.letters if (kept := _read(each)) is not None], answer.more
 
     # Replaying
 
@@ -209,7 +194,7 @@ class HubLetters(QuietLedger):
     # The ledger of the dead letters here
 
     def revived(self, letter: DeadLetter, message: Message) -> None:
-        name, seq = letter.subscriber, letter.message.seq
+        name, seq = letter.key
         if name in self._roster.receivers:
             self._again.append(_again(letter, message))
             self._schedule()
@@ -217,7 +202,7 @@ class HubLetters(QuietLedger):
             feed.replayed(seq)
 
     def removed(self, letter: DeadLetter) -> None:
-        self._remove((letter.subscriber, letter.message.seq))
+        self._remove(letter.key)
 
     def handled(self, inbox: Inbox, seq: int) -> None:
         """One that was replayed here has its fate."""
@@ -296,13 +281,13 @@ def _leave_to_the_hub(message: Message) -> None:
     """It takes the letter out of its journal, and brings the message: `revived` tells it to."""
 
 
-def _read(told: control.Letter) -> KeptLetter | None:
+def _read(told: control.Letter) -> KeptDeadLetter | None:
     try:
         letter = DeadLetter.from_bytes(base64.b64decode(told.letter, validate=True))
     except (binascii.Error, InvalidPayload) as error:
         log.error("a dead letter of the hub cannot be read, and is left out: %s", error)
         return None
-    return KeptLetter(letter, told.whole, told.returns)
+    return KeptDeadLetter(letter, told.whole, told.returns)
 
 
 def _slices(values: Sequence[T]) -> Iterable[list[T]]:

@@ -14,7 +14,7 @@ import pytest
 
 import trunkline as tl
 from tests.hub.hubs import Place, connection_of, until
-from trunkline.brokers.hub.letters import HubLetters
+from trunkline.brokers.hub.dead_letters import HubDeadLetters
 from trunkline.hub.access import Access
 from trunkline.hub.hub import Hub
 from trunkline.journal import Journal, JournalBroker, Reader
@@ -52,9 +52,9 @@ def run_hub(act: Callable[[Hub], Awaitable[None]], folder: Path, access: Access 
     asyncio.run(all_of_it())
 
 
-def letters_of(bus: tl.Bus) -> HubLetters:
+def letters_of(bus: tl.Bus) -> HubDeadLetters:
     assert isinstance(bus.broker, tl.HubBroker)
-    return bus.broker.letters
+    return bus.broker.dead_letters
 
 
 def fails(bus: tl.Bus, **options: Any) -> None:
@@ -255,7 +255,7 @@ def test_a_letter_is_replayed_with_another_payload(tmp_path: Path) -> None:
         async with place.bus("second") as bus:
             handled = works(bus, durable=True)
             await bus.flush()
-            (found,) = await bus.broker.recall_dead_letters(set())
+            (found,), _ = await bus.broker.require_store().recall_dead_letters()
             bus.dead_letters.restore(found)
             bus.dead_letters.replay(found, payload=42)
             await until(lambda: handled == [42], "it is handled")
@@ -274,7 +274,7 @@ def test_another_payload_must_fit_the_channel(tmp_path: Path, caplog: pytest.Log
     async def act(place: Place) -> None:
         async with place.bus() as bus:
             assert isinstance(bus.broker, tl.HubBroker)
-            await bus.broker.directory.register_producer("orders", schema=Order)
+            await bus.broker.require_directory().register_producer("orders", schema=Order)
 
             @bus.on("orders", name="billing", durable=True, retry=ONCE)
             async def billing(order: Order) -> None:
@@ -591,7 +591,7 @@ def test_what_broke_a_schema_is_listed_and_not_replayed(tmp_path: Path) -> None:
     async def act(place: Place) -> None:
         async with place.bus() as bus:
             assert isinstance(bus.broker, tl.HubBroker)
-            directory = bus.broker.directory
+            directory = bus.broker.require_directory()
             await directory.create_channel("orders", schema=Order, qos=Qos(invalid="dead_letter"))
             await bus.publish("orders", {"number": "one"})
             await bus.flush()
@@ -628,7 +628,7 @@ def test_a_hub_without_a_journal_has_none_and_what_died_here_is_replayed_here() 
             assert await letters_of(bus).find() == []
             assert (await bus.replay_dead()).count == 1
             await until(lambda: len(tries) == 2, "it is handled")
-            assert await bus.broker.recall_dead_letters(set()) == []
+            assert await bus.broker.require_store().recall_dead_letters() == ([], "")
 
     play(act, None)
 
@@ -638,7 +638,7 @@ def test_a_hub_that_refuses_the_question_has_none(tmp_path: Path, caplog: pytest
         await let_die(place, durable=True)
         del place.hub.answers._handlers[control.Letters]
         async with place.bus("second") as bus:
-            assert await bus.broker.recall_dead_letters(set()) == []
+            assert await bus.broker.require_store().recall_dead_letters() == ([], "")
             assert (await bus.replay_dead()).ids == ()
             warned = [each for each in caplog.records if "cannot tell of them" in each.message]
             assert [each.levelno for each in warned] == [logging.WARNING]
@@ -693,7 +693,7 @@ def test_an_older_hub_is_not_asked(caplog: pytest.LogCaptureFixture) -> None:
 
         listener = await PairTransport().listen("pair:old", accept, max_frame_bytes=1_000_000)
         async with tl.connect("pair:old", name="second", world=world(simulation)) as bus:
-            assert await bus.broker.recall_dead_letters(set()) == []
+            assert await bus.broker.require_store().recall_dead_letters() == ([], "")
             assert (await bus.replay_dead()).ids == ()
         await listener.aclose()
         assert not any(isinstance(each, control.Letters) for hub in hubs for each in hub.heard)
@@ -721,7 +721,7 @@ def test_a_replay_is_told_when_the_hub_is_back(tmp_path: Path) -> None:
             (letter,) = bus.dead_letters
             bus.dead_letters.replay(letter)
             with pytest.raises(tl.HubUnavailable):
-                await bus.broker.recall_dead_letters(set())
+                await bus.broker.require_store().recall_dead_letters()
             await place.start()
             await until(lambda: len(tries) == 2, "it is handled")
 

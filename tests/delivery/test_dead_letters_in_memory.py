@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline import codec
-from trunkline.delivery.deadletters import Attempt, Cause, DeadLetter, DeadLetters, describe, traceback_of
+from trunkline.delivery.dead_letters import Attempt, Cause, DeadLetter, DeadLetters, describe, traceback_of
 from trunkline.errors import InvalidMessage, InvalidPriority, InvalidTopic, UnknownHandler, UsageError
 from trunkline.message import Message
 

@@ -1,4 +1,4 @@
-"""What the hub answers to those who ask for dead letters: who may see which, and how large an answer is.
+"""The hub's API of dead letters: who may see which, and how large an answer is.
 
 Whoever may subscribe to a topic sees the letters on it. Giving one back, or throwing it away, is acting for the
 subscription it died at: that takes the right to join it, to subscribe to its whole pattern, or to administer.
@@ -16,14 +16,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from trunkline.delivery.deadletters import Cause, DeadLetter
+from trunkline.brokers.broker import Broker
+from trunkline.brokers.store import Change, DeadLetterStore
+from trunkline.delivery.dead_letters import Cause, Choice, DeadLetter, Key
 from trunkline.delivery.options import Delivery
-from trunkline.errors import InvalidMessage, PayloadError, ProtocolError, TrunklineError
+from trunkline.errors import InvalidMessage, PayloadError, ProtocolError, SchemaBroken, TrunklineError
 from trunkline.hub.access import Action
 from trunkline.hub.claims import not_sent
-from trunkline.hub.letterbox import Change, Choice, Key, Letterbox, missing
+from trunkline.hub.conformance import Broken
 from trunkline.hub.owners import DurableOwner
 from trunkline.hub.questions import OpenQuestions
+from trunkline.journal.dead_letters import missing
 from trunkline.journal.ledger import decode_message
 from trunkline.message import Message
 from trunkline.topic import validate_pattern
@@ -45,10 +48,10 @@ ENVELOPE_BYTES = 1024
 """What an answer is made of besides its letters, and more than that."""
 
 
-class LetterDesk:
+class DeadLetterApi:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._box = Letterbox(hub.broker)
+        self._store = None if hub.store is None else hub.store.dead_letters
         self._questions = OpenQuestions(MAX_ASKED, "about dead letters")
         self._taking: set[asyncio.Task[None]] = set()
         self.handlers: dict[type[control.Control], Callable[[Session, Any], Awaitable[control.Control]]] = {
@@ -59,7 +62,12 @@ class LetterDesk:
 
     @property
     def keeps(self) -> bool:
-        return self._box.keeps
+        return self._store is not None
+
+    def _stored(self) -> DeadLetterStore:
+        if self._store is None:
+            raise ProtocolError("unknown", "this hub has no journal, and keeps no dead letters: start it with one")
+        return self._store
 
     def _may_see(self, session: Session) -> Callable[[str], bool]:
         return lambda topic: session.may(Action.SUBSCRIBE, topic)
@@ -95,7 +103,7 @@ class LetterDesk:
 
     async def _take(self, session: Session, outlet: Outlet, letters: Sequence[DeadLetter]) -> None:
         tree = self._hub.broker.tree
-        refused = await self._box.take(
+        refused = await self._stored().take(
             [replace(letter, subscriber=outlet.name) for letter in letters],
             lambda message: tree.leads(message.topic, outlet.pattern),
         )
@@ -103,10 +111,6 @@ class LetterDesk:
             self._hub.counts["refused"] += 1
             error = not_sent(refused, outlet.name)
             session.send(control.Error(code=error.code, text=error.text))
-
-    def is_taken(self, name: str) -> bool:
-        """Whether a durable subscription, or a member of a group that is here, has this name."""
-        return self._box.is_taken(name)
 
     def claim_name(self, session: Session, pattern: str, delivery: Delivery) -> None:
         """At a hub with rules: raises ProtocolError if the name of a subscription belongs to another identity.
@@ -118,8 +122,8 @@ class LetterDesk:
         name = delivery.group if shared else delivery.name
         assert name is not None
         owners = self._hub.directory.owners
-        waiting = self._box.belongs_to(name)
-        exists = bool(waiting) or self._box.is_taken(name)
+        waiting = [] if self._store is None else self._store.waiting_for(name)
+        exists = bool(waiting) or self._hub.broker.roster.takes_back(name)
         if not all(session.may(Action.SUBSCRIBE, each) for each in waiting) or (
             exists and not owners.may_use(name, session.identity) and not session.may(Action.ADMINISTER, pattern)
         ):
@@ -137,20 +141,17 @@ class LetterDesk:
         if said.max_bytes:
             largest = min(largest, max(MIN_BYTES, said.max_bytes))
         room = (largest - ENVELOPE_BYTES) * 3 // 4
+        cause = None if said.cause is None else _cause(said.cause)
         choice = Choice(
-            topic=validate_pattern(said.topic),
-            subscriber=said.subscriber,
-            cause=None if said.cause is None else _cause(said.cause),
-            message_id=said.message_id,
-            limit=min(said.limit, MAX_LETTERS),
-            max_bytes=min(room // 2, PAGE_BYTES),
-            after=said.after,
+            topic=validate_pattern(said.topic), subscriber=said.subscriber, cause=cause, message_id=said.message_id
         )
+        if self._store is None:
+            return control.LettersAnswer(re=said.id, letters=[], more="")
+        limit, max_bytes = min(said.limit, MAX_LETTERS), min(room // 2, PAGE_BYTES)
         async with self._line(session):
-            letters, more = await self._box.page(choice, self._may_see(session))
-            takers = await self._box.takers()
-        self._hand(session, letters)
-        told = [_told(letter, letter.subscriber in takers, room, said.brief) for letter in letters]
+            found, more = await self._store.page(choice, limit, max_bytes, said.after, self._may_see(session))
+        self._hand(session, [letter for letter, _ in found])
+        told = [_told(letter, returns, room, said.brief) for letter, returns in found]
         return control.LettersAnswer(re=said.id, letters=told, more=more)
 
     def _hand(self, session: Session, letters: Sequence[DeadLetter]) -> None:
@@ -167,7 +168,7 @@ class LetterDesk:
         asked = {(each.subscriber, each.seq): self._change(session, each) for each in said.letters}
         _check(asked)
         async with self._line(session):
-            failed = await self._box.replay(asked)
+            failed = await self._stored().replay(asked)
         failures = [_failure(key, error) for key, error in failed.items()]
         return control.LettersDone(re=said.id, done=len(asked) - len(failures), failures=failures)
 
@@ -208,9 +209,29 @@ class LetterDesk:
         asked = dict.fromkeys(said.letters)
         _check(asked)
         async with self._line(session):
-            gone = await self._box.remove(asked, self._may_act(session))
+            gone = await self._stored().remove(asked, self._may_act(session))
         failures = [_failure(key, missing(key)) for key in asked if key not in gone]
         return control.LettersDone(re=said.id, done=len(gone), failures=failures)
+
+
+def reject(broker: Broker, channel: str, broken: Broken, *, again: bool) -> int:
+    """Keep what does not fit the schema of its channel; its number. What was sent `again` may be there already."""
+    subscriber = f"channel {channel}"
+    if again and (known := broker.roster.dead_letters.find(message_id=broken.message.id, subscriber=subscriber)):
+        return known[0].message.seq
+    error = SchemaBroken(channel, *broken.problem)
+    letter = DeadLetter(
+        message=replace(broken.message, seq=broker.sequence.next()),
+        subscriber=subscriber,
+        cause=Cause.INVALID_PAYLOAD,
+        reason=str(error),
+        error_type=type(error).__name__,
+        traceback="",
+        attempts=(),
+        at_ns=broker.world.time_ns(),
+    )
+    broker.roster.bury(letter)
+    return letter.message.seq
 
 
 def _cause(text: str) -> Cause:

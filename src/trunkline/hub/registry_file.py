@@ -27,7 +27,7 @@ FILE: Final = "registry.json"
 LAYOUT: Final = 1
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class KeptRegistry(msgspec.Struct, frozen=True, kw_only=True):
     channels: list[KeptChannel] = []
     schemas: list[KeptSchema] = []
     owners: dict[str, DurableOwner] = {}
@@ -46,19 +46,19 @@ class _File(_Layout, frozen=True, kw_only=True):
     kept: msgspec.Raw
 
 
-class Keeping:
+class RegistryFile:
     """The file, in the directory of a journal that is this process's own."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._path = directory / FILE
 
-    def read(self) -> Kept:
+    def read(self) -> KeptRegistry:
         """What was written last; nothing, if it was never. Raises JournalUnusable if that cannot be told."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
-            return Kept()
+            return KeptRegistry()
         except OSError as error:
             raise self.unusable(f"cannot be read ({error.strerror})", "make it readable") from error
         try:
@@ -68,11 +68,11 @@ class Keeping:
             file = msgspec.json.decode(data, type=_File)
             if zlib.crc32(file.kept) != file.checksum:
                 raise self.damaged("its checksum does not fit")
-            return msgspec.json.decode(file.kept, type=Kept)
+            return msgspec.json.decode(file.kept, type=KeptRegistry)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise self.damaged(str(error)) from error
 
-    def write(self, kept: Kept) -> None:
+    def write(self, kept: KeptRegistry) -> None:
         """Return when it is on disk. Raises ProtocolError if that cannot be said."""
         data = msgspec.json.encode(kept)
         file = _File(layout=LAYOUT, checksum=zlib.crc32(data), kept=msgspec.Raw(data))

@@ -12,9 +12,14 @@ import msgspec
 
 from trunkline.errors import InvalidMessage, InvalidPayload, UsageError
 from trunkline.message import Message
+from trunkline.topic import EVERYTHING, matches
 
 if TYPE_CHECKING:
     from trunkline.delivery.ledger import Ledger
+
+
+Key = tuple[str, int]
+"""A subscriber, and the number of a message: there is one dead letter of both at most."""
 
 
 class Cause(enum.StrEnum):
@@ -45,6 +50,10 @@ class DeadLetter(msgspec.Struct, frozen=True):
     attempts: tuple[Attempt, ...]
     at_ns: int
 
+    @property
+    def key(self) -> Key:
+        return self.subscriber, self.message.seq
+
     def to_bytes(self) -> bytes:
         return msgspec.msgpack.encode(self)
 
@@ -58,6 +67,24 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 _decode = msgspec.msgpack.Decoder(DeadLetter).decode
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """Which dead letters: those that fit everything that is given."""
+
+    topic: str = EVERYTHING
+    """A pattern."""
+    subscriber: str | None = None
+    cause: Cause | None = None
+    message_id: str | None = None
+
+    def holds(self, letter: DeadLetter) -> bool:
+        return (
+            self.message_id in (None, letter.message.id)
+            and self.subscriber in (None, letter.subscriber)
+            and self.cause in (None, letter.cause)
+            and matches(self.topic, letter.message.topic)
+        )
 
 
 def describe(error: BaseException) -> str:
@@ -84,8 +111,8 @@ class DeadLetters:
     def __init__(self, max_letters: int, redeliver: Callable[[str, Message, object], None]) -> None:
         self._max = max_letters
         self._redeliver = redeliver
-        self._letters: OrderedDict[tuple[str, int], DeadLetter] = OrderedDict()
-        self._origins: dict[tuple[str, int], object] = {}
+        self._letters: OrderedDict[Key, tuple[DeadLetter, object]] = OrderedDict()
+        """Each with whoever it died at."""
         self.total = 0
         self.evicted = 0
         self.ledger: Ledger | None = None
@@ -94,39 +121,26 @@ class DeadLetters:
         return len(self._letters)
 
     def __iter__(self) -> Iterator[DeadLetter]:
-        return iter(list(self._letters.values()))
+        return iter([letter for letter, _ in self._letters.values()])
 
     def add(self, letter: DeadLetter, origin: object = None) -> None:
         """Keep a letter; `origin` is whoever it died at, and is handed back when it is replayed."""
-        key = (letter.subscriber, letter.message.seq)
-        self._letters.pop(key, None)
-        self._letters[key] = letter
-        self._origins[key] = origin
+        self._letters.pop(letter.key, None)
+        self._letters[letter.key] = letter, origin
         self.total += 1
         if len(self._letters) > self._max:
-            self._take(next(iter(self._letters)))
+            self._letters.popitem(last=False)
             self.evicted += 1
 
     def restore(self, letter: DeadLetter) -> None:
         """Keep one that is on record already: it died before this process began."""
-        key = (letter.subscriber, letter.message.seq)
-        self._letters[key] = letter
-        self._origins[key] = None
-
-    def _take(self, key: tuple[str, int]) -> tuple[DeadLetter, object] | None:
-        letter = self._letters.pop(key, None)
-        return None if letter is None else (letter, self._origins.pop(key))
+        self._letters[letter.key] = letter, None
 
     def find(
         self, *, message_id: str | None = None, subscriber: str | None = None, cause: Cause | None = None
     ) -> list[DeadLetter]:
-        return [
-            letter
-            for letter in self._letters.values()
-            if (message_id is None or letter.message.id == message_id)
-            and (subscriber is None or letter.subscriber == subscriber)
-            and (cause is None or letter.cause == cause)
-        ]
+        choice = Choice(message_id=message_id, subscriber=subscriber, cause=cause)
+        return [letter for letter in self if choice.holds(letter)]
 
     def replay(self, letter: DeadLetter, **changes: Any) -> Message:
         """Give the message back to the subscriber that failed, as it was or with some fields changed.
@@ -134,16 +148,15 @@ class DeadLetters:
         It starts with no attempts counted, and leaves the dead letters. Raises UnknownHandler if the subscriber is
         gone, and InvalidMessage if the changes make no sense; the letter stays then.
         """
-        key = (letter.subscriber, letter.message.seq)
-        if key not in self._letters:
+        if letter.key not in self._letters:
             raise UsageError(f"the letter {letter.message.id} is not here any more: it was replayed or removed")
         message = letter.message.replace(**{"attempts": 0, **changes})
         message = msgspec.structs.replace(message, seq=letter.message.seq)
-        kept, origin = self._letters.pop(key), self._origins.pop(key)
+        kept = self._letters.pop(letter.key)
         try:
-            self._redeliver(letter.subscriber, message, origin)
+            self._redeliver(letter.subscriber, message, kept[1])
         except BaseException:
-            self._letters[key], self._origins[key] = kept, origin
+            self._letters[letter.key] = kept
             raise
         if self.ledger is not None:
             self.ledger.revived(letter, message)
@@ -151,18 +164,17 @@ class DeadLetters:
 
     def replay_stored(self, letter: DeadLetter) -> Message:
         """As `replay`, also for one that is not here, but where all of them are stored."""
-        here = (letter.subscriber, letter.message.seq) in self._letters
-        if not here:
-            self.restore(letter)
+        if letter.key in self._letters:
+            return self.replay(letter)
+        self.restore(letter)
         try:
             return self.replay(letter)
         except BaseException:
-            if not here:
-                self._take((letter.subscriber, letter.message.seq))
+            del self._letters[letter.key]
             raise
 
     def remove(self, letter: DeadLetter) -> bool:
-        removed = self._take((letter.subscriber, letter.message.seq)) is not None
+        removed = self._letters.pop(letter.key, None) is not None
         if removed and self.ledger is not None:
             self.ledger.removed(letter)
         return removed

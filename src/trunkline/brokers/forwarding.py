@@ -1,0 +1,71 @@
+"""A broker around another one: it forwards everything. A subclass changes what it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Batch
+from typing import Any
+
+from trunkline.brokers.broker import Broker, Feature, Lane
+from trunkline.delivery.options import Delivery
+from trunkline.delivery.route import Take
+from trunkline.delivery.stream import Stream
+from trunkline.message import Message
+
+
+class ForwardingBroker(Broker):
+    """There are no routes, so that whatever is published goes through `publish` or a `lane`."""
+
+    name = "forwarding"
+
+    def __init__(self, inner: Broker) -> None:
+        super().__init__(inner.world, inner.settings)
+        self.inner = inner
+        self.here, self.store, self.directory = inner.here, inner.store, inner.directory
+        self.sequence, self.roster, self.finders = inner.sequence, inner.roster, inner.finders
+
+    @property
+    def features(self) -> frozenset[Feature]:  # type: ignore[override]
+        return self.inner.features
+
+    async def publish(self, batch: Batch[Message]) -> None:
+        await self.inner.publish(batch)
+
+    def lane(self, topic: str) -> Lane | None:
+        return self.inner.lane(topic)
+
+    def subscribe(self, pattern: str, delivery: Delivery = Delivery()) -> Stream:
+        return self.inner.subscribe(pattern, delivery)
+
+    def tap(self, pattern: str, take: Take, **options: Any) -> Callable[[], None]:
+        return self.inner.tap(pattern, take, **options)
+
+    def forget_route(self, topic: str) -> None:
+        self.inner.forget_route(topic)
+
+    def reply_topic(self) -> str:
+        return self.inner.reply_topic()
+
+    def link(self, pattern: str, topic: str) -> bool:
+        return self.inner.link(pattern, topic)
+
+    def unlink(self, pattern: str, topic: str) -> bool:
+        return self.inner.unlink(pattern, topic)
+
+    async def flush(self) -> None:
+        await self.inner.flush()
+
+    def on_lost(self, tell: Callable[[Batch[Message], Exception], None]) -> None:
+        self.inner.on_lost(tell)
+
+    def subscribers(self, topic: str) -> list[str]:
+        return self.inner.subscribers(topic)
+
+    def heard(self, topic: str) -> bool:
+        return self.inner.heard(topic)
+
+    def published_by_topic(self) -> dict[str, int]:
+        return self.inner.published_by_topic()
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()

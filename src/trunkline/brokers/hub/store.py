@@ -1,0 +1,88 @@
+"""The store of a broker that is a hub's client: what the hub has stored, asked for over the connection."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING
+
+from trunkline.brokers.broker import Feature
+from trunkline.brokers.hub.refusals import of_last
+from trunkline.delivery.dead_letters import DeadLetter
+from trunkline.delivery.fates import Fate, Outcome
+from trunkline.delivery.requests import Why
+from trunkline.errors import HubRefused, InvalidMessage, PayloadError, ProtocolError, Unsupported
+from trunkline.message import Message
+from trunkline.topic import validate_topic
+from trunkline.wire import control
+
+if TYPE_CHECKING:
+    from trunkline.brokers.hub.broker import HubBroker
+
+
+class HubStore:
+    """A hub without a journal stores nothing, and still explains what it remembers."""
+
+    local = None
+
+    def __init__(self, broker: HubBroker) -> None:
+        self._broker = broker
+        self._connection = broker.connection
+
+    async def last(self, topic: str, before: int | None = None) -> Message | None:
+        """As everywhere. Raises HubUnavailable if there is no hub, and NotAllowed without the right to subscribe."""
+        validate_topic(topic)
+        self._broker.check_open()
+        # An older hub has no answer to it: what it offers must be known first.
+        await self._connection.ready()
+        self._broker.require(Feature.STORED)
+        max_bytes = self._connection.settings.max_frame_bytes
+        try:
+            answer = await self._connection.ask(
+                lambda asked: control.Last(id=asked, topic=topic, before=before, max_bytes=max_bytes)
+            )
+        except HubRefused as error:
+            raise of_last(error) from error
+        assert isinstance(answer, control.LastAnswer)
+        return None if answer.message is None else _message(answer.message)
+
+    async def explain(self, message_id: str, known: Message | None = None) -> tuple[Message | None, list[Outcome]]:
+        """As everywhere: the hub asks those who have it. Without a right on its topic it is not known."""
+        await self._connection.ready()
+        here = [] if known is None else self._broker.roster.outcomes(known)
+        number = max(0, known.seq) if known is not None else 0
+        try:
+            answer = await self._connection.ask(
+                lambda asked: control.Explain(id=asked, message_id=message_id, number=number)
+            )
+        except HubRefused as error:
+            if error.code != "unknown":
+                raise
+            return None, here
+        assert isinstance(answer, control.ExplainAnswer)
+        message = _message(answer.message)
+        there = [Outcome(each.subscriber, Fate(each.fate), each.reason, each.at_ns) for each in answer.outcomes]
+        names = {outcome.subscriber for outcome in there}
+        return message, there + [outcome for outcome in here if outcome.subscriber not in names]
+
+    async def recall_dead_letters(self, after: str = "") -> tuple[list[DeadLetter], str]:
+        """As everywhere; raises HubUnavailable if there is no hub."""
+        return await self._broker.dead_letters.recall(after)
+
+    def recall_orphans(self, max_age_s: float) -> list[tuple[Message, Why, float]]:
+        """None: the hub keeps its own, and those of this process are in memory."""
+        return []
+
+    def pause(self) -> None:
+        return
+
+    async def forget(self, name: str) -> bool:
+        raise Unsupported(
+            self._broker.name, "forgetting durable subscriptions: that is done in the process that has the journal"
+        )
+
+
+def _message(text: str) -> Message:
+    try:
+        return Message.from_bytes(base64.b64decode(text, validate=True))
+    except (ValueError, PayloadError, InvalidMessage) as error:
+        raise ProtocolError("malformed", f"the hub answered with what is no message: {error}") from error

@@ -1,0 +1,203 @@
+"""The dead letters in a journal: read in pages, given back to the subscribers that failed, removed.
+
+A letter that is given back leaves the dead letters, and waits as a retry until it has its fate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import msgspec
+from msgspec.structs import replace
+
+from trunkline.brokers.store import Change
+from trunkline.delivery.dead_letters import Choice, DeadLetter, Key
+from trunkline.delivery.options import Delivery
+from trunkline.delivery.roster import Roster
+from trunkline.delivery.stream import Stream
+from trunkline.errors import ProtocolError, TrunklineError
+from trunkline.journal.feeder import kept_for
+from trunkline.journal.journal import Journal
+from trunkline.journal.ledger import decode_letter, readable
+from trunkline.journal.reader import Reader
+from trunkline.message import Message
+from trunkline.topic import matches
+
+SCANNED = 10_000
+"""So many are looked at for one page: who asks for what is rare gets an empty page, and asks on."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """What is known of a letter before it is read."""
+
+    at_ns: int
+    subscriber: str
+    seq: int
+    topic: str
+    size: int
+
+    @property
+    def place(self) -> str:
+        return f"{self.at_ns}:{self.seq}:{self.subscriber}"
+
+
+class JournalDeadLetters:
+    def __init__(self, journal: Journal, roster: Roster, subscribe: Callable[[str, Delivery], Stream]) -> None:
+        self._journal = journal
+        self._roster = roster
+        self._subscribe = subscribe
+        self._turn = asyncio.Lock()
+        """Whoever reads sees what was given back before, and no letter is given back twice."""
+
+    def restore(self, most: int) -> None:
+        """Have the process remember the last ones of the runs before."""
+        query = "SELECT letter FROM (SELECT at_ns, letter FROM dead_letters ORDER BY at_ns DESC LIMIT ?) ORDER BY at_ns"
+        for (data,) in self._journal.reader.query(query, (most,)):
+            if (letter := _letter(data)) is not None:
+                self._roster.dead_letters.restore(letter)
+
+    @asynccontextmanager
+    async def _written(self) -> AsyncIterator[None]:
+        """One at a time, and with everything in the journal that happened so far."""
+        async with self._turn:
+            await self._journal.flush()
+            yield
+
+    async def page(
+        self, choice: Choice, limit: int, max_bytes: int, after: str, may_see: Callable[[str], bool]
+    ) -> tuple[list[tuple[DeadLetter, bool]], str]:
+        async with self._written():
+            rows = await self._journal.in_thread(lambda reader: _rows(reader, choice, after))
+            wanted = [row for row in rows if matches(choice.topic, row.topic) and may_see(row.topic)]
+            picked, size = 0, 0
+            for row in wanted:
+                size += row.size
+                if picked and (size > max_bytes or picked >= limit):
+                    break
+                picked += 1
+            letters = [await self._read((row.subscriber, row.seq)) for row in wanted[:picked]]
+            durable = await self._journal.in_thread(lambda reader: reader.query("SELECT name FROM cursors"))
+        names = {name for (name,) in durable}
+        last = wanted[picked - 1] if picked < len(wanted) else rows[-1] if len(rows) == SCANNED else None
+        more = "" if last is None else last.place
+        takes = self._roster.takes_back
+        found = [(each, each.subscriber in names or takes(each.subscriber)) for each in letters if each is not None]
+        return found, more
+
+    async def take(self, letters: Sequence[DeadLetter], fits: Callable[[Message], bool]) -> int:
+        # What became of a message, and how often it was tried, is the client's word. What the message was is not.
+        refused = 0
+        async with self._written():
+            numbers = [letter.message.seq for letter in letters]
+            stored = {each.seq: each for each in await self._journal.in_thread(lambda reader: reader.some(numbers))}
+            for letter in letters:
+                message = stored.get(letter.message.seq)
+                if message is None or message.id != letter.message.id or not fits(message):
+                    refused += 1
+                    continue
+                tried = replace(message, attempts=letter.message.attempts)
+                self._journal.ledger.died(replace(letter, message=tried), None)
+        return refused
+
+    def waiting_for(self, name: str) -> list[str]:
+        # It never waits: who subscribes hears what is published next. What is not written yet is given to nobody new.
+        reader = self._journal.reader
+        topics = dict.fromkeys(each.message.topic for each in kept_for(reader, name))
+        return [*_cursor(reader, name), *topics]
+
+    async def replay(self, changes: Mapping[Key, Change]) -> dict[Key, TrunklineError]:
+        failed: dict[Key, TrunklineError] = {}
+        async with self._written():
+            for key, change in changes.items():
+                try:
+                    letter = await self._read(key)
+                    if letter is None:
+                        raise missing(key)
+                    pattern = await self._pattern(letter.subscriber)
+                    again = replace(letter, message=change(letter, pattern))
+                    await self._wake(letter.subscriber, pattern)
+                    self._roster.dead_letters.replay_stored(again)
+                except TrunklineError as error:
+                    failed[key] = error
+        return failed
+
+    async def remove(self, keys: Iterable[Key], may: Callable[[DeadLetter, str | None], bool]) -> set[Key]:
+        gone: set[Key] = set()
+        async with self._written():
+            for key in keys:
+                letter = await self._read(key)
+                if letter is not None and may(letter, await self._pattern(letter.subscriber)):
+                    if not self._roster.dead_letters.remove(letter):
+                        self._journal.ledger.removed(letter)
+                    gone.add(key)
+        return gone
+
+    async def _wake(self, name: str, pattern: str | None) -> None:
+        """See to it that somebody takes a letter back; raises ProtocolError if nobody does.
+
+        A durable subscription that was not here since the process began is opened for a moment: then it has its letter
+        when it comes.
+        """
+        if self._roster.takes_back(name):
+            return
+        if pattern is None:
+            raise ProtocolError(
+                "unknown",
+                f"{name} takes nothing back from the hub: replay it where {name} runs, by bus.replay_dead(), "
+                "or publish it again",
+            )
+        stand_in = self._roster.free_name(f"{name} (for its letters)")
+        await self._subscribe(pattern, Delivery(name=stand_in, group=name, durable=True)).aclose()
+
+    async def _pattern(self, name: str) -> str | None:
+        """Of a durable subscription, or a member of a group that is here."""
+        if found := await self._journal.in_thread(lambda reader: _cursor(reader, name)):
+            return found[0]
+        return next((inbox.pattern for inbox in self._roster if inbox.name == name), None)
+
+    async def _read(self, key: Key) -> DeadLetter | None:
+        query = "SELECT letter FROM dead_letters WHERE subscriber = ? AND seq = ?"
+        found = await self._journal.in_thread(lambda reader: reader.query(query, key))
+        return _letter(found[0][0]) if found else None
+
+
+def _letter(data: bytes) -> DeadLetter | None:
+    return readable(decode_letter, data, "a dead letter")
+
+
+def _rows(reader: Reader, choice: Choice, after: str) -> list[Row]:
+    clauses, values = ["(at_ns, seq, subscriber) > (?, ?, ?)"], [*_place(after)]
+    for column, wanted in (("subscriber", choice.subscriber), ("cause", choice.cause), ("id", choice.message_id)):
+        if wanted is not None:
+            clauses.append(f"{column} = ?")
+            values.append(str(wanted))
+    found = reader.query(
+        f"SELECT at_ns, subscriber, seq, topic, length(letter) FROM dead_letters WHERE {' AND '.join(clauses)}"
+        f" ORDER BY at_ns, seq, subscriber LIMIT {SCANNED}",
+        tuple(values),
+    )
+    return [Row(*row) for row in found]
+
+
+def _cursor(reader: Reader, name: str) -> list[str]:
+    """The pattern of a durable subscription; none, if there is no such one."""
+    return [pattern for (pattern,) in reader.query("SELECT pattern FROM cursors WHERE name = ?", (name,))]
+
+
+def missing(key: Key) -> ProtocolError:
+    return ProtocolError("unknown", f"there is no dead letter {key[1]} of {key[0]}: it was replayed, or removed")
+
+
+def _place(text: str) -> tuple[int, int, str]:
+    if not text:
+        return -1, 0, ""
+    try:
+        at_ns, seq, subscriber = text.split(":", 2)
+        place = int(at_ns), int(seq), subscriber
+    except ValueError:
+        place = (2**63, 0, "")
+    if not all(-1 <= number < 2**63 for number in place[:2]):
+        raise ProtocolError("malformed", f"no answer ended at {text[:80]!r}")
+    return place
