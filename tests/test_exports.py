@@ -16,7 +16,7 @@ PUBLIC = """
     Handler HandlerTimeout History HeadersTooLarge HookFailed HubBroker HubError HubRefused HubUnavailable InboxFull
     InvalidExpression InvalidMessage InvalidPayload InvalidPriority InvalidSettings InvalidTopic InvalidTtl
     ExecutionFailed JavaMissing KernelClosed KernelDied KernelError KernelNotStarted KernelRestarted
-    JournalDamaged JournalError JournalLocked JournalUnusable LinkSettings MemoryBroker Message
+    JournalDamaged JournalError JournalLocked JournalUnusable ConnectionSettings MemoryBroker Message
     MessageExpired MessageTooLarge MessageType MissingCorrelationId MissingExtra Nacked NotAcknowledged NotAllowed
     NotConfirmed NotHandled NotStored Orphan Orphans Outcome Overflow PartlyRefused PayloadError Pipeline
     PipelineError Priority ProtocolError Qos RateLimited RecordingBroker Refused Reject Replayed RequestError

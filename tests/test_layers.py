@@ -26,8 +26,8 @@ LAYERS = [
 ]
 
 
-SHARED = ("brokers.broker", "brokers.directory", "brokers.forwarding", "brokers.store", "delivery.pending")
-"""What all brokers are made of."""
+SHARED = ("brokers.broker", "brokers.directory", "brokers.forwarding", "brokers.remote", "brokers.store")
+"""What all brokers are made of; `remote` is for those that are elsewhere."""
 
 
 def layer_of(module: str) -> int:
@@ -69,14 +69,32 @@ def test_imports_only_from_below(module: str, path: Path) -> None:
 
 def test_brokers_do_not_import_each_other() -> None:
     for module, path in modules():
-        if module.startswith("brokers.") and module not in SHARED:
+        if module.startswith("brokers."):
             own = ".".join(module.split(".")[:2])
             strangers = [
-                name
-                for name in imports(path)
-                if name.startswith("brokers.") and name not in SHARED and not name.startswith(own)
+                name for name in imports(path) if name.startswith("brokers.") and not name.startswith((own, *SHARED))
             ]
             assert not strangers, f"{module} imports {strangers}"
+
+
+def test_the_shared_half_of_remote_brokers_knows_no_wire() -> None:
+    """It speaks to an adapter: what a frame or a control message is, only the adapter knows."""
+    checked = 0
+    for module, path in modules():
+        if module.startswith("brokers.remote"):
+            checked += 1
+            found = [name for name in imports(path) if name.split(".")[0] in ("wire", "transports", "hub")]
+            assert not found, f"{module} imports {found}"
+    assert checked > 5
+
+
+def test_the_wire_protocol_does_nothing_itself() -> None:
+    """wire/ is pure: no event loop, no sockets."""
+    for module, path in modules():
+        if module.startswith("wire"):
+            tree = ast.parse(path.read_text())
+            used = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+            assert not used & {"asyncio", "socket", "threading"}, f"{module} imports {used}"
 
 
 def test_only_the_clock_asks_for_time_and_chance() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent / "src" / "trunkline"
 
 SHARED = {
-    *("Client", "Embedded", "Failure", "Group", "History", "Letters", "Limits", "Pipeline", "Row", "Rule", "Schemas"),
+    *("Client", "Failure", "Group", "History", "Letters", "Limits", "Pipeline", "Row", "Rule", "Schemas"),
     *("State", "Stats", "Subscriber", "Trace", "_Node"),
 }
 """Names that still have two meanings. A name leaves this list when one of its classes is renamed; none is added."""

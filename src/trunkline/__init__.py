@@ -8,7 +8,7 @@ from trunkline import journal as journal
 from trunkline.brokers.broker import Broker as Broker
 from trunkline.brokers.broker import Feature as Feature
 from trunkline.brokers.hub.broker import HubBroker as HubBroker
-from trunkline.brokers.hub.settings import LinkSettings as LinkSettings
+from trunkline.brokers.hub.settings import ConnectionSettings as ConnectionSettings
 from trunkline.brokers.memory import MemoryBroker as MemoryBroker
 from trunkline.brokers.recording import RecordingBroker as RecordingBroker
 from trunkline.bus.blocking import BlockingBus as BlockingBus

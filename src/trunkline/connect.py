@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trunkline.brokers.broker import Broker
 from trunkline.brokers.hub.broker import HubBroker
-from trunkline.brokers.hub.settings import LinkSettings
+from trunkline.brokers.hub.settings import ConnectionSettings
 from trunkline.brokers.memory import MemoryBroker
 from trunkline.bus.blocking import BlockingBus
 from trunkline.bus.bus import Bus
@@ -34,14 +34,14 @@ def connect(
     hooks: Iterable[Hook] = (),
     world: World | None = None,
     journal: str | Path | Journal | None = None,
-    link: LinkSettings | None = None,
+    connection: ConnectionSettings | None = None,
     embed: bool = False,
 ) -> Bus:
     """A bus on the broker at `url`, or on a broker of your own. Use it with `async with`.
 
     `memory:` is inside this process; `unix:///run/x.sock`, `tcp://host:7420`, `zmq+ipc:///run/x`, `zmq+tcp://host:7421`
-    is a hub, to which `link` says how to behave. With `embed`, one is started in this process if none answers there;
-    it ends with this bus.
+    is a hub. `connection` sets its timeouts and limits. With `embed`, one is started in this process if none answers
+    there; it ends with this bus.
 
     `name` is the sender of what it publishes. Settings, unless given, come from TRUNKLINE_* variables, or from the
     broker if that is given. With a `journal`, a directory or one of your own, topics are durable.
@@ -59,15 +59,15 @@ def connect(
             broker = SCHEMES[scheme](url, world or World(), settings)
         return Bus(broker, name=name, settings=settings, hooks=hooks, owns_broker=True)
     _check_scheme(url)
-    return _at_hub(url, name, settings, hooks, world or World(), journal, link, embed=embed)
+    return _at_hub(url, name, settings, hooks, world or World(), journal, connection, embed=embed)
 
 
 def connect_hub(
-    url: str, *, name: str, settings: Settings | None = None, link: LinkSettings | None = None
+    url: str, *, name: str, settings: Settings | None = None, connection: ConnectionSettings | None = None
 ) -> HubBroker:
     """The hub at `url` without a bus on it, for tools. Use it with `async with`."""
     _check_scheme(url)
-    return HubBroker(url, settings=settings or Settings.load(), client=name, link=link)
+    return HubBroker(url, settings=settings or Settings.load(), client=name, connection=connection)
 
 
 def _check_scheme(url: str) -> None:
@@ -82,20 +82,20 @@ def _at_hub(
     hooks: Iterable[Hook],
     world: World,
     journal: str | Path | Journal | None,
-    link: LinkSettings | None,
+    connection: ConnectionSettings | None,
     *,
     embed: bool,
 ) -> Bus:
     if not embed:
         if journal is not None:
             raise Unsupported(url, "a journal of its own: the one it has is where its hub runs")
-        broker = HubBroker(url, world, settings, client=name, link=link)
+        broker = HubBroker(url, world, settings, client=name, connection=connection)
         return Bus(broker, name=name, settings=settings, hooks=hooks, owns_broker=True)
     # Only here: most who connect to a hub are none.
     from trunkline.hub.embedded import Embedded
 
     inside = Embedded(url, lambda: _with_journal(journal, world, settings) if journal is not None else None, world)
-    broker = HubBroker(url, world, settings, client=name, link=link, embed=inside)
+    broker = HubBroker(url, world, settings, client=name, connection=connection, embed=inside)
     return Bus(broker, name=name, settings=settings, hooks=hooks, owns_broker=True)
 
 
@@ -113,13 +113,20 @@ def connect_blocking(
     hooks: Iterable[Hook] = (),
     world: World | None = None,
     journal: str | Path | Journal | None = None,
-    link: LinkSettings | None = None,
+    connection: ConnectionSettings | None = None,
     embed: bool = False,
 ) -> BlockingBus:
     """The same bus for threads, scripts and notebooks: `with connect_blocking() as bus`."""
     return BlockingBus(
         lambda: connect(
-            url, name=name, settings=settings, hooks=hooks, world=world, journal=journal, link=link, embed=embed
+            url,
+            name=name,
+            settings=settings,
+            hooks=hooks,
+            world=world,
+            journal=journal,
+            connection=connection,
+            embed=embed,
         ),
         name,
     )

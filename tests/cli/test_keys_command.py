@@ -12,7 +12,7 @@ import pytest
 import trunkline as tl
 from tests.cli.commands import Ran
 from tests.transports.wires import begin_what_lasts
-from trunkline.brokers.hub.settings import LinkSettings
+from trunkline.brokers.hub.settings import ConnectionSettings
 from trunkline.cli.main import run
 from trunkline.hub.hub import Hub
 from trunkline.keys.store import KeyStore
@@ -116,8 +116,11 @@ def test_a_bus_finds_its_keys(scheme: str, folder: Path, monkeypatch: pytest.Mon
     async def main() -> None:
         async with Hub() as hub:
             address = await hub.listen(f"{scheme}://127.0.0.1:0")
-            link = LinkSettings(keys=str(folder / "clients/alice"))
-            async with tl.connect(address, name="one", link=link) as alice, tl.connect(address, name="two") as other:
+            connection = ConnectionSettings(keys=str(folder / "clients/alice"))
+            async with (
+                tl.connect(address, name="one", connection=connection) as alice,
+                tl.connect(address, name="two") as other,
+            ):
                 async with other.subscribe("t") as stream:
                     await other.flush()
                     await alice.publish("t", "hello")

@@ -332,8 +332,8 @@ def test_a_hub_never_sees_the_plain_text(tmp_path: Path, sealing: bool) -> None:
 
     async def converse(address: str) -> None:
         async with (
-            tl.connect(address, name="a", hooks=given_hooks, link=tl.LinkSettings(connect_s=30.0)) as one,
-            tl.connect(address, name="b", hooks=given_hooks, link=tl.LinkSettings(connect_s=30.1)) as two,
+            tl.connect(address, name="a", hooks=given_hooks, connection=tl.ConnectionSettings(connect_s=30.0)) as one,
+            tl.connect(address, name="b", hooks=given_hooks, connection=tl.ConnectionSettings(connect_s=30.1)) as two,
         ):
 
             @two.on("ask", group="answerers")

@@ -55,8 +55,8 @@ class Place:
 
     def bus(self, name: str = "bus", *, backoff_s: float = 0.05) -> tl.Bus:
         """A bus with a connection of its own: buses with other settings do not share one."""
-        settings = tl.LinkSettings(connect_s=5.0 + len(name) / 1000, backoff_s=backoff_s)
-        return tl.connect(self.address, name=name, world=self.world, link=settings)
+        settings = tl.ConnectionSettings(connect_s=5.0 + len(name) / 1000, backoff_s=backoff_s)
+        return tl.connect(self.address, name=name, world=self.world, connection=settings)
 
     async def back(self, *buses: tl.Bus) -> None:
         """Return when these are connected to the hub as it runs now."""

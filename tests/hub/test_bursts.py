@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trunkline as tl
-from trunkline.brokers.hub.places import Places
+from trunkline.brokers.remote.places import Places
 from trunkline.hub.hub import Hub
 from trunkline.wire.control import Dropped
 from trunkline.wire.notices import MAX_KEPT, Notices
@@ -26,8 +26,8 @@ def test_a_burst_for_many_subscriptions_of_one_client(tmp_path: Path, overflow: 
         async with Hub() as hub:
             address = await hub.listen(f"unix://{tmp_path / 'hub.sock'}")
             async with (
-                tl.connect(address, name="giver", link=tl.LinkSettings(connect_s=30.0)) as giver,
-                tl.connect(address, name="taker", link=tl.LinkSettings(connect_s=30.1)) as taker,
+                tl.connect(address, name="giver", connection=tl.ConnectionSettings(connect_s=30.0)) as giver,
+                tl.connect(address, name="taker", connection=tl.ConnectionSettings(connect_s=30.1)) as taker,
                 AsyncExitStack() as stack,
                 asyncio.timeout(60),
             ):

@@ -154,7 +154,7 @@ def test_many_clients(tmp_path: Path, count: int) -> None:
 
     async def play(hub: Up) -> None:
         buses = [
-            tl.connect(hub.address, name=f"client {number}", link=tl.LinkSettings(connect_s=30 + number))
+            tl.connect(hub.address, name=f"client {number}", connection=tl.ConnectionSettings(connect_s=30 + number))
             for number in range(count)
         ]
         streams = [bus.broker.subscribe("all") for bus in buses]

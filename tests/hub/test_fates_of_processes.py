@@ -96,11 +96,11 @@ async def outcome_of(bus: tl.Bus, message_id: str) -> dict[str, tuple[str, str]]
 
 
 async def play(hub: RunningHub, there: dict[str, Taker], chance: random.Random, journal: bool) -> None:
-    own = tl.LinkSettings(connect_s=6.0)
+    own = tl.ConnectionSettings(connect_s=6.0)
     async with (
         tl.connect(hub.address, name="publisher") as bus,
         # Another connection: with the same settings they would share one.
-        tl.connect(hub.address, name="stranger", link=own) as stranger,
+        tl.connect(hub.address, name="stranger", connection=own) as stranger,
     ):
         ids: list[str] = []
         assert (await stats_of(stranger))["clients"] == len(KINDS) + 1

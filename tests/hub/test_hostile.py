@@ -47,8 +47,8 @@ async def attack(hub: RunningHub, seed: int, enough: asyncio.Event, taken: Count
 async def converse(hub: RunningHub, enough: asyncio.Event) -> int:
     """Two who behave: everything arrives, in order. Returns how much that was."""
     async with (
-        tl.connect(hub.address, name="giver", link=tl.LinkSettings(connect_s=30.0)) as giver,
-        tl.connect(hub.address, name="taker", link=tl.LinkSettings(connect_s=30.1)) as taker,
+        tl.connect(hub.address, name="giver", connection=tl.ConnectionSettings(connect_s=30.0)) as giver,
+        tl.connect(hub.address, name="taker", connection=tl.ConnectionSettings(connect_s=30.1)) as taker,
         taker.subscribe("good.numbers") as numbers,
     ):
         count = 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trunkline import Broker, LinkSettings, MemoryBroker, RecordingBroker, World
+from trunkline import Broker, ConnectionSettings, MemoryBroker, RecordingBroker, World
 from trunkline.brokers.hub.broker import HubBroker
 from trunkline.hub.access import Access
 from trunkline.hub.hub import Hub
@@ -119,8 +119,8 @@ class Place:
 
     def _client(self, name: str) -> HubBroker:
         bundle = None if self._keys is None else str(self._keys.bundle(name))
-        link = LinkSettings(max_frame_bytes=FRAME_BYTES, keys=bundle, connect_s=30.0)
-        return HubBroker(self._pair if self._by_pair(name) else self._address, client=name, link=link)
+        how = ConnectionSettings(max_frame_bytes=FRAME_BYTES, keys=bundle, connect_s=30.0)
+        return HubBroker(self._pair if self._by_pair(name) else self._address, client=name, connection=how)
 
     def guest(self, _: Broker) -> HubBroker:
         return self._client("guest")

@@ -412,12 +412,12 @@ def test_many_come_in_pages_and_each_once(tmp_path: Path) -> None:
             assert isinstance(first, control.LettersAnswer)
             assert 0 < len(first.letters) <= 1000
             assert first.more
-            before = connection.bytes_in
+            before = connection.protocol.bytes_in
             assert [each.letter.message.id for each in await letters_of(bus).find()] == ids
-            once = connection.bytes_in - before
+            once = connection.protocol.bytes_in - before
             assert (await bus.replay_dead(dry_run=True)).ids == tuple(ids)
             # Each page travels once, however many there are.
-            assert connection.bytes_in - before < 2.1 * once
+            assert connection.protocol.bytes_in - before < 2.1 * once
             assert len(await letters_of(bus).find(limit=7)) == 7
             handled = works(bus, durable=True)
             await bus.flush()
@@ -446,7 +446,9 @@ def test_an_answer_is_no_larger_than_the_client_takes(tmp_path: Path) -> None:
             for size in (100, 60_000, 60_000, 60_000, 200_000):
                 await bus.publish("files", bytes(size))
             await until(lambda: len(bus.dead_letters) == 5, "all are dead")
-            async with tl.connect(address, name="narrow", link=tl.LinkSettings(max_frame_bytes=100_000)) as narrow:
+            async with tl.connect(
+                address, name="narrow", connection=tl.ConnectionSettings(max_frame_bytes=100_000)
+            ) as narrow:
                 found = await letters_of(narrow).find()
                 assert [each.whole for each in found] == [True, True, True, True, False]
                 assert (await narrow.replay_dead()).count == 5

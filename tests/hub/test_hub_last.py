@@ -52,7 +52,7 @@ def test_a_large_message(tmp_path: Path) -> None:
 
     async def act(hub: Hub, bus: Callable[..., tl.Bus]) -> None:
         payload = bytes(range(256)) * (10 * MIB // 256)
-        async with bus(name="one") as one, bus(name="two", link=tl.LinkSettings(connect_s=6)) as two:
+        async with bus(name="one") as one, bus(name="two", connection=tl.ConnectionSettings(connect_s=6)) as two:
             found: tl.Message | None = None
             for number in range(3):
                 await one.publish("t", payload, headers={"number": str(number)}, priority=75)
@@ -80,10 +80,10 @@ def test_one_that_does_not_fit_into_an_answer(tmp_path: Path) -> None:
             assert refused.value.code == "too_large"
             async with mine.subscribe("t", start="last") as messages:
                 assert len(await received(messages)) == 3_400_000
-            narrow = tl.LinkSettings(max_frame_bytes=100_000)
+            narrow = tl.ConnectionSettings(max_frame_bytes=100_000)
             await mine.publish("t", bytes(90_000))
             assert await mine.last("t") is not None
-            async with bus(name="narrow", link=narrow) as other:
+            async with bus(name="narrow", connection=narrow) as other:
                 with pytest.raises(tl.HubRefused, match="100,000"):
                     await other.last("t")
 
@@ -150,7 +150,10 @@ def test_strange_questions_have_answers(tmp_path: Path, monkeypatch: pytest.Monk
 
             monkeypatch.setattr(store, "last", late)
             connection = connection_of(mine)
-            asked = [connection.ask_soon(lambda n: control.Last(id=n, topic="t")) for _ in range(MAX_WAITING + 1)]
+            asked = [
+                asyncio.ensure_future(connection.ask(lambda n: control.Last(id=n, topic="t")))
+                for _ in range(MAX_WAITING + 1)
+            ]
             (refused,), waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
             assert "wait for an answer already" in str(refused.exception())
             answer.set()

@@ -103,7 +103,7 @@ async def test_channels_and_schemas_are_there_again_though_nobody_makes_them_aga
 async def test_those_who_made_them_make_them_again_without_a_word(
     simulation: Simulation, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "trunkline.link")
+    caplog.set_level(logging.WARNING, "trunkline.connection")
     async with kept_place(simulation) as (place, folder), place.bus("maker") as bus:
         directory = directory_of(bus)
         await directory.put_schema("readings", Reading, compatibility="forward")

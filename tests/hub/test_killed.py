@@ -13,7 +13,7 @@ from tests.hub.hubs import until
 from tests.hub.up import Up, up
 from trunkline.journal import Reader
 
-LINK = tl.LinkSettings(connect_s=20.0, backoff_s=0.01, max_backoff_s=0.1)
+CONNECTION = tl.ConnectionSettings(connect_s=20.0, backoff_s=0.01, max_backoff_s=0.1)
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.long)])
@@ -25,7 +25,7 @@ def test_nothing_durable_is_lost(tmp_path: Path, kills: int) -> None:
     async def play(hub: Up) -> None:
         chance = random.Random(kills)
         async with (
-            tl.connect(hub.address, name="publisher", link=LINK) as publisher,
+            tl.connect(hub.address, name="publisher", connection=CONNECTION) as publisher,
             tl.connect(hub.address, name="subscriber") as subscriber,
         ):
 
@@ -71,8 +71,8 @@ def test_what_is_lost_on_plain_topics_is_counted(tmp_path: Path) -> None:
 
     async def play(hub: Up) -> None:
         async with (
-            tl.connect(hub.address, name="publisher", link=LINK) as publisher,
-            tl.connect(hub.address, name="subscriber", link=tl.LinkSettings(backoff_s=0.02)) as subscriber,
+            tl.connect(hub.address, name="publisher", connection=CONNECTION) as publisher,
+            tl.connect(hub.address, name="subscriber", connection=tl.ConnectionSettings(backoff_s=0.02)) as subscriber,
             subscriber.subscribe("t") as messages,
         ):
 
@@ -112,7 +112,7 @@ def test_a_frozen_hub_is_left_and_found_again(tmp_path: Path) -> None:
     """Nothing closes the connection: only the silence tells."""
 
     async def play(hub: Up) -> None:
-        async with tl.connect(hub.address, link=LINK) as bus, bus.subscribe("t") as messages:
+        async with tl.connect(hub.address, connection=CONNECTION) as bus, bus.subscribe("t") as messages:
             await bus.publish("t", "before")
             assert (await messages.recv()) is not None
             assert isinstance(bus.broker, tl.HubBroker)

@@ -10,7 +10,7 @@ import pytest
 import trunkline as tl
 from tests.hub.hub_process import running_hub
 from tests.hub.lines import listen
-from trunkline.brokers.hub.settings import LinkSettings
+from trunkline.brokers.hub.settings import ConnectionSettings
 from trunkline.errors import HeadersTooLarge
 from trunkline.message import MAX_HEADER_BYTES
 
@@ -79,8 +79,11 @@ def test_many_headers_do_not_make_one_frame(tmp_path: Path) -> None:
 @pytest.mark.parametrize("group", [None, "workers"])
 def test_a_client_that_takes_small_frames_gets_what_fits(tmp_path: Path, group: str | None) -> None:
     async def run(address: str) -> None:
-        small = LinkSettings(max_frame_bytes=256 * 1024)
-        async with tl.connect(address, name="large") as large, tl.connect(address, name="small", link=small) as modest:
+        small = ConnectionSettings(max_frame_bytes=256 * 1024)
+        async with (
+            tl.connect(address, name="large") as large,
+            tl.connect(address, name="small", connection=small) as modest,
+        ):
             async with modest.subscribe("t", group=group) as messages, asyncio.timeout(DEADLINE_S):
                 sizes = [100_000, 400_000, 200_000, 100_000]
                 await large.publish_many("t", [b"x" * size for size in sizes])
@@ -105,10 +108,10 @@ def test_a_client_that_takes_small_frames_gets_what_fits(tmp_path: Path, group: 
 @pytest.mark.parametrize("scheme", ["unix", "zmq+ipc"])
 def test_who_is_one_too_many_hears_why_and_gets_in_later(tmp_path: Path, scheme: str) -> None:
     async def run(address: str) -> None:
-        impatient = LinkSettings(connect_s=1.0)
+        impatient = ConnectionSettings(connect_s=1.0)
         async with tl.connect(address, name="first") as first:
             await first.publish("t", 1)
-            async with tl.connect(address, name="second", link=impatient) as second:
+            async with tl.connect(address, name="second", connection=impatient) as second:
                 with pytest.raises(tl.Refused, match="1 clients are connected already"):
                     await second.publish("t", 2)
         async with tl.connect(address, name="third") as third, asyncio.timeout(5.0):

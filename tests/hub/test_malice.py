@@ -161,8 +161,8 @@ def test_a_body_that_is_none_harms_no_subscriber(tmp_path: Path) -> None:
                         assert message.decode() == "the end"
                         break
         assert isinstance(bus.broker, tl.HubBroker)
-        assert bus.broker.connection.malformed > 0
-        assert bus.broker.connection.connects == 1
+        assert bus.broker.metrics().malformed > 0
+        assert bus.broker.metrics().connects == 1
         await line.close()
 
     against(tmp_path, attack)

@@ -179,3 +179,62 @@ def taken(messages: tl.Stream) -> list[tl.Message]:
     while messages.depth:
         found.append(messages.try_recv())
     return found
+
+
+def test_a_cancelled_publish_does_not_withdraw_the_batch_it_shares(tmp_path: Path) -> None:
+    async def play(simulation: Simulation) -> None:
+        place = Place(world(simulation), tmp_path)
+        hub = await place.start()
+        async with (
+            place.bus("publisher") as publisher,
+            place.bus("subscriber") as subscriber,
+            subscriber.subscribe("orders.>", capacity=1, name="slow") as messages,
+        ):
+            await publisher.publish("orders.new", 0)
+            # Published in one turn, these two share a batch, and it waits for room.
+            one = asyncio.create_task(publisher.publish("orders.new", 1))
+            other = asyncio.create_task(publisher.publish("orders.new", 2))
+            await asyncio.sleep(1)
+            assert not one.done()
+            one.cancel()
+            await asyncio.sleep(1)
+            assert await received(messages) == 0
+            found = {await received(messages)}
+            if not other.done():
+                found.add(await received(messages))
+            await other
+            while messages.depth:
+                found.add(messages.try_recv().decode())
+            assert 2 in found
+            assert hub.broker.roster.accounts()["slow"].dropped <= 1
+        await place.stop()
+
+    simulate(play)
+
+
+def test_a_late_confirmation_is_no_backpressure_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit takes longer than the timeout: nobody was slow, the message is stored and delivered once."""
+
+    async def play(simulation: Simulation) -> None:
+        place = Place(world(simulation), tmp_path)
+        hub = await place.start()
+        assert isinstance(hub.broker, JournalBroker)
+        journal = hub.broker.journal
+        commit = journal.writer.put
+        loop = asyncio.get_running_loop()
+        settings = tl.Settings(backpressure=tl.Backpressure(timeout_s=2.0))
+        async with (
+            tl.connect(place.address, name="publisher", settings=settings, world=place.world) as publisher,
+            place.bus("subscriber") as subscriber,
+            subscriber.subscribe("orders.>") as messages,
+        ):
+            await publisher.publish("orders.new", 0)
+            monkeypatch.setattr(journal.writer, "put", lambda jobs: loop.call_later(4.0, commit, jobs))
+            await publisher.publish("orders.new", 1)
+            assert [await received(messages) for _ in range(2)] == [0, 1]
+            await asyncio.sleep(10)
+            assert messages.depth == 0
+            monkeypatch.undo()
+        await place.stop()
+
+    simulate(play)

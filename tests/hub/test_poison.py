@@ -36,11 +36,11 @@ def under(tmp_path: Path, attack: Attack, *, journal: bool = False, **settings: 
     """Run an attack. The honest subscriber also gets what is published on `attack.shared`, by a group and by itself."""
 
     async def run(hub: RunningHub) -> None:
-        link = tl.LinkSettings(connect_s=30.0)
+        how = tl.ConnectionSettings(connect_s=30.0)
         async with (
             asyncio.timeout(DEADLINE_S),
-            tl.connect(hub.address, name="giver", link=link) as giver,
-            tl.connect(hub.address, name="taker", link=tl.LinkSettings(connect_s=30.1)) as taker,
+            tl.connect(hub.address, name="giver", connection=how) as giver,
+            tl.connect(hub.address, name="taker", connection=tl.ConnectionSettings(connect_s=30.1)) as taker,
             taker.subscribe("good.>", name="good") as good,
             taker.subscribe("good.>", name="member", group="workers") as shared,
             taker.subscribe("attack.shared", name="open", group="victims") as victim,

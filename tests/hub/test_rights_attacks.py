@@ -47,8 +47,8 @@ def play(keys: Path, tmp_path: Path) -> Callable[..., None]:
 
 
 def bus_of(hub: Hub, keys: Path, name: str) -> tl.Bus:
-    link = tl.LinkSettings(keys=str(KeyStore(keys).bundle(name)), connect_s=30.0)
-    return tl.connect(hub.addresses[0], name=name, link=link)
+    connection = tl.ConnectionSettings(keys=str(KeyStore(keys).bundle(name)), connect_s=30.0)
+    return tl.connect(hub.addresses[0], name=name, connection=connection)
 
 
 def code(answer: control.Control) -> str:

@@ -67,8 +67,8 @@ def test_it_is_said_and_somebody_is_there(tmp_path: Path) -> None:
             assert told is not None
 
             async def ping(address: str) -> None:
-                link = tl.LinkSettings(keys=str(keys.bundle("alice")))
-                async with tl.connect(address, link=link) as bus:
+                connection = tl.ConnectionSettings(keys=str(keys.bundle("alice")))
+                async with tl.connect(address, connection=connection) as bus:
                     assert isinstance(bus.broker, tl.HubBroker)
                     assert await bus.broker.ping() > 0
 

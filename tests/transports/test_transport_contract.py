@@ -12,7 +12,7 @@ import pytest
 from tests.transports.wires import DEADLINE_S, FILES
 from trunkline import Broker, MemoryBroker, World
 from trunkline.brokers.hub.broker import HubBroker
-from trunkline.brokers.hub.settings import LinkSettings
+from trunkline.brokers.hub.settings import ConnectionSettings
 from trunkline.hub.hub import Hub
 from trunkline.testing import CONTRACT, Promise
 
@@ -26,7 +26,7 @@ def test_keeps(promise: Promise, kind: str, tmp_path: Path) -> None:
     async def make() -> AsyncIterator[Broker]:
         world = World()
         async with Hub(MemoryBroker(world)) as hub:
-            broker = HubBroker(await hub.listen(url), world, link=LinkSettings(connect_s=DEADLINE_S))
+            broker = HubBroker(await hub.listen(url), world, connection=ConnectionSettings(connect_s=DEADLINE_S))
             await broker.connection.ready()
             yield broker
             await broker.aclose()

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from trunkline.brokers.hub.dead_letters import HubDeadLetters, KeptDeadLetter
-from trunkline.brokers.hub.settings import LinkSettings
+from trunkline.brokers.hub.settings import ConnectionSettings
 from trunkline.cli import show
 from trunkline.cli.access import owning, reading
 from trunkline.cli.options import AsJson, Hub, hub_at
@@ -35,7 +35,7 @@ def ask(hub: str, question: Callable[[HubDeadLetters], Awaitable[T]]) -> T:
     url = hub_at(hub)
 
     async def work() -> T:
-        async with connect_hub(url, name="trunkline", link=LinkSettings(connect_s=2.0)) as broker:
+        async with connect_hub(url, name="trunkline", connection=ConnectionSettings(connect_s=2.0)) as broker:
             if not await broker.dead_letters.keeps():
                 show.notice("this hub keeps no dead letters: start it with a journal, trunkline up --journal DIRECTORY")
             return await question(broker.dead_letters)

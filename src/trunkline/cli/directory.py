@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from trunkline.brokers.hub.directory import HubDirectory
-from trunkline.brokers.hub.settings import LinkSettings
+from trunkline.brokers.hub.settings import ConnectionSettings
 from trunkline.cli import show
 from trunkline.cli.options import AsJson, Hub, hub_at
 from trunkline.connect import connect_hub
@@ -31,7 +31,7 @@ def ask(hub: str, question: Callable[[HubDirectory], Awaitable[T | None]]) -> T:
     url = hub_at(hub)
 
     async def work() -> T:
-        async with connect_hub(url, name="trunkline", link=LinkSettings(connect_s=2.0)) as broker:
+        async with connect_hub(url, name="trunkline", connection=ConnectionSettings(connect_s=2.0)) as broker:
             await broker.connection.ready()
             answer = await question(broker.directory)
             if answer is None:

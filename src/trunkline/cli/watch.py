@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trunkline.brokers.hub.settings import LinkSettings
+from trunkline.brokers.hub.settings import ConnectionSettings
 from trunkline.cli import show
 from trunkline.cli.options import AsJson, Hub, hub_at
 from trunkline.connect import connect_hub
@@ -23,7 +23,8 @@ def status(
     """Show whether the hub answers, how quickly, and its counters. Exits with 1 if it does not answer."""
 
     async def work() -> tuple[float, dict[str, object]]:
-        async with connect_hub(hub_at(hub), name="trunkline status", link=LinkSettings(connect_s=timeout)) as broker:
+        how = ConnectionSettings(connect_s=timeout)
+        async with connect_hub(hub_at(hub), name="trunkline status", connection=how) as broker:
             found = await broker.hub_stats()
             return await broker.ping(), found
 
@@ -63,7 +64,7 @@ def trace(
                         f"  {rest}",
                     )
 
-            connection.heard[control.Traced] = show_traced
+            connection.listeners[control.Traced] = show_traced
             await connection.ask(lambda asked: control.Trace(id=asked, client=client))
             if not json:
                 show.notice("tracing; Ctrl-C ends it")

@@ -39,7 +39,6 @@ class Inbox(Subscriber[Message]):
         "careful",
         "custody",
         "delayed",
-        "dry",
         "full",
         "gate",
         "gone",
@@ -52,6 +51,8 @@ class Inbox(Subscriber[Message]):
         "parked",
         "queue",
         "readers",
+        "refill",
+        "refill_at",
         "role",
         "room",
         "sleepers",
@@ -101,8 +102,10 @@ class Inbox(Subscriber[Message]):
         """Who of its group takes over a message, if it has a group."""
         self.back: Callable[[Message, list[Attempt]], None] | None = None
         """Where a message goes that has no heir: back to the journal it came from. None: it is dropped."""
-        self.dry: Callable[[], None] | None = None
-        """Told when somebody waits for more, if what comes here must be asked for."""
+        self.refill: Callable[[], None] | None = None
+        """Asks for more messages, where these must be asked for. Called when somebody waits for one, and when no more
+        than `refill_at` of normal priority are left."""
+        self.refill_at = -1
         self.custody: Custody | None = None
         self.idle: asyncio.Event | None = None
         """If there: somebody waits for the moment when nothing is in flight."""
@@ -215,6 +218,8 @@ class Inbox(Subscriber[Message]):
             self._unmark(message)
             if self.parked:
                 self.make_room()
+            if len(self.queue) <= self.refill_at and self.refill is not None:
+                self.refill()
             if message.ttl_s is None or not self.expire(message):
                 return message
 
@@ -248,10 +253,11 @@ class Inbox(Subscriber[Message]):
     async def sleep(self) -> None:
         """Return at the next wake-up: something came in, was acknowledged, or the inbox was closed."""
         self.check_idle()
-        if self.dry is not None:
-            self.dry()
         sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.sleepers.append(sleeper)
+        if self.refill is not None:
+            # After the sleeper is in its place: what is asked for may arrive at once.
+            self.refill()
         try:
             await sleeper
         except asyncio.CancelledError:

@@ -8,6 +8,7 @@ here they drop only what a connection that does not drain cannot take.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Protocol
 
 from trunkline.delivery.batch import Batch, BatchPart
@@ -55,6 +56,7 @@ class Outlet(Subscriber[BatchPart]):
         "_last_lost",
         "_leads",
         "credit",
+        "credit_bytes",
         "hears",
         "reports",
         "subscription",
@@ -73,6 +75,7 @@ class Outlet(Subscriber[BatchPart]):
         capacity: int,
         overflow: Overflow,
         credit: int,
+        credit_bytes: int = ENDLESS,
         time_ns: Callable[[], int],
         leads: Callable[[str, str], bool] = reaches,
         hears: bool = True,
@@ -88,6 +91,8 @@ class Outlet(Subscriber[BatchPart]):
         self.subscription = subscription
         self.credit = credit
         """How many messages more may be sent; ENDLESS if there is no limit."""
+        self.credit_bytes: float = inf if credit_bytes == ENDLESS else credit_bytes
+        """How many bytes more may be sent. The last batch may exceed it."""
         self.hears = hears
         self._last_lost: BatchPart | None = None
         """The notice of a loss that is the last of those that wait."""
@@ -109,7 +114,7 @@ class Outlet(Subscriber[BatchPart]):
             self._overflow(self.overflow, part)
 
     def _may_send(self, count: int) -> bool:
-        return (self.credit == ENDLESS or self.credit >= count) and not self._client.full
+        return (self.credit == ENDLESS or self.credit >= count) and self.credit_bytes > 0 and not self._client.full
 
     def _send(self, part: BatchPart) -> None:
         if len(part.body) > self._client.max_body_bytes:
@@ -117,6 +122,7 @@ class Outlet(Subscriber[BatchPart]):
             return
         if self.credit != ENDLESS:
             self.credit -= part.count
+        self.credit_bytes -= len(part.body)
         if self.reports:
             self.books.hand(part.first, part.last, self.time_ns())
         else:
@@ -149,10 +155,11 @@ class Outlet(Subscriber[BatchPart]):
         self._enqueue(part)
         self.pump()
 
-    def grant(self, messages: int) -> None:
+    def grant(self, messages: int, size: int = 0) -> None:
         if self.credit != ENDLESS:
             self.credit += messages
-            self.pump()
+        self.credit_bytes += size
+        self.pump()
 
     def pump(self) -> None:
         """Send what waits, as far as there is credit, the highest priority first."""
@@ -164,7 +171,7 @@ class Outlet(Subscriber[BatchPart]):
             if part.why_lost:
                 self._tell(part, part.why_lost)
                 continue
-            if not self.credit:
+            if not self.credit or self.credit_bytes <= 0:
                 self._push(part)
                 return
             if self.credit != ENDLESS and part.count > self.credit:
@@ -233,7 +240,7 @@ class Outlet(Subscriber[BatchPart]):
     def _take_what_fits(self, policy: Overflow, part: BatchPart) -> tuple[BatchPart | None, str]:
         client = self._client
         if policy is Overflow.REJECT:
-            room = 0 if client.full else max(0, self.credit)
+            room = 0 if client.full or self.credit_bytes <= 0 else max(0, self.credit)
             take, why = self._send, f"rejected: the inbox is full ({self.capacity})"
         else:
             room = self.capacity - self.waiting
@@ -323,6 +330,9 @@ class Outlet(Subscriber[BatchPart]):
         for part in found:
             self._count(part, -1)
             self._lost(part, reason)
+            begin = part.first - batch.first
+            for index in range(begin, begin + min(part.count, MAX_FAILURES)):
+                batch.fail(index, "withdrawn", f"{self.name} had no room for it", name=self.name)
             self._leave_queue(part)
         self.pump()
 

@@ -143,7 +143,7 @@ class Answers:
             raise ProtocolError("too_many", f"{most} subscriptions are there already")
         if rights.proves_reply(message) and len(session.replies) < most:
             session.replies.add(message.pattern)
-        if message.credit < -1 or message.capacity < 1 or len(message.name) > MAX_NAME:
+        if min(message.credit, message.credit_bytes) < -1 or message.capacity < 1 or len(message.name) > MAX_NAME:
             raise ProtocolError("malformed", "a credit, a capacity or a name that cannot be")
         try:
             overflow = Overflow(message.overflow)
@@ -165,6 +165,7 @@ class Answers:
             capacity=message.capacity,
             overflow=overflow,
             credit=message.credit,
+            credit_bytes=message.credit_bytes,
             time_ns=hub.world.time_ns,
             leads=hub.broker.tree.leads,
             hears=message.hears,
@@ -188,7 +189,7 @@ class Answers:
 
     def _join(self, session: Session, message: control.Subscribe, overflow: Overflow) -> None:
         """A member of a group, or a subscription that the journal feeds."""
-        session.opening[message.subscription] = 0
+        session.opening[message.subscription] = (0, 0)
         self._start(self._open_member(session, message, overflow))
 
     async def _open_member(self, session: Session, message: control.Subscribe, overflow: Overflow) -> None:
@@ -217,13 +218,14 @@ class Answers:
             if hub.access.restricts:
                 self._dead_letters.claim_name(session, message.pattern, delivery)
             stream = broker.subscribe(message.pattern, delivery)
-            credit = session.opening.pop(message.subscription)
+            credit, size = session.opening.pop(message.subscription)
             member = Member(
                 session,
                 message.subscription,
                 stream,
                 message.credit + credit if message.credit >= 0 else -1,
                 hub.access.restricts,
+                message.credit_bytes + size if message.credit_bytes >= 0 else -1,
             )
             session.members[message.subscription] = member
             await stream.opened()
@@ -270,14 +272,15 @@ class Answers:
             member.stop()
 
     def _credit(self, session: Session, message: control.Credit) -> None:
-        if message.messages < 0:
+        if message.messages < 0 or message.bytes < 0:
             raise ProtocolError("malformed", "credit cannot be taken back")
         if (outlet := session.outlets.get(message.subscription)) is not None:
-            outlet.grant(message.messages)
+            outlet.grant(message.messages, message.bytes)
         elif (member := session.members.get(message.subscription)) is not None:
-            member.grant(message.messages)
-        elif message.subscription in session.opening:
-            session.opening[message.subscription] += message.messages
+            member.grant(message.messages, message.bytes)
+        elif (opening := session.opening.get(message.subscription)) is not None:
+            messages, size = opening
+            session.opening[message.subscription] = (messages + message.messages, size + message.bytes)
 
     def _ack(self, session: Session, message: control.Ack) -> None:
         if (member := session.members.get(message.subscription)) is not None:

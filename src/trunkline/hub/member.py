@@ -49,12 +49,19 @@ class Client(Protocol):
 
 class Member:
     def __init__(
-        self, client: Client, subscription: int, stream: Stream, credit: int, private_replies: bool = False
+        self,
+        client: Client,
+        subscription: int,
+        stream: Stream,
+        credit: int,
+        private_replies: bool = False,
+        credit_bytes: int = -1,
     ) -> None:
         self._client = client
         self.subscription = subscription
         self.stream = stream
         self._credit = credit if credit >= 0 else ENDLESS
+        self._credit_bytes = credit_bytes if credit_bytes >= 0 else ENDLESS
         self._private_replies = private_replies
         self._held: dict[int, Message] = {}
         self._held_bytes = 0
@@ -78,6 +85,7 @@ class Member:
             batch: list[Message] = []
             size = 0
             room = self._client.max_waiting_bytes - self._held_bytes if self._held else BATCH_BYTES
+            room = min(room, self._credit_bytes)
             while (
                 len(batch) < min(self._credit, MAX_BATCH)
                 and size < min(room, BATCH_BYTES)
@@ -111,6 +119,7 @@ class Member:
             body = columns.pack_batch(run)
             if len(body) <= self._client.max_body_bytes:
                 self._hold(run)
+                self._credit_bytes -= len(body)
                 self._client.deliver_some(self.subscription, run[0].topic, [message.seq for message in run], body)
             elif len(run) > 1:
                 # Headers count, too: they may be most of it.
@@ -137,8 +146,9 @@ class Member:
             self._room.set()
         return message
 
-    def grant(self, messages: int) -> None:
+    def grant(self, messages: int, size: int = 0) -> None:
         self._credit += messages
+        self._credit_bytes += size
         self._room.set()
 
     # What the client says

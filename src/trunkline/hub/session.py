@@ -54,8 +54,8 @@ class Session:
         self.max_body_bytes = frames.room_for_body(hub.settings.max_frame_bytes)
         """What the client takes in one frame, besides its head."""
         self.members: dict[int, Member] = {}
-        self.opening: dict[int, int] = {}
-        """Members that are being opened, and credit that came for them meanwhile."""
+        self.opening: dict[int, tuple[int, int]] = {}
+        """Members that are being opened, and credit in messages and bytes that came for them meanwhile."""
         self.links: dict[tuple[str, str], None] = {}
         self.replies: set[str] = set()
         """Reply topics that the client has proved to be its own."""

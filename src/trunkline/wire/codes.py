@@ -38,5 +38,6 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "unknown_kind": "No frame begins with this byte.",
         "unknown_schema": "There is no schema of that name, version or hash.",
         "version": "There is no version that both speak; `details` has the hub's `versions`. The connection ends.",
+        "withdrawn": "Its publisher withdrew it before a subscriber had room for it; `details` has the `name`.",
     }
 )

@@ -178,6 +178,8 @@ class Subscribe(Ask, frozen=True, kw_only=True, tag="SUBSCRIBE"):
     name: str
     credit: int
     """So many messages may be sent; -1: as many as there are."""
+    credit_bytes: int = -1
+    """So many bytes may be sent; -1: as many as there are. A batch is sent if any of it is left."""
     capacity: int = 10_000
     overflow: str = "block"
     group: str | None = None
@@ -216,10 +218,11 @@ class Stop(Control, frozen=True, kw_only=True, tag="STOP"):
 
 
 class Credit(Control, frozen=True, kw_only=True, tag="CREDIT"):
-    """So many messages more may be sent."""
+    """So many messages, and bytes, more may be sent."""
 
     subscription: int
     messages: int
+    bytes: int = 0
 
 
 class Ack(Control, frozen=True, kw_only=True, tag="ACK"):

@@ -91,10 +91,11 @@ publish is not done before its TAKEN, and the `failures` in it say what was refu
 still waits.
 
 **Towards a subscriber.** SUBSCRIBE gives the hub credit for so many messages, CREDIT gives more, and each message that
-is delivered takes one away. A batch for which there is not enough may be cut in two. Without credit the policy of the
-subscription decides: `block` lets the batch wait, `reject` refuses it to its publisher. With `drop_oldest` and
-`drop_newest` the inbox that drops is the subscriber's own, which gives credit without end (-1); the hub drops only what
-a connection that does not drain cannot take, and says so by DROPPED.
+is delivered takes one away. A batch for which there is not enough may be cut in two. Credit in bytes is given in the
+same way, and taken away by the bodies of batches; a batch is delivered while any of it is left. Without credit the
+policy of the subscription decides: `block` lets the batch wait, `reject` refuses it to its publisher. With
+`drop_oldest` and `drop_newest` the inbox that drops is the subscriber's own, which gives credit without end (-1); the
+hub drops only what a connection that does not drain cannot take, and says so by DROPPED.
 
 A client says in HELLO how large a frame it takes. A batch that is larger is cut; a message that does not fit alone is
 dropped for this subscriber, and DROPPED says so.

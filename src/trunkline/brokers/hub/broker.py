@@ -2,51 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as Batch
 from typing import Any
 
-from msgspec.structs import replace
+import msgspec
 
-from trunkline.brokers.broker import UNNUMBERED, Broker, Feature
-from trunkline.brokers.hub.connection import Embedded
+from trunkline.brokers.broker import Feature
+from trunkline.brokers.hub.adapter import HubAdapter
+from trunkline.brokers.hub.connection import Connection, EmbeddedHub
 from trunkline.brokers.hub.dead_letters import HubDeadLetters
 from trunkline.brokers.hub.directory import HubDirectory
-from trunkline.brokers.hub.feed import Feed, InboxFeed, TapFeed
-from trunkline.brokers.hub.lane import HubLane
-from trunkline.brokers.hub.member import MemberFeed
-from trunkline.brokers.hub.settings import LinkSettings
+from trunkline.brokers.hub.settings import ConnectionSettings
 from trunkline.brokers.hub.store import HubStore
-from trunkline.brokers.hub.uplink import LinkMetrics, Uplink
+from trunkline.brokers.remote.broker import RemoteBroker
+from trunkline.brokers.remote.feed import InboxFeed
+from trunkline.brokers.remote.shared import SharedConnection
 from trunkline.clock import World
-from trunkline.delivery.inbox import Inbox
-from trunkline.delivery.options import Delivery
-from trunkline.delivery.route import InboxOf, Take
-from trunkline.delivery.stream import Stream
-from trunkline.errors import PartlyRefused
-from trunkline.message import Message
 from trunkline.settings import Settings
-from trunkline.topic import reply_topic, validate_pattern, validate_topic
+from trunkline.topic import reply_topic
 from trunkline.wire import control
 
 
-class HubStream(Stream):
-    feed: Feed
-
-    async def opened(self) -> None:
-        """Return when the hub has confirmed the subscription; raises HubUnavailable if there is none."""
-        await self.feed.connection.ready()
-        # Several may wait for it, and one who gives up must not end it for the others.
-        await asyncio.shield(self.feed.opening)
-
-    def stop(self) -> None:
-        if not self.closed:
-            super().stop()
-            self.feed.stop()
-
-
-class HubBroker(Broker):
+class HubBroker(RemoteBroker):
     name = "hub"
     directory: HubDirectory
     store: HubStore
@@ -58,26 +34,25 @@ class HubBroker(Broker):
         settings: Settings | None = None,
         *,
         client: str = "bus",
-        link: LinkSettings | None = None,
-        embed: Embedded | None = None,
+        connection: ConnectionSettings | None = None,
+        embed: EmbeddedHub | None = None,
     ) -> None:
-        super().__init__(world, settings)
+        world, settings, how = world or World(), settings or Settings(), connection or ConnectionSettings()
+
+        def make() -> HubAdapter:
+            return HubAdapter(Connection(url, client, world, how), settings.max_message_bytes)
+
+        super().__init__(SharedConnection.of((url, how, settings), make, settings), world, settings)
+        assert isinstance(self.shared.adapter, HubAdapter)
         self.url = url
-        self.uplink = Uplink.shared(url, client, self.world, self.settings, link or LinkSettings())
-        self.uplink.users += 1
-        self.connection = self.uplink.connection
+        self.adapter = self.shared.adapter
+        self.connection = self.adapter.connection
         self.directory = HubDirectory.of(self.connection)
         if embed is not None:
             self.connection.embedded = embed
-        self.sequence = self.uplink.numbers
-        self.lanes: Mapping[str, HubLane] = self.uplink.outbox.lanes
-        self._feeds: dict[str, InboxFeed] = {}
-        self.dead_letters = HubDeadLetters(self.connection, self.roster, self._feeds)
+        self.dead_letters: HubDeadLetters = HubDeadLetters(self.connection, self.roster, self.feeds)
         """The dead letters that the hub keeps."""
         self.store = HubStore(self)
-        self._taps: list[Feed] = []
-        self._links: set[tuple[str, str]] = set()
-        self._told: list[Callable[[Batch[Message], Exception], None]] = []
 
     @property
     def features(self) -> frozenset[Feature]:  # type: ignore[override]
@@ -89,105 +64,16 @@ class HubBroker(Broker):
         # Every hub has a directory; older ones do not say so.
         return offered | {Feature.CHANNELS}
 
-    # Publishing
-
-    async def publish(self, batch: Batch[Message]) -> None:
-        if not batch:
-            return
-        lane = self.lane(batch[0].topic)
-        # Numbers are set in place: only the bus may say that nobody else holds them.
-        own = batch if batch[0].seq == UNNUMBERED else [replace(message, seq=UNNUMBERED) for message in batch]
-        # A batch is of one kind: it travels apart from what was published before and after it.
-        self.uplink.outbox.send_topic(lane.topic)
-        failures = await lane.put_many(own, alike=False)
-        self.uplink.outbox.send_topic(lane.topic)
-        if failures:
-            raise failures[0][1] if len(batch) == 1 else PartlyRefused(failures, len(batch))
-
-    def lane(self, topic: str) -> HubLane:
-        self.check_open()
-        lane = self.lanes.get(topic)
-        return lane if lane is not None else self.uplink.outbox.lane(validate_topic(topic))
-
-    async def flush(self) -> None:
-        await self.uplink.outbox.flush()
-
-    def heard(self, topic: str) -> bool:
-        lane = self.lanes.get(topic)
-        return True if lane is None else lane.heard
-
-    def subscribers(self, topic: str) -> list[str]:
-        """Those of this process; if there are none, whether there are any elsewhere."""
-        here = super().subscribers(topic)
-        lane = self.lanes.get(topic)
-        return here or (["somebody elsewhere"] if lane is not None and lane.info is not None and lane.heard else [])
-
-    def on_lost(self, tell: Callable[[Batch[Message], Exception], None]) -> None:
-        self._told.append(tell)
-        self.uplink.outbox.on_lost.append(tell)
-
     # Subscribing
-
-    def subscribe(self, pattern: str, delivery: Delivery = Delivery()) -> Stream:
-        self.check_open()
-        if delivery.durable:
-            self.require(Feature.DURABLE)
-        if delivery.reads_stored:
-            self.require(Feature.STORED)
-        validate_pattern(pattern)
-        inbox, stream = self.roster.join(pattern, delivery, self._leave, HubStream)
-        assert isinstance(stream, HubStream)
-        member = delivery.group is not None or delivery.durable or delivery.reads_stored
-        if member:
-            # Others get some of it, and what comes again has an old number.
-            stream.keep_exact()
-        kind = MemberFeed if member else InboxFeed
-        feed = stream.feed = kind(self.connection, self.uplink.number(), inbox, delivery)
-        feed.dead_letters = self.dead_letters
-        self._feeds[inbox.name] = feed
-        self.uplink.add(feed)
-        return stream
-
-    def tap(
-        self, pattern: str, take: Take, *, hears: bool = True, inbox_of: InboxOf | None = None
-    ) -> Callable[[], None]:
-        feed = TapFeed(self.connection, self.uplink.number(), validate_pattern(pattern), take, hears)
-        self._taps.append(feed)
-        self.uplink.add(feed)
-
-        def stop() -> None:
-            self.uplink.remove(feed)
-
-        return stop
 
     def reply_topic(self) -> str:
         secret = self.world.secret()
         topic = reply_topic(secret)
-        self.connection.secrets[topic] = secret
+        self.adapter.secrets[topic] = secret
         return topic
 
-    def _leave(self, inbox: Inbox) -> None:
-        if inbox.gone:
-            return
-        feed = self._feeds.pop(inbox.name)
-        self.roster.part(inbox)
-        self.uplink.remove(feed)
+    def left(self, feed: InboxFeed) -> None:
         self.dead_letters.left(feed)
-
-    def link(self, pattern: str, topic: str) -> bool:
-        key = (validate_pattern(pattern), validate_topic(topic))
-        if key in self._links:
-            return False
-        self._links.add(key)
-        self.uplink.link(pattern, topic)
-        return True
-
-    def unlink(self, pattern: str, topic: str) -> bool:
-        if (pattern, topic) not in self._links:
-            return False
-        self._links.remove((pattern, topic))
-        self.uplink.unlink(pattern, topic)
-        return True
 
     # Watching
 
@@ -199,9 +85,24 @@ class HubBroker(Broker):
         await self.connection.sync()
         return (self.world.time_ns() - began_ns) / 1e9
 
-    def metrics(self) -> LinkMetrics:
+    def metrics(self) -> ConnectionMetrics:
         """How the connection is doing."""
-        return self.uplink.metrics()
+        connection, protocol, outbox = self.connection, self.connection.protocol, self.shared.outbox
+        return ConnectionMetrics(
+            url=connection.url,
+            live=connection.live,
+            connects=protocol.connects,
+            last_failure=protocol.last_failure,
+            published=outbox.confirmed,
+            delivered=protocol.delivered,
+            lost=outbox.lost_messages,
+            missed=self.shared.missed,
+            malformed=protocol.malformed + self.adapter.malformed,
+            bytes_in=protocol.bytes_in,
+            bytes_out=connection.bytes_out,
+            waiting=sum(lane.in_flight for lane in outbox.lanes.values()),
+            backlog_bytes=connection.backlog,
+        )
 
     async def hub_stats(self) -> dict[str, Any]:
         """How the hub is doing; raises HubUnavailable if it does not answer."""
@@ -209,19 +110,29 @@ class HubBroker(Broker):
         assert isinstance(answer, control.StatsAnswer)
         return answer.stats
 
-    # The end
-
-    async def aclose(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        for inbox in self.roster:
-            self._leave(inbox)
-        for feed in self._taps:
-            self.uplink.remove(feed)
-        for pattern, topic in self._links:
-            self.uplink.unlink(pattern, topic)
+    async def before_release(self) -> None:
         await self.dead_letters.aclose()
-        await self.uplink.release()
-        for tell in self._told:
-            self.uplink.outbox.on_lost.remove(tell)
+
+
+class ConnectionMetrics(msgspec.Struct, frozen=True):
+    """A connection, in numbers since it was first opened."""
+
+    url: str
+    live: bool
+    connects: int
+    last_failure: str
+    published: int
+    """Messages given to the hub."""
+    delivered: int
+    """Messages the hub has delivered."""
+    lost: int
+    """Published, and the connection ended before the hub had confirmed them."""
+    missed: int
+    """Published by others for subscriptions here, and never arrived."""
+    malformed: int
+    """Frames of the hub that could not be read."""
+    bytes_in: int
+    bytes_out: int
+    waiting: int
+    """Messages that the hub has not confirmed yet."""
+    backlog_bytes: int

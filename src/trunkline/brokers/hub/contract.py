@@ -5,20 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from msgspec.structs import force_setattr
-
 from trunkline.brokers.hub.connection import Connection
+from trunkline.brokers.remote.adapter import TopicTerms
 from trunkline.delivery.pending import Failures
 from trunkline.errors import HubRefused, SchemaBroken, UsageError
 from trunkline.message import Message
 from trunkline.schema import Checker
 from trunkline.wire import control
 
-log = logging.getLogger("trunkline.link")
+log = logging.getLogger("trunkline.connection")
 
 MAX_SCHEMAS = 1000
 DEAD_LETTER = "dead_letter"
-_TAKEN_OUT = ("schema", DEAD_LETTER)
+TAKEN_OUT = ("schema", DEAD_LETTER)
+"""Codes of failures after which a message does not count in the numbers of its batch."""
 
 
 class Contracts:
@@ -29,9 +29,9 @@ class Contracts:
         self._max_bytes = max_bytes
         self._checkers: dict[str, Checker | None] = {}
 
-    async def sift(self, info: control.TopicInfo, messages: Sequence[Message]) -> tuple[list[Message], Failures]:
+    async def check(self, terms: TopicTerms, messages: Sequence[Message]) -> tuple[list[Message], Failures]:
         """Those that fit the schema of their channel, and those that do not, with why."""
-        checker = await self._checker(info.schema or "")
+        checker = await self._checker(terms.schema or "")
         fitting: list[Message] = []
         broken: Failures = []
         for message in messages:
@@ -39,7 +39,7 @@ class Contracts:
             if problem is None:
                 fitting.append(message)
             else:
-                broken.append((message, SchemaBroken(info.channel or info.topic, *problem)))
+                broken.append((message, SchemaBroken(terms.channel or terms.topic, *problem)))
         return fitting, broken
 
     async def _checker(self, hash: str) -> Checker | None:
@@ -51,19 +51,7 @@ class Contracts:
                 assert isinstance(answer, control.Schemas)
                 self._checkers[hash] = Checker(answer.schemas[0].schema)
             except (HubRefused, UsageError) as error:
-                # The hub looks at the messages as well, and says no where it must.
+                # The hub checks the messages as well, and refuses those that do not fit.
                 log.warning("what is published cannot be checked here against the schema %s: %s", hash, error)
                 self._checkers[hash] = None
         return self._checkers[hash]
-
-
-def numbered(messages: Sequence[Message], failures: Sequence[control.Failure]) -> Sequence[Message]:
-    """Those of a batch that have got its numbers. What was taken out by the hub has none, or one of its own."""
-    out = {failure.index: failure for failure in failures if failure.code in _TAKEN_OUT}
-    if not out:
-        return messages
-    for index, failure in out.items():
-        seq = failure.details.get("seq")
-        if isinstance(seq, int) and 0 <= index < len(messages):
-            force_setattr(messages[index], "seq", seq)
-    return [message for index, message in enumerate(messages) if index not in out]

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from trunkline.brokers.broker import Feature
 from trunkline.brokers.hub.connection import Connection
-from trunkline.brokers.hub.feed import InboxFeed
-from trunkline.brokers.hub.member import MemberFeed
+from trunkline.brokers.remote.feed import InboxFeed
+from trunkline.brokers.remote.member import MemberFeed
 from trunkline.delivery.dead_letters import Cause, DeadLetter, Key
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.ledger import QuietLedger
@@ -31,12 +31,12 @@ from trunkline.topic import EVERYTHING
 from trunkline.wire import control
 from trunkline.wire.control import LETTERS_KEPT
 
-log = logging.getLogger("trunkline.link")
+log = logging.getLogger("trunkline.connection")
 
 T = TypeVar("T")
 
-TELL_S = 0.02
-"""What is to be told of dead letters waits so long for more to travel with."""
+SYNC_S = 0.02
+"""How long replays and removals wait for others to travel with."""
 TOGETHER = 500
 UNKNOWN = ("unknown", "unknown_type")
 
@@ -52,7 +52,7 @@ class KeptDeadLetter(msgspec.Struct, frozen=True):
 
 
 class HubDeadLetters(QuietLedger):
-    """One for a broker. It is the ledger of the dead letters here: what is replayed or removed, the hub is told."""
+    """One for a broker. It is the ledger of the dead letters here: the hub gets to know what is replayed or removed."""
 
     def __init__(self, connection: Connection, roster: Roster, feeds: Mapping[str, InboxFeed]) -> None:
         self._connection = connection
@@ -60,10 +60,10 @@ class HubDeadLetters(QuietLedger):
         self._feeds = feeds
         self._elsewhere: set[str] = set()
         """Subscribers in other processes, to whom the hub gives letters back."""
-        self._again: list[control.LetterAgain] = []
-        self._gone: list[Key] = []
+        self._to_replay: list[control.LetterAgain] = []
+        self._to_remove: list[Key] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._telling = asyncio.Lock()
+        self._syncing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._warned = False
         roster.dead_letters.ledger = self
@@ -85,7 +85,7 @@ class HubDeadLetters(QuietLedger):
 
         `brief` leaves payloads and tracebacks out. A hub without a journal has none. Raises HubUnavailable.
         """
-        await self.tell()
+        await self.sync()
         found: list[KeptDeadLetter] = []
         after = ""
         while limit is None or len(found) < limit:
@@ -107,7 +107,7 @@ class HubDeadLetters(QuietLedger):
 
     async def recall(self, after: str) -> tuple[list[DeadLetter], str]:
         """A page of those that can be replayed from here, and where the next one begins; "" after the last."""
-        await self.tell()
+        await self.sync()
         if not after:
             for name in self._elsewhere:
                 self._roster.receivers.pop(name, None)
@@ -126,7 +126,7 @@ class HubDeadLetters(QuietLedger):
             log.warning("the dead letter %s of %s is too large to be replayed here", kept.letter.message.id, name)
             return False
         feed = self._feeds.get(name)
-        return feed is None or not feed.has_again(seq)
+        return feed is None or not feed.has_replayed(seq)
 
     async def keeps(self) -> bool:
         """Whether the hub has a journal, and tells of the dead letters in it. Raises HubUnavailable."""
@@ -168,7 +168,7 @@ class HubDeadLetters(QuietLedger):
         Says which stay, and why. Raises InvalidMessage if the changes make no sense, and HubUnavailable.
         """
         changes = {"attempts": 0, **changes}
-        return await self._replay([_again(each, each.message.replace(**changes)) for each in letters])
+        return await self._replay([_replay_request(each, each.message.replace(**changes)) for each in letters])
 
     async def _replay(self, again: Sequence[control.LetterAgain]) -> list[control.LetterFailure]:
         failures: list[control.LetterFailure] = []
@@ -196,7 +196,7 @@ class HubDeadLetters(QuietLedger):
     def revived(self, letter: DeadLetter, message: Message) -> None:
         name, seq = letter.key
         if name in self._roster.receivers:
-            self._again.append(_again(letter, message))
+            self._to_replay.append(_replay_request(letter, message))
             self._schedule()
         elif (feed := self._feeds.get(name)) is not None:
             feed.replayed(seq)
@@ -211,50 +211,50 @@ class HubDeadLetters(QuietLedger):
     def _remove(self, key: Key) -> None:
         welcome = self._connection.welcome
         if welcome is not None and LETTERS_KEPT in welcome.features:
-            self._gone.append(key)
+            self._to_remove.append(key)
             self._schedule()
 
-    # What the hub is told
+    # What the hub gets to know
 
-    def live(self, welcome: control.Welcome) -> None:
-        if self._again or self._gone:
+    def connected(self, welcome: control.Welcome) -> None:
+        if self._to_replay or self._to_remove:
             self._schedule()
 
-    def lost(self) -> None:
+    def disconnected(self) -> None:
         return
 
     def _schedule(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(TELL_S, self._tell_soon)
+            self._timer = asyncio.get_running_loop().call_later(SYNC_S, self._sync_soon)
 
-    def _tell_soon(self) -> None:
+    def _sync_soon(self) -> None:
         self._timer = None
         if self._connection.live:
-            task = asyncio.ensure_future(self._tell_later())
+            task = asyncio.ensure_future(self._sync_or_warn())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _tell_later(self) -> None:
+    async def _sync_or_warn(self) -> None:
         try:
-            await self.tell()
+            await self.sync()
         except HubError as error:
             log.warning("the hub does not know yet which dead letters were replayed or removed: %s", error)
 
-    async def tell(self) -> None:
+    async def sync(self) -> None:
         """Return when the hub knows what was replayed and removed here so far; raises HubUnavailable."""
         for feed in self._feeds.values():
             feed.report()
-        async with self._telling:
-            while self._again or self._gone:
-                again, self._again = self._again, []
-                gone, self._gone = self._gone, []
+        async with self._syncing:
+            while self._to_replay or self._to_remove:
+                again, self._to_replay = self._to_replay, []
+                gone, self._to_remove = self._to_remove, []
                 try:
                     failures = await self._replay(again)
                     for part in _slices(gone):
                         await self._ask(partial(control.LetterRemove, letters=part))
                 except HubUnavailable:
                     # With the next connection: what the hub has done already it does not find any more.
-                    self._again[:0], self._gone[:0] = again, gone
+                    self._to_replay[:0], self._to_remove[:0] = again, gone
                     raise
                 for failure in failures:
                     log.error("a dead letter of %s was not replayed: %s", failure.subscriber, failure.text)
@@ -263,13 +263,13 @@ class HubDeadLetters(QuietLedger):
         if self._timer is not None:
             self._timer.cancel()
         if self._connection.live:
-            await self._tell_later()
+            await self._sync_or_warn()
         if self._tasks:
             await asyncio.gather(*self._tasks)
         self._connection.users.remove(self)
 
 
-def _again(letter: DeadLetter, message: Message) -> control.LetterAgain:
+def _replay_request(letter: DeadLetter, message: Message) -> control.LetterAgain:
     """The message travels only if it was changed: the hub has it as it was."""
     seq = letter.message.seq
     changed = replace(message, seq=seq) != replace(letter.message, attempts=0)
@@ -281,13 +281,13 @@ def _leave_to_the_hub(message: Message) -> None:
     """It takes the letter out of its journal, and brings the message: `revived` tells it to."""
 
 
-def _read(told: control.Letter) -> KeptDeadLetter | None:
+def _read(kept: control.Letter) -> KeptDeadLetter | None:
     try:
-        letter = DeadLetter.from_bytes(base64.b64decode(told.letter, validate=True))
+        letter = DeadLetter.from_bytes(base64.b64decode(kept.letter, validate=True))
     except (binascii.Error, InvalidPayload) as error:
         log.error("a dead letter of the hub cannot be read, and is left out: %s", error)
         return None
-    return KeptDeadLetter(letter, told.whole, told.returns)
+    return KeptDeadLetter(letter, kept.whole, kept.returns)
 
 
 def _slices(values: Sequence[T]) -> Iterable[list[T]]:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from trunkline.brokers.directory import Terms
-from trunkline.brokers.hub.connection import Connection
+from trunkline.brokers.hub.connection import Answer, Connection
 from trunkline.delivery.options import DeliveryOptions
 from trunkline.errors import HubError, HubRefused, HubUnavailable, InvalidSettings, ProtocolError
 from trunkline.schema import hash_of, schema_of
@@ -25,7 +25,7 @@ from trunkline.transports.descriptors import Descriptor, Descriptors
 from trunkline.wire import control
 from trunkline.wire.control import ChannelChanged, ChannelInfo, Config, DiscoveryResponse, PeerInfo, Qos, SchemaInfo
 
-log = logging.getLogger("trunkline.link")
+log = logging.getLogger("trunkline.connection")
 
 A = TypeVar("A", bound=control.Control)
 Key = tuple[str, ...]
@@ -40,14 +40,14 @@ class HubDirectory:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._made: dict[Key, control.Ask] = {}
-        """Schemas and channels, in their order: another run of the hub is told of them again."""
+        """Schemas and channels, in their order: another run of the hub gets them again."""
         self._registered: dict[Key, control.Ask] = {}
         self._hub = ""
         self._files = Descriptors()
         self._warned = False
         self.on_change: list[Callable[[ChannelChanged], None]] = []
         """Told when somebody comes, goes or falls silent on a channel this client is on, and when it is destroyed."""
-        connection.heard[ChannelChanged] = self._changed
+        connection.listeners[ChannelChanged] = self._changed
         # Before everything else: what is published by itself must find its channel.
         connection.users.insert(0, self)
 
@@ -72,7 +72,7 @@ class HubDirectory:
 
         Whoever produces first makes the channel, unless it was created.
         """
-        said = control.ProducerRegister(
+        request = control.ProducerRegister(
             id=0,
             channel=channel,
             schema_hash="" if schema is None else hash_of(schema),
@@ -82,24 +82,24 @@ class HubDirectory:
             metadata=metadata or {},
         )
         if schema is not None:
-            info = await self._have_schema(channel, schema_of(schema), said.schema_hash, version)
-            said = replace(said, schema_version=info.version if info is not None else version)
-        self._announce(said)
-        return await self._register(("producer", channel), said)
+            info = await self._have_schema(channel, schema_of(schema), request.schema_hash, version)
+            request = replace(request, schema_version=info.version if info is not None else version)
+        self._announce(request)
+        return await self._register(("producer", channel), request)
 
-    def _announce(self, said: control.ProducerRegister) -> None:
+    def _announce(self, request: control.ProducerRegister) -> None:
         """For processes of this machine, also while there is no hub."""
         descriptor = Descriptor(
-            channel=said.channel,
-            shm_name=said.shm_name,
-            schema_hash=said.schema_hash,
-            schema_version=said.schema_version,
-            metadata=said.metadata,
+            channel=request.channel,
+            shm_name=request.shm_name,
+            schema_hash=request.schema_hash,
+            schema_version=request.schema_version,
+            metadata=request.metadata,
         )
         try:
             self._files.announce(descriptor)
         except (OSError, InvalidSettings) as error:
-            log.warning("%s cannot be found without a hub: %s", said.channel, error)
+            log.warning("%s cannot be found without a hub: %s", request.channel, error)
 
     async def unregister_producer(self, channel: str) -> bool:
         """False if it was not registered at the hub."""
@@ -112,14 +112,14 @@ class HubDirectory:
         self, channel: str, consumer_id: str, *, schema: Any = None, metadata: Mapping[str, Any] | None = None
     ) -> bool:
         """Consume from a channel; refused if it has another schema than this. It may come before its producers."""
-        said = control.ConsumerRegister(
+        request = control.ConsumerRegister(
             id=0,
             channel=channel,
             consumer_id=consumer_id,
             expected_schema_hash="" if schema is None else hash_of(schema),
             metadata=dict(metadata or {}),
         )
-        return await self._register(("consumer", channel, consumer_id), said)
+        return await self._register(("consumer", channel, consumer_id), request)
 
     async def attach(
         self, channel: str, consumer_id: str, *, schema: Any = None, metadata: Mapping[str, Any] | None = None
@@ -181,7 +181,7 @@ class HubDirectory:
         """Make a channel, by default of the topic with its name; True if the hub has it, also if it had it before."""
         hash = "" if schema is None else hash_of(schema)
         info = None if schema is None else await self._have_schema(channel, schema_of(schema), hash, "")
-        said = control.ChannelCreate(
+        request = control.ChannelCreate(
             id=0,
             channel=channel,
             pattern=pattern,
@@ -190,8 +190,8 @@ class HubDirectory:
             qos=qos or Qos(),
             description=description,
         )
-        done = await self._ask(said, control.Done)
-        self._made[("channel", channel)] = said
+        done = await self._ask(request, control.Done)
+        self._made[("channel", channel)] = request
         return done is not None
 
     async def destroy_channel(self, channel: str) -> bool:
@@ -211,13 +211,13 @@ class HubDirectory:
 
     async def put_schema(self, name: str, schema: Any, version: str = "", compatibility: str = "") -> SchemaInfo | None:
         """Register a schema, or its next version; what is returned has its version and hash."""
-        said = control.SchemaPut(
+        request = control.SchemaPut(
             id=0, name=name, schema=schema_of(schema), version=version, compatibility=compatibility
         )
-        answer = await self._ask(said, control.Schemas)
+        answer = await self._ask(request, control.Schemas)
         info = None if answer is None else answer.schemas[0]
         key = ("schema", name, hash_of(schema))
-        self._made[key] = said if info is None else replace(said, version=info.version)
+        self._made[key] = request if info is None else replace(request, version=info.version)
         return info
 
     async def get_schema(self, name: str = "", version: str = "", *, hash: str = "") -> SchemaInfo | None:
@@ -239,28 +239,30 @@ class HubDirectory:
                 raise
             return await self.put_schema(name, schema, version)
         if info is None or info.name == name:
-            said = control.SchemaPut(id=0, name=name, schema=schema, version=version if info is None else info.version)
-            self._made[("schema", name, hash)] = said
+            request = control.SchemaPut(
+                id=0, name=name, schema=schema, version=version if info is None else info.version
+            )
+            self._made[("schema", name, hash)] = request
         return info
 
     # Asking
 
-    async def _register(self, key: Key, said: control.Ask) -> bool:
-        done = await self._ask(said, control.Done)
+    async def _register(self, key: Key, request: control.Ask) -> bool:
+        done = await self._ask(request, control.Done)
         # Also without a hub: the next connection makes it up.
-        self._registered[key] = said
+        self._registered[key] = request
         return done is not None
 
-    async def _do(self, said: control.Ask) -> bool:
-        done = await self._ask(said, control.Done)
+    async def _do(self, request: control.Ask) -> bool:
+        done = await self._ask(request, control.Done)
         return done is not None and done.changed
 
-    async def _ask(self, said: control.Ask, kind: type[A]) -> A | None:
+    async def _ask(self, request: control.Ask, kind: type[A]) -> A | None:
         """The answer; None if there is no hub, which is worth one warning until there is one."""
         limit_s = 0.0 if self._warned and not self._connection.live else self._connection.settings.connect_s
         try:
             async with asyncio.timeout(self._connection.settings.connect_s):
-                answer = await self._answer(said, limit_s)
+                answer = await self._answer(request, limit_s)
         except (HubUnavailable, TimeoutError) as error:
             self._warn(error)
             return None
@@ -268,11 +270,11 @@ class HubDirectory:
             raise ProtocolError("malformed", f"the hub answered with {type(answer).__name__}")
         return answer
 
-    async def _answer(self, said: control.Ask, limit_s: float) -> control.Control:
+    async def _answer(self, request: control.Ask, limit_s: float) -> control.Control:
         while True:
             await self._ready(limit_s)
             try:
-                return await self._connection.ask(lambda number: replace(said, id=number))
+                return await self._connection.ask(lambda number: replace(request, id=number))
             except HubUnavailable:
                 # The connection ended meanwhile: there may soon be another one.
                 continue
@@ -298,14 +300,14 @@ class HubDirectory:
 
     # What the hub says
 
-    def _changed(self, said: ChannelChanged) -> None:
-        if said.event == "destroyed":
-            self._forget(said.channel)
-        elif said.event == "schema_mismatch":
-            self._registered.pop(("consumer", said.channel, said.name), None)
-            log.error("%s has got another schema than its consumer %s expects", said.channel, said.name)
+    def _changed(self, notice: ChannelChanged) -> None:
+        if notice.event == "destroyed":
+            self._forget(notice.channel)
+        elif notice.event == "schema_mismatch":
+            self._registered.pop(("consumer", notice.channel, notice.name), None)
+            log.error("%s has got another schema than its consumer %s expects", notice.channel, notice.name)
         for tell in self.on_change:
-            tell(said)
+            tell(notice)
 
     def _forget(self, channel: str) -> None:
         self._made.pop(("channel", channel), None)
@@ -314,20 +316,19 @@ class HubDirectory:
 
     # The connection
 
-    def live(self, welcome: control.Welcome) -> None:
+    def connected(self, welcome: control.Welcome) -> None:
         self._warned = False
         again = self._made.values() if welcome.hub != self._hub else ()
         self._hub = welcome.hub
-        for said in (*again, *self._registered.values()):
-            self._say_again(said)
+        for request in (*again, *self._registered.values()):
+            self._restore(request)
 
-    def _say_again(self, said: control.Ask) -> None:
-        def heard(answer: asyncio.Future[control.Control]) -> None:
-            error = None if answer.cancelled() else answer.exception()
-            if isinstance(error, HubRefused):
-                log.warning("the hub does not take %s up again: %s", type(said).__name__, error.text)
+    def _restore(self, request: control.Ask) -> None:
+        def answered(answer: Answer) -> None:
+            if isinstance(answer, HubRefused):
+                log.warning("the hub did not restore %s: %s", type(request).__name__, answer.text)
 
-        self._connection.ask_soon(lambda number: replace(said, id=number)).add_done_callback(heard)
+        self._connection.ask_soon(lambda number: replace(request, id=number), answered)
 
-    def lost(self) -> None:
+    def disconnected(self) -> None:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trunkline.errors import (
+    BackpressureTimeout,
     HubRefused,
     InboxFull,
     InvalidSettings,
@@ -23,6 +24,8 @@ def refusal(code: str, text: str, details: dict[str, Any]) -> Refused:
     match code:
         case "inbox_full":
             return InboxFull(str(details.get("name", "?")), int(details.get("capacity", 0)))
+        case "withdrawn":
+            return BackpressureTimeout(str(details.get("name", "?")), 0.0)
         case "not_stored":
             return NotStored(text)
         case "forbidden":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trunkline.settings import Group
 
 
-class LinkSettings(Group, frozen=True, kw_only=True):
+class ConnectionSettings(Group, frozen=True, kw_only=True):
     """`connect_s` is how long anybody waits for a hub that does not answer.
 
     After a connection is lost, the next attempt follows after `backoff_s`, then twice as long each time, up to
@@ -16,7 +16,9 @@ class LinkSettings(Group, frozen=True, kw_only=True):
     backoff_s: float = 0.05
     max_backoff_s: float = 5.0
     max_unsent_bytes: int = 64 * 1024 * 1024
-    """Of what may wait while there is no connection."""
+    """How many bytes may wait while there is no connection."""
+    max_inbox_bytes: int = 64 * 1024 * 1024
+    """How many bytes may wait in one subscriber's inbox. A single larger message still passes."""
     max_frame_bytes: int = 64 * 1024 * 1024
     keys: str | None = None
     """The directory of keys, for `tcp:` and `zmq+tcp:`; by default what TRUNKLINE_KEYS names, if it names any."""

@@ -20,10 +20,10 @@ class HubTimeout:
         self._timer: asyncio.TimerHandle | None = None
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def lost(self) -> None:
+    def disconnected(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._connection.settings.connect_s, self._give_up)
 
-    def live(self, welcome: Welcome) -> None:
+    def connected(self, welcome: Welcome) -> None:
         self.stop()
 
     def stop(self) -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from trunkline import codec
 from trunkline.brokers.broker import UNNUMBERED
-from trunkline.brokers.hub.outbox import MAX_BODY_BYTES
+from trunkline.brokers.remote.outbox import MAX_BODY_BYTES
 from trunkline.errors import MAX_TTL_S, EncodeError, InvalidMessage, InvalidTopic, MessageTooLarge, TrunklineError
 from trunkline.journal.layout import TYPES
 from trunkline.message import NORMAL, Message, MessageType

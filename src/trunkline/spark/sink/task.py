@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from pyspark.sql.datasource import WriterCommitMessage
 
 from trunkline.brokers.hub.broker import HubBroker
-from trunkline.brokers.hub.settings import LinkSettings
+from trunkline.brokers.hub.settings import ConnectionSettings
 from trunkline.clock import World
 from trunkline.connect import connect_hub
 from trunkline.delivery.pending import Failures
@@ -80,11 +80,10 @@ class SinkTask:
         reading = _read_ahead(batches)
         first = await anext(reading, None)
         if first is not None:
-            link = LinkSettings(connect_s=self._options.connect_s, keys=self._options.keys)
+            options = self._options
+            how = ConnectionSettings(connect_s=options.connect_s, keys=options.keys)
             async with (
-                connect_hub(
-                    self._options.bus, name=self._options.name, settings=self._settings, link=link
-                ) as self._broker,
+                connect_hub(options.bus, name=options.name, settings=self._settings, connection=how) as self._broker,
                 hub_timeout(self._broker.connection) as watch,
             ):
                 await watch.over(self._send(first, reading))

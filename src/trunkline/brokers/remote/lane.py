@@ -1,4 +1,4 @@
-"""The way in for one topic of a hub: what need not wait goes straight into the turn, the rest goes the whole way."""
+"""The way in for one topic: what need not wait goes straight into the turn, the rest goes the whole way."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from collections import deque
 from collections.abc import Awaitable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trunkline.brokers.remote.adapter import TopicTerms
 from trunkline.delivery.pending import Failures, Owner, Turn
 from trunkline.message import Message
-from trunkline.wire import control
 
 if TYPE_CHECKING:
-    from trunkline.brokers.hub.outbox import Outbox
+    from trunkline.brokers.remote.outbox import Outbox
 
 SOON = 256
 """So many messages on one topic are sent at once, without waiting for the end of the turn."""
+LARGE_BYTES = 64 * 1024
+"""What is larger is counted as it is put in, so that the window in bytes holds within a turn, too."""
 
 
 class _Done(Awaitable[Failures]):
@@ -33,7 +35,7 @@ def _nothing() -> Generator[Any, None, Failures]:
 DONE = _Done()
 
 
-class HubLane:
+class RemoteLane:
     """The way in for one topic."""
 
     __slots__ = (
@@ -42,40 +44,40 @@ class HubLane:
         "durable",
         "heard",
         "in_flight",
-        "info",
-        "line",
         "published",
         "swift",
+        "terms",
         "topic",
         "turn",
+        "waiting",
     )
 
     def __init__(self, outbox: Outbox, topic: str) -> None:
         self._outbox = outbox
         self.topic = topic
         self.turn: Mapping[str, Turn] = outbox.turn
-        self.info: control.TopicInfo | None = None
+        self.terms: TopicTerms | None = None
         self.heard = True
         self.confirm = True
         self.durable = False
         self.swift = False
         """Whether a publish need not wait: the topic is known, plain, and nobody stands in line."""
         self.in_flight = 0
-        """Messages that the hub has not taken."""
+        """Messages that the broker has not confirmed."""
         self.published: dict[int, int] = {}
         """Messages so far, by priority."""
-        self.line: deque[asyncio.Future[None]] = deque()
+        self.waiting: deque[asyncio.Future[None]] = deque()
         """Who waits for room."""
 
-    def learn(self, info: control.TopicInfo) -> None:
-        self.info = info
-        self.heard = info.heard
-        self.confirm = info.confirm
-        self.durable = info.durable
+    def learn(self, terms: TopicTerms) -> None:
+        self.terms = terms
+        self.heard = terms.heard
+        self.confirm = terms.confirm
+        self.durable = terms.durable
         self.measure()
 
     def measure(self) -> None:
-        self.swift = self.info is not None and not self.confirm and not self.line and self.info.schema is None
+        self.swift = self.terms is not None and not self.confirm and not self.waiting and self.terms.schema is None
 
     def put_now(self, message: Message) -> bool:
         outbox = self._outbox
@@ -95,7 +97,9 @@ class HubLane:
         return True
 
     def put(self, message: Message) -> Awaitable[Failures]:
-        return DONE if self.put_now(message) else self._outbox.put_slowly(self, [message], alike=True)
+        if len(message.payload) <= LARGE_BYTES and self.put_now(message):
+            return DONE
+        return self._outbox.put_slowly(self, [message], alike=True)
 
     def post(self, message: Message, owner: Owner) -> None:
         outbox = self._outbox
@@ -106,10 +110,9 @@ class HubLane:
 
     def put_many(self, messages: Sequence[Message], *, alike: bool) -> Awaitable[Failures]:
         outbox = self._outbox
-        if not alike:
-            # Otherwise they are small.
-            outbox.weigh(messages)
-        if self.swift and self.in_flight < outbox.window and not outbox.full:
+        # If they are alike, they are small.
+        size = 0 if alike else outbox.weigh(messages)
+        if size <= LARGE_BYTES and self.swift and self.in_flight < outbox.window and not outbox.full:
             turn = outbox.turn.get(self.topic)
             if turn is None:
                 turn = outbox.begin(self)
@@ -126,5 +129,5 @@ class HubLane:
         return outbox.put_slowly(self, messages, alike=alike)
 
     def put_alone(self, messages: Sequence[Message], *, again: bool) -> Awaitable[Failures]:
-        """In one piece, without others, and until the hub has it; `again` if it may have it already."""
+        """In one piece, without others, and until the broker has it; `again` if it may have it already."""
         return self._outbox.put_alone(self, messages, again=again)

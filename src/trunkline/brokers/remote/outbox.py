@@ -1,8 +1,9 @@
-"""The outbox: what is published here on its way to the hub.
+"""The outbox: batches on their way to a broker elsewhere.
 
-What one turn of the event loop publishes on one topic travels as one frame. On a plain topic a publish is done when it
-is in the outbox, which runs ahead of the hub by no more than a window; where a subscriber may refuse, or the hub stores
-first, it is done when the hub has said so.
+What one turn of the event loop publishes on one topic travels as one batch. On a plain topic a publish is done when it
+is in the outbox, which runs ahead of the broker by no more than a window, in messages and in bytes. Where a subscriber
+may refuse, or the broker stores first, it is done when the broker has confirmed it. After a reconnection, durable
+batches that were not confirmed are sent again; the others are reported as lost.
 """
 
 from __future__ import annotations
@@ -10,22 +11,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count, repeat
 from typing import Any
 
-from msgspec.structs import force_setattr, replace
+import msgspec
+from msgspec.structs import force_setattr
 
-from trunkline import columns
-from trunkline.brokers.hub.connection import Connection, State
-from trunkline.brokers.hub.contract import DEAD_LETTER, Contracts, numbered
-from trunkline.brokers.hub.lane import HubLane
-from trunkline.brokers.hub.refusals import refusal
+from trunkline.brokers.remote.adapter import Adapter, PublishLimits, Rejection, TopicTerms
+from trunkline.brokers.remote.lane import RemoteLane
 from trunkline.clock import Sequence as Numbers
 from trunkline.delivery.pending import Failures, Turn
 from trunkline.errors import (
     BackpressureTimeout,
-    HubRefused,
     MessageTooLarge,
     NotConfirmed,
     PartlyRefused,
@@ -35,93 +33,95 @@ from trunkline.errors import (
 from trunkline.message import Message
 from trunkline.settings import Settings
 from trunkline.topic import OWN_PREFIXES, REPLIES
-from trunkline.wire import control, frames
-from trunkline.wire.frames import MAX_FRAME_BYTES, PublishHead
 
-log = logging.getLogger("trunkline.link")
+log = logging.getLogger("trunkline.connection")
 
 MAX_BODY_BYTES = 1024 * 1024
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+"""Until the broker has stated its limit."""
 HIGH_BYTES = 1024 * 1024
 """While so much waits to leave this process, publishers wait, too."""
 FRAME_BYTES = 256 * 1024
 """What a frame may need besides what is in its messages."""
 EXTRA_BYTES = 300
-"""What a message counts beyond its frame, for the window in bytes: the hub counts so, too."""
+"""What a message counts beyond its frame, for the window in bytes. A hub counts the same."""
 
 
-class Sent:
-    """A batch that the hub has not taken yet."""
+class SentBatch:
+    """A batch that the broker has not confirmed yet."""
 
-    __slots__ = ("bytes", "frame", "lane", "number", "size", "turn")
+    __slots__ = ("bytes", "data", "lane", "number", "position", "resent", "size", "turn", "urgent")
 
-    def __init__(self, number: int, lane: HubLane, turn: Turn, frame: bytes) -> None:
+    def __init__(self, number: int, lane: RemoteLane, turn: Turn, position: int, urgent: bool, resent: bool) -> None:
         self.number = number
         self.lane = lane
         self.turn = turn
-        self.frame = frame
         self.size = len(turn.messages)
-        self.bytes = len(frame) + EXTRA_BYTES * self.size
+        self.position = position
+        """How many messages of its priority were published on its topic before."""
+        self.urgent = urgent
+        """Whether somebody waits for the confirmation."""
+        self.resent = resent
+        """Whether the broker may have it already."""
+        self.data = b""
+        """As the adapter encoded it."""
+        self.bytes = 0
 
 
 class Outbox:
-    def __init__(self, connection: Connection, settings: Settings, numbers: Numbers) -> None:
-        self._connection = connection
+    def __init__(self, adapter: Adapter, settings: Settings, numbers: Numbers) -> None:
+        self._adapter = adapter
         self._numbers = numbers
         self._settings = settings
         self.window = settings.backpressure.max_pending
-        self.window_bytes = connection.settings.max_unsent_bytes
+        self.window_bytes = adapter.max_unsent_bytes
         self._max_message = MAX_FRAME_BYTES - FRAME_BYTES
         self.full = False
         """Whether as many bytes are on their way as may be."""
         self._bytes = 0
-        self._crowded: dict[HubLane, None] = {}
+        self._crowded: dict[RemoteLane, None] = {}
         """Lanes in which somebody waits for room."""
         self.turn: dict[str, Turn] = {}
-        self.lanes: dict[str, HubLane] = {}
-        self._sent: OrderedDict[int, Sent] = OrderedDict()
-        self._unsent: deque[Sent] = deque()
+        self.lanes: dict[str, RemoteLane] = {}
+        self._sent: OrderedDict[int, SentBatch] = OrderedDict()
+        self._unsent: deque[SentBatch] = deque()
         """Made while there was no connection, or one that drains too slowly."""
         self._number = 0
         self._scheduled = False
-        self.taken = 0
-        """Messages that the hub has."""
+        self.confirmed = 0
+        """Messages that the broker has."""
         self.lost_messages = 0
-        """Sent on a connection that ended before the hub had said that it has them."""
-        self._contracts = Contracts(connection, settings.max_message_bytes)
+        """Sent on a connection that ended before the broker had confirmed them."""
         self.on_lost: list[Callable[[Sequence[Message], Refused], None]] = []
-        connection.heard[control.TopicInfo] = self._learn
-        connection.heard[control.Taken] = self._taken
-        connection.heard[control.Error] = self._complained
 
     # Putting in
 
-    def lane(self, topic: str) -> HubLane:
+    def lane(self, topic: str) -> RemoteLane:
         lane = self.lanes.get(topic)
         if lane is None:
             if len(self.lanes) >= self._settings.max_topics:
                 self._forget_idle()
-            lane = self.lanes[topic] = HubLane(self, topic)
+            lane = self.lanes[topic] = RemoteLane(self, topic)
             if topic == REPLIES or topic.startswith(OWN_PREFIXES):
-                # Answers and notices: nobody waits for them, so there is nothing to ask.
-                lane.learn(control.TopicInfo(topic=topic, heard=True))
+                lane.learn(_OwnTopic(topic))
         return lane
 
     def _forget_idle(self) -> None:
-        for topic in [topic for topic, lane in self.lanes.items() if not lane.in_flight and not lane.line][:1000]:
+        for topic in [topic for topic, lane in self.lanes.items() if not lane.in_flight and not lane.waiting][:1000]:
             if topic not in self.turn:
                 del self.lanes[topic]
 
-    def begin(self, lane: HubLane) -> Turn:
+    def begin(self, lane: RemoteLane) -> Turn:
         turn = self.turn[lane.topic] = Turn(lane.topic)
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self.send_turns)
         return turn
 
-    async def put_slowly(self, lane: HubLane, messages: Sequence[Message], *, alike: bool) -> Failures:
-        """The whole way: ask what the topic is, wait for room, and for the hub's word where that is needed."""
-        if lane.info is None:
-            await self._inform(lane)
+    async def put_slowly(self, lane: RemoteLane, messages: Sequence[Message], *, alike: bool) -> Failures:
+        """The whole way: ask what the topic is, wait for room, and for confirmation where that is needed."""
+        if lane.terms is None:
+            await self._adapter.inquire(lane.topic)
         broken: Failures = []
         size = self.weigh(messages)
         if size > MAX_BODY_BYTES and len(messages) > 1:
@@ -130,15 +130,13 @@ class Outbox:
                 try:
                     broken += await self.put_slowly(lane, part, alike=alike)
                 except PartlyRefused as error:
-                    # All of this part: the others are not to suffer for it.
+                    # All of this part. The other parts are still sent.
                     broken += error.refused
                 except SchemaBroken as error:
                     broken += [(message, error) for message in part]
             return broken
-        if lane.info is not None and lane.info.schema is not None:
-            messages, broken = await self._contracts.sift(lane.info, messages)
-            if not messages:
-                raise broken[0][1] if len(broken) == 1 else PartlyRefused(broken, len(broken))
+        if lane.terms is not None and lane.terms.schema is not None:
+            messages, broken = await self._check(lane.terms, messages)
         await self._room(lane)
         turn = self.turn.get(lane.topic)
         if turn is not None and ((lane.confirm and not lane.durable) or turn.size + size > MAX_BODY_BYTES):
@@ -158,27 +156,25 @@ class Outbox:
             self.send_now(turn)
         return broken + await self._confirmed(lane, turn, taken)
 
-    async def put_alone(self, lane: HubLane, messages: Sequence[Message], *, again: bool) -> Failures:
-        """A batch that travels in one piece and without others. Returns when the hub has it, on plain topics, too.
+    async def put_alone(self, lane: RemoteLane, messages: Sequence[Message], *, again: bool) -> Failures:
+        """A batch that travels in one piece and without others. Returns when the broker has it, on plain topics, too.
 
-        The hub knows it by its first message: if the batch was sent before, `again` keeps it from being stored twice.
+        If the batch was sent before, `again` keeps it from being stored twice.
         """
-        if lane.info is None:
-            await self._inform(lane)
+        if lane.terms is None:
+            await self._adapter.inquire(lane.topic)
         self.weigh(messages)
         broken: Failures = []
-        if lane.info is not None and lane.info.schema is not None:
-            messages, broken = await self._contracts.sift(lane.info, messages)
-            if not messages:
-                raise broken[0][1] if len(broken) == 1 else PartlyRefused(broken, len(broken))
+        if lane.terms is not None and lane.terms.schema is not None:
+            messages, broken = await self._check(lane.terms, messages)
         await self._room(lane)
         self.send_topic(lane.topic)
         taken: asyncio.Future[Failures] = asyncio.get_running_loop().create_future()
         turn = Turn(lane.topic)
         turn.extend(messages, taken, alike=False)
         lane.in_flight += len(messages)
-        self._send(lane, turn, again=again)
-        self._connection.flush()
+        self._send(lane, turn, resent=again)
+        self._adapter.flush()
         return broken + await self._confirmed(lane, turn, taken)
 
     def weigh(self, messages: Sequence[Message]) -> int:
@@ -188,17 +184,18 @@ class Outbox:
             raise MessageTooLarge(max(sizes), self._max_message)
         return sum(sizes)
 
-    async def _inform(self, lane: HubLane) -> None:
-        try:
-            await self._connection.ask(lambda number: control.Topic(id=number, topic=lane.topic))
-        except HubRefused as error:
-            raise refusal(error.code, error.text, error.details) from error
+    async def _check(self, terms: TopicTerms, messages: Sequence[Message]) -> tuple[Sequence[Message], Failures]:
+        """The messages that fit the schema of the topic, and the others; raises if none fits."""
+        fitting, broken = await self._adapter.check(terms, messages)
+        if not fitting:
+            raise broken[0][1] if len(broken) == 1 else PartlyRefused(broken, len(broken))
+        return fitting, broken
 
-    async def _room(self, lane: HubLane) -> None:
-        if lane.in_flight < self.window and not lane.line and not self.full and self._connection.backlog < HIGH_BYTES:
+    async def _room(self, lane: RemoteLane) -> None:
+        if lane.in_flight < self.window and not lane.waiting and not self.full and self._adapter.backlog < HIGH_BYTES:
             return
         room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        lane.line.append(room)
+        lane.waiting.append(room)
         self._crowded[lane] = None
         lane.measure()
         self.send_turns()
@@ -207,23 +204,28 @@ class Outbox:
             async with asyncio.timeout(timeout_s):
                 await room
         except TimeoutError:
-            raise BackpressureTimeout(f"the hub, on {lane.topic}", timeout_s) from None
+            raise BackpressureTimeout(f"the {self._adapter.name}, on {lane.topic}", timeout_s) from None
         finally:
-            lane.line.remove(room)
-            if not lane.line:
+            lane.waiting.remove(room)
+            if not lane.waiting:
                 del self._crowded[lane]
             lane.measure()
 
-    async def _confirmed(self, lane: HubLane, turn: Turn, taken: asyncio.Future[Failures]) -> Failures:
+    async def _confirmed(self, lane: RemoteLane, turn: Turn, taken: asyncio.Future[Failures]) -> Failures:
         timeout_s = self._settings.backpressure.timeout_s
         done, _ = await self._wait_for(taken, timeout_s, turn, "its publisher was cancelled while waiting for room")
         if not done:
-            self._withdraw(turn, f"backpressure timeout after {timeout_s:g} s")
-            await self._wait_for(taken, self._connection.settings.connect_s, turn, "")
-            if taken.done() and not taken.exception() and not taken.result():
-                raise BackpressureTimeout(f"a subscriber of {lane.topic}", timeout_s)
+            self._withdraw(turn, taken, f"backpressure timeout after {timeout_s:g} s")
+            await self._wait_for(taken, self._adapter.connect_s, turn, "")
             if not taken.done():
-                raise NotConfirmed(self._connection.url)
+                raise NotConfirmed(self._adapter.url)
+            # What still waited was withdrawn; the rest is with its subscribers, although the confirmation was late.
+            return [
+                (message, BackpressureTimeout(error.subscriber, timeout_s))
+                if isinstance(error, BackpressureTimeout)
+                else (message, error)
+                for message, error in taken.result()
+            ]
         return taken.result()
 
     async def _wait_for(self, taken: asyncio.Future[Failures], timeout_s: float, turn: Turn, why: str) -> Any:
@@ -231,13 +233,16 @@ class Outbox:
             return await asyncio.wait([taken], timeout=timeout_s)
         except asyncio.CancelledError:
             taken.cancel()
-            self._withdraw(turn, why)
+            self._withdraw(turn, taken, why)
             raise
 
-    def _withdraw(self, turn: Turn, why: str) -> None:
+    def _withdraw(self, turn: Turn, taken: asyncio.Future[Failures], why: str) -> None:
+        """Its publisher waits no longer. A batch that others share, and wait for, is not withdrawn."""
+        if any(waiter.future is not taken and not waiter.gone for waiter in turn.waiters):
+            return
         for sent in self._sent.values():
             if sent.turn is turn:
-                self._connection.say(control.Withdraw(batch=sent.number, reason=why))
+                self._adapter.withdraw(sent.number, why)
                 return
 
     # Sending
@@ -247,12 +252,12 @@ class Outbox:
         self._scheduled = False
         for turn in list(self.turn.values()):
             self.send_turn(turn)
-        self._connection.flush()
+        self._adapter.flush()
 
     def send_now(self, turn: Turn) -> None:
-        """In the middle of a turn: the hub is to work while this one goes on."""
+        """In the middle of a turn: the broker works while this one goes on."""
         self.send_turn(turn)
-        self._connection.flush()
+        self._adapter.flush()
 
     def send_topic(self, topic: str) -> None:
         """What was published there so far."""
@@ -280,79 +285,66 @@ class Outbox:
             # Where somebody waits, it was cut before.
             self._send(lane, turn)
 
-    def _send(self, lane: HubLane, turn: Turn, *, again: bool = False) -> None:
+    def _send(self, lane: RemoteLane, turn: Turn, *, resent: bool = False) -> None:
         messages = turn.messages
-        first = messages[0]
+        priority = messages[0].priority
+        position = lane.published.get(priority, 0)
+        lane.published[priority] = position + len(messages)
+        urgent = lane.confirm or bool(turn.waiters or lane.waiting) or self.full or 2 * lane.in_flight >= self.window
         self._number += 1
-        head = PublishHead(
-            self._number,
-            turn.topic,
-            len(messages),
-            first.priority,
-            first.requires_ack,
-            first.ttl_s,
-            again,
-            lane.published.get(first.priority, 0),
-            lane.confirm or bool(turn.waiters or lane.line) or self.full or 2 * lane.in_flight >= self.window,
-        )
-        lane.published[first.priority] = head.position + head.count
-        body = columns.pack_batch(messages, plain=turn.plain, alike=turn.alike)
-        sent = Sent(self._number, lane, turn, frames.publish(head, body))
+        sent = SentBatch(self._number, lane, turn, position, urgent, resent)
+        sent.data = self._adapter.encode(sent)
+        sent.bytes = len(sent.data) + EXTRA_BYTES * sent.size
         self._bytes += sent.bytes
         self.full = self._bytes >= self.window_bytes
-        if self._connection.state is State.LIVE and not self._unsent:
-            self._dispatch(sent)
+        if self._adapter.live and not self._unsent:
+            self._sent[sent.number] = sent
+            self._adapter.send(sent)
         else:
             self._unsent.append(sent)
 
-    def _dispatch(self, sent: Sent) -> None:
-        self._sent[sent.number] = sent
-        self._connection.queue((sent.frame,))
-
     async def flush(self) -> None:
-        """Return when the hub has everything."""
+        """Return when the broker has everything."""
         self.send_turns()
         if self._number:
-            await self._connection.sync()
+            await self._adapter.sync()
 
-    # What the hub says
+    # What the broker confirms
 
-    def _learn(self, info: control.TopicInfo) -> None:
-        if (lane := self.lanes.get(info.topic)) is not None:
-            lane.learn(info)
+    def topic_changed(self, terms: TopicTerms) -> None:
+        if (lane := self.lanes.get(terms.topic)) is not None:
+            lane.learn(terms)
 
-    def _taken(self, taken: control.Taken) -> None:
-        failures: dict[int, list[control.Failure]] = {}
-        for failure in taken.failures:
-            failures.setdefault(failure.batch, []).append(failure)
-        for begin, end, seq in taken.runs:
+    def taken(self, runs: Sequence[tuple[int, int, int]], rejections: Mapping[int, list[Rejection]]) -> None:
+        """See `Shared.taken`."""
+        for begin, end, seq in runs:
             for number in range(begin, end + 1):
                 sent = self._sent.pop(number, None)
                 if sent is not None:
-                    self._settle(sent, seq, failures.get(number))
+                    self._settle(sent, seq, rejections.get(number))
                     seq += sent.size
 
-    def _settle(self, sent: Sent, seq: int, failures: list[control.Failure] | None) -> None:
+    def _settle(self, sent: SentBatch, seq: int, rejections: list[Rejection] | None) -> None:
         turn = sent.turn
         messages = turn.messages
-        placed = messages if failures is None else numbered(messages, failures)
+        placed = messages if rejections is None else _numbered(messages, rejections)
         if seq:
             deque(map(force_setattr, placed, repeat("seq"), count(seq)), 0)
             self._numbers.last = max(self._numbers.last, seq + len(placed) - 1)
-        self.taken += sent.size
+        self.confirmed += sent.size
         self._count_out(sent)
-        if failures is None:
+        if rejections is None:
             if turn.waiters:
                 turn.settle([])
             return
-        whole = next((failure for failure in failures if failure.index < 0), None)
-        if whole is not None:
-            self._fail(turn, lambda: refusal(whole.code, whole.text, whole.details))
-            return
+        for rejection in rejections:
+            if rejection.index < 0 and rejection.error is not None:
+                self._fail(turn, rejection.error)
+                return
         found: Failures = [
-            (messages[each.index], refusal(each.code, each.text, each.details))
-            for each in failures
-            if each.index < len(messages) and each.code != DEAD_LETTER
+            (messages[each.index], each.error())
+            for each in rejections
+            if each.index < len(messages) and each.error is not None
         ]
         unclaimed = {id(message) for message in turn.unclaimed()}
         if turn.waiters:
@@ -361,16 +353,16 @@ class Outbox:
             if id(message) in unclaimed:
                 # Its publisher did not wait: it is told afterwards.
                 assert isinstance(error, Refused)
-                self._lose([message], error)
+                self._report_lost([message], error)
 
-    def _complained(self, error: control.Error) -> None:
-        """The hub could not take a batch at all: nobody has seen it, and nothing more will be said of it."""
-        sent = self._sent.pop(error.batch, None)
+    def rejected(self, number: int, error: Callable[[], Refused]) -> None:
+        """The broker did not take a batch at all: nobody has seen it, and it is not confirmed later."""
+        sent = self._sent.pop(number, None)
         if sent is not None:
             self._count_out(sent)
-            self._fail(sent.turn, lambda: refusal(error.code, f"the hub did not take it: {error.text}", error.details))
+            self._fail(sent.turn, error)
 
-    def _count_out(self, sent: Sent) -> None:
+    def _count_out(self, sent: SentBatch) -> None:
         sent.lane.in_flight -= sent.size
         self._bytes -= sent.bytes
         if self.full and self._bytes <= self.window_bytes // 2:
@@ -382,7 +374,7 @@ class Outbox:
         """Wake those who wait for room, if there is enough of it to be worth it."""
         for lane in list(self._crowded):
             if lane.in_flight <= self.window // 2:
-                for waiter in list(lane.line)[: self.window - lane.in_flight]:
+                for waiter in list(lane.waiting)[: self.window - lane.in_flight]:
                     if not waiter.done():
                         waiter.set_result(None)
 
@@ -393,60 +385,60 @@ class Outbox:
             turn.fail(why)
         if unclaimed := turn.unclaimed():
             # Those who did not wait are told afterwards.
-            self._lose(unclaimed, why())
+            self._report_lost(unclaimed, why())
 
-    def _lose(self, messages: Sequence[Message], error: Refused) -> None:
+    def _report_lost(self, messages: Sequence[Message], error: Refused) -> None:
         for tell in self.on_lost:
             tell(messages, error)
 
     # The connection
 
-    def live(self, welcome: control.Welcome) -> None:
-        self.window = min(welcome.window, self._settings.backpressure.max_pending)
-        self._max_message = welcome.max_frame_bytes - FRAME_BYTES
-        self.window_bytes = min(welcome.window_bytes, self._connection.settings.max_unsent_bytes)
+    def connected(self, limits: PublishLimits) -> None:
+        self.window = min(limits.window, self._settings.backpressure.max_pending)
+        self._max_message = limits.max_frame_bytes - FRAME_BYTES
+        self.window_bytes = min(limits.window_bytes, self._adapter.max_unsent_bytes)
         for lane in self.lanes.values():
-            if lane.info is not None and not (lane.topic == REPLIES or lane.topic.startswith(OWN_PREFIXES)):
-                # It may be another hub, or know other subscribers.
-                topic = lane.topic
-                self._connection.ask_soon(lambda number, topic=topic: control.Topic(id=number, topic=topic))  # type: ignore[misc]
+            if lane.terms is not None and not isinstance(lane.terms, _OwnTopic):
+                # It may be another run of the broker, or have other subscribers.
+                self._adapter.inquire_soon(lane.topic)
         unsent, self._unsent = self._unsent, deque()
         for sent in unsent:
-            if len(sent.frame) <= welcome.max_frame_bytes:
-                self._dispatch(sent)
+            if len(sent.data) <= limits.max_frame_bytes:
+                self._sent[sent.number] = sent
+                self._adapter.send(sent)
                 continue
-            # Another hub, with other limits: it would end the connection at each attempt.
-            text = f"a batch of {len(sent.frame):,} bytes, and the hub takes {welcome.max_frame_bytes:,}"
+            # Another broker, with other limits: it would end the connection at each attempt.
+            text = f"a batch of {len(sent.data):,} bytes, and the {self._adapter.name} takes {limits.max_frame_bytes:,}"
             self._count_out(sent)
             self._fail(sent.turn, lambda text=text: Refused(text))  # type: ignore[misc]
-        self._connection.flush()
+        self._adapter.flush()
 
-    def lost(self) -> None:
-        """What the hub had not taken: durable batches are sent again, of the others nobody knows."""
+    def disconnected(self) -> None:
+        """What was not confirmed: durable batches are sent again, the others are lost, as far as anybody knows."""
         sent, self._sent = self._sent, OrderedDict()
         lost = 0
         for batch in sent.values():
             if batch.lane.durable:
-                head, body = frames.open_publish(memoryview(batch.frame))
-                batch.frame = frames.publish(replace(head, again=True), bytes(body))
+                batch.resent = True
+                batch.data = self._adapter.encode(batch)
                 self._unsent.append(batch)
                 continue
             lost += batch.size
             self._count_out(batch)
-            self._fail(batch.turn, lambda: NotConfirmed(self._connection.url))
+            self._fail(batch.turn, lambda: NotConfirmed(self._adapter.url))
         if lost:
             self.lost_messages += lost
-            log.warning("%d messages were on their way to the hub at %s: lost, perhaps", lost, self._connection.url)
+            log.warning("%d messages were not confirmed by %s before the connection ended", lost, self._adapter.url)
 
     def writable(self) -> None:
         if self._crowded and not self.full:
             self._let_in()
 
     def close(self) -> None:
-        """Nothing more will be sent: tell those who wait."""
+        """Nothing more will be sent: those who wait get NotConfirmed."""
         self.send_turns()
         for batch in (*self._sent.values(), *self._unsent):
-            self._fail(batch.turn, lambda: NotConfirmed(self._connection.url))
+            self._fail(batch.turn, lambda: NotConfirmed(self._adapter.url))
         self._sent.clear()
         self._unsent.clear()
 
@@ -462,6 +454,26 @@ def _cuts(messages: Sequence[Message]) -> list[tuple[int, int]]:
             start, size = index, 0
         size += weight
     return [*cuts, (start, len(messages))]
+
+
+class _OwnTopic(msgspec.Struct, frozen=True):
+    """A topic of the bus itself, for answers and notices: nobody waits for these, so there is nothing to ask."""
+
+    topic: str
+    heard: bool = True
+    confirm: bool = False
+    durable: bool = False
+    channel: str | None = None
+    schema: str | None = None
+
+
+def _numbered(messages: Sequence[Message], rejections: Sequence[Rejection]) -> Sequence[Message]:
+    """Those of a batch that have its numbers. What the broker took out has none, or one of its own."""
+    out = {each.index: each.seq for each in rejections if not each.takes_number}
+    for index, seq in out.items():
+        if seq is not None and 0 <= index < len(messages):
+            force_setattr(messages[index], "seq", seq)
+    return [message for index, message in enumerate(messages) if index not in out] if out else messages
 
 
 def _bytes_of(message: Message) -> int:

@@ -1,7 +1,7 @@
 """Places: how far each publisher has come on each topic. A subscriber sees by them what it misses.
 
 Every client counts what it publishes on a topic, by priority, and its batches carry that count. Whatever happens on the
-way, also a hub that died with messages in its hands: the next batch that arrives tells how many did not.
+way, also a broker that died with messages in its hands: the next batch that arrives tells how many did not.
 """
 
 from __future__ import annotations

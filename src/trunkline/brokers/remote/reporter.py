@@ -1,19 +1,17 @@
-"""The reporter: tells the hub what became of what a plain subscription got. There the fate of a message is kept."""
+"""The reporter: reports to the broker what became of what a plain subscription got. The broker keeps the fates."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from trunkline.brokers.hub.connection import Connection
+from trunkline.brokers.remote.adapter import Adapter, FateRange
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.ledger import QuietLedger
 from trunkline.delivery.ranges import Ranges
-from trunkline.wire import control
 
 if TYPE_CHECKING:
     from trunkline.delivery.dead_letters import DeadLetter
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from trunkline.message import Message
 
 MAX_WAIT_S = 0.1
-"""So often somebody looks whether what came was taken."""
+"""How long a look at what was taken may wait."""
 MAX_ROWS = 1000
 ENDS = frozenset({Fate.DELIVERED, Fate.FILTERED, Fate.EXPIRED})
 """Fates after which a dead letter that was replayed is none any more. One that is dropped stays one."""
@@ -30,25 +28,25 @@ ENDS = frozenset({Fate.DELIVERED, Fate.FILTERED, Fate.EXPIRED})
 class Reporter(QuietLedger):
     """The ledger of one inbox. Deliveries that follow each other are one row."""
 
-    def __init__(self, connection: Connection, subscription: int, inbox: Inbox, pause_s: float) -> None:
-        self._connection = connection
+    def __init__(self, adapter: Adapter, subscription: int, inbox: Inbox, pause_s: float) -> None:
+        self._adapter = adapter
         self._inbox = inbox
         self._subscription = subscription
         self._pause_s = self._wait_s = pause_s
-        """Fates wait so long for others to travel with, unless the hub asks."""
+        """How long fates wait for others to travel with, unless the broker asks."""
         self._highest = 0
         self._mixed = False
-        """Whether numbers have come in another order than their own: then ranges say little."""
+        """Whether numbers have arrived in another order than their own: then ranges say little."""
         self._open = Ranges()
-        """What came, and the hub was not told of."""
-        self._rows: list[control.FateRow] = []
-        self._told: deque[control.FateRow] = deque(maxlen=MAX_ROWS)
-        """The last rows that were said: said again after a reconnection, for the hub may not have heard them."""
-        self._letters: list[str] = []
+        """What arrived and was not reported."""
+        self._rows: list[FateRange] = []
+        self._reported: deque[FateRange] = deque(maxlen=MAX_ROWS)
+        """The last rows that were reported, and are again after a reconnection: they may not have arrived."""
+        self._letters: list[DeadLetter] = []
         self.replayed: set[int] = set()
         """Dead letters that are in the inbox again."""
         self.handled: Callable[[Inbox, int], None] = lambda inbox, seq: None
-        """Told when one of those has its fate."""
+        """Called when one of those has its fate."""
         self._timer: asyncio.TimerHandle | None = None
 
     def delivered(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
@@ -62,7 +60,7 @@ class Reporter(QuietLedger):
             self._row(Fate.DELIVERED, begin, end, "")
 
     def _count_what_is_gone(self) -> None:
-        """What came, is not here any more, and did not end otherwise, was delivered."""
+        """What arrived, is not here any more, and did not end otherwise, was delivered."""
         waiting = sorted(message.seq for message in self._inbox.unfinished())
         for first, last in list(self._open):
             start = first
@@ -77,9 +75,8 @@ class Reporter(QuietLedger):
     def settled(self, inbox: Inbox, message: Message, fate: Fate, reason: str, at_ns: int) -> None:
         self._end(inbox, message.seq, fate, reason)
 
-    def came(self, first: int, last: int) -> None:
-        """These have come."""
-        # Of several topics at a hub with a journal, or of channels that rank differently, numbers need not rise.
+    def arrived(self, first: int, last: int) -> None:
+        # Of several topics at a broker with a journal, or of channels that rank differently, numbers need not rise.
         self._mixed = self._mixed or first <= self._highest
         self._highest = max(self._highest, last)
         self._open.add(first, last)
@@ -96,12 +93,10 @@ class Reporter(QuietLedger):
 
     def _row(self, fate: Fate, first: int, last: int, reason: str) -> None:
         before = self._rows[-1] if self._rows else None
-        if before is not None and (before.last + 1, before.fate, before.reason) == (first, fate.value, reason):
+        if before is not None and (before.last + 1, before.fate, before.reason) == (first, fate, reason):
             first = before.first
             self._rows.pop()
-        self._rows.append(
-            control.FateRow(fate=fate.value, first=first, last=last, count=last - first + 1, reason=reason)
-        )
+        self._rows.append(FateRange(fate, first, last, reason))
         self._schedule()
 
     def _end_replay(self, inbox: Inbox, seq: int, fate: Fate) -> None:
@@ -111,7 +106,7 @@ class Reporter(QuietLedger):
                 self.handled(inbox, seq)
 
     def died(self, letter: DeadLetter, inbox: Inbox | None) -> None:
-        self._letters.append(base64.b64encode(letter.to_bytes()).decode())
+        self._letters.append(letter)
         self._schedule()
 
     def _schedule(self) -> None:
@@ -125,15 +120,15 @@ class Reporter(QuietLedger):
         self._timer = None
         self.report()
         if self._open.total and self._timer is None:
-            # Nobody tells when the next of these is taken out of a batch. Less often, while none is.
+            # Nothing is called when the next of these is taken out of a batch. Less often, while none is.
             self._wait_s = min(max(MAX_WAIT_S, self._pause_s), 2 * self._wait_s)
             self._timer = asyncio.get_running_loop().call_later(self._wait_s, self._tick)
 
     def report(self) -> None:
-        """Say what there is to say."""
+        """Report what there is to report."""
         self._count_running()
         if self._rows or self._letters:
-            self._say(asked=False)
+            self._send(asked=False)
 
     def _count_running(self) -> None:
         """A batch that is being handed out one by one is counted at its end, and that may take long."""
@@ -142,27 +137,27 @@ class Reporter(QuietLedger):
             # What is in it is plain and in order: all before the head of the queue was handed out.
             self.delivered(self._inbox, first, queue[0].seq - 1 if queue else self._highest, 0, 0)
 
-    def report_all(self) -> None:
-        """The hub wants to know."""
+    def report_now(self) -> None:
+        """The broker asks."""
         self._count_running()
-        self._say(asked=True)
+        self._send(asked=True)
 
-    def again(self) -> None:
-        """On another connection: what was said before may not have been heard, and what is still here is not lost."""
-        self._rows[:0] = self._told
+    def resume(self) -> None:
+        """On another connection: the last reports may not have arrived, and what is still here is not lost."""
+        self._rows[:0] = self._reported
         for first, last in self._open:
             self._row(Fate.IN_FLIGHT, first, last, "")
-        self._told.clear()
+        self._reported.clear()
         self.report()
 
-    def _say(self, *, asked: bool) -> None:
+    def _send(self, *, asked: bool) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         rows, self._rows = self._rows, []
         letters, self._letters = self._letters, []
-        self._told.extend(rows)
-        self._connection.say(control.Fates(subscription=self._subscription, rows=rows, letters=letters, asked=asked))
+        self._reported.extend(rows)
+        self._adapter.report(self._subscription, rows, letters, asked=asked)
         if self._open.total:
             self._schedule()
 

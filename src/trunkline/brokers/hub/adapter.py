@@ -1,0 +1,239 @@
+"""The hub as an adapter: how batches, subscriptions and acknowledgements are written on its wire."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import asdict, replace
+
+from trunkline import columns
+from trunkline.brokers.broker import Feature
+from trunkline.brokers.hub.connection import Answer, Connection
+from trunkline.brokers.hub.contract import DEAD_LETTER, TAKEN_OUT, Contracts
+from trunkline.brokers.hub.refusals import of_subscription, refusal
+from trunkline.brokers.remote.adapter import (
+    FateRange,
+    Rejection,
+    Shared,
+    SubscribeRequest,
+    SubscriptionTerms,
+    TopicTerms,
+)
+from trunkline.brokers.remote.outbox import SentBatch
+from trunkline.delivery.dead_letters import DeadLetter
+from trunkline.delivery.fates import Fate
+from trunkline.delivery.pending import Failures
+from trunkline.errors import HubRefused, HubUnavailable, Refused
+from trunkline.message import Message
+from trunkline.wire import control, frames
+from trunkline.wire.frames import PublishHead
+
+RETURNED = "returned"
+
+
+class HubAdapter:
+    name = "hub"
+
+    def __init__(self, connection: Connection, max_message_bytes: int) -> None:
+        self.connection = connection
+        self.url = connection.url
+        self.live = False
+        self.connect_s = connection.settings.connect_s
+        self.max_unsent_bytes = connection.settings.max_unsent_bytes
+        self.max_inbox_bytes = connection.settings.max_inbox_bytes
+        self.malformed = 0
+        self.secrets: dict[str, str] = {}
+        """Of the reply topics here: the hub lets nobody subscribe to one without its secret."""
+        self._contracts = Contracts(connection, max_message_bytes)
+        self._shared: Shared
+
+    def attach(self, shared: Shared) -> None:
+        self._shared = shared
+        connection = self.connection
+        connection.protocol.deliver = shared.deliver
+        connection.listeners[control.TopicInfo] = shared.topic_changed
+        connection.listeners[control.Taken] = self._taken
+        connection.listeners[control.Error] = self._error
+        connection.listeners[control.Dropped] = shared.dropped
+        connection.listeners[control.Report] = lambda report: shared.report_now(report.subscription)
+        connection.users.append(self)
+
+    # The connection
+
+    def connected(self, welcome: control.Welcome) -> None:
+        self.live = True
+        self._shared.connected(welcome)
+
+    def disconnected(self) -> None:
+        self.live = False
+        self._shared.disconnected()
+
+    def writable(self) -> None:
+        self._shared.writable()
+
+    @property
+    def run(self) -> str:
+        welcome = self.connection.welcome
+        return "" if welcome is None else welcome.hub
+
+    @property
+    def keeps_dead_letters(self) -> bool:
+        welcome = self.connection.welcome
+        return welcome is not None and control.LETTERS_KEPT in welcome.features
+
+    @property
+    def backlog(self) -> int:
+        return self.connection.backlog
+
+    def lacks(self, feature: Feature) -> bool:
+        welcome = self.connection.welcome
+        return welcome is not None and feature.value not in welcome.features
+
+    def open(self) -> None:
+        self.connection.open()
+
+    async def ready(self) -> control.Welcome:
+        return await self.connection.ready()
+
+    async def aclose(self) -> None:
+        self.live = False
+        await self.connection.aclose()
+
+    # Publishing
+
+    async def inquire(self, topic: str) -> None:
+        try:
+            await self.connection.ask(lambda number: control.Topic(id=number, topic=topic))
+        except HubRefused as error:
+            raise refusal(error.code, error.text, error.details) from error
+
+    def inquire_soon(self, topic: str) -> None:
+        self.connection.ask_soon(lambda number: control.Topic(id=number, topic=topic))
+
+    async def check(self, terms: TopicTerms, messages: Sequence[Message]) -> tuple[list[Message], Failures]:
+        return await self._contracts.check(terms, messages)
+
+    def encode(self, batch: SentBatch) -> bytes:
+        turn = batch.turn
+        first = turn.messages[0]
+        head = PublishHead(
+            batch.number,
+            turn.topic,
+            batch.size,
+            first.priority,
+            first.requires_ack,
+            first.ttl_s,
+            batch.resent,
+            batch.position,
+            batch.urgent,
+        )
+        return frames.publish(head, columns.pack_batch(turn.messages, plain=turn.plain, alike=turn.alike))
+
+    def send(self, batch: SentBatch) -> None:
+        self.connection.queue((batch.data,))
+
+    def flush(self) -> None:
+        self.connection.flush()
+
+    def withdraw(self, number: int, reason: str) -> None:
+        self.connection.send(control.Withdraw(batch=number, reason=reason))
+
+    async def sync(self) -> int:
+        return await self.connection.sync()
+
+    def _taken(self, taken: control.Taken) -> None:
+        rejections: dict[int, list[Rejection]] = {}
+        for failure in taken.failures:
+            rejections.setdefault(failure.batch, []).append(_rejection(failure))
+        self._shared.taken(taken.runs, rejections)
+
+    def _error(self, error: control.Error) -> None:
+        text = f"the hub did not take it: {error.text}"
+        self._shared.rejected(error.batch, lambda: refusal(error.code, text, error.details))
+
+    # Subscribing
+
+    def subscribe(self, request: SubscribeRequest, done: Callable[[SubscriptionTerms | Exception], None]) -> None:
+        secret = self.secrets.get(request.pattern, "")
+
+        def answered(answer: Answer) -> None:
+            if isinstance(answer, HubRefused):
+                done(of_subscription(answer))
+            else:
+                assert isinstance(answer, control.Subscribed | HubUnavailable)
+                done(answer)
+
+        self.connection.ask_soon(
+            lambda number: control.Subscribe(id=number, secret=secret, **asdict(request)), answered
+        )
+
+    def unsubscribe(self, subscription: int, pattern: str) -> None:
+        self.secrets.pop(pattern, None)
+        self._ask_soon(lambda number: control.Unsubscribe(id=number, subscription=subscription))
+
+    def _ask_soon(self, make: Callable[[int], control.Ask]) -> None:
+        """Whoever asks does not wait. If the connection ends, the next one makes it up."""
+        if self.live:
+            self.connection.ask_soon(make)
+
+    def stop(self, subscription: int) -> None:
+        self.connection.send(control.Stop(subscription=subscription))
+
+    def credit(self, subscription: int, messages: int, size: int) -> None:
+        self.connection.send(control.Credit(subscription=subscription, messages=messages, bytes=size))
+
+    def acknowledge(self, subscription: int, ranges: list[tuple[int, int]]) -> None:
+        self.connection.send(control.Ack(subscription=subscription, ranges=ranges))
+
+    def settle(
+        self, subscription: int, seq: int, fate: Fate | None, reason: str, letter: DeadLetter | None = None
+    ) -> None:
+        if letter is not None:
+            # The hub has the message itself: its payload need not travel back, and might be too large to.
+            letter = replace(letter, message=replace(letter.message, payload=b""))
+        self.connection.send(
+            control.Nack(
+                subscription=subscription,
+                seq=seq,
+                fate=RETURNED if fate is None else fate.value,
+                reason=reason,
+                letter=None if letter is None else _text_of(letter),
+            )
+        )
+
+    def report(
+        self, subscription: int, ranges: Sequence[FateRange], letters: Sequence[DeadLetter], *, asked: bool
+    ) -> None:
+        rows = [
+            control.FateRow(fate=fate.value, first=first, last=last, count=last - first + 1, reason=reason)
+            for fate, first, last, reason in ranges
+        ]
+        self.connection.send(
+            control.Fates(
+                subscription=subscription, rows=rows, letters=[_text_of(each) for each in letters], asked=asked
+            )
+        )
+
+    def link(self, pattern: str, topic: str) -> None:
+        self._ask_soon(lambda number: control.Link(id=number, pattern=pattern, topic=topic))
+
+    def unlink(self, pattern: str, topic: str) -> None:
+        self._ask_soon(lambda number: control.Unlink(id=number, pattern=pattern, topic=topic))
+
+
+def _text_of(letter: DeadLetter) -> str:
+    return base64.b64encode(letter.to_bytes()).decode()
+
+
+def _rejection(failure: control.Failure) -> Rejection:
+    def error() -> Refused:
+        return refusal(failure.code, failure.text, failure.details)
+
+    seq = failure.details.get("seq")
+    return Rejection(
+        failure.index,
+        None if failure.code == DEAD_LETTER else error,
+        takes_number=failure.code not in TAKEN_OUT,
+        seq=seq if isinstance(seq, int) else None,
+    )

@@ -1,0 +1,303 @@
+"""A feed: one subscription at a broker elsewhere, and the inbox or the tap here that it fills."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import logging
+from typing import Any
+
+from trunkline import columns
+from trunkline.brokers.remote.adapter import (
+    ENDLESS,
+    Adapter,
+    Arrival,
+    DeadLetterKeeper,
+    DropNotice,
+    SubscribeRequest,
+    SubscriptionTerms,
+)
+from trunkline.brokers.remote.places import Places
+from trunkline.brokers.remote.reporter import Reporter
+from trunkline.delivery.inbox import Inbox
+from trunkline.delivery.options import Delivery
+from trunkline.delivery.route import Take
+from trunkline.delivery.subscriber import Overflow
+from trunkline.errors import HubUnavailable, InvalidPayload, Refused
+from trunkline.message import Message
+
+log = logging.getLogger("trunkline.connection")
+
+CHECK_S = 0.02
+"""How often a full inbox is looked at. An iterator takes messages without any call that could be noticed."""
+
+
+class Feed(abc.ABC):
+    """What all feeds share: how one is opened, again after each reconnection, and closed."""
+
+    def __init__(self, adapter: Adapter, number: int, pattern: str) -> None:
+        self.adapter = adapter
+        self.number = number
+        self.pattern = pattern
+        self.closed = False
+        self.missed = 0
+        """Published while this was subscribed, and never arrived: the broker or the connection was down."""
+        self._opening: asyncio.Future[None] | None = None
+
+    @property
+    def opening(self) -> asyncio.Future[None]:
+        """Done when the broker has confirmed it for the first time."""
+        if self._opening is None:
+            # Not before: a bus may be made before its event loop runs.
+            self._opening = asyncio.get_running_loop().create_future()
+            self._opening.add_done_callback(_retrieve)
+        return self._opening
+
+    @abc.abstractmethod
+    def request(self) -> SubscribeRequest:
+        """What the broker is asked for."""
+
+    @abc.abstractmethod
+    def take(self, head: Arrival, body: memoryview) -> None:
+        """A batch has arrived."""
+
+    def open(self) -> None:
+        """Ask the broker for it, if there is a connection; otherwise it is asked when there is one."""
+        if self.adapter.live and not self.closed:
+            self.adapter.subscribe(self.request(), self._opened)
+
+    def _opened(self, answer: SubscriptionTerms | Exception) -> None:
+        if self.closed or isinstance(answer, HubUnavailable):
+            # If the connection ended, it is opened again with the next one.
+            return
+        if not isinstance(answer, Exception):
+            self.subscribed(answer)
+            if not self.opening.done():
+                self.opening.set_result(None)
+        elif not self.opening.done():
+            self.opening.set_exception(answer)
+        else:
+            log.error("%s did not resume the subscription to %s: %s", self.adapter.url, self.pattern, answer)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if self._opening is not None and not self._opening.done():
+            self._opening.cancel()
+        self.adapter.unsubscribe(self.number, self.pattern)
+
+    def subscribed(self, terms: SubscriptionTerms) -> None:
+        return
+
+    def dropped(self, notice: DropNotice) -> None:
+        return
+
+    def stop(self) -> None:
+        return
+
+    def report_now(self) -> None:
+        """The broker asks what became of what arrived."""
+        return
+
+    def read(self, head: Arrival, body: memoryview) -> tuple[list[Message], bool]:
+        """The messages of a batch, and whether all are plain; none if it cannot be read, which is counted."""
+        seqs = range(head.first, head.first + head.count) if head.seqs is None else head.seqs
+        try:
+            return columns.read_batch(head.topic, body, seqs)
+        except InvalidPayload as error:
+            self.adapter.malformed += 1
+            log.error("%d messages on %s could not be read: %s", head.count, head.topic, error)
+            return [], True
+
+
+class TapFeed(Feed):
+    """For the bus itself: answers to requests, rules of routing."""
+
+    def __init__(self, adapter: Adapter, number: int, pattern: str, take: Take, hears: bool) -> None:
+        super().__init__(adapter, number, pattern)
+        self._take = take
+        self._hears = hears
+
+    def request(self) -> SubscribeRequest:
+        return SubscribeRequest(
+            subscription=self.number,
+            pattern=self.pattern,
+            name=f"tap {self.number}",
+            credit=ENDLESS,
+            overflow=Overflow.DROP_OLDEST.value,
+            tap=True,
+            hears=self._hears,
+        )
+
+    def take(self, head: Arrival, body: memoryview) -> None:
+        for message in self.read(head, body)[0]:
+            for sink in self._take(message) or ():
+                try:
+                    sink.offer(message)
+                except Refused as error:
+                    log.warning("%s was chosen for %s, and refused it: %s", sink, message.id, error)
+
+
+class InboxFeed(Feed):
+    """Fills an inbox, and gives the broker credit, in messages and in bytes, as it is emptied."""
+
+    def __init__(self, adapter: Adapter, number: int, inbox: Inbox, delivery: Delivery) -> None:
+        super().__init__(adapter, number, inbox.pattern)
+        self.inbox = inbox
+        self._delivery = delivery
+        self._endless = delivery.overflow in (Overflow.DROP_OLDEST, Overflow.DROP_NEWEST)
+        self._credit = 0
+        """Messages that the broker may still deliver."""
+        self._worth = max(1, inbox.capacity // 4)
+        """How many messages of credit are worth telling the broker, while it has some."""
+        self._max_bytes = adapter.max_inbox_bytes
+        self._half = self._max_bytes // 2
+        self._credit_bytes = 0
+        """Bytes that the broker may still deliver. Below 0 if the last batch was larger than that."""
+        self._check: asyncio.TimerHandle | None = None
+        self._places = Places()
+        self._reporter: Reporter | None = None
+        self.dead_letters: DeadLetterKeeper | None = None
+        inbox.refill = self.give_credit
+
+    def open(self) -> None:
+        self.adapter.open()
+        super().open()
+
+    def request(self) -> SubscribeRequest:
+        inbox, delivery = self.inbox, self._delivery
+        self._credit = max(0, inbox.free)
+        self._credit_bytes = max(1, self._max_bytes - _bytes_in(inbox))
+        inbox.refill_at = -1
+        return SubscribeRequest(
+            subscription=self.number,
+            pattern=self.pattern,
+            name=inbox.name,
+            credit=ENDLESS if self._endless else self._credit,
+            credit_bytes=self._credit_bytes,
+            capacity=inbox.capacity,
+            overflow=inbox.overflow.value,
+            group=delivery.group,
+            durable=delivery.durable,
+            start=delivery.start,
+            reports=True,
+        )
+
+    def subscribed(self, terms: SubscriptionTerms) -> None:
+        if terms.role:
+            self.inbox.role = terms.role
+        if self._reporter is not None:
+            self._reporter.resume()
+        elif terms.report_s is not None:
+            self.inbox.ledger = self._reporter = Reporter(self.adapter, self.number, self.inbox, terms.report_s)
+            if self.dead_letters is not None:
+                self._reporter.handled = self.dead_letters.handled
+
+    def replayed(self, seq: int) -> None:
+        """A dead letter of this subscription is in its inbox again."""
+        if self._reporter is not None:
+            self._reporter.replayed.add(seq)
+
+    def has_replayed(self, seq: int) -> bool:
+        """Whether a dead letter was replayed here, and has no other fate yet."""
+        return self._reporter is not None and seq in self._reporter.replayed
+
+    def report(self) -> None:
+        """Report at once what there is to report."""
+        if self._reporter is not None:
+            self._reporter.report()
+
+    def report_now(self) -> None:
+        if self._reporter is not None:
+            self._reporter.report_now()
+
+    def take(self, head: Arrival, body: memoryview) -> None:
+        if self.closed:
+            return
+        if missing := self._places.passed(head.origin, head.topic, head.priority, head.position, head.count):
+            self._miss(missing, head.topic)
+        messages, plain = self.read(head, body)
+        self._credit -= head.count
+        self._credit_bytes -= len(body)
+        if self._reporter is not None:
+            self._reporter.arrived(head.first, head.first + head.count - 1)
+        if messages:
+            self.fill(messages, plain)
+        elif self._reporter is not None:
+            self._reporter.unreadable(head.first, head.first + head.count - 1)
+        self.give_credit()
+
+    def fill(self, messages: list[Message], plain: bool) -> None:
+        inbox = self.inbox
+        if plain and inbox.gate is None and len(inbox.queue) + len(messages) <= inbox.room:
+            inbox.books.accepted += len(messages)
+            inbox.queue.extend(messages)
+            if inbox.sleepers:
+                inbox.wake()
+            return
+        for message in messages:
+            try:
+                inbox.offer(message)
+            except Refused as error:
+                # On record already, in the books of the inbox.
+                log.debug("%s refused %s: %s", inbox.name, message.id, error)
+
+    def give_credit(self) -> None:
+        """Give the broker credit for the room there is, if that is worth a message."""
+        inbox = self.inbox
+        if self.closed or inbox.closed:
+            return
+        spare = 0 if self._endless else inbox.free - self._credit - len(inbox.parked)
+        room = spare if spare >= self._worth or (spare > 0 and not self._credit) else 0
+        size = 0
+        if self._credit_bytes <= self._half:
+            # Counted only once half of it is used up: that is rare, unless the inbox is full.
+            size = self._max_bytes - _bytes_in(inbox) - self._credit_bytes
+            size = size if size >= self._half // 2 else 0
+        self._credit += room
+        self._credit_bytes += size
+        short = not self._endless and self._credit < self._worth
+        inbox.refill_at = len(inbox.queue) + spare - room - self._worth if short else -1
+        if self._credit_bytes <= self._half:
+            short = True
+            inbox.refill_at = max(inbox.refill_at, len(inbox.queue) // 2)
+        if short and self._check is None:
+            self._check = asyncio.get_running_loop().call_later(CHECK_S, self._look)
+        if room or size:
+            # Last: what it brings may arrive before this returns.
+            self.adapter.credit(self.number, room, size)
+
+    def _look(self) -> None:
+        self._check = None
+        self.give_credit()
+
+    def _miss(self, count: int, topic: str) -> None:
+        log.warning("%s misses %d messages on %s: the broker or the connection was down", self.inbox.name, count, topic)
+        self.missed += count
+        self.inbox.books.miss(count)
+
+    def dropped(self, notice: DropNotice) -> None:
+        place = (notice.origin, notice.topic, notice.priority, notice.position, notice.count)
+        count = notice.count - (self._places.overlap(*place) if notice.origin else 0)
+        if missing := self._places.passed(*place):
+            self._miss(missing, notice.topic)
+        inbox = self.inbox
+        inbox.books.drop_elsewhere(count, notice.ranges, notice.reason, inbox.time_ns())
+
+    def close(self) -> None:
+        if self._reporter is not None:
+            self._reporter.close()
+        super().close()
+        if self._check is not None:
+            self._check.cancel()
+
+
+def _bytes_in(inbox: Inbox) -> int:
+    return sum(len(message.payload) + message.header_bytes for message in inbox.messages())
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    # If nobody awaits it, its error is not reported as unretrieved.
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,168 @@
+"""The feed of a member of a group, or of a subscription to stored messages: each message is acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+from msgspec.structs import replace
+
+from trunkline.brokers.broker import Feature
+from trunkline.brokers.remote.adapter import Adapter, Arrival, SubscribeRequest, SubscriptionTerms
+from trunkline.brokers.remote.feed import InboxFeed
+from trunkline.delivery.dead_letters import DeadLetter
+from trunkline.delivery.fates import Fate
+from trunkline.delivery.inbox import Inbox
+from trunkline.delivery.ledger import QuietLedger
+from trunkline.delivery.options import Delivery
+from trunkline.errors import Unsupported
+from trunkline.message import Message
+
+RECENT = 10_000
+"""How many numbers are remembered of what was acknowledged, which may arrive again after a reconnection; and of the
+dead, which may be replayed."""
+
+
+class MemberFeed(InboxFeed, QuietLedger):
+    """It is the ledger of its inbox. What it does not acknowledge, the broker delivers to others."""
+
+    def __init__(self, adapter: Adapter, number: int, inbox: Inbox, delivery: Delivery) -> None:
+        super().__init__(adapter, number, inbox, delivery)
+        inbox.ledger = self
+        self._resumes = delivery.group is None and not delivery.durable
+        """Whether nobody but this feed knows how far it has read."""
+        if not self._resumes:
+            inbox.back = lambda message, story: None
+        self._highest = 0
+        """The highest number that arrived."""
+        self._unsent_acks: list[int] = []
+        self._acknowledged: OrderedDict[int, None] = OrderedDict()
+        self.durable = delivery.durable
+        self._kept: set[int] = set()
+        """What was here when the connection was made, and has not arrived again."""
+        self._died: OrderedDict[int, None] = OrderedDict()
+        self._scheduled = False
+        self._run = ""
+
+    def take(self, head: Arrival, body: memoryview) -> None:
+        messages, plain = self.read(head, body)
+        self._highest = max(self._highest, *(head.seqs or (head.first + head.count - 1,)))
+        if not messages:
+            for seq in head.seqs or range(head.first, head.first + head.count):
+                self._not_delivered(seq, Fate.DROPPED, "it could not be read")
+        self._credit -= head.count
+        self._credit_bytes -= len(body)
+        fresh = [message for message in messages if not self._is_known(message)]
+        if self.inbox.closed:
+            for message in fresh:
+                self._not_delivered(message.seq, None, "its subscriber takes in no more")
+        elif fresh:
+            self.fill(fresh, plain)
+        self.give_credit()
+
+    def fill(self, messages: list[Message], plain: bool) -> None:
+        if self._died and (again := [message for message in messages if message.seq in self._died]):
+            messages = [message for message in messages if message.seq not in self._died]
+            for message in again:
+                # Replayed: it was let in before, and is no duplicate of itself.
+                del self._died[message.seq]
+                self.inbox.take_up(message)
+        super().fill(messages, plain)
+
+    def request(self) -> SubscribeRequest:
+        wanted = super().request()
+        # After a reconnection it goes on where it was. If nothing had arrived, it starts as it did the first time.
+        return replace(wanted, start=self._highest + 1) if self._resumes and self._highest else wanted
+
+    def subscribed(self, terms: SubscriptionTerms) -> None:
+        if terms.role and self.dead_letters is not None:
+            self.inbox.role = terms.role
+            self.dead_letters.returns(terms.role)
+
+    def stop(self) -> None:
+        """It takes in nothing new."""
+        self.adapter.stop(self.number)
+
+    def _is_known(self, message: Message) -> bool:
+        """Whether it arrived before, on an earlier connection: acknowledged, or still here."""
+        if message.seq in self._acknowledged:
+            self._acknowledge(message.seq)
+            return True
+        if message.seq in self._kept:
+            self._kept.remove(message.seq)
+            return True
+        return False
+
+    def open(self) -> None:
+        adapter = self.adapter
+        if self._delivery.reads_stored and adapter.lacks(Feature.STORED):
+            # An older broker would ignore where to start.
+            if not self.opening.done():
+                self.opening.set_exception(Unsupported(adapter.name, Feature.STORED.value))
+            return
+        if adapter.run != self._run:
+            if self._run and not self._delivery.durable:
+                # Another run of the broker numbers from the beginning.
+                self._acknowledged.clear()
+                self._died.clear()
+            self._run = adapter.run
+            if self.durable and adapter.keeps_dead_letters:
+                # Before the subscription is confirmed: the first messages may arrive before that, and die.
+                self.inbox.role = self._delivery.group or self.inbox.name
+        self._kept = {message.seq for message in self.inbox.unfinished()}
+        super().open()
+
+    # The ledger
+
+    def delivered(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
+        for seq in range(first, last + 1):
+            self._acknowledge(seq)
+
+    def delivered_one(self, inbox: Inbox, message: Message, at_ns: int) -> None:
+        self._acknowledge(message.seq)
+
+    def settled(self, inbox: Inbox, message: Message, fate: Fate, reason: str, at_ns: int) -> None:
+        if fate is not Fate.DEAD:
+            self._not_delivered(message.seq, fate, reason)
+
+    def died(self, letter: DeadLetter, inbox: Inbox | None) -> None:
+        self._died[letter.message.seq] = None
+        if len(self._died) > RECENT:
+            self._died.popitem(last=False)
+        self._not_delivered(letter.message.seq, Fate.DEAD, letter.reason, letter)
+
+    # What the broker is told
+
+    def _acknowledge(self, seq: int) -> None:
+        self._unsent_acks.append(seq)
+        self._acknowledged[seq] = None
+        if len(self._acknowledged) > RECENT:
+            self._acknowledged.popitem(last=False)
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._send_acks)
+
+    def _not_delivered(self, seq: int, fate: Fate | None, reason: str, letter: DeadLetter | None = None) -> None:
+        self._send_acks()
+        self.adapter.settle(self.number, seq, fate, reason, letter)
+
+    def _send_acks(self) -> None:
+        self._scheduled = False
+        if self._unsent_acks and not self.closed:
+            acks, self._unsent_acks = self._unsent_acks, []
+            self.adapter.acknowledge(self.number, ranges(acks))
+
+    def close(self) -> None:
+        self._send_acks()
+        super().close()
+
+
+def ranges(numbers: list[int]) -> list[tuple[int, int]]:
+    """Numbers as ranges, both ends included."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and number <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found

@@ -1,0 +1,138 @@
+"""One connection with its outbox and its feeds, shared by every bus of an event loop that goes to the same place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from weakref import WeakKeyDictionary
+
+from trunkline.brokers.remote.adapter import Adapter, Arrival, DropNotice, PublishLimits, Rejection, TopicTerms
+from trunkline.brokers.remote.feed import Feed
+from trunkline.brokers.remote.outbox import Outbox
+from trunkline.clock import Sequence as Numbers
+from trunkline.errors import HubError, Refused
+from trunkline.settings import Settings
+
+
+class SharedConnection:
+    """What an adapter reports to. See `Shared` for what each of the calls from there means."""
+
+    def __init__(self, adapter: Adapter, settings: Settings) -> None:
+        self.adapter = adapter
+        self.numbers = BrokerNumbers()
+        self.outbox = Outbox(adapter, settings, self.numbers)
+        self.users = 0
+        self._feeds: dict[int, Feed] = {}
+        self._links: dict[tuple[str, str], int] = {}
+        self._last_number = 0
+        self._home: dict[Hashable, SharedConnection] = {}
+        self._key: Hashable = None
+        self.topic_changed: Callable[[TopicTerms], None] = self.outbox.topic_changed
+        self.taken: Callable[[Sequence[tuple[int, int, int]], Mapping[int, list[Rejection]]], None] = self.outbox.taken
+        self.rejected: Callable[[int, Callable[[], Refused]], None] = self.outbox.rejected
+        self.writable: Callable[[], None] = self.outbox.writable
+        adapter.attach(self)
+
+    # Feeds
+
+    def next_number(self) -> int:
+        self._last_number += 1
+        return self._last_number
+
+    def add(self, feed: Feed) -> None:
+        self._feeds[feed.number] = feed
+        feed.open()
+
+    def remove(self, feed: Feed) -> None:
+        self._feeds.pop(feed.number, None)
+        feed.close()
+
+    @property
+    def missed(self) -> int:
+        """Messages that never arrived at subscriptions here."""
+        return sum(feed.missed for feed in self._feeds.values())
+
+    def deliver(self, head: Arrival, body: memoryview) -> None:
+        feed = self._feeds.get(head.subscription)
+        if feed is not None:
+            feed.take(head, body)
+
+    def dropped(self, notice: DropNotice) -> None:
+        feed = self._feeds.get(notice.subscription)
+        if feed is not None:
+            feed.dropped(notice)
+
+    def report_now(self, subscription: int) -> None:
+        feed = self._feeds.get(subscription)
+        if feed is not None:
+            feed.report_now()
+
+    # Links: several buses may want the same one, and it is removed with the last of them
+
+    def link(self, pattern: str, topic: str) -> None:
+        users = self._links.get((pattern, topic), 0)
+        self._links[(pattern, topic)] = users + 1
+        if not users:
+            self.adapter.open()
+            self.adapter.link(pattern, topic)
+
+    def unlink(self, pattern: str, topic: str) -> None:
+        users = self._links.pop((pattern, topic), 0)
+        if users > 1:
+            self._links[(pattern, topic)] = users - 1
+        elif users:
+            self.adapter.unlink(pattern, topic)
+
+    # The connection
+
+    def connected(self, limits: PublishLimits) -> None:
+        # Subscriptions first: whoever publishes to itself must get it.
+        for feed in self._feeds.values():
+            feed.open()
+        for pattern, topic in self._links:
+            self.adapter.link(pattern, topic)
+        self.outbox.connected(limits)
+
+    def disconnected(self) -> None:
+        self.outbox.disconnected()
+
+    # Sharing
+
+    @classmethod
+    def of(cls, key: Hashable, make: Callable[[], Adapter], settings: Settings) -> SharedConnection:
+        """The one of this event loop with this key; a new one, for one user, if no event loop runs."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return cls(make(), settings)
+        known = _shared.setdefault(loop, {})
+        shared = known.get(key)
+        if shared is None:
+            shared = known[key] = cls(make(), settings)
+            shared._home, shared._key = known, key
+        return shared
+
+    async def release(self) -> None:
+        """One user less. With the last one the connection ends, after what was published is with the broker."""
+        self.users -= 1
+        try:
+            if self.adapter.live:
+                await self.outbox.flush()
+        except HubError:
+            # Those who wait for what could not be sent get an error below.
+            if self.users:
+                return
+        if not self.users:
+            self._home.pop(self._key, None)
+            self.outbox.close()
+            await self.adapter.aclose()
+
+
+class BrokerNumbers(Numbers):
+    """The numbers that the broker has given, as far as they are known here. It gives none itself."""
+
+    def next(self) -> int:
+        return -1
+
+
+_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, SharedConnection]] = WeakKeyDictionary()
