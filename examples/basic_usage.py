@@ -50,7 +50,7 @@ async def main() -> None:
 
         stats = bus.stats()
         print(f"stats       {stats.total_messages} messages, {stats.total_failed} failed, {stats.pending} pending")
-        print(f"history     {', '.join(message.topic for message in bus.history(limit=3, topic='orders.>'))}")
+        print(f"history     {', '.join(message.topic for message in bus.history(limit=3, pattern='orders.>'))}")
         print(await bus.explain(placed), await bus.explain(refused), sep="\n")
 
 

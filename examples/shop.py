@@ -68,7 +68,7 @@ async def trade(bus: tl.Bus, shop: Shop) -> str:
     line("billed at the second attempt", shop.repeats)
     line("invoices sent", ORDERS)
     line("took", f"{(time.perf_counter() - begin) * 1000:.0f} ms")
-    return bus.history(topic="orders.*")[0].id
+    return bus.history(pattern="orders.*")[0].id
 
 
 async def poison(bus: tl.Bus) -> None:

@@ -19,7 +19,7 @@ async def door() -> None:
             return len({future.result() for future in futures})
 
         sent = await asyncio.gather(*(asyncio.to_thread(sensor, name) for name in ("heat", "light", "sound")))
-        heat = [message.decode(int) for message in bus.history(topic="sensors.heat")]
+        heat = [message.decode(int) for message in bus.history(pattern="sensors.heat")]
         print(f"door: {sum(sent)} sent, {readings.depth} arrived, each sensor in order: {heat == list(range(100))}")
 
 

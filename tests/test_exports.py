@@ -26,7 +26,8 @@ PUBLIC = """
 """
 
 HOOKS = """
-    Batch Breaker CircuitBreaker Compress Encrypt Forward Hook KeyRing Log Metrics Persist Rate RateLimit Stage Store
+    Attachment Batch Breaker CircuitBreaker Compress Encrypt Forward Hook HookChain HookFunction KeyRing Log Metrics
+    Persist Rate RateLimit Stage Store
     TRACE Trace each
 """
 

@@ -5,13 +5,16 @@ Waiting is the event loop's business (`loop.time`, `loop.call_later`): a test re
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice, repeat
 from operator import add
+from pathlib import Path
 
 import uuid_utils
 
@@ -28,15 +31,24 @@ def _secret() -> str:
     return secrets.token_hex(16)
 
 
+def _program() -> str:
+    """`agent.py-4711`: the program, or the module that runs as one, and the number of its process."""
+    path = Path(sys.argv[0] if sys.argv else "")
+    program = path.parent.name if path.name == "__main__.py" else path.name
+    return f"{program if program not in ('', '-c', '-') else 'python'}-{os.getpid()}"
+
+
 @dataclass(frozen=True, slots=True)
 class World:
-    """What the engine may know of the world outside: the wall clock, new ids, chance, secrets."""
+    """What the engine may know of the world outside: the wall clock, new ids, chance, secrets, its own program."""
 
     time_ns: Callable[[], int] = time.time_ns
     uuid7: Callable[[], str] = _uuid7
     random: random.Random = field(default_factory=random.Random)
     secret: Callable[[], str] = _secret
     """Text that nobody can guess, not even from what `random` has given before."""
+    program: Callable[[], str] = _program
+    """The name of a bus that is given none."""
 
 
 class Ids:

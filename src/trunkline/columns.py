@@ -17,11 +17,12 @@ from struct import iter_unpack, unpack_from
 from typing import Any
 
 import msgspec
-from msgspec.structs import astuple, force_setattr
+from msgspec.structs import astuple
 
 from trunkline.codec import RAW
 from trunkline.errors import MAX_TTL_S, InvalidMessage, InvalidPayload, TrunklineError
 from trunkline.message import NORMAL, Message, MessageType
+from trunkline.unchecked import number
 
 MAX_UNPACKED = 4096
 CORE = ("id", "topic", "payload", "timestamp_ns", "seq")
@@ -242,7 +243,7 @@ def _read_alone(topic: str, data: bytes | memoryview, seq: int) -> tuple[list[Me
         and (plain or (0 <= message.priority <= 100 and (message.ttl_s is None or 0 < message.ttl_s <= MAX_TTL_S)))
     ):
         raise InvalidPayload("not a message: a field has a value that no message may have")
-    force_setattr(message, "seq", seq)
+    number(message, seq)
     return [message], plain
 
 

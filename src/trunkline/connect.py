@@ -13,7 +13,7 @@ from trunkline.bus.blocking import BlockingBus
 from trunkline.bus.bus import Bus
 from trunkline.clock import World
 from trunkline.errors import UnknownScheme, Unsupported, UsageError
-from trunkline.hooks.hook import Hook
+from trunkline.hooks.hook import Hook, HookFunction
 from trunkline.journal.broker import JournalBroker
 from trunkline.journal.journal import Journal
 from trunkline.settings import Settings
@@ -29,9 +29,9 @@ SCHEMES: dict[str, Make] = {
 def connect(
     url: str | Broker = "memory:",
     *,
-    name: str = "bus",
+    name: str | None = None,
     settings: Settings | None = None,
-    hooks: Iterable[Hook] = (),
+    hooks: Iterable[Hook | HookFunction] = (),
     world: World | None = None,
     journal: str | Path | Journal | None = None,
     connection: ConnectionSettings | None = None,
@@ -43,7 +43,8 @@ def connect(
     is a hub. `connection` sets its timeouts and limits. With `embed`, one is started in this process if none answers
     there; it ends with this bus.
 
-    `name` is the sender of what it publishes. Settings, unless given, come from TRUNKLINE_* variables, or from the
+    `name` is the sender of what it publishes; without one it is derived from the program and its process, as in
+    `agent.py-4711`. Settings, unless given, come from TRUNKLINE_* variables, or from the
     broker if that is given. With a `journal`, a directory or one of your own, topics are durable.
     """
     if isinstance(url, Broker):
@@ -59,7 +60,8 @@ def connect(
             broker = SCHEMES[scheme](url, world or World(), settings)
         return Bus(broker, name=name, settings=settings, hooks=hooks, owns_broker=True)
     _check_scheme(url)
-    return _at_hub(url, name, settings, hooks, world or World(), journal, connection, embed=embed)
+    world = world or World()
+    return _at_hub(url, name or world.program(), settings, hooks, world, journal, connection, embed=embed)
 
 
 def connect_hub(
@@ -79,7 +81,7 @@ def _at_hub(
     url: str,
     name: str,
     settings: Settings,
-    hooks: Iterable[Hook],
+    hooks: Iterable[Hook | HookFunction],
     world: World,
     journal: str | Path | Journal | None,
     connection: ConnectionSettings | None,
@@ -108,9 +110,9 @@ def _with_journal(journal: str | Path | Journal, world: World | None, settings: 
 def connect_blocking(
     url: str | Broker = "memory:",
     *,
-    name: str = "bus",
+    name: str | None = None,
     settings: Settings | None = None,
-    hooks: Iterable[Hook] = (),
+    hooks: Iterable[Hook | HookFunction] = (),
     world: World | None = None,
     journal: str | Path | Journal | None = None,
     connection: ConnectionSettings | None = None,
@@ -128,5 +130,5 @@ def connect_blocking(
             connection=connection,
             embed=embed,
         ),
-        name,
+        name or (world or World()).program(),
     )

@@ -76,12 +76,8 @@ class Fields(TypedDict, total=False):
     headers: Mapping[str, str] | None
 
 
-class Message(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One message. Build it with keywords; it is checked when built, and `replace` makes a changed copy.
-
-    `id` and `timestamp_ns` are set when a bus accepts the message, unless they are given; `seq` is the place its broker
-    gave it. A value given as payload is encoded at once: what is changed later does not change the message.
-    """
+class Unchecked(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """The fields of a message that nobody has checked yet. Only `unchecked.py` makes messages of it."""
 
     id: str = ""
     topic: str = ""
@@ -104,8 +100,17 @@ class Message(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     trace: str | None = None
     headers: Mapping[str, str] | None = None
 
+
+class Message(Unchecked, frozen=True, gc=False, omit_defaults=True):
+    """One message. Build it with keywords; it is checked when built, and `replace` makes a changed copy.
+
+    `id` and `timestamp_ns` are set when a bus accepts the message, unless they are given; `seq` is the number its
+    broker gave it, 0 if it has none (yet). A value given as payload is encoded at once: what is changed later does not
+    change the message.
+    """
+
     def __post_init__(self) -> None:
-        # A message that has its place in a broker's order was checked on the way there.
+        # A message that has a number was checked on the way to it.
         if not self.seq:
             self.check()
 
@@ -220,7 +225,8 @@ class Message(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             # The old names of its format and compression do not fit a new payload.
             changes = {"content_type": "", "encoding": "", **changes}
         changed = msgspec.structs.replace(self, **{"seq": 0, **changes})
-        changed.check()
+        if changed.seq:
+            changed.check()
         return changed
 
     def to_bytes(self) -> bytes:
@@ -236,15 +242,9 @@ class Message(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         if wire.payload.__class__ is not bytes:
             raise InvalidPayload("not a message: its payload is not bytes")
         message = cls(*msgspec.structs.astuple(wire))
-        message.check()
+        if message.seq:
+            message.check()
         return message
-
-
-class _Wire(Message, frozen=True, gc=False):
-    """A message as it comes, before anything in it is believed."""
-
-    def __post_init__(self) -> None:
-        return
 
 
 _ANSWERS = (MessageType.RESPONSE, MessageType.ACK)
@@ -276,4 +276,4 @@ def _is_number(value: object) -> bool:
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Wire).decode
+_decode = msgspec.msgpack.Decoder(Unchecked).decode

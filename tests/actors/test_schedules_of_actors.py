@@ -103,7 +103,7 @@ async def schedule(simulation: Simulation, failed: Failed) -> None:
         assert max(notes.handled.values(), default=0) <= 1, "handled twice"
         if failed is Failed.DEAD_LETTER:
             known = set(notes.handled) | set(dead) | set(unfinished) | refused
-            for message in bus.history(topic="_to.>"):
+            for message in bus.history(pattern="_to.>"):
                 if message.decode() not in known:
                     # It waited in the mailbox of an actor that was stopped, or came after the end of all.
                     explained = await bus.explain(message.id)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import trunkline as tl
-from trunkline.testing.simulate import Simulation, simulate
+from trunkline.testing import Simulation, simulate, world
 
 T = TypeVar("T")
 
@@ -16,8 +16,7 @@ def on_bus(main: Callable[[tl.Bus], Awaitable[T]], *, seed: int = 0, **options: 
     """Run `main(bus)` on virtual time; when the bus is closed, its books must balance."""
 
     async def run(simulation: Simulation) -> T:
-        world = tl.World(time_ns=simulation.time_ns, uuid7=simulation.uuid7, random=simulation.random)
-        async with tl.connect("memory:", world=world, **options) as bus:
+        async with tl.connect("memory:", world=world(simulation), **options) as bus:
             result = await main(bus)
         for name, account in bus.accounts().items():
             assert account.balanced, (name, account)

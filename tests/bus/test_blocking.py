@@ -3,6 +3,7 @@ from __future__ import annotations
 import inspect
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -146,16 +147,36 @@ def test_run_reaches_what_has_no_blocking_twin() -> None:
 
 
 def test_every_method_for_users_is_there_under_the_same_name() -> None:
-    """What is missing is for coroutines by its nature: a pipeline, a door for threads, a consumer that is iterated."""
-    own = {"aclose", "consume", "from_thread", "pipeline"}
-    inner = {"count_stored", "forget", "handled", "now", "on_handled", "opened", "record_in", "refuse", "reopened"}
-    there = {name for name in dir(tl.Bus) if not name.startswith("_")}
-    assert there - own - inner <= {name for name in dir(tl.BlockingBus) if not name.startswith("_")}
+    """Closing is called `close` here."""
+    there = {name for name in dir(tl.Bus) if not name.startswith("_")} - {"aclose"}
+    assert there <= {name for name in dir(tl.BlockingBus) if not name.startswith("_")}
+    assert {"name", "settings", "broker", "hooks", "router"} <= set(dir(tl.BlockingBus))
     for name in there & set(dir(tl.BlockingBus)) - {"on", "subscribe", "request", "try_request"}:
         theirs = getattr(tl.Bus, name)
         if callable(theirs) and not name.startswith("_"):
             mine = inspect.signature(getattr(tl.BlockingBus, name))
             assert list(mine.parameters) == list(inspect.signature(theirs).parameters), name
+
+
+def test_a_pipeline_without_an_event_loop(tmp_path: Path) -> None:
+    with tl.connect_blocking("memory:", journal=tmp_path) as bus:
+        with bus.pipeline() as pipe:
+            ids = [pipe.publish("t", number) for number in range(5)]
+            pipe.flush()
+            assert pipe.in_flight == 0
+        assert [message.id for message in bus.history(pattern="t")] == ids
+        assert bus.last("t").decode() == 4  # type: ignore[union-attr]  # there is one
+        assert isinstance(bus.from_thread().publish("t", 5).result(), str)
+
+
+def test_producing_and_consuming_without_an_event_loop(tmp_path: Path) -> None:
+    with tl.connect_blocking(f"unix://{tmp_path}/h.sock", embed=True) as bus:
+        with bus.produce("orders", "shop-1", schema=int) as producer, bus.consume("orders", "billing-1") as messages:
+            producer.publish(7)
+            message = messages.recv(timeout_s=30)
+            assert message is not None
+            assert message.decode() == 7
+        assert bus.subscribers("orders") == []
 
 
 def test_parts_of_the_bus_without_an_event_loop() -> None:

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 import trunkline as tl
 from trunkline import hooks
 from trunkline.delivery.breaker import State
+from trunkline.testing import Simulation, world
 
 
 class MemoryStore:
@@ -33,16 +34,17 @@ class MemoryStore:
 def test_order_is_fixed_whatever_the_order_given(caplog: pytest.LogCaptureFixture) -> None:
     seen: list[str] = []
 
-    def spy(name: str, stage: hooks.Stage) -> hooks.Hook:
-        async def hook(batch: hooks.Batch, forward: hooks.Forward) -> None:
-            seen.append(name)
+    class Spy(hooks.Hook):
+        def __init__(self, name: str) -> None:
+            self._name = name
+            self.stage = hooks.Stage[name]
+
+        async def __call__(self, batch: hooks.Batch, forward: hooks.Forward) -> None:
+            seen.append(self._name)
             await forward(batch)
 
-        hook.stage = stage  # type: ignore[attr-defined]
-        return hook
-
     stages = ["TRACE", "LOG", "METRICS", "OWN", "COMPRESS", "PERSIST", "BREAKER", "LIMIT"]
-    spies = [spy(name, hooks.Stage[name]) for name in reversed(stages)]
+    spies = [Spy(name) for name in reversed(stages)]
 
     async def main(bus: tl.Bus) -> None:
         async with bus.subscribe("t") as stream:
@@ -61,6 +63,26 @@ def test_order_is_fixed_whatever_the_order_given(caplog: pytest.LogCaptureFixtur
         hooks.Trace(),
     ]
     assert [hook.stage.name for hook in reversed(built_in)] == [name for name in stages if name != "OWN"]
+
+
+async def test_a_callable_that_looks_like_more_than_a_function_must_be_a_hook(simulation: Simulation) -> None:
+    class Opens:
+        async def __call__(self, batch: hooks.Batch, forward: hooks.Forward) -> None:
+            await forward(batch)
+
+        def open(self, message: tl.Message) -> tl.Message:
+            return message
+
+    with pytest.raises(tl.UsageError, match="Opens has open: derive it from"):
+        tl.connect("memory:", world=world(simulation), hooks=[Opens()])
+
+
+async def test_the_base_of_hooks_changes_nothing(simulation: Simulation) -> None:
+    async with tl.connect("memory:", world=world(simulation), hooks=[hooks.Hook()]) as bus:
+        assert (len(bus.hooks), bus.hooks.opens, bus.hooks.surrounds, bus.hooks.numbers) == (1, False, False, False)
+        async with bus.subscribe("t") as stream:
+            await bus.publish("t", b"1")
+            assert stream.try_recv().payload == b"1"
 
 
 def test_own_hook_in_three_lines_changes_or_refuses() -> None:

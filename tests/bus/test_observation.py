@@ -1,11 +1,28 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 from buses import on_bus, until
 
 import trunkline as tl
+
+
+def test_a_bus_without_a_name_is_called_after_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    for program, called in {
+        "/srv/agent.py": "agent.py",
+        "/lib/shop/__main__.py": "shop",
+        "-c": "python",
+        "": "python",
+    }.items():
+        monkeypatch.setattr("sys.argv", [program])
+        assert tl.World().program() == f"{called}-{os.getpid()}"
+
+    async def main(bus: tl.Bus) -> None:
+        assert bus.name == "bus"
+
+    on_bus(main)
 
 
 def test_stats_count_by_topic_and_sender() -> None:
@@ -53,7 +70,7 @@ def test_history_is_ordered_bounded_and_searchable() -> None:
             await bus.publish("even" if n % 2 == 0 else "odd", n)
         assert [message.decode() for message in bus.history()] == list(range(5, 15))
         assert [message.decode() for message in bus.history(3)] == [12, 13, 14]
-        assert [message.decode() for message in bus.history(topic="even")] == [6, 8, 10, 12, 14]
+        assert [message.decode() for message in bus.history(pattern="even")] == [6, 8, 10, 12, 14]
         assert bus.history(0) == []
         await bus.publish("large", b"x" * 5000)
         assert (bus.history(1)[0].payload, bus.history(1)[0].encoding) == (b"", "elided")

@@ -12,7 +12,7 @@ import pytest
 
 import trunkline as tl
 from tests.hub.hubs import Place, directory_of, received, until
-from trunkline.errors import HubRefused, HubUnavailable, Unsupported
+from trunkline.errors import HubRefused, HubUnavailable, SchemaBroken, Unsupported, UsageError
 from trunkline.journal import JournalBroker
 from trunkline.testing import Simulation, world
 from trunkline.wire.control import Qos
@@ -106,6 +106,48 @@ async def test_consuming_needs_a_hub_a_fitting_schema_and_a_broker_with_channels
     async with tl.connect("memory:", world=world(simulation)) as bus:
         with pytest.raises(Unsupported, match="channels"):
             async with bus.consume("orders", "one"):
+                pass
+
+
+async def test_who_produces_is_in_the_directory_and_publishes_on_the_topics_of_the_channel(
+    simulation: Simulation,
+) -> None:
+    async with shop(simulation, Qos()) as (_, maker, one, _), one.subscribe(">") as messages:
+        async with (
+            maker.produce("orders", "shop-1", metadata={"floor": 2}) as orders,
+            maker.produce("typed", "shop-2", schema=int) as typed,
+        ):
+            found = await directory_of(one).describe("orders")
+            assert found is not None
+            assert [peer.metadata for peer in found.producers] == [{"floor": 2, "producer_id": "shop-1"}]
+            await orders.publish(1, topic="orders.new", priority=75)
+            with pytest.raises(UsageError, match="say which"):
+                await orders.publish(2)
+            with pytest.raises(UsageError, match="none of the channel's topics"):
+                await orders.publish(2, topic="other")
+            await typed.publish(3)
+            with pytest.raises(SchemaBroken):
+                await typed.publish("three")
+        got = [await messages.recv() for _ in range(2)]
+        assert [(each.topic, each.decode(), each.priority) for each in got if each is not None] == [
+            ("orders.new", 1, 75),
+            ("typed", 3, 50),
+        ]
+        found = await directory_of(one).describe("orders")
+        assert found is not None
+        assert found.producers == []
+
+
+async def test_producing_needs_a_hub_and_a_broker_with_channels(simulation: Simulation) -> None:
+    async with shop(simulation, Qos()) as (place, maker, _, _):
+        await place.stop()
+        with pytest.raises(HubUnavailable):
+            async with maker.produce("orders", "late"):
+                pass
+        await place.start()
+    async with tl.connect("memory:", world=world(simulation)) as bus:
+        with pytest.raises(Unsupported, match="channels"):
+            async with bus.produce("orders", "one"):
                 pass
 
 

@@ -151,11 +151,13 @@ def limit() -> Hook:
 
 
 def broken() -> Hook:
-    async def later(batch: Any, forward: Any) -> None:
-        raise OSError("broken")
+    class Later(Hook):
+        stage = Stage.LIMIT
 
-    later.stage = Stage.LIMIT  # type: ignore[attr-defined]  # functions have attributes
-    return later
+        async def __call__(self, batch: Any, forward: Any) -> None:
+            raise OSError("broken")
+
+    return Later()
 
 
 def choosy() -> Hook:
@@ -164,8 +166,7 @@ def choosy() -> Hook:
             raise ValueError("no")
         return message
 
-    refuse.stage = Stage.LIMIT  # type: ignore[attr-defined]  # functions have attributes
-    return each(refuse)
+    return each(refuse, stage=Stage.LIMIT)
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["one by one", "as a batch"])
@@ -229,14 +230,16 @@ async def test_an_earlier_hook_refuses_before_it_is_written(simulation: Simulati
 async def test_a_message_that_expired_on_its_way(simulation: Simulation, tmp_path: Path) -> None:
     """Written, and then too late to be published."""
 
-    async def dawdle(batch: Any, forward: Any) -> None:
-        await asyncio.sleep(10)
-        await forward(batch)
+    class Dawdle(Hook):
+        stage = Stage.LIMIT
 
-    dawdle.stage = Stage.LIMIT  # type: ignore[attr-defined]  # functions have attributes
+        async def __call__(self, batch: Any, forward: Any) -> None:
+            await asyncio.sleep(10)
+            await forward(batch)
+
     place = Place(simulation, tmp_path)
     async with (
-        persisted(place, [dawdle], name="shop") as (bus, _),
+        persisted(place, [Dawdle()], name="shop") as (bus, _),
         bus.subscribe("orders.a", name="x") as stream,
     ):
         with pytest.raises(tl.MessageExpired):

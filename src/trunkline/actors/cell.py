@@ -320,7 +320,7 @@ class Cell:
     def _swift(self) -> Callable[..., Any] | None:
         """The handler, if there is one only, which takes bytes as they are, and nothing has to be done around it."""
         handler = self.plan.default
-        plain = not self.plan.by_name and self.keep.timeout_s is None and not self.system.bus.opens
+        plain = not self.plan.by_name and self.keep.timeout_s is None and not self.system.bus.hooks.opens
         plain = plain and not log.isEnabledFor(TRACE)
         if handler is None or not plain or self.memory is not None or handler.in_thread:
             return None
@@ -336,7 +336,7 @@ class Cell:
                 raise InvalidPayload(
                     f"{self.plan.name} has no handler for {what}: write `receive`, or one with @handles"
                 )
-            opened = system.bus.opened(message) if system.bus.opens else message
+            opened = system.bus.opened(message) if system.bus.hooks.opens else message
             argument = opened if handler.wants_message else opened.decode(handler.wants_payload)
         except PayloadError as error:
             await self._refused(message, error, Cause.INVALID_PAYLOAD)

@@ -281,7 +281,10 @@ class ActorSystem:
             Unfinished(
                 message,
                 Outcome(
-                    cell.ref.address, Fate.DROPPED, "its actor was stopped before it was handled", self.bus.time_ns()
+                    cell.ref.address,
+                    Fate.DROPPED,
+                    "its actor was stopped before it was handled",
+                    self.bus.broker.world.time_ns(),
                 ),
             )
             for message in cell.inbox.unfinished()
@@ -464,7 +467,7 @@ class ActorSystem:
                 type(error).__name__ if error is not None else "",
                 traceback_of(error) if error is not None else "",
                 (),
-                self.bus.time_ns(),
+                self.bus.broker.world.time_ns(),
             )
         )
 

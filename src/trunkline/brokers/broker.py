@@ -10,25 +10,23 @@ import abc
 import enum
 from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Sequence as Batch
-from types import MappingProxyType
 from typing import ClassVar, Protocol, Self
 
 from trunkline.brokers.directory import Directory
 from trunkline.brokers.store import Store
 from trunkline.clock import Sequence, World
 from trunkline.delivery.fates import Outcome
+from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery
-from trunkline.delivery.pending import Failures, Owner, Turn
+from trunkline.delivery.pending import Failures, Owner
 from trunkline.delivery.roster import Roster
-from trunkline.delivery.route import InboxOf, Route, Take
+from trunkline.delivery.route import InboxOf, Take
 from trunkline.delivery.stream import Stream
-from trunkline.errors import StreamClosed, Unsupported
+from trunkline.errors import PartlyRefused, Refused, StreamClosed, Unsupported
 from trunkline.message import Message
 from trunkline.settings import Settings
 from trunkline.topic import matches, reply_topic
-
-UNNUMBERED = -1
-"""The number of a message that gets its own when it is stored. Not 0, which would have it checked again."""
+from trunkline.unchecked import without_numbers
 
 
 class Feature(enum.StrEnum):
@@ -49,23 +47,43 @@ class Feature(enum.StrEnum):
 
 
 class Lane(Protocol):
-    """The way in for a topic that is stored. Messages put there get their number in place, when they are stored."""
+    """The way in for one topic. What is put there is numbered in place, so nobody else may hold it.
 
-    heard: bool
-    """Whether a message here reaches anybody."""
-    swift: bool
-    """Whether a publish need not wait: `put_now` will do, as long as it says so."""
-    turn: Mapping[str, Turn]
-    """What was put in since the last flush, by topic: an owner may append to what is its own."""
+    Awaited, messages are in the inboxes (in memory), stored, or on their way to the hub. What comes back are those that
+    a subscriber refused. Raises Refused or HubError if none was accepted.
+    """
+
+    @property
+    def plain(self) -> tuple[Inbox, ...] | None:
+        """The inboxes in this process that plain messages may be appended to; None if that is not the way here."""
+
+    @property
+    def heard(self) -> bool:
+        """Whether a message here reaches anybody."""
+
+    @property
+    def stored(self) -> bool:
+        """Whether messages are stored, or sent elsewhere, before they are handed out: they get their numbers then."""
+
+    @property
+    def swift(self) -> bool:
+        """Whether a publish need not wait: `put_now` will do, as long as it says so."""
+
+    def reserve(self, count: int) -> int:
+        """The first of so many numbers for messages that are put here next; 0 if they get them later."""
 
     def put_now(self, message: Message) -> bool:
         """Take one plain message without a word of what becomes of it; False if that cannot be now."""
 
-    def put(self, message: Message) -> Awaitable[Failures]:
-        """Take one plain message. Awaited, it is stored and handed out; raises NotStored."""
+    def put(self, message: Message, *, alike: bool) -> Awaitable[Failures]:
+        """Take one message. `alike` promises that it was published without a field of its own."""
 
     def put_many(self, messages: Batch[Message], *, alike: bool) -> Awaitable[Failures]:
-        """As `put`. `alike` promises that all are plain, and of one sender and one format."""
+        """Take messages of one kind. `alike` promises that all are plain, and of one sender and one format."""
+
+
+class OwnedLane(Lane, Protocol):
+    """A lane that is `stored`: who puts many in can be told of them together."""
 
     def post(self, message: Message, owner: Owner) -> None:
         """As `put`, and tell the owner instead of being awaited."""
@@ -90,13 +108,13 @@ class Broker(abc.ABC):
         """The subscribers in this process."""
         self.finders: list[Callable[[str], Message | None]] = []
         """Who may still know a message by its id: the histories of buses here, the recent batches of a hub."""
-        self.routes: Mapping[str, Route] = {}
-        """Routes of topics in use, if publishers may write to the inboxes directly. Empty: they call `publish`."""
+        self.lanes: Mapping[str, Lane] = {}
+        """The lanes of topics in use."""
 
-    lanes: Mapping[str, Lane] = MappingProxyType({})
-    """Topics that are stored before they are handed out, if publishers may put messages there directly."""
+    def lane(self, topic: str) -> Lane:
+        """The way in for a topic. A broker overrides this, or `publish`."""
+        return PublishLane(self, topic)
 
-    @abc.abstractmethod
     async def publish(self, batch: Batch[Message]) -> None:
         """Take messages, in order. When it returns, they are in the inboxes (in memory) or in the outbox.
 
@@ -104,6 +122,15 @@ class Broker(abc.ABC):
         Refused if a subscriber's policy says so, PartlyRefused for several; the other subscribers have the message all
         the same. After a backpressure timeout the rest of the batch is refused, too, and offered to nobody.
         """
+        if not batch:
+            return
+        if type(self).lane is Broker.lane:
+            raise NotImplementedError(f"{type(self).__name__} has neither `publish` nor `lane`: a broker needs one")
+        lane = self.lane(batch[0].topic)
+        # Numbers that somebody has given are kept where that is possible.
+        own = batch if batch[0].seq and not lane.stored else without_numbers(batch)
+        if failures := await lane.put_many(own, alike=False):
+            raise failures[0][1] if len(batch) == 1 else PartlyRefused(failures, len(batch))
 
     @abc.abstractmethod
     def subscribe(self, pattern: str, delivery: Delivery = Delivery()) -> Stream:
@@ -123,10 +150,6 @@ class Broker(abc.ABC):
     @abc.abstractmethod
     async def aclose(self) -> None:
         """End all streams. What was not taken gets its fate. Closing twice is fine."""
-
-    def route(self, topic: str) -> Route | None:
-        """The route of a topic, if publishers may write to the inboxes directly."""
-        return None
 
     def forget_route(self, topic: str) -> None:
         """What a tap says of the inbox of a topic has changed."""
@@ -153,10 +176,6 @@ class Broker(abc.ABC):
         """Have somebody told of messages whose publisher did not wait, and that did not reach the broker."""
         # Where a publish is with the broker when it returns, there are none.
         return
-
-    def lane(self, topic: str) -> Lane | None:
-        """How a topic is published that is stored before it is handed out; None if it is not stored."""
-        return None
 
     # What the broker offers
 
@@ -215,3 +234,37 @@ class Broker(abc.ABC):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+class PublishLane:
+    """The lane of a broker that has nothing but `publish`."""
+
+    plain = None
+    stored = True
+    swift = False
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self._broker = broker
+        self._topic = topic
+
+    @property
+    def heard(self) -> bool:
+        return self._broker.heard(self._topic)
+
+    def reserve(self, count: int) -> int:
+        return 0
+
+    def put_now(self, message: Message) -> bool:
+        return False
+
+    def put(self, message: Message, *, alike: bool) -> Awaitable[Failures]:
+        return self.put_many((message,), alike=alike)
+
+    async def put_many(self, messages: Batch[Message], *, alike: bool) -> Failures:
+        try:
+            await self._broker.publish(messages)
+        except PartlyRefused as error:
+            return list(error.refused)
+        except Refused as error:
+            return [(message, error) for message in messages]
+        return []

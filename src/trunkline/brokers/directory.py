@@ -32,6 +32,11 @@ class Directory(Protocol):
     async def register_producer(self, channel: str, *, schema: Any = None, version: str = "") -> bool:
         """Register a producer; the first one of a channel makes it."""
 
+    async def attach_producer(
+        self, channel: str, *, schema: Any = None, metadata: Mapping[str, Any] | None = None
+    ) -> Terms:
+        """As `attach`, for a producer."""
+
     async def unregister_producer(self, channel: str) -> bool: ...
 
     async def create_channel(

@@ -14,7 +14,7 @@ from trunkline.message import Message
 
 
 class ForwardingBroker(Broker):
-    """There are no routes, so that whatever is published goes through `publish` or a `lane`."""
+    """Its own `lanes` are empty, so that whatever is published goes through `publish` or `lane`."""
 
     name = "forwarding"
 
@@ -31,7 +31,7 @@ class ForwardingBroker(Broker):
     async def publish(self, batch: Batch[Message]) -> None:
         await self.inner.publish(batch)
 
-    def lane(self, topic: str) -> Lane | None:
+    def lane(self, topic: str) -> Lane:
         return self.inner.lane(topic)
 
     def subscribe(self, pattern: str, delivery: Delivery = Delivery()) -> Stream:

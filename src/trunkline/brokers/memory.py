@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-import msgspec
-from msgspec.structs import force_setattr
-
-from trunkline.brokers.broker import Broker, Feature
+from trunkline.brokers.broker import Broker, Feature, Lane
 from trunkline.clock import World
 from trunkline.delivery.batch import Batch
 from trunkline.delivery.handout import HandOut
@@ -16,20 +12,12 @@ from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.outlet import Outlet
 from trunkline.delivery.pending import HandedTurn
-from trunkline.delivery.route import GroupMember, InboxOf, Route, Take, Tap, offer
+from trunkline.delivery.route import GroupMember, InboxOf, Route, Take, Tap
 from trunkline.delivery.routing import RoutingTree
 from trunkline.delivery.stream import Stream
-from trunkline.errors import (
-    BackpressureTimeout,
-    Congested,
-    InvalidPayload,
-    PartlyRefused,
-    Refused,
-    StreamClosed,
-    Unsupported,
-)
-from trunkline.message import NORMAL, Message
-from trunkline.settings import Settings
+from trunkline.errors import InvalidPayload, StreamClosed, Unsupported
+from trunkline.message import Message
+from trunkline.settings import Backpressure, Settings
 from trunkline.topic import validate_pattern
 
 
@@ -42,72 +30,18 @@ class MemoryBroker(Broker):
 
     def __init__(self, world: World | None = None, settings: Settings | None = None) -> None:
         super().__init__(world, settings)
-        self.tree = RoutingTree(self.settings.max_topics)
-        self.routes: dict[str, Route] = self.tree.routes
+        self.tree = RoutingTree(self, self.settings.max_topics)
+        self.lanes = self.tree.routes
         self._members: dict[str, GroupMember] = {}
         self._hand_out = HandOut(self.resolve, self.settings.backpressure)
 
     # Publishing
 
-    async def publish(self, batch: Sequence[Message]) -> None:
-        if not batch:
-            return
-        first = batch[0]
-        if not first.seq:
-            batch = [msgspec.structs.replace(message, seq=self.sequence.next()) for message in batch]
-        plain = first.priority == NORMAL and first.ttl_s is None and not first.requires_ack
-        count = len(batch)
-        failures: list[tuple[Message, Exception]] = []
-        at = 0
-        waited = False
-        while at < count:
-            # Asked again after each wait: subscriptions may have changed meanwhile.
-            route = self.resolve(first.topic)
-            if plain and not route.special and (room := room_for(route, count - at)) > 0:
-                chunk = batch[at : at + room] if at or room < count else batch
-                if waited:
-                    self._renumber(chunk)
-                self._extend(route, chunk)
-                at += room
-                continue
-            message = batch[at]
-            if waited:
-                self._renumber([message])
-            route.published += 1
-            at += 1
-            try:
-                if (unsettled := offer(message, route.sinks)) is not None:
-                    waited = True
-                    await unsettled.settle(self.settings.backpressure)
-            except (BackpressureTimeout, Congested) as error:
-                # The rest would wait as long, one by one, with as little hope.
-                failures.extend((late, error) for late in batch[at - 1 :])
-                _take_numbers(batch[at:])
-                break
-            except asyncio.CancelledError:
-                _take_numbers(batch[at:])
-                raise
-            except Refused as error:
-                failures.append((message, error))
-        if failures:
-            raise failures[0][1] if count == 1 else PartlyRefused(failures, count)
+    @property
+    def limits(self) -> Backpressure:
+        return self.settings.backpressure
 
-    def _extend(self, route: Route, chunk: Sequence[Message]) -> None:
-        """Put plain messages into inboxes that have room for them."""
-        size = len(chunk)
-        route.published += size
-        for inbox in route.plain:
-            inbox.books.accepted += size
-            inbox.queue.extend(chunk)
-            if inbox.sleepers:
-                inbox.wake()
-
-    def _renumber(self, messages: Sequence[Message]) -> None:
-        # Others published while the batch waited: numbers must rise in every inbox. Nobody has seen these yet.
-        for message in messages:
-            force_setattr(message, "seq", self.sequence.next())
-
-    def route(self, topic: str) -> Route | None:
+    def lane(self, topic: str) -> Lane:
         return self.resolve(topic)
 
     def forget_route(self, topic: str) -> None:
@@ -227,14 +161,3 @@ class MemoryBroker(Broker):
             self._leave(inbox)
         self.tree.forget()
         await self._hand_out.aclose()
-
-
-def _take_numbers(messages: Sequence[Message]) -> None:
-    """These were offered to nobody: without a number, nobody's range of delivered messages covers them."""
-    for message in messages:
-        force_setattr(message, "seq", 0)
-
-
-def room_for(route: Route, wanted: int) -> int:
-    """For how many messages, up to `wanted`, all inboxes of a route have room."""
-    return min(wanted, *(inbox.room - len(inbox.queue) for inbox in route.plain)) if route.plain else wanted

@@ -7,24 +7,31 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
+from trunkline.brokers.broker import Broker
 from trunkline.bus.bus import Bus, Unfinished
+from trunkline.bus.channels import Producer
 from trunkline.bus.handling import HandlerOptions
+from trunkline.bus.pipeline import Pipeline
 from trunkline.bus.router import Router
+from trunkline.bus.threads import ThreadDoor
 from trunkline.delivery.dead_letters import DeadLetters
 from trunkline.delivery.options import DeliveryOptions
 from trunkline.delivery.requests import OrphanBox
 from trunkline.delivery.stream import Stream
 from trunkline.errors import BusClosed, UsageError
+from trunkline.hooks.hook import HookChain
 from trunkline.message import Fields, Message
 from trunkline.settings import Settings
 
 T = TypeVar("T")
+U = TypeVar("U")
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -111,6 +118,57 @@ class BlockingStream:
         self.close()
 
 
+class Block(Generic[T]):
+    """`with`, for what the bus has `async with` for."""
+
+    def __init__(self, thread: LoopThread, inner: AbstractAsyncContextManager[U], wrap: Callable[[U], T]) -> None:
+        self._thread = thread
+        self._inner = inner
+        self._wrap = wrap
+
+    def __enter__(self) -> T:
+        return self._wrap(self._thread.call(_awaited(self._inner.__aenter__)))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.call(_awaited(lambda: self._inner.__aexit__(kind, error, trace)))
+
+
+class BlockingPipeline:
+    """Publishes without waiting for the disk. Leaving the block, and `flush`, raise PartlyRefused as the async one."""
+
+    def __init__(self, thread: LoopThread, pipeline: Pipeline) -> None:
+        self._thread = thread
+        self._pipeline = pipeline
+
+    @property
+    def in_flight(self) -> int:
+        """How many are not on disk yet."""
+        return self._pipeline.in_flight
+
+    def publish(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> str:
+        """Begin to publish; return the message's id. Waits only while too many are under way."""
+        return self._thread.call(self._pipeline.publish(topic, payload, **fields))
+
+    def flush(self) -> None:
+        """Return when everything so far is published; raise PartlyRefused if something was not."""
+        self._thread.call(self._pipeline.flush())
+
+
+class BlockingProducer:
+    """Publishes on the topics of one channel."""
+
+    def __init__(self, thread: LoopThread, producer: Producer) -> None:
+        self._thread = thread
+        self._producer = producer
+        self.pattern = producer.pattern
+
+    def publish(self, payload: object = b"", *, topic: str | None = None, **fields: Unpack[Fields]) -> str:
+        """As `bus.publish`, on the channel's topic. If it has several, `topic` says which; it must be one of them."""
+        return self._thread.call(self._producer.publish(payload, topic=topic, **fields))
+
+
 class There(Generic[T]):
     """A part of the bus, such as its dead letters, whose methods run in the bus's thread."""
 
@@ -183,6 +241,15 @@ class BlockingBus:
         return self._bus.settings
 
     @property
+    def broker(self) -> Broker:
+        """The broker itself: to be used in the bus's thread, as with `run`."""
+        return self._bus.broker
+
+    @property
+    def hooks(self) -> HookChain:
+        return self._bus.hooks
+
+    @property
     def thread(self) -> LoopThread:
         """Where it lives, for what is to live beside it."""
         return self._thread
@@ -211,6 +278,21 @@ class BlockingBus:
     message = _asks(Bus.message)
     flush = _waits(Bus.flush)
 
+    def pipeline(self, in_flight: int = 1000) -> Block[BlockingPipeline]:
+        """Publish many without waiting for each: `with bus.pipeline() as pipe: pipe.publish(…)`."""
+        return Block(self._thread, self._bus.pipeline(in_flight), lambda pipe: BlockingPipeline(self._thread, pipe))
+
+    def produce(
+        self, channel: str, producer_id: str, *, schema: Any = None, metadata: Mapping[str, Any] | None = None
+    ) -> Block[BlockingProducer]:
+        """`with bus.produce("orders", "shop-1", schema=Order) as producer: producer.publish(order)`."""
+        inner = self._bus.produce(channel, producer_id, schema=schema, metadata=metadata)
+        return Block(self._thread, inner, lambda producer: BlockingProducer(self._thread, producer))
+
+    def from_thread(self) -> ThreadDoor:
+        """The door that `publish_soon` uses. It is not needed here: every method is safe from any thread."""
+        return self._door
+
     # Asking
 
     def request(self, topic: str = "", payload: object = b"", **options: Any) -> Any:
@@ -231,6 +313,19 @@ class BlockingBus:
         """`with bus.subscribe("orders.>") as messages: for message in messages: …`"""
         return BlockingStream(self._thread, self._thread.call(self._bus.subscribe(pattern, **options).open()))
 
+    def consume(
+        self,
+        channel: str,
+        consumer_id: str,
+        *,
+        schema: Any = None,
+        metadata: Mapping[str, Any] | None = None,
+        **options: Unpack[DeliveryOptions],
+    ) -> Block[BlockingStream]:
+        """`with bus.consume("orders", "billing-1", schema=Order) as messages: for message in messages: …`"""
+        inner = self._bus.consume(channel, consumer_id, schema=schema, metadata=metadata, **options)
+        return Block(self._thread, inner, lambda stream: BlockingStream(self._thread, stream))
+
     def on(self, pattern: str, **options: Unpack[HandlerOptions]) -> Callable[[F], F]:
         """Handle what matches; a plain function runs in a thread, one message at a time unless `concurrency` is set."""
 
@@ -241,6 +336,8 @@ class BlockingBus:
         return register
 
     handle = _asks(Bus.handle)
+    on_handled = _asks(Bus.on_handled)
+    opened = _asks(Bus.opened)
     link = _asks(Bus.link)
     unlink = _asks(Bus.unlink)
     forget_durable = _waits(Bus.forget_durable)

@@ -7,50 +7,40 @@ the end a dead letter. A failure concerns its message alone.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
 from typing import Any, Protocol
 
 from trunkline.bus.handlers import Call
+from trunkline.bus.lifecycle import at_work
 from trunkline.delivery.dead_letters import Cause, describe
 from trunkline.delivery.fates import Account
 from trunkline.delivery.stream import Stream
 from trunkline.errors import Closed, HandlerTimeout, PayloadError, Refused, Reject
+from trunkline.hooks.hook import HookChain
 from trunkline.message import Message, MessageType
-from trunkline.settings import Settings
 from trunkline.topic import is_wild
 
 log = logging.getLogger("trunkline.handlers")
 
-at_work: ContextVar[bool] = ContextVar("at_work", default=False)
-"""Whether this code runs on behalf of a handler: it may still publish while its bus is closing."""
-
 _CAUSES = {Reject: Cause.REJECTED, HandlerTimeout: Cause.HANDLER_TIMEOUT}
-
-Around = Callable[[Message], contextlib.AbstractContextManager[None]]
 
 
 class Surroundings(Protocol):
     """What a dispatcher needs of its bus."""
 
-    arounds: list[Around]
-    settings: Settings
-
-    opens: bool
-
-    def opened(self, message: Message) -> Message: ...
+    hooks: HookChain
+    max_message_bytes: int
 
     def handled(self, message: Message, well: bool) -> None: ...
 
     def forget(self, handler: Handler) -> None: ...
 
-    def respond(self, request: Message, value: object) -> Awaitable[str]: ...
+    @property
+    def respond(self) -> Callable[[Message, MessageType, object], Awaitable[str]]: ...
 
-    def respond_error(self, request: Message, error: BaseException) -> Awaitable[str]: ...
-
-    def acknowledge(self, message: Message) -> Awaitable[str]: ...
+    @property
+    def respond_error(self) -> Callable[[Message, BaseException], Awaitable[str]]: ...
 
 
 class Handler:
@@ -66,6 +56,7 @@ class Handler:
         timeout_s: float | None = None,
     ) -> None:
         self._bus = bus
+        self._hooks = bus.hooks
         self._stream = stream
         self._custody = stream.custody
         self._call = call
@@ -138,18 +129,18 @@ class Handler:
         self._custody.working.add(message.seq)
         try:
             # Only what the function gets is opened: in custody, and as a dead letter, the message is as it came.
-            opened = self._bus.opened(message) if self._bus.opens else message
-            arguments = self._call.arguments(opened, self._bus.settings.max_message_bytes)
+            opened = self._hooks.open(message) if self._hooks.opens else message
+            arguments = self._call.arguments(opened, self._bus.max_message_bytes)
         except PayloadError as error:
             # Only here: a payload error that the function itself meets is its failure, not this message's.
             await self._failed(message, error, Cause.INVALID_PAYLOAD)
             return
         try:
-            guarded = self._timeout_s is not None or self._bus.arounds
+            guarded = self._timeout_s is not None or self._hooks.surrounds
             result = await (self._run(message, arguments) if guarded else self._call.run(*arguments))
             # None from one that listens to many topics (a monitor on ">") is no answer.
             if message.type is MessageType.REQUEST and (result is not None or not self._wild):
-                await self._tell(self._bus.respond(message, result), message)
+                await self._tell(self._bus.respond(message, MessageType.RESPONSE, result), message)
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
@@ -161,7 +152,7 @@ class Handler:
             self._custody.ack(message)
             self._bus.handled(message, True)
             if message.requires_ack and message.reply_to is not None and message.type is not MessageType.REQUEST:
-                await self._tell(self._bus.acknowledge(message), message)
+                await self._tell(self._bus.respond(message, MessageType.ACK, b""), message)
 
     async def _tell(self, answer: Awaitable[str], message: Message) -> None:
         """Send an answer. If it is refused, the work is done all the same: doing it again would not help."""
@@ -171,9 +162,7 @@ class Handler:
             log.warning("%s handled %s, but its answer could not be sent: %s", self.name, message.id, describe(error))
 
     async def _run(self, message: Message, arguments: list[Any]) -> Any:
-        with contextlib.ExitStack() as stack:
-            for around in self._bus.arounds:
-                stack.enter_context(around(message))
+        with self._hooks.handling(message):
             try:
                 async with asyncio.timeout(self._timeout_s) as limit:
                     return await self._call.run(*arguments)

@@ -1,30 +1,27 @@
-"""Subscribing and handling: the third layer of the bus."""
+"""Subscribing and handling: the streams and handlers of one bus."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, Unpack
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 from weakref import WeakSet
 
 from trunkline.brokers.broker import Broker, Feature
-from trunkline.bus.consuming import Consumption
-from trunkline.bus.dispatcher import Around, Handler
+from trunkline.bus.dispatcher import Handler
 from trunkline.bus.handlers import bind, name_of
-from trunkline.bus.requesting import Requesting
-from trunkline.bus.router import Router
+from trunkline.bus.lifecycle import Lifecycle
+from trunkline.bus.requester import Requester
 from trunkline.bus.subscription import Subscription
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery, DeliveryOptions
 from trunkline.delivery.route import Sink, Take
 from trunkline.delivery.stream import Stream
 from trunkline.errors import UsageError
-from trunkline.hooks.hook import Hook
+from trunkline.hooks.hook import HookChain, Listener
 from trunkline.message import Message
 from trunkline.settings import Group, Settings, build
 from trunkline.topic import EVERYTHING
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class HandlerOptions(DeliveryOptions, total=False):
@@ -41,81 +38,56 @@ class Running(Group, frozen=True, kw_only=True):
     timeout_s: float | None = None
 
 
-class Handling(Requesting):
-    def __init__(self, broker: Broker, name: str, settings: Settings | None, hooks: Iterable[Hook]) -> None:
-        super().__init__(broker, name, settings, hooks)
-        self.arounds: list[Around] = []
-        self._handlers: set[Handler] = set()
+class Handlers:
+    """Also what the dispatcher of each handler needs of the bus."""
+
+    def __init__(
+        self, broker: Broker, settings: Settings, hooks: HookChain, requester: Requester, life: Lifecycle
+    ) -> None:
+        self._broker = broker
+        self._life = life
+        self.hooks = hooks
+        self.max_message_bytes = settings.max_message_bytes
+        self.respond = requester.answer
+        self.respond_error = requester.answer_error
+        self._running: set[Handler] = set()
         # Weak: a stream that nobody holds any more is gone, and its subscription with it.
         self._streams: WeakSet[Stream] = WeakSet()
-        self.router = Router(self._start_named, self._tap_all, self.settings.backpressure)
+        self._listeners: list[Listener] = []
+        self.found_by_rules = 0
+        """Messages that no subscriber matched, and a rule of the router did."""
 
-    def subscribe(self, pattern: str, **options: Unpack[DeliveryOptions]) -> Subscription:
-        """`async with bus.subscribe("orders.>") as messages`: inside, every publish that matches is seen."""
-        delivery = build(Delivery, options)
+    def __iter__(self) -> Iterator[Handler]:
+        return iter(self._running)
+
+    @property
+    def streams(self) -> list[Stream]:
+        return list(self._streams)
+
+    def subscribe(self, pattern: str, delivery: Delivery) -> Subscription:
         self._require(delivery)
         return Subscription(lambda: self._open(pattern, delivery))
 
-    def consume(
-        self,
-        channel: str,
-        consumer_id: str,
-        *,
-        schema: Any = None,
-        metadata: Mapping[str, Any] | None = None,
-        **options: Unpack[DeliveryOptions],
-    ) -> Consumption:
-        """`async with bus.consume("orders", "billing-1", schema=Order) as messages`: from a channel of the hub.
-
-        What its contract says holds for what is not given here: overflow policy, the group whose members share the
-        messages, and on a durable channel a place that is kept under the consumer's id, or the group's name.
-        """
-
-        directory = self.broker.require_directory()
-
-        async def attach() -> Subscription:
-            terms = await directory.attach(channel, consumer_id, schema=schema, metadata=metadata)
-            asked: DeliveryOptions = {"name": consumer_id}
-            asked |= terms.options
-            asked |= options
-            return self.subscribe(terms.pattern, **asked)
-
-        return Consumption(attach, lambda: directory.unregister_consumer(channel, consumer_id))
-
     def _open(self, pattern: str, delivery: Delivery) -> Stream:
-        self._out.check_open()
-        stream = self.broker.subscribe(pattern, delivery)
-        if self.opens:
-            stream.read_with(self._readable)
+        self._life.check_open()
+        stream = self._broker.subscribe(pattern, delivery)
+        if self.hooks.opens:
+            stream.read_with(self.hooks.readable)
         self._streams.add(stream)
         return stream
 
     def _require(self, delivery: Delivery) -> None:
         if delivery.durable:
-            self.broker.require(Feature.DURABLE)
+            self._broker.require(Feature.DURABLE)
         if delivery.reads_stored:
-            self.broker.require(Feature.STORED)
+            self._broker.require(Feature.STORED)
         if delivery.group is not None:
-            self.broker.require(Feature.GROUPS)
+            self._broker.require(Feature.GROUPS)
         if delivery.ack:
-            self.broker.require(Feature.ACKNOWLEDGEMENT)
+            self._broker.require(Feature.ACKNOWLEDGEMENT)
 
-    def on(self, pattern: str, **options: Unpack[HandlerOptions]) -> Callable[[F], F]:
-        """Handle what matches: `@bus.on("orders.*", retry=Retry(attempts=5))`. The function stays as it is."""
-
-        def register(function: F) -> F:
-            self.handle(pattern, function, **options)
-            return function
-
-        return register
-
-    def handle(self, pattern: str, function: Callable[..., Any], **options: Unpack[HandlerOptions]) -> Handler:
-        """Run a function on each message that matches; the handler's `aclose` ends it.
-
-        The payload is decoded to the annotated type. What the function returns answers a request. If it raises, the
-        message is tried again as `retry` says (3 attempts by default), and then is a dead letter.
-        """
-        self._out.check_open()
+    def handle(self, pattern: str, function: Callable[..., Any], options: HandlerOptions) -> Handler:
+        self._life.check_open()
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -123,8 +95,8 @@ class Handling(Requesting):
                 f"{name_of(function)} needs a running event loop: register handlers inside `async with connect(…)`, "
                 "or use connect_blocking"
             ) from None
-        name = options.pop("name", None) or self.broker.roster.free_name(name_of(function))
-        return self._start(function, lambda delivery: self.broker.subscribe(pattern, delivery), name, dict(options))
+        name = options.pop("name", None) or self._broker.roster.free_name(name_of(function))
+        return self._start(function, lambda delivery: self._broker.subscribe(pattern, delivery), name, dict(options))
 
     def _start(
         self, function: Callable[..., Any], subscribe: Callable[[Delivery], Stream], name: str, options: dict[str, Any]
@@ -134,19 +106,19 @@ class Handling(Requesting):
         delivery = build(Delivery, {**options, "ack": True, "name": name})
         self._require(delivery)
         handler = Handler(self, subscribe(delivery), call, concurrency=running.concurrency, timeout_s=running.timeout_s)
-        self._handlers.add(handler)
+        self._running.add(handler)
         return handler
 
     def forget(self, handler: Handler) -> None:
         """Called by a handler that was closed."""
-        self._handlers.discard(handler)
+        self._running.discard(handler)
 
-    def _start_named(self, name: str, function: Callable[..., Any], **options: Any) -> tuple[Handler, Inbox]:
+    def start_named(self, name: str, function: Callable[..., Any], **options: Any) -> tuple[Handler, Inbox]:
         """A handler for the router: in the roster, but with no subscription of its own."""
         joined: list[Inbox] = []
 
         def join(delivery: Delivery) -> Stream:
-            inbox, stream = self.broker.roster.join(EVERYTHING, delivery, self.broker.roster.part)
+            inbox, stream = self._broker.roster.join(EVERYTHING, delivery, self._broker.roster.part)
             # Rules decide what it gets: ranges would claim the rest as well.
             inbox.books.exact = True
             joined.append(inbox)
@@ -155,18 +127,33 @@ class Handling(Requesting):
         handler = self._start(function, join, name, options)
         return handler, joined[0]
 
-    def _tap_all(self, take: Take) -> Callable[[], None]:
+    def tap_all(self, take: Take) -> Callable[[], None]:
         def choose(message: Message) -> Iterable[Sink] | None:
             chosen = take(message)
-            if chosen and not self.broker.heard(message.topic):
-                self._out.unrouted -= 1
+            if chosen and not self._broker.heard(message.topic):
+                self.found_by_rules += 1
             return chosen
 
-        return self.broker.tap(EVERYTHING, choose, hears=False)
+        return self._broker.tap(EVERYTHING, choose, hears=False)
 
-    def subscribers(self, topic: str) -> list[str]:
-        """The names of the subscribers in this process that would get a message on this topic.
+    # How handling went, for circuit breakers
 
-        Through a hub, if there are none, `somebody elsewhere` if others would get it.
-        """
-        return self.broker.subscribers(topic)
+    def on_handled(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def handled(self, message: Message, well: bool) -> None:
+        for listener in self._listeners:
+            listener(message, well)
+
+    # The end
+
+    async def quiet(self) -> None:
+        """Return when no handler has anything to do."""
+        # What one handler finishes may be work for another: done when all are quiet at once.
+        while any(handler.busy for handler in self._running):
+            await asyncio.gather(*(handler.quiet() for handler in self._running))
+
+    def stop(self) -> None:
+        """Handlers take in nothing new."""
+        for handler in self._running:
+            handler.stop()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from trunkline.brokers.broker import Broker
 from trunkline.delivery.fates import Account, Fate, Outcome
 from trunkline.message import Message
 from trunkline.settings import History as HistoryLimits
@@ -36,8 +37,8 @@ class History:
             message = msgspec.structs.replace(message, payload=b"", encoding=ELIDED)
         self._messages.append(message)
 
-    def last(self, limit: int | None = None, topic: str | None = None) -> list[Message]:
-        found = [message for message in self._messages if topic is None or matches(topic, message.topic)]
+    def last(self, limit: int | None = None, pattern: str | None = None) -> list[Message]:
+        found = [message for message in self._messages if pattern is None or matches(pattern, message.topic)]
         return found if limit is None else found[max(0, len(found) - limit) :]
 
     def find(self, message_id: str) -> Message | None:
@@ -83,6 +84,39 @@ class Senders:
     def counts(self, total: int) -> dict[str, int]:
         own = total - self._others.total()
         return {**({self._own: own} if own else {}), **self._others}
+
+
+class Traffic:
+    """What a bus counts and remembers of its own traffic. Only here it is written, and by the twin in `Bus.publish`."""
+
+    def __init__(self, name: str, limits: HistoryLimits, broker: Broker) -> None:
+        self.total = 0
+        self.unrouted = 0
+        self.history = History(limits)
+        self.senders = Senders(name)
+        self.refusals = Refusals()
+        self._name = name
+        self._world = broker.world
+        self._roster = broker.roster
+
+    def accept(self, messages: Sequence[Message], *, heard: bool, alike: bool) -> None:
+        """Their lane has taken these. `alike` promises that they are small, and the bus's own."""
+        self.total += len(messages)
+        if not heard:
+            self.unrouted += len(messages)
+        if alike:
+            self.history.add_many(messages)
+            return
+        for message in messages:
+            self.history.remember(message)
+            self.senders.add(message.sender)
+
+    def refuse(self, message: Message, error: BaseException) -> None:
+        """Their publisher was told no."""
+        now_ns = self._world.time_ns()
+        self.refusals.add(message.id, self._name, error, now_ns)
+        if message.seq and (ledger := self._roster.ledger) is not None:
+            ledger.refused(message, self._name, f"{type(error).__name__}: {error}", now_ns)
 
 
 class Lazy(Mapping[str, int]):

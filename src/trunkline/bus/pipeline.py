@@ -7,18 +7,17 @@ messages between it and the disk, and says at its end what became of them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import Any, Self, Unpack, cast
 
 from trunkline import codec
-from trunkline.brokers.broker import UNNUMBERED
+from trunkline.brokers.broker import OwnedLane
+from trunkline.bus.publisher import BusPublisher
 from trunkline.delivery.pending import Failures
 from trunkline.errors import PartlyRefused, Refused, UsageError
 from trunkline.message import Fields, Message
-
-if TYPE_CHECKING:
-    from trunkline.bus.publishing import Publishing
+from trunkline.unchecked import plain
 
 RAW = codec.RAW
 encode = codec.encode
@@ -30,14 +29,17 @@ class Pipeline:
     Leaving the block, and `flush`, raise PartlyRefused if something was not. Order is kept as by `bus.publish`.
     """
 
-    def __init__(self, bus: Publishing, in_flight: int) -> None:
+    def __init__(
+        self, publish: Callable[..., Awaitable[str]], publisher: BusPublisher, name: str, in_flight: int
+    ) -> None:
         if in_flight < 1:
             raise UsageError(f"a pipeline needs room for at least one message, not {in_flight}")
-        self._bus = bus
+        self._publish = publish
+        self._publisher = publisher
         self._in_flight = in_flight
         self._again = in_flight // 2
         """Go on when so few are left: one wake-up for many."""
-        self._name = bus.name
+        self._name = name
         self._begun = 0
         self._ended = 0
         self._told = 0
@@ -53,29 +55,22 @@ class Pipeline:
 
     async def publish(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> str:
         """Begin to publish; return the message's id. Waits only while too many are under way."""
-        bus = self._bus
-        lane = bus.lanes.get(topic)
-        if lane is None or fields:
+        publisher = self._publisher
+        lane = publisher.lanes.get(topic)
+        if lane is None or fields or not lane.stored:
             # Not stored, or not plain: as ever, and at its place in the order.
             await self._until(0)
-            return await bus.publish(topic, payload, **fields)
+            return await self._publish(topic, payload, **fields)
         body: Any = payload
         content_type = RAW
         if payload.__class__ is not bytes:
-            body, content_type = encode(payload, bus.settings.content_type)
-        if len(body) > bus.settings.max_message_bytes:
+            body, content_type = encode(payload, publisher.content_type)
+        if len(body) > publisher.max_bytes:
             await self._until(0)
-            return await bus.publish(topic, payload)
-        now_ns = bus.time_ns()
-        ids = bus.ids
-        message_id = (next(ids.block, None) or ids.open(now_ns)) if now_ns <= ids.ends_ns else ids.open(now_ns)
-        message = Message(message_id, topic, body, now_ns, UNNUMBERED, self._name, content_type)
-        # Every nanosecond here is in the benchmarks: what comes after one of ours in the same turn is appended.
-        pending = lane.turn.get(topic)
-        if pending is not None and pending.owner is self:
-            pending.messages.append(message)
-        else:
-            lane.post(message, self)
+            return await self._publish(topic, payload)
+        now_ns = publisher.time_ns()
+        message_id = publisher.ids.next(now_ns)
+        cast(OwnedLane, lane).post(plain(message_id, topic, body, now_ns, self._name, content_type), self)
         self._begun = begun = self._begun + 1
         if begun - self._ended >= self._in_flight:
             await self._until(self._again)
@@ -103,15 +98,14 @@ class Pipeline:
 
     def settled(self, messages: Sequence[Message], failures: Failures) -> None:
         """These are stored and handed out; some may have been refused by a subscriber."""
-        self._bus.count_stored(messages)
+        self._publisher.settled(messages, failures)
         self._refused.extend(failures)
         self._done(len(messages))
 
     def failed(self, messages: Sequence[Message], error: Refused) -> None:
         """These could not be stored, and nobody has seen them."""
-        for message in messages:
-            self._bus.refuse(message, error)
-            self._refused.append((message, error))
+        self._publisher.failed(messages, error)
+        self._refused.extend((message, error) for message in messages)
         self._done(len(messages))
 
     def _done(self, count: int) -> None:

@@ -77,7 +77,7 @@ async def replay_dead(
     message_id: str | None,
     subscriber: str | None,
     cause: Cause | None,
-    topic: str,
+    pattern: str,
     per_s: float | None,
     dry_run: bool,
 ) -> Replayed:
@@ -85,7 +85,7 @@ async def replay_dead(
     failed: list[Failure] = []
     seen: set[Key] = set()
     pace = Pace(per_s)
-    choice = Choice(topic=validate_pattern(topic), subscriber=subscriber, cause=cause, message_id=message_id)
+    choice = Choice(topic=validate_pattern(pattern), subscriber=subscriber, cause=cause, message_id=message_id)
     async for letters in _dead_letters(bus):
         # One that fails again meanwhile is not for this replay: it would never end.
         found = [letter for letter in letters if letter.key not in seen]
@@ -163,7 +163,7 @@ async def replay_these(
             continue
         await pace.step()
         try:
-            await bus.post(_again(bus.reopened(message), to))
+            await bus.post(_again(bus.hooks.reopened(message), to))
         except Closed:
             # Nothing after it would fare better.
             raise

@@ -47,8 +47,9 @@ async def roll_call(bus: Bus, wait_s: float) -> list[ActorHealth]:
     found: list[ActorHealth] = []
     async with bus.subscribe(here) as answers:
         await bus.publish(ROLL_CALL, b"", reply_to=here)
-        deadline_s = bus.now() + wait_s
-        while (left_s := deadline_s - bus.now()) > 0:
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + wait_s
+        while (left_s := deadline_s - loop.time()) > 0:
             try:
                 answer = await answers.recv(left_s)
             except StreamEmpty:

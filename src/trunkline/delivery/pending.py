@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trunkline.delivery.batch import Batch as RoutedBatch
 
 Failures = list[tuple[Message, Exception]]
-"""Messages that are stored, or at the hub, and were refused by a subscriber all the same."""
+"""Messages that a subscriber refused. One without a number was offered to nobody: its broker has not accepted it."""
 
 
 class Owner(Protocol):

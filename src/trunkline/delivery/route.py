@@ -1,18 +1,22 @@
-"""Routes: the subscribers of one topic, found once and kept until subscriptions change."""
+"""Routes: the subscribers of one topic, found once and kept until subscriptions change; and the way to them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from typing import Any, Protocol
 
 from trunkline import columns
+from trunkline.clock import Sequence as Numbers
 from trunkline.delivery.batch import Batch
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.outlet import Outlet
 from trunkline.delivery.parking import Waiting, WaitingBatch
-from trunkline.errors import InboxFull, Refused
-from trunkline.message import Message
+from trunkline.delivery.pending import Failures
+from trunkline.errors import BackpressureTimeout, Congested, InboxFull, Refused
+from trunkline.message import NORMAL, Message
 from trunkline.settings import Backpressure
+from trunkline.unchecked import number, number_all, take_numbers
 from trunkline.wire.frames import PublishHead
 
 
@@ -88,13 +92,62 @@ def offer(message: Message, sinks: Iterable[Sink | Tap]) -> Unsettled | None:
     return unsettled
 
 
+class _Done(Awaitable[Failures]):
+    """What a publish returns that need not wait: awaiting it costs next to nothing."""
+
+    def __await__(self) -> Generator[Any, None, Failures]:
+        return _nothing()
+
+
+def _nothing() -> Generator[Any, None, Failures]:
+    return []
+    yield
+
+
+DONE = _Done()
+
+
+def is_plain(message: Message) -> bool:
+    """Whether no inbox has to treat it with care."""
+    return message.priority == NORMAL and message.ttl_s is None and not message.requires_ack
+
+
+class Engine(Protocol):
+    """What a route needs of the broker in whose process it is."""
+
+    sequence: Numbers
+
+    @property
+    def limits(self) -> Backpressure: ...
+
+    def resolve(self, topic: str) -> Route: ...
+
+
 class Route:
-    """Where messages on `topic` go. `plain` inboxes are written directly by the fast path, the rest is offered."""
+    """Where messages on `topic` go, and the lane there: an awaited put is in the inboxes.
 
-    __slots__ = ("all_plain", "heard", "local", "outlets", "plain", "published", "sinks", "special", "stored", "topic")
+    `plain` inboxes are written directly, the rest is offered.
+    """
 
-    def __init__(self, topic: str) -> None:
+    __slots__ = (
+        "_engine",
+        "all_plain",
+        "heard",
+        "local",
+        "outlets",
+        "plain",
+        "published",
+        "sinks",
+        "special",
+        "stored",
+        "topic",
+    )
+
+    swift = False
+
+    def __init__(self, topic: str, engine: Engine) -> None:
         self.topic = topic
+        self._engine = engine
         self.published = 0
         self.plain: tuple[Inbox, ...] = ()
         self.special: tuple[Sink | Tap, ...] = ()
@@ -119,6 +172,90 @@ class Route:
         self.all_plain = bool(plain) and not self.special
         hears = any(not isinstance(sink, Tap) or sink.hears for sink in self.local)
         self.heard = hears or any(outlet.hears for outlet in outlets)
+
+    def reserve(self, count: int) -> int:
+        """The first of so many numbers, for messages that are put here next."""
+        sequence = self._engine.sequence
+        first = sequence.last + 1
+        sequence.last += count
+        return first
+
+    def put_now(self, message: Message) -> bool:
+        return False
+
+    def put(self, message: Message, *, alike: bool) -> Awaitable[Failures]:
+        if not message.seq:
+            number(message, self._engine.sequence.next())
+        self.published += 1
+        unsettled = offer(message, self.sinks)
+        return DONE if unsettled is None else self._settle(message, unsettled)
+
+    async def _settle(self, message: Message, unsettled: Unsettled) -> Failures:
+        try:
+            await unsettled.settle(self._engine.limits)
+        except Refused as error:
+            return [(message, error)]
+        return []
+
+    def put_many(self, messages: Sequence[Message], *, alike: bool) -> Awaitable[Failures]:
+        count = len(messages)
+        if not messages[0].seq:
+            number_all(messages, self.reserve(count))
+        if not self.special and (alike or is_plain(messages[0])) and self.room_for(count) == count:
+            self.extend(messages)
+            return DONE
+        return self._put_each(messages)
+
+    async def _put_each(self, messages: Sequence[Message]) -> Failures:
+        """Some have to be offered one by one, and some may have to wait for room."""
+        engine = self._engine
+        plain = is_plain(messages[0])
+        count = len(messages)
+        failures: Failures = []
+        at = 0
+        waited = False
+        while at < count:
+            # Asked again after each wait: subscriptions may have changed meanwhile.
+            route = engine.resolve(self.topic)
+            size = route.room_for(count - at) if plain and not route.special else 0
+            chunk = messages[at : at + (size or 1)]
+            if waited:
+                # Others published meanwhile: numbers must rise in every inbox. Nobody has seen these yet.
+                number_all(chunk, route.reserve(len(chunk)))
+            at += len(chunk)
+            if size:
+                route.extend(chunk)
+                continue
+            route.published += 1
+            try:
+                if (unsettled := offer(chunk[0], route.sinks)) is not None:
+                    waited = True
+                    await unsettled.settle(engine.limits)
+            except (BackpressureTimeout, Congested) as error:
+                # The rest would wait as long, one by one, with as little hope.
+                take_numbers(messages[at:])
+                failures.extend((late, error) for late in messages[at - 1 :])
+                break
+            except asyncio.CancelledError:
+                take_numbers(messages[at:])
+                raise
+            except Refused as error:
+                failures.append((chunk[0], error))
+        return failures
+
+    def extend(self, messages: Sequence[Message]) -> None:
+        """Put plain messages into inboxes that have room for them."""
+        size = len(messages)
+        self.published += size
+        for inbox in self.plain:
+            inbox.books.accepted += size
+            inbox.queue.extend(messages)
+            if inbox.sleepers:
+                inbox.wake()
+
+    def room_for(self, wanted: int) -> int:
+        """For how many messages, up to `wanted`, all its inboxes have room."""
+        return max(0, min(wanted, *(inbox.room - len(inbox.queue) for inbox in self.plain))) if self.plain else wanted
 
 
 class OutletSink:

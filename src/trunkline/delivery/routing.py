@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.outlet import Outlet
-from trunkline.delivery.route import Group, GroupMember, GroupSink, Route, Sink, Tap
+from trunkline.delivery.route import Engine, Group, GroupMember, GroupSink, Route, Sink, Tap
 from trunkline.message import Message
 from trunkline.topic import (
     BROADCAST,
@@ -36,7 +36,8 @@ Listener = Inbox | GroupMember | Outlet | Tap
 
 
 class RoutingTree:
-    def __init__(self, max_topics: int) -> None:
+    def __init__(self, engine: Engine, max_topics: int) -> None:
+        self._engine = engine
         self.routes: dict[str, Route] = {}
         """Those that are known to be right."""
         self.private_replies = False
@@ -55,7 +56,7 @@ class RoutingTree:
         if route is None:
             route = self._topics.get(topic)
             if route is None:
-                route = Route(validate_topic(topic))
+                route = Route(validate_topic(topic), self._engine)
                 if len(self._topics) >= self._max_topics:
                     forgotten, _ = self._topics.popitem(last=False)
                     self.routes.pop(forgotten, None)

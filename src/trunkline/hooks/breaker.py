@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from trunkline.delivery.breaker import Breaker, Circuit, State
 from trunkline.errors import BackpressureTimeout, CircuitOpen, Congested, InboxFull, PartlyRefused, Refused
-from trunkline.hooks.hook import Batch, Forward, Stage, each
+from trunkline.hooks.hook import Attachment, Batch, Forward, Hook, Stage, each
 from trunkline.message import Message
 
 
-class Outcomes(Protocol):
-    """Where the hook learns how handling went: the bus."""
-
-    def on_handled(self, listener: Callable[[Message, bool], None]) -> None: ...
-
-    def now(self) -> float: ...
-
-
-class CircuitBreaker:
+class CircuitBreaker(Hook):
     """One circuit per recipient. A handler that fails, an unanswered request, a full inbox: each is a failure."""
 
     stage = Stage.BREAKER
@@ -30,7 +21,7 @@ class CircuitBreaker:
         self._now: Callable[[], float] | None = None
         self._check = each(self._allow)
 
-    def attach(self, bus: Outcomes) -> None:
+    def attach(self, bus: Attachment) -> None:
         self._now = bus.now
         bus.on_handled(self._handled)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from trunkline.codec import Zlib
-from trunkline.hooks.hook import Batch, Forward, Stage
+from trunkline.hooks.hook import Batch, Forward, Hook, Stage
 from trunkline.message import Message
 
 
-class Compress:
+class Compress(Hook):
     """Payloads of `min_bytes` and more, if they get smaller by it."""
 
     stage = Stage.COMPRESS

@@ -23,7 +23,7 @@ import msgspec
 
 from trunkline.codec import SEAL
 from trunkline.errors import InvalidPayload, InvalidSettings, MissingExtra
-from trunkline.hooks.hook import Batch, Forward, Stage
+from trunkline.hooks.hook import Batch, Forward, Hook, Stage
 from trunkline.hooks.keyring import KEY_BYTES, KeyRing
 from trunkline.message import Message
 
@@ -40,7 +40,7 @@ MAX_CACHED = 1000
 _INFO = b"trunkline " + SEAL.encode()
 
 
-class Encrypt:
+class Encrypt(Hook):
     """Seals what its bus publishes, and opens what its bus takes in. Give it to every bus that is to read the messages.
 
     All of `keys` open, `current` seals; with a KeyRing they may change while the bus runs. What does not open, because

@@ -1,28 +1,35 @@
-"""Hooks: what happens around a publish. One callable type; everything composes with it.
+"""Hooks: what happens around a publish, around a handler, and to what comes in.
 
-A hook gets the batch and the way on: `async def hook(batch, forward): await forward(batch)`. What it does not forward
-is refused, and must be said so by raising. `each` makes a hook of a function on one message.
-
-A hook may also have `open(message)`, the way back: what its bus takes in passes it before a stream, a handler or a
-request sees it. It returns the message as it was before the hook had changed it, or raises InvalidPayload.
+`Hook` is the base of all of them. A plain function is a hook, too:
+`async def hook(batch, forward): await forward(batch)`. `each` makes a hook of a function on one message.
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from functools import partial
 
-from trunkline.errors import HookFailed, PartlyRefused, TrunklineError
+from msgspec.structs import replace
+
+from trunkline.brokers.broker import Broker
+from trunkline.codec import UNOPENED
+from trunkline.delivery.ledger import Ledger
+from trunkline.delivery.pending import Failures
+from trunkline.errors import HookFailed, InvalidPayload, PartlyRefused, TrunklineError, UsageError
 from trunkline.message import Message
 
 Batch = Sequence[Message]
 Forward = Callable[[Batch], Awaitable[None]]
-Hook = Callable[[Batch, Forward], Awaitable[None]]
+HookFunction = Callable[[Batch, Forward], Awaitable[None]]
+Listener = Callable[[Message, bool], None]
 
 
 class Stage(enum.IntEnum):
-    """The order in which hooks run, whatever the order they are given in. A hook without a `stage` is at OWN."""
+    """The order in which hooks run, whatever the order they are given in."""
 
     TRACE = 10
     LOG = 20
@@ -35,72 +42,190 @@ class Stage(enum.IntEnum):
     LIMIT = 80
 
 
-def in_order(hooks: Iterable[Hook]) -> tuple[Hook, ...]:
-    return tuple(sorted(hooks, key=lambda hook: getattr(hook, "stage", Stage.OWN)))
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """What a hook may use of the bus that it is attached to."""
+
+    name: str
+    broker: Broker
+    now: Callable[[], float]
+    """The event loop's time, in seconds."""
+    on_handled: Callable[[Listener], None]
+    """Have `listener(message, well)` called after each handling, and with False for a request nobody answered."""
+    record_in: Callable[[Ledger], None]
+    """From now on, fates are written there."""
 
 
-def openers(hooks: Iterable[Hook]) -> tuple[Callable[[Message], Message], ...]:
-    """The ways back, of hooks in order: what was done last is undone first."""
-    found = (getattr(hook, "open", None) for hook in hooks)
-    return tuple(reversed([each for each in found if each is not None]))
+class Hook:
+    """Override what you need: the defaults change nothing. Exceptions that are not Trunkline's become HookFailed."""
+
+    stage: Stage = Stage.OWN
+    numbers: bool = False
+    """Whether messages have their numbers when this hook forwards them."""
+
+    async def __call__(self, batch: Batch, forward: Forward) -> None:
+        """Around a publish. The batch has one topic. What is not forwarded is refused: raise to say why."""
+        await forward(batch)
+
+    def open(self, message: Message) -> Message:
+        """The way back, for every message that the bus takes in, before a stream, a handler or a request sees it.
+
+        Return the message as it was before this hook had changed it, or raise InvalidPayload.
+        """
+        return message
+
+    def handling(self, message: Message) -> AbstractContextManager[None]:
+        """Entered before a handler is called with the message, left when it has returned or raised."""
+        return contextlib.nullcontext()
+
+    def attach(self, bus: Attachment) -> None:
+        """Called once, when a bus with this hook is made."""
+        return
+
+
+class _Function(Hook):
+    """A plain callable as a hook."""
+
+    def __init__(self, function: HookFunction) -> None:
+        strange = [name for name in ("open", "handling", "attach", "stage", "numbers") if hasattr(function, name)]
+        if strange:
+            raise UsageError(f"{name_of(function)} has {', '.join(strange)}: derive it from trunkline.hooks.Hook")
+        self.function = function
+
+    async def __call__(self, batch: Batch, forward: Forward) -> None:
+        await self.function(batch, forward)
 
 
 def name_of(hook: object) -> str:
+    if isinstance(hook, (_Function, _Each)):
+        hook = hook.function
     return getattr(hook, "__name__", None) or type(hook).__name__
 
 
-class Passage:
-    """One batch on its way through the hooks. `accepted` is what came out at the end."""
+class HookChain:
+    """The hooks of one bus, in the order of their stages."""
+
+    def __init__(self, hooks: Iterable[Hook | HookFunction]) -> None:
+        wrapped = (hook if isinstance(hook, Hook) else _Function(hook) for hook in hooks)
+        self._hooks = tuple(sorted(wrapped, key=lambda hook: hook.stage))
+        # What was done last is undone first.
+        self._openers = [hook.open for hook in reversed(self._hooks) if type(hook).open is not Hook.open]
+        self._arounds = [hook.handling for hook in self._hooks if type(hook).handling is not Hook.handling]
+        self.opens = bool(self._openers)
+        """Whether messages that come in must be opened."""
+        self.surrounds = bool(self._arounds)
+        """Whether a hook is to be entered around a handler."""
+        self.numbers = any(hook.numbers for hook in self._hooks)
+        """Whether a hook gives messages their numbers."""
+
+    def __bool__(self) -> bool:
+        return bool(self._hooks)
+
+    def __len__(self) -> int:
+        return len(self._hooks)
+
+    def attach(self, bus: Attachment) -> None:
+        for hook in self._hooks:
+            hook.attach(bus)
+
+    def open(self, message: Message) -> Message:
+        """A message as it was before hooks like these had changed it; raises InvalidPayload."""
+        for opener in self._openers:
+            message = opener(message)
+        return message
+
+    def readable(self, message: Message) -> Message:
+        """As `open`; one that cannot be opened says why when it is decoded."""
+        try:
+            return self.open(message)
+        except InvalidPayload as error:
+            return replace(message, encoding=f"{UNOPENED}{error}")
+
+    def reopened(self, message: Message) -> Message:
+        """As `open`, to be published again under another header; one that cannot be opened goes on as it is."""
+        try:
+            return self.open(message)
+        except InvalidPayload:
+            return message
+
+    def handling(self, message: Message) -> ExitStack:
+        """All that is to be entered around a handler."""
+        with ExitStack() as stack:
+            for around in self._arounds:
+                stack.enter_context(around(message))
+            return stack.pop_all()
+
+    async def run(self, batch: Batch, accept: Forward) -> tuple[Failures, Exception | None]:
+        """Pass a batch through the hooks; `accept` gets what comes out at the end.
+
+        Returns the messages that did not come out, with why, and the error for their publisher.
+        """
+        passing = _Passing(self._hooks, accept)
+        error: Exception | None = None
+        try:
+            await passing.step(0, batch)
+        except PartlyRefused as partly:
+            return passing.stopped(partly.refused), partly
+        except Exception as caught:
+            error = caught
+        else:
+            if len(passing.accepted) == len(batch):
+                return [], None
+        why = error or HookFailed("of this bus", RuntimeError("neither forwarded the message nor said why"))
+        stopped = passing.stopped((message, why) for message in batch)
+        return stopped, error or (why if stopped else None)
+
+
+class _Passing:
+    """One batch on its way through the hooks. `accepted` are the ids of what came out at the end."""
 
     __slots__ = ("_accept", "_hooks", "_latest", "accepted")
 
     def __init__(self, hooks: tuple[Hook, ...], accept: Forward) -> None:
         self._hooks = hooks
         self._accept = accept
-        self.accepted: list[Message] = []
+        self.accepted: set[str] = set()
         self._latest: dict[str, Message] = {}
 
-    async def run(self, batch: Batch) -> None:
-        await self._step(0, batch)
+    def stopped(self, refused: Iterable[tuple[Message, Exception]]) -> Failures:
+        """Those of them that did not come out, as they were after the last hook that passed them on."""
+        return [
+            (self._latest.get(message.id, message), why) for message, why in refused if message.id not in self.accepted
+        ]
 
-    def latest(self, message: Message) -> Message:
-        """A message as it was after the last hook that passed it on: it may have a number by then."""
-        return self._latest.get(message.id, message)
-
-    async def _step(self, index: int, batch: Batch) -> None:
+    async def step(self, index: int, batch: Batch) -> None:
         if not batch:
             return
-        if batch[0].seq > 0:
+        if batch[0].seq:
             self._latest.update((message.id, message) for message in batch)
         if index == len(self._hooks):
-            self.accepted.extend(batch)
+            self.accepted.update(message.id for message in batch)
             await self._accept(batch)
             return
         hook = self._hooks[index]
         try:
-            await hook(batch, partial(self._step, index + 1))
+            await hook(batch, partial(self.step, index + 1))
         except TrunklineError:
             raise
         except Exception as error:
             raise HookFailed(name_of(hook), error) from error
 
 
-def each(function: Callable[[Message], Message]) -> Hook:
-    """A hook from a function that returns the message to go on with, changed or not, or raises to refuse it.
+class _Each(Hook):
+    def __init__(self, function: Callable[[Message], Message], stage: Stage) -> None:
+        self.function = function
+        self.stage = stage
 
-    A message that is refused harms no other of its batch.
-    """
-
-    async def hook(batch: Batch, forward: Forward) -> None:
+    async def __call__(self, batch: Batch, forward: Forward) -> None:
         passed: list[Message] = []
         refused: list[tuple[Message, Exception]] = []
         for message in batch:
             try:
-                passed.append(function(message))
+                passed.append(self.function(message))
             except TrunklineError as error:
                 refused.append((message, error))
             except Exception as error:
-                failure = HookFailed(name_of(function), error)
+                failure = HookFailed(name_of(self), error)
                 failure.__cause__ = error
                 refused.append((message, failure))
         try:
@@ -110,7 +235,10 @@ def each(function: Callable[[Message], Message]) -> Hook:
         if refused:
             raise refused[0][1] if len(batch) == 1 else PartlyRefused(refused, len(batch))
 
-    hook.__name__ = name_of(function)
-    if (stage := getattr(function, "stage", None)) is not None:
-        hook.stage = stage  # type: ignore[attr-defined]  # functions have attributes
-    return hook
+
+def each(function: Callable[[Message], Message], *, stage: Stage = Stage.OWN) -> Hook:
+    """A hook from a function that returns the message to go on with, changed or not, or raises to refuse it.
+
+    A message that is refused harms no other of its batch.
+    """
+    return _Each(function, stage)

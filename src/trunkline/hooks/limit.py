@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 from trunkline.delivery.limits import Buckets, Rate
 from trunkline.errors import InvalidSettings, RateLimited
-from trunkline.hooks.breaker import Outcomes
-from trunkline.hooks.hook import Batch, Forward, Stage, each
+from trunkline.hooks.hook import Attachment, Batch, Forward, Hook, Stage, each
 from trunkline.message import Message
 
 
-class RateLimit:
+class RateLimit(Hook):
     stage = Stage.LIMIT
 
     def __init__(self, *, per_topic: Rate | None = None, per_sender: Rate | None = None) -> None:
@@ -22,7 +21,7 @@ class RateLimit:
         self._now: Callable[[], float] | None = None
         self._check = each(self._allow)
 
-    def attach(self, bus: Outcomes) -> None:
+    def attach(self, bus: Attachment) -> None:
         self._now = bus.now
 
     async def __call__(self, batch: Batch, forward: Forward) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from trunkline.hooks.hook import Batch, Forward, Stage
+from trunkline.hooks.hook import Batch, Forward, Hook, Stage
 
 TRACE = 5
 
 
-class Log:
+class Log(Hook):
     stage = Stage.LOG
 
     def __init__(self, logger: logging.Logger | None = None, level: int = TRACE) -> None:

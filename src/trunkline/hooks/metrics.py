@@ -6,13 +6,13 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from trunkline.errors import MissingExtra, PartlyRefused, TrunklineError
-from trunkline.hooks.hook import Batch, Forward, Stage
+from trunkline.hooks.hook import Batch, Forward, Hook, Stage
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 
-class Metrics:
+class Metrics(Hook):
     """`messages_published`, `bytes_published`, and `refused` by kind of error."""
 
     stage = Stage.METRICS

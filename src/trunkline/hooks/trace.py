@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline.errors import MissingExtra
-from trunkline.hooks.hook import Batch, Forward, Stage
+from trunkline.hooks.hook import Batch, Forward, Hook, Stage
 from trunkline.message import Message
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 
-class Trace:
+class Trace(Hook):
     """The message carries the W3C `traceparent` of its publish; its handlers continue that trace."""
 
     stage = Stage.TRACE

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from trunkline.brokers.broker import UNNUMBERED, Feature
-from trunkline.brokers.memory import MemoryBroker, room_for
+from trunkline.brokers.broker import Feature, Lane
+from trunkline.brokers.memory import MemoryBroker
 from trunkline.delivery.batch import Batch
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import END, Delivery
-from trunkline.delivery.pending import Failures, Owner, Turn
+from trunkline.delivery.pending import Failures, Owner
 from trunkline.delivery.route import Route
 from trunkline.delivery.stream import Stream
-from trunkline.errors import DuplicateName, InvalidSettings, PartlyRefused
+from trunkline.errors import DuplicateName, InvalidSettings
 from trunkline.journal import attendance
 from trunkline.journal.cursor import Cursor, unpack
 from trunkline.journal.feeder import MAX_PAUSE_S, Feeder, KeptMessage, kept_for
@@ -47,8 +47,10 @@ OWN_TOPICS = (REPLIES, f"{REPLY_PREFIX}>", f"{DEAD_PREFIX}>")
 class JournalLane:
     """A topic that the journal keeps, ready for publishers."""
 
-    __slots__ = ("_broker", "_put", "feeders", "heard", "topic", "turn", "waits")
+    __slots__ = ("_broker", "_put", "feeders", "heard", "topic", "waits")
 
+    plain = None
+    stored = True
     swift = False
 
     def __init__(self, broker: JournalBroker, topic: str, waits: bool) -> None:
@@ -57,13 +59,17 @@ class JournalLane:
         self.waits = waits
         self.feeders: list[Feeder] = broker.feeders_of(topic)
         self.heard = broker.heard(topic)
-        self.turn: Mapping[str, Turn] = broker.intake.turn
         self._put = broker.intake.put
+
+    def reserve(self, count: int) -> int:
+        return 0
 
     def put_now(self, message: Message) -> bool:
         return False
 
-    def put(self, message: Message) -> asyncio.Future[Failures]:
+    def put(self, message: Message, *, alike: bool) -> asyncio.Future[Failures]:
+        if not alike:
+            return self.put_many((message,), alike=False)
         return self._put(self.topic, message, self.waits)
 
     def post(self, message: Message, owner: Owner) -> None:
@@ -111,13 +117,12 @@ class JournalBroker(MemoryBroker):
         super().__init__(journal.world, settings)
         self.journal = journal.open()
         self._owns_journal = owns_journal
-        self.routes: dict[str, Route] = {}
+        self.lanes: dict[str, Lane] = {}
         self.tree.changed = self._forget_routes
         self.intake = journal.intake
         self.sequence = self.intake.numbers
         self.intake.give = self._give
         self.intake.stored = self._stored
-        self.lanes: dict[str, JournalLane] = {}
         self._feeders: dict[str, Feeder] = {}
         self._feeder_tree: TopicTree[Feeder] = TopicTree()
         self._member_of: dict[str, Feeder] = {}
@@ -130,47 +135,35 @@ class JournalBroker(MemoryBroker):
 
     # Publishing
 
-    async def publish(self, batch: Sequence[Message]) -> None:
-        if not batch:
-            return
-        lane = self.lane(batch[0].topic)
-        if lane is None:
-            await super().publish(batch)
-            return
-        # Numbers are set in place: only the bus may say that nobody else holds them.
-        own = batch if batch[0].seq == UNNUMBERED else [replace(message, seq=UNNUMBERED) for message in batch]
-        if failures := await lane.put_many(own, alike=False):
-            raise failures[0][1] if len(batch) == 1 else PartlyRefused(failures, len(batch))
-
-    def lane(self, topic: str) -> JournalLane | None:
-        """How a topic that is kept is published; None if it is not kept."""
+    def lane(self, topic: str) -> Lane:
+        """A topic that is kept goes through the journal, any other straight to its route."""
         lane = self.lanes.get(topic)
-        if lane is None and (kept := self.journal.settings.keeps(topic)) is not TopicStorage.NOT:
+        if lane is None:
             self.check_open()
+            route = self.resolve(topic)
+            durable = self.journal.settings.keeps(topic) is TopicStorage.DURABLE
+            lane = JournalLane(self, topic, durable) if route.stored else route
             if len(self.lanes) >= self.settings.max_topics:
                 self.lanes.clear()
-            lane = self.lanes[topic] = JournalLane(self, topic, kept is TopicStorage.DURABLE)
+            self.lanes[topic] = lane
         return lane
-
-    def route(self, topic: str) -> Route | None:
-        # TopicStorage topics have no short cut past the journal.
-        return None if self.lane(topic) is not None else self.resolve(topic)
 
     def resolve(self, topic: str) -> Route:
         route = super().resolve(topic)
         route.stored = self.journal.settings.keeps(topic) is not TopicStorage.NOT
-        if not self.journal.ledger.keeps(topic):
-            self.routes[topic] = route
         return route
 
+    def forget_route(self, topic: str) -> None:
+        super().forget_route(topic)
+        self.lanes.pop(topic, None)
+
     def _forget_routes(self) -> None:
-        self.routes.clear()
         self.lanes.clear()
 
     def _store(self, batch: Batch) -> None:
         lane = self.lane(batch.topic)
         messages = self._opened(batch)
-        if lane is None or messages is None:
+        if not isinstance(lane, JournalLane) or messages is None:
             batch.done()
             return
         if batch.again:
@@ -197,8 +190,8 @@ class JournalBroker(MemoryBroker):
             for outlet in route.outlets:
                 outlet.offer(batch)
         easy = pending.plain and not route.special and not self._hand_out.waits(pending.topic)
-        if easy and room_for(route, len(messages)) == len(messages):
-            self._extend(route, messages)
+        if easy and route.room_for(len(messages)) == len(messages):
+            route.extend(messages)
             self.intake.through(pending)
         else:
             route.published += len(messages)
@@ -207,7 +200,7 @@ class JournalBroker(MemoryBroker):
     def _stored(self, pending: PendingWrite) -> None:
         """Hand committed messages to durable subscriptions: what they get, they must find again."""
         lane = self.lane(pending.topic) if not self._closed else None
-        if lane is not None:
+        if isinstance(lane, JournalLane):
             for feeder in lane.feeders:
                 feeder.live(pending.messages)
 

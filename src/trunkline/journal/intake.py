@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import count, repeat
 
-from msgspec.structs import astuple, force_setattr
+from msgspec.structs import astuple
 
 from trunkline.clock import Sequence as Numbers
 from trunkline.clock import World
@@ -22,6 +20,7 @@ from trunkline.journal.body import make_batch
 from trunkline.journal.errors import JournalUnusable
 from trunkline.journal.writer import Database, Job, Writer
 from trunkline.message import Message
+from trunkline.unchecked import number_all, take_numbers
 
 log = logging.getLogger("trunkline.journal")
 
@@ -176,7 +175,7 @@ class Intake:
             for pending in pendings:
                 pending.at_ns = at_ns
                 messages = pending.messages
-                deque(map(force_setattr, messages, repeat("seq"), count(numbers.last + 1)), 0)
+                number_all(messages, numbers.last + 1)
                 numbers.last += len(messages)
                 pending.size = sum([len(message.payload) for message in messages])
                 self.backlog += pending.size
@@ -237,8 +236,6 @@ class Intake:
             lost = len(pending.messages)
             log.error("%d messages on %s were published, but not recorded: %s", lost, pending.topic, error)
             return
-        for message in pending.messages:
-            # Without a number, nobody's range of delivered messages covers them.
-            force_setattr(message, "seq", 0)
+        take_numbers(pending.messages)
         why = error.why if isinstance(error, NotStored) else f"{type(error).__name__}: {error}"
         pending.fail(lambda: NotStored(why))

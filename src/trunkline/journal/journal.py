@@ -14,10 +14,10 @@ from typing import Any, Self, TypeVar
 
 from msgspec.structs import replace
 
-from trunkline.brokers.broker import UNNUMBERED
 from trunkline.clock import Sequence as Numbers
 from trunkline.clock import World
 from trunkline.errors import JournalDamaged
+from trunkline.hooks.hook import Attachment
 from trunkline.journal.cursor import Cursor, unpack
 from trunkline.journal.errors import JournalUnusable
 from trunkline.journal.intake import Intake
@@ -31,6 +31,7 @@ from trunkline.journal.tender import Tender
 from trunkline.journal.writer import Database, Writer
 from trunkline.message import Message
 from trunkline.topic import EVERYTHING
+from trunkline.unchecked import without_numbers
 
 T = TypeVar("T")
 
@@ -211,7 +212,7 @@ class Journal:
 
     # As the store of the persistence hook
 
-    def attach(self, bus: Any, pattern: str = EVERYTHING) -> None:
+    def attach(self, bus: Attachment, pattern: str = EVERYTHING) -> None:
         """Called by the persistence hook: numbers come from one place, and fates are written here, too."""
         self.open()
         sequence = bus.broker.sequence
@@ -225,7 +226,7 @@ class Journal:
     async def append(self, batch: Sequence[Message]) -> list[Message]:
         """Write messages of one topic; they are on disk when this returns. Returns them with their numbers."""
         self.open()
-        numbered = [replace(message, seq=UNNUMBERED) for message in batch]
+        numbered = without_numbers(batch)
         await self.intake.put_many(batch[0].topic, numbered, True, alike=False)
         return numbered
 

@@ -8,4 +8,10 @@ from trunkline.testing.simulate import Simulation
 
 def world(simulation: Simulation) -> World:
     """The world of a simulated program: `MemoryBroker(world(simulation))`, `connect(world=world(simulation))`."""
-    return World(time_ns=simulation.time_ns, uuid7=simulation.uuid7, random=simulation.random, secret=simulation.uuid7)
+    return World(
+        time_ns=simulation.time_ns,
+        uuid7=simulation.uuid7,
+        random=simulation.random,
+        secret=simulation.uuid7,
+        program=lambda: "bus",
+    )

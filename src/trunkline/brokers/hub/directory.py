@@ -66,7 +66,7 @@ class HubDirectory:
         version: str = "",
         config: Config | None = None,
         shm_name: str = "",
-        metadata: dict[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> bool:
         """Produce on a channel; True if the hub knows. The schema, a type or a JSON Schema, is put there first.
 
@@ -79,7 +79,7 @@ class HubDirectory:
             schema_version=version,
             config=config or Config(),
             shm_name=shm_name,
-            metadata=metadata or {},
+            metadata=dict(metadata or {}),
         )
         if schema is not None:
             info = await self._have_schema(channel, schema_of(schema), request.schema_hash, version)
@@ -100,6 +100,21 @@ class HubDirectory:
             self._files.announce(descriptor)
         except (OSError, InvalidSettings) as error:
             log.warning("%s cannot be found without a hub: %s", request.channel, error)
+
+    async def attach_producer(
+        self, channel: str, *, schema: Any = None, metadata: Mapping[str, Any] | None = None
+    ) -> Terms:
+        """As `register_producer`, with what the channel is; raises HubUnavailable if there is no hub to say so."""
+        known = await self.register_producer(channel, schema=schema, metadata=metadata)
+        return _terms(await self._described(known, ("producer", channel)))
+
+    async def _described(self, known: bool, key: Key) -> ChannelInfo:
+        """The channel that was just registered for, or not."""
+        info = await self.describe(key[1]) if known else None
+        if info is None:
+            self._registered.pop(key, None)
+            raise HubUnavailable(self._connection.url, f"nobody can say what the channel {key[1]} is")
+        return info
 
     async def unregister_producer(self, channel: str) -> bool:
         """False if it was not registered at the hub."""
@@ -125,15 +140,8 @@ class HubDirectory:
         self, channel: str, consumer_id: str, *, schema: Any = None, metadata: Mapping[str, Any] | None = None
     ) -> Terms:
         """As `register_consumer`, with what the channel is; raises HubUnavailable if there is no hub to say so."""
-        if await self.register_consumer(channel, consumer_id, schema=schema, metadata=metadata):
-            info = await self.describe(channel)
-            if info is not None:
-                options: DeliveryOptions = {"overflow": info.qos.overflow, "group": info.qos.group}
-                if info.qos.durable:
-                    options["durable"] = True
-                return Terms(info.pattern, options)
-        self._registered.pop(("consumer", channel, consumer_id), None)
-        raise HubUnavailable(self._connection.url, f"nobody can say what the channel {channel} is")
+        known = await self.register_consumer(channel, consumer_id, schema=schema, metadata=metadata)
+        return _terms(await self._described(known, ("consumer", channel, consumer_id)))
 
     async def unregister_consumer(self, channel: str, consumer_id: str) -> bool:
         self._registered.pop(("consumer", channel, consumer_id), None)
@@ -332,3 +340,10 @@ class HubDirectory:
 
     def disconnected(self) -> None:
         return
+
+
+def _terms(info: ChannelInfo) -> Terms:
+    options: DeliveryOptions = {"overflow": info.qos.overflow, "group": info.qos.group}
+    if info.qos.durable:
+        options["durable"] = True
+    return Terms(info.pattern, options)

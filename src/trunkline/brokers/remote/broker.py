@@ -6,9 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Batch
 
-from msgspec.structs import replace
-
-from trunkline.brokers.broker import UNNUMBERED, Broker, Feature
+from trunkline.brokers.broker import Broker, Feature
 from trunkline.brokers.remote.adapter import DeadLetterKeeper
 from trunkline.brokers.remote.feed import Feed, InboxFeed, TapFeed
 from trunkline.brokers.remote.lane import RemoteLane
@@ -19,7 +17,6 @@ from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.route import InboxOf, Take
 from trunkline.delivery.stream import Stream
-from trunkline.errors import PartlyRefused, StreamClosed
 from trunkline.message import Message
 from trunkline.settings import Settings
 from trunkline.topic import validate_pattern, validate_topic
@@ -55,22 +52,8 @@ class RemoteBroker(Broker):
         self._taps: list[Feed] = []
         self._links: set[tuple[str, str]] = set()
         self._on_lost: list[Callable[[Batch[Message], Exception], None]] = []
-        self._closed = False
 
     # Publishing
-
-    async def publish(self, batch: Batch[Message]) -> None:
-        if not batch:
-            return
-        lane = self.lane(batch[0].topic)
-        # Numbers are set in place: only the bus may say that nobody else holds them.
-        own = batch if batch[0].seq == UNNUMBERED else [replace(message, seq=UNNUMBERED) for message in batch]
-        # A batch is of one kind: it travels apart from what was published before and after it.
-        self.shared.outbox.send_topic(lane.topic)
-        failures = await lane.put_many(own, alike=False)
-        self.shared.outbox.send_topic(lane.topic)
-        if failures:
-            raise failures[0][1] if len(batch) == 1 else PartlyRefused(failures, len(batch))
 
     def lane(self, topic: str) -> RemoteLane:
         self.check_open()
@@ -159,10 +142,6 @@ class RemoteBroker(Broker):
         return True
 
     # The end
-
-    def check_open(self) -> None:
-        if self._closed:
-            raise StreamClosed(f"the {self.name} broker")
 
     async def aclose(self) -> None:
         if self._closed:

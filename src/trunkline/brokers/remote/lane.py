@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING
 
 from trunkline.brokers.remote.adapter import TopicTerms
-from trunkline.delivery.pending import Failures, Owner, Turn
+from trunkline.delivery.pending import Failures, Owner
+from trunkline.delivery.route import DONE, is_plain
 from trunkline.message import Message
 
 if TYPE_CHECKING:
@@ -18,21 +19,6 @@ SOON = 256
 """So many messages on one topic are sent at once, without waiting for the end of the turn."""
 LARGE_BYTES = 64 * 1024
 """What is larger is counted as it is put in, so that the window in bytes holds within a turn, too."""
-
-
-class _Done(Awaitable[Failures]):
-    """What a publish that need not wait returns: awaiting it costs next to nothing."""
-
-    def __await__(self) -> Generator[Any, None, Failures]:
-        return _nothing()
-
-
-def _nothing() -> Generator[Any, None, Failures]:
-    return []
-    yield
-
-
-DONE = _Done()
 
 
 class RemoteLane:
@@ -48,14 +34,15 @@ class RemoteLane:
         "swift",
         "terms",
         "topic",
-        "turn",
         "waiting",
     )
+
+    plain = None
+    stored = True
 
     def __init__(self, outbox: Outbox, topic: str) -> None:
         self._outbox = outbox
         self.topic = topic
-        self.turn: Mapping[str, Turn] = outbox.turn
         self.terms: TopicTerms | None = None
         self.heard = True
         self.confirm = True
@@ -79,11 +66,14 @@ class RemoteLane:
     def measure(self) -> None:
         self.swift = self.terms is not None and not self.confirm and not self.waiting and self.terms.schema is None
 
+    def reserve(self, count: int) -> int:
+        return 0
+
     def put_now(self, message: Message) -> bool:
         outbox = self._outbox
         if self.in_flight >= outbox.window or not self.swift or outbox.full:
             return False
-        turn = self.turn.get(self.topic)
+        turn = outbox.turn.get(self.topic)
         if turn is None:
             turn = outbox.begin(self)
         messages = turn.messages
@@ -96,10 +86,10 @@ class RemoteLane:
             outbox.send_now(turn)
         return True
 
-    def put(self, message: Message) -> Awaitable[Failures]:
-        if len(message.payload) <= LARGE_BYTES and self.put_now(message):
+    def put(self, message: Message, *, alike: bool) -> Awaitable[Failures]:
+        if alike and len(message.payload) <= LARGE_BYTES and self.put_now(message):
             return DONE
-        return self._outbox.put_slowly(self, [message], alike=True)
+        return self.put_many((message,), alike=alike)
 
     def post(self, message: Message, owner: Owner) -> None:
         outbox = self._outbox
@@ -110,8 +100,12 @@ class RemoteLane:
 
     def put_many(self, messages: Sequence[Message], *, alike: bool) -> Awaitable[Failures]:
         outbox = self._outbox
-        # If they are alike, they are small.
-        size = 0 if alike else outbox.weigh(messages)
+        size = 0
+        if not alike:
+            # Otherwise they are small.
+            size = outbox.weigh(messages)
+            if not is_plain(messages[0]):
+                return self._put_apart(messages)
         if size <= LARGE_BYTES and self.swift and self.in_flight < outbox.window and not outbox.full:
             turn = outbox.turn.get(self.topic)
             if turn is None:
@@ -127,6 +121,15 @@ class RemoteLane:
                 outbox.send_now(turn)
             return DONE
         return outbox.put_slowly(self, messages, alike=alike)
+
+    async def _put_apart(self, messages: Sequence[Message]) -> Failures:
+        """Of another kind than the rest: in a frame of its own."""
+        outbox = self._outbox
+        outbox.send_topic(self.topic)
+        try:
+            return await outbox.put_slowly(self, messages, alike=False)
+        finally:
+            outbox.send_topic(self.topic)
 
     def put_alone(self, messages: Sequence[Message], *, again: bool) -> Awaitable[Failures]:
         """In one piece, without others, and until the broker has it; `again` if it may have it already."""

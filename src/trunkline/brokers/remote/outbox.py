@@ -12,11 +12,9 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import count, repeat
 from typing import Any
 
 import msgspec
-from msgspec.structs import force_setattr
 
 from trunkline.brokers.remote.adapter import Adapter, PublishLimits, Rejection, TopicTerms
 from trunkline.brokers.remote.lane import RemoteLane
@@ -33,6 +31,7 @@ from trunkline.errors import (
 from trunkline.message import Message
 from trunkline.settings import Settings
 from trunkline.topic import OWN_PREFIXES, REPLIES
+from trunkline.unchecked import number, number_all, take_numbers
 
 log = logging.getLogger("trunkline.connection")
 
@@ -318,10 +317,10 @@ class Outbox:
     def taken(self, runs: Sequence[tuple[int, int, int]], rejections: Mapping[int, list[Rejection]]) -> None:
         """See `Shared.taken`."""
         for begin, end, seq in runs:
-            for number in range(begin, end + 1):
-                sent = self._sent.pop(number, None)
+            for batch in range(begin, end + 1):
+                sent = self._sent.pop(batch, None)
                 if sent is not None:
-                    self._settle(sent, seq, rejections.get(number))
+                    self._settle(sent, seq, rejections.get(batch))
                     seq += sent.size
 
     def _settle(self, sent: SentBatch, seq: int, rejections: list[Rejection] | None) -> None:
@@ -329,7 +328,7 @@ class Outbox:
         messages = turn.messages
         placed = messages if rejections is None else _numbered(messages, rejections)
         if seq:
-            deque(map(force_setattr, placed, repeat("seq"), count(seq)), 0)
+            number_all(placed, seq)
             self._numbers.last = max(self._numbers.last, seq + len(placed) - 1)
         self.confirmed += sent.size
         self._count_out(sent)
@@ -379,8 +378,7 @@ class Outbox:
                         waiter.set_result(None)
 
     def _fail(self, turn: Turn, why: Callable[[], Refused]) -> None:
-        for message in turn.messages:
-            force_setattr(message, "seq", 0)
+        take_numbers(turn.messages)
         if turn.waiters:
             turn.fail(why)
         if unclaimed := turn.unclaimed():
@@ -472,7 +470,7 @@ def _numbered(messages: Sequence[Message], rejections: Sequence[Rejection]) -> S
     out = {each.index: each.seq for each in rejections if not each.takes_number}
     for index, seq in out.items():
         if seq is not None and 0 <= index < len(messages):
-            force_setattr(messages[index], "seq", seq)
+            number(messages[index], seq)
     return [message for index, message in enumerate(messages) if index not in out] if out else messages
 
 

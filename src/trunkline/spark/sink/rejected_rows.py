@@ -8,7 +8,6 @@ import msgspec
 import pyarrow as pa
 
 from trunkline import codec
-from trunkline.brokers.broker import UNNUMBERED
 from trunkline.delivery.dead_letters import Cause
 from trunkline.errors import (
     InvalidMessage,
@@ -58,8 +57,16 @@ def letter(options: SinkOptions, place: TaskPosition, bad: Bad, row: pa.RecordBa
     if cut:
         headers["cut"] = "true"
     (letter_id,) = place.ids(bad.row, 1, "letter")
-    core = (letter_id, options.letters, payload, now_ns, UNNUMBERED)
-    return Message(*core, options.name, codec.JSON, MessageType.ERROR, headers=headers)
+    return Message(
+        id=letter_id,
+        topic=options.letters,
+        payload=payload,
+        timestamp_ns=now_ns,
+        sender=options.name,
+        content_type=codec.JSON,
+        type=MessageType.ERROR,
+        headers=headers,
+    )
 
 
 def _field(error: Exception) -> str:

@@ -10,10 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from msgspec.structs import replace
 
 from trunkline import codec
-from trunkline.brokers.broker import UNNUMBERED
 from trunkline.brokers.remote.outbox import MAX_BODY_BYTES
 from trunkline.errors import MAX_TTL_S, EncodeError, InvalidMessage, InvalidTopic, MessageTooLarge, TrunklineError
 from trunkline.journal.layout import TYPES
@@ -21,6 +19,7 @@ from trunkline.message import NORMAL, Message, MessageType
 from trunkline.spark.sink.row_columns import RowColumns
 from trunkline.spark.sink.task_position import TaskPosition
 from trunkline.topic import validate_topic
+from trunkline.unchecked import unchecked_many
 
 CHUNK = 2000
 PUBLISH = MessageType.PUBLISH
@@ -106,7 +105,7 @@ class Encoder:
     def encode(self, chunk: Chunk, now_ns: int) -> Encoded:
         first = chunk.first
         fields, broken = self._fields(chunk, now_ns)
-        messages: list[Message | None] = list(map(Message, *fields.values()))
+        messages: list[Message | None] = [*unchecked_many(*fields.values())]
         bad: list[Bad] = []
         for index in sorted(self._doubtful(fields) | broken.keys()):
             values = {name: column[index] for name, column in fields.items()}
@@ -141,7 +140,7 @@ class Encoder:
             "topic": column("topic", columns.topic or ""),
             "payload": payloads,
             "timestamp_ns": [now_ns] * count,
-            "seq": [UNNUMBERED] * count,
+            "seq": [0] * count,
             "sender": column("sender", self._sender),
             "content_type": column("content_type", columns.content_type or kind),
             "type": list(map(_type, column("type", PUBLISH))),
@@ -197,7 +196,7 @@ class Encoder:
             raise InvalidMessage(f"{values['type'].name} is for a bus itself: it cannot be written")
         if len(values["payload"]) > self._max_bytes:
             raise MessageTooLarge(len(values["payload"]), self._max_bytes)
-        return replace(Message(**{**values, "seq": 0}), seq=UNNUMBERED)
+        return Message(**values)
 
 
 def _is_topic(topic: str) -> bool:

@@ -1,0 +1,29 @@
+"""Whether a bus takes anything: it is open, finishes its work, or is closed."""
+
+from __future__ import annotations
+
+import enum
+from contextvars import ContextVar
+
+from trunkline.errors import BusClosed
+
+at_work: ContextVar[bool] = ContextVar("at_work", default=False)
+"""Whether this code runs on behalf of a handler: it may still publish while its bus is closing."""
+
+
+class State(enum.Enum):
+    OPEN = enum.auto()
+    DRAINING = enum.auto()
+    """Nothing new from outside; handlers finish, and may publish and ask while they do."""
+    CLOSED = enum.auto()
+
+
+class Lifecycle:
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.state = State.OPEN
+
+    def check_open(self) -> None:
+        """Raise BusClosed, unless the bus is open, or is finishing its work and this is part of it."""
+        if self.state is not State.OPEN and not (self.state is State.DRAINING and at_work.get()):
+            raise BusClosed(self._name)

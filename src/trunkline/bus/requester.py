@@ -1,0 +1,162 @@
+"""Requests: who waits for which answer, and answers that come before or after anybody waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+import msgspec
+
+from trunkline.brokers.broker import Broker
+from trunkline.bus.lifecycle import Lifecycle, State
+from trunkline.bus.publisher import BusPublisher
+from trunkline.bus.replay import Replayed
+from trunkline.delivery.dead_letters import describe
+from trunkline.delivery.ledger import Ledger
+from trunkline.delivery.requests import Orphan, OrphanBox, Pending, Requests, Why
+from trunkline.errors import BusClosed, InvalidPayload, RequestFailed, RequestTimeout
+from trunkline.message import Message, MessageType
+from trunkline.settings import Settings
+from trunkline.topic import REPLIES
+
+MAX_DETAIL = 10_000
+"""Of an error's text, so much is sent: an answer must fit where its request did."""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """The payload of an ERROR response."""
+
+    error_type: str
+    detail: str
+
+
+class Requester:
+    def __init__(self, broker: Broker, name: str, settings: Settings, publisher: BusPublisher, life: Lifecycle) -> None:
+        self._broker = broker
+        self._name = name
+        self._timeout_s = settings.request_timeout_s
+        self._orphan_age_s = settings.orphans.max_age_s
+        self._publisher = publisher
+        self._life = life
+        self._requests = Requests(settings.orphans)
+        self._requests.orphans.ledger = broker.roster.ledger
+        self._timer: asyncio.TimerHandle | None = None
+        self.reply_topic = broker.reply_topic()
+        self._untap = [broker.tap(topic, self._take_answer) for topic in (self.reply_topic, REPLIES)]
+        self.close = self._requests.close
+        """Let go of a request."""
+
+    def __len__(self) -> int:
+        """How many wait for an answer."""
+        return len(self._requests)
+
+    def answer(self, to: Message, type: MessageType, value: object) -> Awaitable[str]:
+        publisher = self._publisher
+        return publisher.publish(
+            publisher.compose(
+                to.reply_to or REPLIES, value, type, to.sender or None, to.request_id or to.id, to.correlation_id, None
+            )
+        )
+
+    def answer_error(self, to: Message, error: BaseException) -> Awaitable[str]:
+        kind, _, detail = describe(error).partition(": ")
+        return self.answer(to, MessageType.ERROR, Failure(kind, detail[:MAX_DETAIL]))
+
+    def expect(self, request_id: str, topic: str, timeout_s: float | None) -> asyncio.Future[Message]:
+        """Register a request, before it is sent. Whoever calls this closes it in the table, whatever happens."""
+        if self._life.state is not State.OPEN:
+            self._life.check_open()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Message] = loop.create_future()
+
+        def answer(message: Message) -> bool:
+            if not future.done():
+                future.set_result(message)
+            return True
+
+        def fail(error: Exception) -> None:
+            if not future.done():
+                future.set_exception(error)
+
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        now = loop.time()
+        self._requests.open(Pending(request_id, self._name, topic, now, timeout_s, answer, fail))
+        if self._timer is None or self._timer.when() > now + timeout_s:
+            self._watch()
+        return future
+
+    def _watch(self) -> None:
+        """One timer for all requests: it rings when the next one is due."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self._requests.next_deadline()
+        if deadline is not None:
+            self._timer = asyncio.get_running_loop().call_at(deadline, self._time_out)
+
+    def _time_out(self) -> None:
+        self._timer = None
+        for pending in self._requests.due(asyncio.get_running_loop().time()):
+            responders = len(self._broker.subscribers(pending.topic))
+            pending.fail(RequestTimeout(pending.request_id, pending.topic, pending.timeout_s, responders))
+        self._watch()
+
+    def _take_answer(self, message: Message) -> None:
+        if not self._requests.answer(message):
+            self._requests.keep_orphan(message, asyncio.get_running_loop().time())
+
+    def record_in(self, ledger: Ledger) -> None:
+        """From now on, somebody writes down what becomes of messages."""
+        self._requests.orphans.ledger = ledger
+
+    def recall_orphans(self) -> None:
+        """Orphans that the broker has stored, as far as they are not too old to be claimed."""
+        now = asyncio.get_running_loop().time()
+        for message, why, age_s in self._stored_orphans(self._orphan_age_s):
+            self._requests.orphans.restore(Orphan(message, why, now - age_s))
+
+    def _stored_orphans(self, max_age_s: float) -> list[tuple[Message, Why, float]]:
+        return [] if self._broker.store is None else self._broker.store.recall_orphans(max_age_s)
+
+    def replay_orphans(self, request_id: str | None, max_age_s: float) -> Replayed:
+        now = asyncio.get_running_loop().time()
+        known = {orphan.message.seq for orphan in self._requests.orphans}
+        ids: list[str] = []
+        for message, why, _ in self._stored_orphans(max_age_s):
+            if message.seq in known or (request_id is not None and message.request_id != request_id):
+                continue
+            ids.append(message.id)
+            self._requests.take_up(Orphan(message, why, now))
+        return Replayed(tuple(ids))
+
+    @property
+    def orphans(self) -> OrphanBox:
+        """As they are now: those that are too old are let go first."""
+        self._requests.orphans.expire(asyncio.get_running_loop().time())
+        return self._requests.orphans
+
+    @property
+    def kept(self) -> int:
+        """How many orphans are kept."""
+        return len(self._requests.orphans)
+
+    def end(self) -> None:
+        """The bus closes: let go of everyone who waits, with BusClosed."""
+        for stop in self._untap:
+            stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        for pending in self._requests:
+            pending.fail(BusClosed(self._name))
+
+
+def read(answer: Message, reply: Any) -> Any:
+    """The typed value of an answer; raises RequestFailed if the responder said that it failed."""
+    if answer.type is MessageType.ERROR:
+        try:
+            failure = answer.decode(Failure)
+        except InvalidPayload as error:
+            raise RequestFailed(answer.request_id or "", "UnreadableError", str(error)) from error
+        raise RequestFailed(answer.request_id or "", failure.error_type, failure.detail)
+    return answer if reply is Message else answer.decode(reply)
