@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -100,19 +102,28 @@ def test_a_cell_that_takes_too_long_is_interrupted() -> None:
 
 
 def test_a_kernel_that_dies_leaves_what_came() -> None:
-    dying = "print('last words', flush=True)\nimport os, time; time.sleep(0.1); os.kill(os.getpid(), 9)"
-    notebook = book("'kept'", dying)
-    with pytest.raises(tl.KernelDied):
-        execute(notebook)
+    notebook = book("'kept'", "print('last words', flush=True)\nimport time; time.sleep(60)")
+
+    async def main() -> None:
+        async with start_kernel() as kernel, kernel.subscribe("kernel.*.iopub.stream") as printed:
+            pid = int((await kernel.run("import os; os.getpid()")).text or "")
+            running = asyncio.create_task(run_notebook(kernel, notebook))
+            assert await printed.recv() is not None
+            os.kill(pid, signal.SIGKILL)
+            with pytest.raises(tl.KernelDied):
+                await running
+
+    run(main())
     assert notebook.cells[1].outputs[0]["data"]["text/plain"] == "'kept'"
     assert notebook.cells[2].outputs[0].text == "last words\n"
 
 
 def test_late_output_is_where_the_kernel_says() -> None:
     thread = (
-        "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), print('late', flush=True))).start()"
+        "import threading\nnext_cell = threading.Event()\n"
+        "thread = threading.Thread(target=lambda: (next_cell.wait(), print('late', flush=True)))\nthread.start()"
     )
-    notebook = book(thread, "time.sleep(0.6); print('second')")
+    notebook = book(thread, "next_cell.set(); thread.join(); print('second')")
     assert execute(notebook).ok
     texts = "".join(output.text for cell in notebook.cells[1:] for output in cell.outputs)
     assert texts == "late\nsecond\n"

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -207,19 +206,26 @@ def test_interrupted(kernel: BlockingKernel) -> None:
     assert result.error.ename == "KeyboardInterrupt"
 
 
-def test_a_timeout_gives_what_came_and_says_what_is_missing(kernel: BlockingKernel) -> None:
-    execution = kernel.execute("import time\nprint('begun', flush=True)\ntime.sleep(1)\nprint('done')")
+def waiting_for(path: Path) -> str:
+    """Code that goes on when the file is there."""
+    return f"import os, time\nwhile not os.path.exists({str(path)!r}): time.sleep(0.01)\n"
+
+
+def test_a_timeout_gives_what_came_and_says_what_is_missing(kernel: BlockingKernel, tmp_path: Path) -> None:
+    execution = kernel.execute(f"print('begun', flush=True)\n{waiting_for(tmp_path / 'go')}print('done')")
     assert execution.stream.recv(timeout_s=10) is not None
     partial = execution.result(timeout_s=0.05)
     assert (partial.complete, partial.status, partial.stdout) == (False, "open", "begun\n")
     assert partial.missing == ("the idle status", "the execute_reply")
+    (tmp_path / "go").touch()
     assert execution.result().stdout == "begun\ndone\n"
 
 
-def test_the_queue_is_aborted_after_an_error(kernel: BlockingKernel) -> None:
+def test_the_queue_is_aborted_after_an_error(kernel: BlockingKernel, tmp_path: Path) -> None:
     kernel.run("pass")
-    failing = kernel.execute("import time; time.sleep(0.3); 1/0")
+    failing = kernel.execute(f"{waiting_for(tmp_path / 'go')}time.sleep(0.3); 1/0")
     after = [kernel.execute(f"print({number})") for number in range(3)]
+    (tmp_path / "go").touch()
     assert failing.result().status == "error"
     assert {execution.result().status for execution in after} == {"aborted"}
     assert kernel.run("1").ok
@@ -229,15 +235,13 @@ def test_killed_in_the_middle() -> None:
     async def main() -> None:
         async with start_kernel() as kernel:
             pid = int((await kernel.run("import os; os.getpid()")).text or "")
-            execution = await kernel.execute("print('begun', flush=True)\nimport time; time.sleep(60)")
+            execution = await kernel.execute("print('begun', flush=True)\nimport time; time.sleep(600)")
             other = await kernel.execute("2")
             assert await execution.stream.recv(timeout_s=10) is not None
-            before = time.monotonic()
             os.kill(pid, signal.SIGKILL)
             for each in (execution, other):
                 with pytest.raises(tl.KernelDied, match="SIGKILL") as caught:
                     await each.result()
-            assert time.monotonic() - before < 5
             with pytest.raises(tl.KernelDied) as caught:
                 await execution.result()
             assert caught.value.result.stdout == "begun\n"
