@@ -372,6 +372,25 @@ async def test_context_names_the_sender_and_the_conversation(simulation: Simulat
         assert await front.ask("hello") == ["shop.front", "shop.front", True]
 
 
+async def test_an_actor_tells_itself_to_go_on(simulation: Simulation) -> None:
+    class Counting(Actor):
+        def __init__(self) -> None:
+            self.seen: list[int] = []
+
+        async def receive(self, number: int) -> list[int]:
+            self.seen.append(number)
+            if number:
+                await self.context.me.tell(number - 1)
+            return self.seen
+
+    async with shop(simulation) as (_, system):
+        one, other = [await system.spawn(Counting, name=name) for name in ("one", "other")]
+        await one.tell(3)
+        await asyncio.sleep(1)
+        assert await one.ask(0) == [3, 2, 1, 0, 0]
+        assert await other.ask(0) == [0]
+
+
 def test_plain_functions_run_in_threads() -> None:
     class Blocking(Actor):
         def receive(self, message: str) -> str:

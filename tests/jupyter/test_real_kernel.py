@@ -317,6 +317,20 @@ def test_the_heart_of_an_attached_kernel_stops() -> None:
     run(main())
 
 
+def test_open_comms_are_listed_by_target() -> None:
+    async def main() -> None:
+        async with start_kernel() as kernel:
+            await kernel.run("from comm import create_comm\none = create_comm(target_name='one', comm_id='first')")
+            await kernel.run("other = create_comm(target_name='other', comm_id='second')")
+            assert (await kernel.comm_info())["comms"] == {
+                "first": {"target_name": "one"},
+                "second": {"target_name": "other"},
+            }
+            assert list((await kernel.comm_info("other"))["comms"]) == ["second"]
+
+    run(main())
+
+
 def test_two_kernels_do_not_mix() -> None:
     async def main() -> None:
         async with start_kernel() as one, start_kernel(transport="ipc") as other:
