@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -121,6 +122,19 @@ def test_trace_shows_what_is_said(hub: Up) -> None:
         assert {each["client"] for each in said} == {"trunkline pub"}
         assert {each["direction"] for each in said} <= {"in", "out"}
         assert {each["type"] for each in said} <= {"WELCOME", "SUBSCRIBE", "SUBSCRIBED", "TOPIC", "TOPIC_INFO"}
+
+
+def test_trace_is_readable_until_ctrl_c(hub: Up) -> None:
+    with running(hub, "trace", "trunkline pub") as watcher:
+        assert watcher.stderr is not None
+        assert watcher.stderr.readline() == "tracing; Ctrl-C ends it\n"
+        assert call(hub, "pub", "a.b", "1").returncode == 0
+        assert watcher.stdout is not None
+        line = watcher.stdout.readline()
+        watcher.send_signal(signal.SIGINT)
+        _, said = watcher.communicate(timeout=DEADLINE_S)
+    assert re.fullmatch(r"\S+  trunkline pub (→|←) hub  [A-Z_]+  \{.*\}\n", line), line
+    assert (watcher.returncode, said) == (130, "")
 
 
 def test_up_ends_well_when_told_so(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import trunkline as tl
 from tests.cli.commands import DEADLINE_S, TRUNKLINE, environment, interrupt
-from trunkline.jupyter import join, start_kernel_blocking
+from trunkline.jupyter import BlockingKernel, join, start_kernel_blocking
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +106,16 @@ def test_ctrl_c_keeps_what_came(tmp_path: Path) -> None:
     assert outputs(notebook)[0][0]["data"]["text/plain"] == "'kept'"
 
 
-@pytest.mark.long
+def shown(kernel: BlockingKernel, count: int, code: str) -> set[str]:
+    """What `kernel watch` shows of each message, without when and whose it was, while the code is run."""
+    command = [*TRUNKLINE, "kernel", "watch", "mine", "-n", str(count)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as watching:
+        while watching.poll() is None:
+            kernel.run(code)
+        assert watching.stdout is not None
+        return {"  ".join(line.split("  ")[3:]).rstrip() for line in watching.stdout}
+
+
 def test_a_kernel_is_listed_and_watched(tmp_path: Path) -> None:
     assert "no connection files" in call("list").stderr
     with start_kernel_blocking() as kernel:
@@ -128,6 +137,13 @@ def test_a_kernel_is_listed_and_watched(tmp_path: Path) -> None:
             watching.communicate()
         assert len(kinds) == 4
         assert set(kinds) <= {"status", "execute_input", "stream", "kernel_info_reply"}
+        assert shown(kernel, 60, "print('seen'); 6 * 7") >= {
+            "status  busy",
+            "execute_input  print('seen'); 6 * 7",
+            "stream  stdout: seen",
+            "execute_result  42",
+        }
+        assert "error  ZeroDivisionError: division by zero" in shown(kernel, 20, "1 / 0")
     gone = call("watch", "nothing")
     assert gone.returncode == 1
     assert "no kernel nothing runs here" in gone.stderr

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
@@ -69,7 +70,6 @@ def test_a_query_without_numbers_is_refused(spark: SparkSession, warehouse: Path
         asyncio.run(work())
 
 
-@pytest.mark.long
 def test_what_if_the_price_were_another(spark: SparkSession, warehouse: Path) -> None:
     def as_it_was(bus: tl.Bus) -> None:
         async def price(question: object) -> dict[str, float]:
@@ -115,6 +115,67 @@ def test_status_and_tables_on_the_command_line(
 
 
 COMMAND = "import sys; from trunkline.cli import main; sys.exit(main())"
+
+
+CALLS = """
+import json, sys
+from trunkline.cli.main import run
+for number, words in enumerate(json.loads(sys.argv[1])):
+    code = run(words)
+    for stream in (sys.stdout, sys.stderr):
+        print(f"--- {number} {code}", file=stream, flush=True)
+"""
+"""Several commands, one after another in one process: Java starts once."""
+
+
+class Said(NamedTuple):
+    code: int
+    out: list[str]
+    err: list[str]
+
+
+def call(*commands: list[str]) -> list[Said]:
+    done = subprocess.run(
+        [sys.executable, "-c", CALLS, json.dumps(commands)], capture_output=True, text=True, timeout=600, check=True
+    )
+    sides = [re.split(r"^--- \d+ (\d+)\n", text, flags=re.M) for text in (done.stdout, done.stderr)]
+    out, err = ([text.splitlines() for text in parts[:-1:2]] for parts in sides)
+    return [Said(int(code), *texts) for code, *texts in zip(sides[0][1::2], out, err, strict=True)]
+
+
+def test_the_pipeline_on_the_command_line(tmp_path: Path) -> None:
+    async def live() -> list[str]:
+        async with tl.connect("memory:", journal=tmp_path / "journal", name="shop") as bus:
+            return [await bus.publish("orders.placed", {"n": number}) for number in range(5)]
+
+    ids = asyncio.run(live())
+    journal, page = str(tmp_path / "journal"), tmp_path / "page.html"
+    count = "select topic, count(*) as n, avg(seq) as mean from messages group by topic"
+    chosen = "select seq from messages where seq > 3"
+    first, again, rows, few, none, wrong, dry, hours, written = call(
+        ["pipeline", "run", journal],
+        ["pipeline", "run", journal, "--json"],
+        ["pipeline", "sql", journal, count, "--json"],
+        ["pipeline", "sql", journal, "select seq from messages order by seq", "--rows", "2"],
+        ["pipeline", "sql", journal, "select seq from messages where seq > 5"],
+        ["pipeline", "sql", journal, "select seq from nowhere"],
+        ["pipeline", "replay", journal, chosen, "--dry-run", "--json"],
+        ["pipeline", "rebuild", journal, "--json"],
+        ["pipeline", "report", journal, "--out", str(page)],
+    )
+    assert (first.code, first.err) == (0, [])
+    assert first.out[0].startswith("run 1: 5 messages, ")
+    assert [json.loads(line)["messages"] for line in again.out] == [0]
+    assert [json.loads(line) for line in rows.out] == [{"topic": "orders.placed", "n": 5, "mean": 3.0}]
+    assert [line.strip() for line in few.out if line.strip().isdigit()] == ["1", "2"]
+    assert few.err == ["more than 2 rows: --rows 0 shows all"]
+    assert (none.code, none.err) == (0, ["no rows"])
+    assert wrong.code == 2
+    assert "nowhere" in wrong.err[0]
+    assert json.loads(dry.out[0])["ids"] == ids[3:]
+    assert len(json.loads(hours.out[0])["hours"]) == 1
+    assert written.out[0].startswith(f"{page} written: ")
+    assert "orders.placed" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.long

@@ -23,6 +23,7 @@ from tests.spark.journals import HOUR_NS, START_NS, live
 from tests.spark.traffic import Row, Traffic, inputs, message
 from tests.spark.truth_journal import traffic_of
 from trunkline.journal import Journal, Reader
+from trunkline.spark.pipeline.manifest import Manifest
 from trunkline.spark.pipeline.run import Pipeline
 from trunkline.spark.pipeline.settings import PipelineSettings
 from trunkline.spark.pipeline.status import status
@@ -170,6 +171,7 @@ def test_small_runs_give_what_one_large_run_gives(spark: SparkSession, tmp_path:
 CHILD = """
 import os, signal, sys
 from trunkline.spark import session
+from trunkline.spark.pipeline.manifest import Manifest
 from trunkline.spark.pipeline.run import Pipeline
 
 journal, warehouse, stage = sys.argv[1:]
@@ -285,3 +287,35 @@ def test_the_manifest_can_be_read_by_others(warehouse: Path) -> None:
     assert manifest["layout"] == 1
     assert set(manifest["bronze"]) == {"messages", "fates"}
     assert "requests" in manifest["tables"]
+
+
+def test_what_was_replaced_stays_for_one_more_run_and_then_goes(tmp_path: Path) -> None:
+    """Who reads while a run commits goes on reading. Directories that this leaves empty go, too; others stay."""
+    early, late = "2026-11-16T09", "2026-11-16T10"
+
+    def commit(warehouse: Warehouse, run: int, hours: dict[str, int]) -> None:
+        for hour, made in hours.items():
+            if made == run:
+                part = warehouse.part("requests", run, hour)
+                part.mkdir(parents=True)
+                (part / "rows.parquet").write_bytes(b"rows")
+                (warehouse.place("requests", run) / "_SUCCESS").touch()
+        listed = {"requests": {hour: [made] for hour, made in hours.items()}}
+        warehouse.commit(Manifest(run=run, tables=listed))
+
+    def there() -> set[str]:
+        return {path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("requests/*/*/*")}
+
+    def part(run: int, hour: int) -> str:
+        return f"requests/run={run:06d}/_day=2026-11-16/_hour={hour}"
+
+    with Warehouse(tmp_path) as warehouse:
+        commit(warehouse, 1, {early: 1, late: 1})
+        commit(warehouse, 2, {early: 1, late: 2})
+        assert there() == {part(1, 9), part(1, 10), part(2, 10)}, "somebody may still read what was replaced"
+        commit(warehouse, 3, {early: 3, late: 2})
+        assert there() == {part(1, 9), part(2, 10), part(3, 9)}
+        commit(warehouse, 4, {early: 3, late: 2})
+        assert there() == {part(2, 10), part(3, 9)}
+    assert not (tmp_path / "requests" / "run=000001").exists()
+    assert (tmp_path / "requests").is_dir()
