@@ -70,6 +70,7 @@ def test_a_query_without_numbers_is_refused(spark: SparkSession, warehouse: Path
         asyncio.run(work())
 
 
+@pytest.mark.long
 def test_what_if_the_price_were_another(spark: SparkSession, warehouse: Path) -> None:
     def as_it_was(bus: tl.Bus) -> None:
         async def price(question: object) -> dict[str, float]:
@@ -143,6 +144,7 @@ def call(*commands: list[str]) -> list[Said]:
     return [Said(int(code), *texts) for code, *texts in zip(sides[0][1::2], out, err, strict=True)]
 
 
+@pytest.mark.long
 def test_the_pipeline_on_the_command_line(tmp_path: Path) -> None:
     async def live() -> list[str]:
         async with tl.connect("memory:", journal=tmp_path / "journal", name="shop") as bus:
