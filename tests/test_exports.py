@@ -27,7 +27,7 @@ PUBLIC = """
 
 HOOKS = """
     Attachment Batch Breaker CircuitBreaker Compress Encrypt Forward Hook HookChain HookFunction KeyRing Log Metrics
-    Persist Rate RateLimit Stage Store
+    Persist Rate RateLimit Stage BatchStore
     TRACE Trace each
 """
 

@@ -18,6 +18,6 @@ from trunkline.hooks.limit import RateLimit as RateLimit
 from trunkline.hooks.log import TRACE as TRACE
 from trunkline.hooks.log import Log as Log
 from trunkline.hooks.metrics import Metrics as Metrics
+from trunkline.hooks.persist import BatchStore as BatchStore
 from trunkline.hooks.persist import Persist as Persist
-from trunkline.hooks.persist import Store as Store
 from trunkline.hooks.trace import Trace as Trace
