@@ -109,8 +109,8 @@ def test_a_wrong_directory_is_named_with_what_to_give_and_nothing_is_made(comman
         (("tail", "a..b"), "empty token"),
         (("export", "-", "a..b"), "empty token"),
         (("replay", "a..b", "--dead"), "empty token"),
-        (("replay",), "--dead for dead letters, or --into"),
-        (("replay", "--dead", "--into", "other"), "--dead for dead letters, or --into"),
+        (("replay",), "pass --dead to replay dead letters, or --into DIRECTORY"),
+        (("replay", "--dead", "--into", "other"), "pass --dead to replay dead letters, or --into DIRECTORY"),
         (("replay", "--dead", "--to", "x"), "--to goes with --into"),
         (("replay", "--dead", "--since", "2026-01-01"), "--since goes with --into"),
         (("replay", "--dead", "--first", "2"), "--first goes with --into"),
@@ -122,7 +122,7 @@ def test_a_wrong_directory_is_named_with_what_to_give_and_nothing_is_made(comman
         (("replay", "--into", "other", "--first", "5", "--last", "3"), "the range is empty"),
         (("export", "-", "--since", "2026-01-02", "--until", "2026-01-01"), "the range is empty"),
         (("export", "all.csv"), ".parquet, .arrow, .jsonl"),
-        (("forget", "billing"), "say so with --yes"),
+        (("forget", "billing"), "pass --yes"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_a_hint(

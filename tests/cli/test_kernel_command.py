@@ -140,7 +140,7 @@ def test_a_kernel_is_listed_and_watched(tmp_path: Path) -> None:
         assert shown(kernel, 60, "print('seen'); 6 * 7") >= {
             "status  busy",
             "execute_input  print('seen'); 6 * 7",
-            "stream  stdout: seen",
+            "stream  stdout: seen⏎",
             "execute_result  42",
         }
         assert "error  ZeroDivisionError: division by zero" in shown(kernel, 20, "1 / 0")

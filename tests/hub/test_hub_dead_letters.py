@@ -15,6 +15,7 @@ import pytest
 import trunkline as tl
 from tests.hub.hubs import Place, connection_of, until
 from trunkline.brokers.hub.dead_letters import HubDeadLetters
+from trunkline.errors import ProtocolError
 from trunkline.hub.access import Access
 from trunkline.hub.hub import Hub
 from trunkline.journal import Journal, JournalBroker, Reader
@@ -638,7 +639,11 @@ def test_a_hub_without_a_journal_has_none_and_what_died_here_is_replayed_here() 
 def test_a_hub_that_refuses_the_question_has_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def act(place: Place) -> None:
         await let_die(place, durable=True)
-        del place.hub.answers._handlers[control.Letters]
+
+        def refuse(*_: object) -> None:
+            raise ProtocolError("unknown", "this hub does not know LETTERS")
+
+        place.hub.answers._handlers[control.Letters] = refuse
         async with place.bus("second") as bus:
             assert await bus.broker.require_store().recall_dead_letters() == ([], "")
             assert (await bus.replay_dead()).ids == ()

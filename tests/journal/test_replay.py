@@ -101,10 +101,10 @@ async def test_all_dead_letters_go_back_to_whom_they_died_at(
         ({"cause": tl.Cause.HANDLER_TIMEOUT}, []),
         ({"message_id": "second"}, [("a", 2), ("b", 2)]),
         ({"message_id": "nobody's"}, []),
-        ({"topic": "jobs.one"}, [("a", 1), ("a", 3)]),
-        ({"topic": "*.two"}, [("a", 2), ("b", 2), ("b", 4)]),
-        ({"topic": "other.>"}, [("b", 4)]),
-        ({"subscriber": "a", "cause": tl.Cause.HANDLER_FAILED, "topic": "jobs.two"}, [("a", 2)]),
+        ({"pattern": "jobs.one"}, [("a", 1), ("a", 3)]),
+        ({"pattern": "*.two"}, [("a", 2), ("b", 2), ("b", 4)]),
+        ({"pattern": "other.>"}, [("b", 4)]),
+        ({"subscriber": "a", "cause": tl.Cause.HANDLER_FAILED, "pattern": "jobs.two"}, [("a", 2)]),
     ],
 )
 async def test_dead_letters_are_chosen(

@@ -80,6 +80,16 @@ class Answers:
                 session.send(answer)
         except TrunklineError as error:
             session.send(self._refusal(error, getattr(message, "id", 0)))
+        except Exception:
+            if not (asked := getattr(message, "id", 0)):
+                raise
+            session.send(self._internal(message, asked))
+
+    def _internal(self, message: control.Control, asked: int) -> control.Error:
+        """The hub failed at a question: the client must not wait for ever."""
+        log.exception("%s could not be answered", type(message).__name__)
+        self._hub.counts["internal_errors"] += 1
+        return control.Error(code="internal", text="the hub failed at this: its log has the reason", re=asked)
 
     def _refusal(self, error: TrunklineError, asked: int) -> control.Error:
         if isinstance(error, ProtocolError):
@@ -101,12 +111,7 @@ class Answers:
         except TrunklineError as error:
             answer = self._refusal(error, message.id)
         except Exception:
-            # The client must not wait for ever.
-            log.exception("%s could not be answered", type(message).__name__)
-            self._hub.counts["internal_errors"] += 1
-            answer = control.Error(
-                code="internal", text="the hub failed at this message: its log has the reason", re=message.id
-            )
+            answer = self._internal(message, message.id)
         session.send(answer)
 
     # The beginning and the end

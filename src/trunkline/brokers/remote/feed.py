@@ -258,7 +258,8 @@ class InboxFeed(Feed):
         self._credit += room
         self._credit_bytes += size
         short = not self._endless and self._credit < self._worth
-        inbox.refill_at = len(inbox.queue) + spare - room - self._worth if short else -1
+        # Also while there is credit: a batch that needs more of it may wait at the broker.
+        inbox.refill_at = -1 if self._endless else len(inbox.queue) + spare - room - self._worth
         if self._credit_bytes <= self._half:
             short = True
             inbox.refill_at = max(inbox.refill_at, len(inbox.queue) // 2)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from trunkline.hub.keeping import Keeping
 from trunkline.hub.registry import rank
+from trunkline.hub.registry_file import RegistryFile
 from trunkline.spark.tables.table import ChannelContract
 from trunkline.topic import TopicTree, is_wild, overlaps
 
@@ -29,7 +29,7 @@ def contracts(journal: str | Path) -> tuple[ChannelContract, ...]:
 
     Raises JournalUnusable if the hub's file cannot be read.
     """
-    kept = Keeping(Path(journal)).read()
+    kept = RegistryFile(Path(journal)).read()
     schemas = {version.hash: version.schema for schema in kept.schemas for version in schema.versions}
     channels = sorted(kept.channels, key=lambda each: each.channel)
     return tuple(ChannelContract(each.channel, each.pattern, schemas.get(each.schema_hash)) for each in channels)
