@@ -14,9 +14,9 @@ from trunkline.brokers.recording import RecordingBroker as RecordingBroker
 from trunkline.bus.blocking import BlockingBus as BlockingBus
 from trunkline.bus.blocking import BlockingStream as BlockingStream
 from trunkline.bus.bus import Bus as Bus
-from trunkline.bus.bus import Unfinished as Unfinished
+from trunkline.bus.closing import Unfinished as Unfinished
 from trunkline.bus.dispatcher import Handler as Handler
-from trunkline.bus.observe import Explanation as Explanation
+from trunkline.bus.explain import Explanation as Explanation
 from trunkline.bus.observe import Stats as Stats
 from trunkline.bus.pipeline import Pipeline as Pipeline
 from trunkline.bus.replay import Replayed as Replayed

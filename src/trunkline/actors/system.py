@@ -21,7 +21,8 @@ from trunkline.actors.process import InProcess
 from trunkline.actors.ref import Ref
 from trunkline.actors.settings import Keep, SystemSettings
 from trunkline.actors.supervision import Supervisor
-from trunkline.bus.bus import Bus, Unfinished
+from trunkline.bus.bus import Bus
+from trunkline.bus.closing import Unfinished
 from trunkline.delivery.dead_letters import Cause, DeadLetter, describe, traceback_of
 from trunkline.delivery.fates import Fate, Outcome
 from trunkline.delivery.inbox import Inbox

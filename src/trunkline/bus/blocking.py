@@ -15,8 +15,9 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
 from trunkline.brokers.broker import Broker
-from trunkline.bus.bus import Bus, Unfinished
+from trunkline.bus.bus import Bus
 from trunkline.bus.channels import Producer
+from trunkline.bus.closing import Unfinished
 from trunkline.bus.handling import HandlerOptions
 from trunkline.bus.pipeline import Pipeline
 from trunkline.bus.router import Router

@@ -1,7 +1,8 @@
 """The bus people program against: a face over its parts.
 
-A BusPublisher is the way out, a Requester keeps who waits for answers, Handlers run functions, Traffic counts, a
-Lifecycle says whether it is open. What every message passes is here, without a call in between.
+A BusPublisher is the way out, a Requester keeps who waits for answers, Handlers run functions, Traffic counts,
+DeadLetterNotices are published, a Lifecycle says whether it is open, and Closing ends it. What every message passes is
+here, without a call in between.
 """
 
 from __future__ import annotations
@@ -15,44 +16,40 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
-import msgspec
-
 from trunkline import codec
 from trunkline.brokers.broker import Broker, Feature
 from trunkline.bus import replay
 from trunkline.bus.channels import Consumption, Production
+from trunkline.bus.closing import Closing, Unfinished
 from trunkline.bus.dispatcher import Handler
+from trunkline.bus.explain import Explanation, explain
 from trunkline.bus.handling import HandlerOptions, Handlers
-from trunkline.bus.lifecycle import Lifecycle, State, at_work
-from trunkline.bus.observe import Explanation, Lazy, Stats, Traffic
+from trunkline.bus.lifecycle import Lifecycle
+from trunkline.bus.notices import DeadLetterNotices
+from trunkline.bus.observe import Lazy, Stats, Traffic
 from trunkline.bus.pipeline import Pipeline
 from trunkline.bus.publisher import BusPublisher
 from trunkline.bus.replay import Replayed
-from trunkline.bus.requester import MAX_DETAIL, Requester, read
+from trunkline.bus.requester import Requester, read
 from trunkline.bus.router import Router
 from trunkline.bus.subscription import Subscription
 from trunkline.bus.threads import ThreadDoor
-from trunkline.delivery.dead_letters import Cause, DeadLetter, DeadLetters
-from trunkline.delivery.fates import Account, Fate, Outcome
+from trunkline.delivery.dead_letters import Cause, DeadLetters
+from trunkline.delivery.fates import Account
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.ledger import Ledger
 from trunkline.delivery.options import Delivery, DeliveryOptions
 from trunkline.delivery.requests import OrphanBox
 from trunkline.delivery.route import offer
-from trunkline.delivery.stream import Stream
 from trunkline.errors import (
     BusClosed,
-    HubUnavailable,
-    MessageTooLarge,
-    PartlyRefused,
     RequestTimeout,
-    TrunklineError,
     UsageError,
 )
 from trunkline.hooks.hook import Attachment, Hook, HookChain, HookFunction, Listener
 from trunkline.message import Fields, Message, MessageType
 from trunkline.settings import Settings, build
-from trunkline.topic import BROADCAST, DEAD_PREFIX, EVERYTHING, REPLIES, endpoint
+from trunkline.topic import BROADCAST, EVERYTHING, REPLIES, endpoint
 from trunkline.unchecked import draft, numbered, seal
 
 log = logging.getLogger("trunkline.bus")
@@ -61,13 +58,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 RAW = codec.RAW
 encode = codec.encode
-
-
-class Unfinished(msgspec.Struct, frozen=True):
-    """A message that a closing bus could not finish, and what became of it."""
-
-    message: Message
-    outcome: Outcome
 
 
 class Bus:
@@ -87,17 +77,15 @@ class Bus:
         self.settings = settings = settings or broker.settings
         self.hooks = HookChain(hooks)
         """The hooks, in the order in which they run."""
-        self._owns_broker = owns_broker
         self._life = Lifecycle(name)
         self._traffic = traffic = Traffic(name, settings.history, broker)
         self._publisher = BusPublisher(broker, name, settings, self.hooks, traffic, self._life)
         self._requester = Requester(broker, name, settings, self._publisher, self._life)
         self._handlers = Handlers(broker, settings, self.hooks, self._requester, self._life)
         self.router = Router(self._handlers.start_named, self._handlers.tap_all, settings.backpressure)
-        self._notices: set[asyncio.Task[None]] = set()
+        notices = DeadLetterNotices(broker, name, self.hooks, self._life, self.post)
+        self._closing = Closing(broker, owns_broker, self._life, self._handlers, notices)
         self._door: ThreadDoor | None = None
-        self._closing: asyncio.Task[list[Unfinished]] | None = None
-        self._hurry = asyncio.Event()
         # What `publish` needs, bound once.
         self._lanes: Mapping[str, Any] = self._publisher.lanes
         self._time_ns = broker.world.time_ns
@@ -106,7 +94,6 @@ class Bus:
         self._remember = traffic.history.add
         self._content_type = settings.content_type
         self._small = self._publisher.small
-        broker.roster.announcers.append(self._announce_dead)
         broker.finders.append(traffic.history.find)
         self.hooks.attach(Attachment(name, broker, _loop_time, self.on_handled, self._record_in))
 
@@ -221,20 +208,7 @@ class Bus:
 
         Raises PartlyRefused, with what was refused, if only some were.
         """
-        stamped: list[Message] = []
-        refused: list[tuple[Message, Exception]] = []
-        for message in messages:
-            try:
-                stamped.append(self._publisher.stamped(message))
-            except MessageTooLarge as error:
-                refused.append((message, error))
-        if stamped:
-            try:
-                await self._publisher.send(stamped)
-            except PartlyRefused as error:
-                refused += error.refused
-        if refused:
-            raise PartlyRefused(refused, len(messages))
+        await self._publisher.post_many(messages)
 
     def message(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> Message:
         """A message with id, time and sender, not yet published: hand it to `post`. Raises MessageTooLarge."""
@@ -508,29 +482,7 @@ class Bus:
 
         Through a hub any client may ask that has a right on the topic; the hub asks those who have the message.
         """
-        refusal = self._traffic.refusals.find(message_id)
-        note = ""
-        known = self._find(message_id)
-        try:
-            message, outcomes = await self.broker.explain(message_id, known)
-        except HubUnavailable as error:
-            message, outcomes = known, [] if known is None else self.broker.roster.outcomes(known)
-            note = f"{error}: this is what is known in this process"
-        if refusal is not None:
-            outcomes.append(refusal)
-        if not note and message is None and not outcomes:
-            note = "not known here: never accepted by this bus, or longer ago than it remembers"
-        elif not note and not outcomes:
-            note = "accepted, and nobody subscribed to its topic at the time"
-        return Explanation(message_id, message or known, tuple(outcomes), note)
-
-    def _find(self, message_id: str) -> Message | None:
-        if (message := self._traffic.history.find(message_id)) is not None:
-            return message
-        for letter in self.dead_letters.find(message_id=message_id):
-            return letter.message
-        waiting = (message for inbox in self.broker.roster for message in inbox.messages())
-        return next((message for message in waiting if message.id == message_id), None)
+        return await explain(self.broker, self._traffic, message_id)
 
     async def last(self, topic: str, *, before: int | None = None) -> Message | None:
         """The last message accepted on a stored topic, below the number `before` if given; None if none is stored.
@@ -593,57 +545,12 @@ class Bus:
         `replayed-from`. At most `per_s` a second. A dry run only says which.
         """
         return await replay.replay(
-            self,
-            source,
-            pattern,
-            first=first,
-            last=last,
-            since=since,
-            until=until,
-            to=to,
-            per_s=per_s,
-            dry_run=dry_run,
+            self, source, pattern, first=first, last=last, since=since, until=until, to=to, per_s=per_s, dry_run=dry_run
         )
 
     def replay_orphans(self, *, request_id: str | None = None, max_age_s: float = math.inf) -> Replayed:
         """Take up orphans that a journal has kept: a request that waits gets its answer, the rest can be claimed."""
         return self._requester.replay_orphans(request_id, max_age_s)
-
-    def _announce_dead(self, letter: DeadLetter) -> None:
-        """Tell whoever subscribes to `_dead.>`. The death of a notice is not announced again."""
-        if letter.message.topic.startswith(DEAD_PREFIX) or self._life.state is State.CLOSED:
-            return
-        task = asyncio.get_running_loop().create_task(self._tell(f"{DEAD_PREFIX}{letter.message.topic}", letter))
-        self._notices.add(task)
-        task.add_done_callback(self._notices.discard)
-
-    async def _tell(self, topic: str, letter: DeadLetter) -> None:
-        try:
-            if not self.broker.heard(topic):
-                return
-            # Payload, format and trace as they were; whom it was for and what it asked no longer count.
-            notice = self.hooks.reopened(letter.message).replace(
-                id="",
-                topic=topic,
-                type=MessageType.ERROR,
-                sender=self.name,
-                timestamp_ns=0,
-                correlation_id=letter.message.id,
-                headers={
-                    "subscriber": letter.subscriber,
-                    "cause": letter.cause.value,
-                    "reason": letter.reason[:MAX_DETAIL],
-                },
-                recipient=None,
-                request_id=None,
-                reply_to=None,
-                ttl_s=None,
-                requires_ack=False,
-                attempts=0,
-            )
-            await self.post(notice)
-        except TrunklineError as error:
-            log.warning("nobody could be told of the dead letter %s: %s", letter.message.id, error)
 
     # Life
 
@@ -662,56 +569,17 @@ class Bus:
         Handlers may publish and ask while they finish. Closing twice is fine, and gives the same answer. Cancelled, it
         stops waiting and closes at once.
         """
-        if self._closing is None:
-            self._closing = asyncio.create_task(self._close(self.settings.drain_s if drain_s is None else drain_s))
-        try:
-            return await asyncio.shield(self._closing)
-        except asyncio.CancelledError:
-            self._hurry.set()
-            # A handler that closes its own bus is stopped by that: it must not wait for who waits for it.
-            if not at_work.get():
-                await self._closing
-            raise
+        drain_s = self.settings.drain_s if drain_s is None else drain_s
+        return await self._closing.run(drain_s, self._stop_publishing, self._end)
 
-    async def _close(self, drain_s: float) -> list[Unfinished]:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + drain_s
+    async def _stop_publishing(self, drain_s: float) -> None:
         if self._door is not None:
             await self._door.aclose(drain_s)
         self._lanes = self._publisher.lanes = {}
-        self._life.state = State.DRAINING
-        # Held here: a consumer that comes to the end lets go of its stream, which is then ours to close.
-        streams = self._handlers.streams
-        drain = asyncio.create_task(self._drain(streams))
-        hurry = asyncio.create_task(self._hurry.wait())
-        left_s = max(0.0, deadline - loop.time())
-        await asyncio.wait([drain, hurry], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-        await _cancel([drain, hurry])
-        if drain.done() and not drain.cancelled() and (error := drain.exception()) is not None:
-            log.error("closing went wrong, going on with it", exc_info=error)
-        self._life.state = State.CLOSED
-        parts: list[Handler | Stream] = [*self._handlers, *streams]
-        left = [(part, message) for part in parts for message in part.unfinished()]
-        for part in parts:
-            await part.aclose()
-        await _cancel(self._notices)
+
+    def _end(self) -> None:
         self._requester.end()
-        self.broker.roster.announcers.remove(self._announce_dead)
         self.broker.finders.remove(self._traffic.history.find)
-        if self._owns_broker:
-            await self.broker.aclose()
-        if left:
-            log.warning("closed with %d messages unfinished: aclose() returns them", len(left))
-        now_ns = self._time_ns()
-        return [
-            Unfinished(
-                message,
-                Outcome(part.name, Fate.IN_FLIGHT, "stays in the journal, and comes again", now_ns)
-                if part.durable
-                else Outcome(part.name, Fate.DROPPED, "the bus closed before it was handled", now_ns),
-            )
-            for part, message in left
-        ]
 
     async def quiet(self) -> None:
         """Return when no handler of this bus has anything to do: all that has come to them is handled or dead.
@@ -719,26 +587,6 @@ class Bus:
         In memory that is all that was published so far; what a hub has may still be on its way.
         """
         await self._handlers.quiet()
-
-    async def _drain(self, streams: list[Stream]) -> None:
-        if self._owns_broker:
-            if self.broker.store is not None:
-                self.broker.store.pause()
-        else:
-            # Other buses go on publishing: without this there would be no end.
-            self._handlers.stop()
-        await self.quiet()
-        await asyncio.gather(*self._notices)
-        for stream in streams:
-            stream.stop()
-        await asyncio.gather(*(stream.drained() for stream in streams))
-
-
-async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    tasks = list(tasks)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _loop_time() -> float:

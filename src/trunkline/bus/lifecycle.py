@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
+from collections.abc import Iterable
 from contextvars import ContextVar
+from typing import Any
 
 from trunkline.errors import BusClosed
 
@@ -27,3 +30,11 @@ class Lifecycle:
         """Raise BusClosed, unless the bus is open, or is finishing its work and this is part of it."""
         if self.state is not State.OPEN and not (self.state is State.DRAINING and at_work.get()):
             raise BusClosed(self._name)
+
+
+async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and return when they have ended."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

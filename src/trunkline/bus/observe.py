@@ -163,23 +163,3 @@ class Stats(msgspec.Struct, frozen=True):
     account: Account
     per_topic: Mapping[str, int]
     per_sender: Mapping[str, int]
-
-
-class Explanation(msgspec.Struct, frozen=True):
-    """Where a message went: one outcome per subscriber that had it. Print it."""
-
-    message_id: str
-    message: Message | None
-    outcomes: tuple[Outcome, ...]
-    note: str = ""
-
-    def __str__(self) -> str:
-        topic = f" on {self.message.topic}" if self.message is not None else ""
-        lines = [f"message {self.message_id}{topic}"]
-        lines += [
-            f"  {outcome.subscriber}: {outcome.fate.value}{f' ({outcome.reason})' if outcome.reason else ''}"
-            for outcome in self.outcomes
-        ]
-        if self.note:
-            lines.append(f"  {self.note}")
-        return "\n".join(lines)

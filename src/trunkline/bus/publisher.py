@@ -159,6 +159,23 @@ class BusPublisher:
         if error is not None:
             raise error
 
+    async def post_many(self, messages: Sequence[Message]) -> None:
+        """As `send`, for messages built by hand."""
+        stamped: list[Message] = []
+        refused: list[tuple[Message, Exception]] = []
+        for message in messages:
+            try:
+                stamped.append(self.stamped(message))
+            except MessageTooLarge as error:
+                refused.append((message, error))
+        if stamped:
+            try:
+                await self.send(stamped)
+            except PartlyRefused as error:
+                refused += error.refused
+        if refused:
+            raise PartlyRefused(refused, len(messages))
+
     async def _accept(self, batch: Batch) -> None:
         """What has come through the hooks, in runs of one kind."""
         failures: Failures = []

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trunkline.bus.observe import Explanation
+from trunkline.bus.explain import Explanation
 from trunkline.cli import show
 from trunkline.cli.options import AsJson, Hub, hub_at
 from trunkline.connect import connect

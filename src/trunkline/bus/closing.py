@@ -1,0 +1,107 @@
+"""Closing a bus: handlers finish what they have, as long as there is time, and the rest is returned."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from trunkline.brokers.broker import Broker
+from trunkline.bus.dispatcher import Handler
+from trunkline.bus.handling import Handlers
+from trunkline.bus.lifecycle import Lifecycle, State, at_work, cancel
+from trunkline.bus.notices import DeadLetterNotices
+from trunkline.delivery.fates import Fate, Outcome
+from trunkline.delivery.stream import Stream
+from trunkline.message import Message
+
+log = logging.getLogger("trunkline.bus")
+
+
+class Unfinished(msgspec.Struct, frozen=True):
+    """A message that a closing bus could not finish, and what became of it."""
+
+    message: Message
+    outcome: Outcome
+
+
+class Closing:
+    """Runs once, however often it is asked for."""
+
+    def __init__(
+        self, broker: Broker, owns_broker: bool, life: Lifecycle, handlers: Handlers, notices: DeadLetterNotices
+    ) -> None:
+        self._broker = broker
+        self._owns_broker = owns_broker
+        self._life = life
+        self._handlers = handlers
+        self._notices = notices
+        self._task: asyncio.Task[list[Unfinished]] | None = None
+        self._hurry = asyncio.Event()
+
+    async def run(
+        self, drain_s: float, stop_publishing: Callable[[float], Awaitable[None]], end: Callable[[], None]
+    ) -> list[Unfinished]:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(drain_s, stop_publishing, end))
+        try:
+            return await asyncio.shield(self._task)
+        except asyncio.CancelledError:
+            self._hurry.set()
+            # A handler that closes its own bus is stopped by that: it must not wait for who waits for it.
+            if not at_work.get():
+                await self._task
+            raise
+
+    async def _run(
+        self, drain_s: float, stop_publishing: Callable[[float], Awaitable[None]], end: Callable[[], None]
+    ) -> list[Unfinished]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + drain_s
+        await stop_publishing(drain_s)
+        self._life.state = State.DRAINING
+        # Held here: a consumer that comes to the end lets go of its stream, which is then ours to close.
+        streams = self._handlers.streams
+        drain = asyncio.create_task(self._drain(streams))
+        hurry = asyncio.create_task(self._hurry.wait())
+        left_s = max(0.0, deadline - loop.time())
+        await asyncio.wait([drain, hurry], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        await cancel([drain, hurry])
+        if drain.done() and not drain.cancelled() and (error := drain.exception()) is not None:
+            log.error("closing went wrong, going on with it", exc_info=error)
+        self._life.state = State.CLOSED
+        parts: list[Handler | Stream] = [*self._handlers, *streams]
+        left = [(part, message) for part in parts for message in part.unfinished()]
+        for part in parts:
+            await part.aclose()
+        await self._notices.aclose()
+        end()
+        if self._owns_broker:
+            await self._broker.aclose()
+        if left:
+            log.warning("closed with %d messages unfinished: aclose() returns them", len(left))
+        now_ns = self._broker.world.time_ns()
+        return [
+            Unfinished(
+                message,
+                Outcome(part.name, Fate.IN_FLIGHT, "stays in the journal, and comes again", now_ns)
+                if part.durable
+                else Outcome(part.name, Fate.DROPPED, "the bus closed before it was handled", now_ns),
+            )
+            for part, message in left
+        ]
+
+    async def _drain(self, streams: list[Stream]) -> None:
+        if self._owns_broker:
+            if self._broker.store is not None:
+                self._broker.store.pause()
+        else:
+            # Other buses go on publishing: without this there would be no end.
+            self._handlers.stop()
+        await self._handlers.quiet()
+        await self._notices.sent()
+        for stream in streams:
+            stream.stop()
+        await asyncio.gather(*(stream.drained() for stream in streams))

@@ -1,0 +1,75 @@
+"""Notices of dead letters: published on `_dead.` and the topic of the message, for whoever subscribes to them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from trunkline.brokers.broker import Broker
+from trunkline.bus.lifecycle import Lifecycle, State, cancel
+from trunkline.bus.requester import MAX_DETAIL
+from trunkline.delivery.dead_letters import DeadLetter
+from trunkline.errors import TrunklineError
+from trunkline.hooks.hook import HookChain
+from trunkline.message import Message, MessageType
+from trunkline.topic import DEAD_PREFIX
+
+log = logging.getLogger("trunkline.bus")
+
+
+class DeadLetterNotices:
+    def __init__(
+        self, broker: Broker, name: str, hooks: HookChain, life: Lifecycle, post: Callable[[Message], Awaitable[str]]
+    ) -> None:
+        self._broker = broker
+        self._name = name
+        self._hooks = hooks
+        self._life = life
+        self._post = post
+        self._tasks: set[asyncio.Task[None]] = set()
+        broker.roster.announcers.append(self._announce)
+
+    def _announce(self, letter: DeadLetter) -> None:
+        """The death of a notice is not announced again."""
+        if letter.message.topic.startswith(DEAD_PREFIX) or self._life.state is State.CLOSED:
+            return
+        task = asyncio.get_running_loop().create_task(self._send(f"{DEAD_PREFIX}{letter.message.topic}", letter))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, topic: str, letter: DeadLetter) -> None:
+        try:
+            if not self._broker.heard(topic):
+                return
+            # Payload, format and trace as they were; whom it was for and what it asked no longer count.
+            notice = self._hooks.reopened(letter.message).replace(
+                id="",
+                topic=topic,
+                type=MessageType.ERROR,
+                sender=self._name,
+                timestamp_ns=0,
+                correlation_id=letter.message.id,
+                headers={
+                    "subscriber": letter.subscriber,
+                    "cause": letter.cause.value,
+                    "reason": letter.reason[:MAX_DETAIL],
+                },
+                recipient=None,
+                request_id=None,
+                reply_to=None,
+                ttl_s=None,
+                requires_ack=False,
+                attempts=0,
+            )
+            await self._post(notice)
+        except TrunklineError as error:
+            log.warning("nobody could be told of the dead letter %s: %s", letter.message.id, error)
+
+    async def sent(self) -> None:
+        """Return when the notices of all dead letters so far are published."""
+        await asyncio.gather(*self._tasks)
+
+    async def aclose(self) -> None:
+        await cancel(self._tasks)
+        self._broker.roster.announcers.remove(self._announce)
