@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trunkline.actors.supervision import Lifetime, Restart, Strategy, Supervisor, Verdict
@@ -82,6 +82,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     st.integers(0, 6),
     st.lists(st.tuples(st.sampled_from(NAMES), st.floats(0, 100)), max_size=40),
 )
+@example(Strategy.ONE_FOR_ONE, 1, [("a", 68.05493974513352), ("a", 60.0)])
 def test_never_more_often_than_allowed(strategy: Strategy, times: int, failures: list[tuple[str, float]]) -> None:
     """Whatever fails when: within any minute no child is started anew for its own failures more than `times` times."""
     made = family(strategy, times=times)

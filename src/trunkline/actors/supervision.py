@@ -110,7 +110,7 @@ class Supervisor:
         if lately is None:
             # Most children never fail.
             lately = self._restarts[name] = deque()
-        while lately and now_s - lately[0] > restart.within_s:
+        while lately and now_s > lately[0] + restart.within_s:
             lately.popleft()
         if len(lately) >= restart.times:
             self.remove(name)
