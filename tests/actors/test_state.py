@@ -243,7 +243,7 @@ async def test_a_state_that_cannot_be_saved_is_saved_later(
         async with ActorSystem(bus, "shop") as system:
             till = await system.spawn(Till, name="till")
             # Straight into its mailbox: the journal stores what is sent to it, too.
-            mailbox = next(inbox for inbox in broker_of(bus).roster if inbox.name == till.address)
+            mailbox = next(inbox for inbox in broker_of(bus).served if inbox.name == till.address)
             await till.ask(("a", 1))
             disk = BadDisk(journal_of(bus))
             disk.full = True

@@ -86,7 +86,7 @@ class LoopbackServer:
         """What members had not acknowledged when they were cut off."""
 
     def take(self, adapter: LoopbackAdapter, batch: SentBatch) -> None:
-        topic, messages = batch.turn.topic, batch.turn.messages
+        topic, messages = batch.pending.topic, batch.pending.messages
         self.resent += batch.resent
         if batch.lane.durable:
             known = self.stored.setdefault(topic, [])
@@ -197,7 +197,7 @@ class LoopbackAdapter:
         return list(messages), []
 
     def encode(self, batch: SentBatch) -> bytes:
-        return columns.pack_batch(batch.turn.messages, plain=batch.turn.plain, alike=batch.turn.alike)
+        return columns.pack_batch(batch.pending.messages, plain=batch.pending.plain, alike=batch.pending.alike)
 
     def send(self, batch: SentBatch) -> None:
         self._line.append(batch)

@@ -185,7 +185,7 @@ class Remembers(MemoryBroker):
 
     def subscribe(self, pattern: str, delivery: Delivery = Delivery()) -> Stream:
         stream = super().subscribe(pattern, delivery)
-        inbox = next(inbox for inbox in self.roster if inbox.name == stream.name)
+        inbox = next(inbox for inbox in self.served if inbox.name == stream.name)
         for message in self.past:
             inbox.offer(message)
         return stream
@@ -202,19 +202,19 @@ class RemovesTheFirst(MemoryBroker):
     """Whoever leaves."""
 
     def _leave(self, inbox: Inbox) -> None:
-        super()._leave(next(iter(self.roster), inbox))
+        super()._leave(next(iter(self.served), inbox))
 
 
 class StaysOpen(MemoryBroker):
     async def aclose(self) -> None:
-        for inbox in self.roster:
+        for inbox in self.served:
             self._leave(inbox)
 
 
 class CooksTheBooks(MemoryBroker):
     async def publish(self, batch: Sequence[Message]) -> None:
         await super().publish(batch)
-        for inbox in self.roster:
+        for inbox in self.served:
             inbox.books.delivered += 1
 
 

@@ -22,7 +22,7 @@ from trunkline import (
     Settings,
     endpoint,
 )
-from trunkline.delivery.roster import DEPARTED
+from trunkline.delivery.subscribers import DEPARTED
 from trunkline.testing import Simulation, world
 from trunkline.testing.trial import Trial, text, tried
 from trunkline.topic import BROADCAST
@@ -80,14 +80,14 @@ async def test_topics_are_remembered_up_to_a_limit(simulation: Simulation) -> No
 
 
 async def test_who_would_get_it(trial: Trial) -> None:
-    assert not trial.broker.heard("t.a")
+    assert not trial.broker.has_subscribers("t.a")
     streams = [await trial.open("t.*", Delivery(name="x")), await trial.open("t.a", Delivery(name="y", group="g"))]
     assert sorted(trial.broker.subscribers("t.a")) == ["x", "y"]
     assert trial.broker.subscribers("t.b") == ["x"]
-    assert trial.broker.heard("t.a")
+    assert trial.broker.has_subscribers("t.a")
     for stream in streams:
         await stream.aclose()
-    assert not trial.broker.heard("t.a")
+    assert not trial.broker.has_subscribers("t.a")
 
 
 async def test_a_batch_larger_than_the_inbox_arrives_in_order(trial: Trial) -> None:
@@ -164,7 +164,7 @@ async def test_what_was_never_offered_is_not_said_to_be_delivered(simulation: Si
         await trial.publish("t", "5")
         got = [text(message) for message in [healthy.try_recv() for _ in range(healthy.depth)]]
         for message in batch:
-            fates = {outcome.subscriber: outcome.fate for outcome in trial.broker.roster.outcomes(message)}
+            fates = {outcome.subscriber: outcome.fate for outcome in trial.broker.served.outcomes(message)}
             said = fates.get(healthy.name) is Fate.DELIVERED
             assert said == (text(message) in got), f"{healthy.name} got {got}, and of {text(message)} is said {fates}"
 
@@ -216,13 +216,13 @@ async def test_the_member_with_the_least_to_do_gets_the_next(trial: Trial) -> No
         assert busy.ack(message)
 
 
-async def test_what_a_leaver_had_reaches_the_heir_in_order(trial: Trial) -> None:
+async def test_what_a_leaver_had_reaches_the_successor_in_order(trial: Trial) -> None:
     leaver = await trial.open("t", GROUP)
     await trial.publish("t", "1", "2", "3", "4", "5")
-    heir = await trial.open("t", GROUP)
+    successor = await trial.open("t", GROUP)
     await leaver.aclose()
     await trial.publish("t", "6")
-    await trial.takes(heir, "1", "2", "3", "4", "5", "6")
+    await trial.takes(successor, "1", "2", "3", "4", "5", "6")
 
 
 async def test_what_a_leaver_held_goes_on_with_its_attempts(trial: Trial) -> None:
@@ -231,15 +231,15 @@ async def test_what_a_leaver_held_goes_on_with_its_attempts(trial: Trial) -> Non
     await trial.publish("t", "failed", "held")
     failed, held = await trial.take(leaver), await trial.take(leaver)
     leaver.nack(failed)
-    heir = await trial.open("t", delivery)
+    successor = await trial.open("t", delivery)
     await leaver.aclose()
     assert not leaver.ack(held)
-    got = {text(message): message for message in [await trial.take(heir) for _ in range(2)]}
+    got = {text(message): message for message in [await trial.take(successor) for _ in range(2)]}
     assert (got["failed"].attempts, got["held"].attempts) == (1, 0)
-    assert all(heir.ack(message) for message in got.values())
+    assert all(successor.ack(message) for message in got.values())
     for message in (failed, held):
-        (outcome,) = trial.broker.roster.outcomes(message)
-        assert (outcome.subscriber, outcome.fate) == (heir.name, Fate.DELIVERED)
+        (outcome,) = trial.broker.served.outcomes(message)
+        assert (outcome.subscriber, outcome.fate) == (successor.name, Fate.DELIVERED)
 
 
 async def test_a_dead_letter_knows_the_attempts_of_members_that_left(trial: Trial) -> None:
@@ -247,26 +247,26 @@ async def test_a_dead_letter_knows_the_attempts_of_members_that_left(trial: Tria
     leaver = await trial.open("t", delivery)
     await trial.publish("t", "1")
     leaver.nack(await trial.take(leaver), "first")
-    heir = await trial.open("t", delivery)
+    successor = await trial.open("t", delivery)
     await leaver.aclose()
-    heir.nack(await trial.take(heir), "second")
-    (letter,) = trial.broker.roster.dead_letters
+    successor.nack(await trial.take(successor), "second")
+    (letter,) = trial.broker.served.dead_letters
     assert letter.message.attempts == 2
     assert [(each.number, each.error) for each in letter.attempts] == [(1, "Nacked: first"), (2, "Nacked: second")]
 
 
-async def test_what_waits_for_room_at_a_leaver_goes_to_the_heir(trial: Trial) -> None:
+async def test_what_waits_for_room_at_a_leaver_goes_to_the_successor(trial: Trial) -> None:
     delivery = Delivery(group="g", capacity=1)
     leaver = await trial.open("t", delivery)
     await trial.publish("t", "1")
     waiting = trial.start(trial.publish("t", "2"))
     await asyncio.sleep(1)
     assert not waiting.done()
-    heir = await trial.open("t", delivery)
+    successor = await trial.open("t", delivery)
     await leaver.aclose()
-    await trial.takes(heir, "1", "2")
+    await trial.takes(successor, "1", "2")
     await waiting
-    assert trial.broker.roster.accounts()[heir.name].dropped == 0
+    assert trial.broker.served.accounts()[successor.name].dropped == 0
 
 
 async def test_what_waits_for_room_at_a_member_that_stops_goes_to_the_others(trial: Trial) -> None:
@@ -300,7 +300,7 @@ async def test_when_the_last_member_leaves_it_is_dropped(trial: Trial) -> None:
     await trial.publish("t", "1", "2", "3")
     for member in members:
         await member.aclose()
-    account = trial.broker.roster.accounts()[DEPARTED]
+    account = trial.broker.served.accounts()[DEPARTED]
     assert (account.accepted, account.dropped, account.in_flight) == (3, 3, 0)
 
 
@@ -372,7 +372,7 @@ async def test_who_is_reached_in_two_ways_gets_it_once(trial: Trial) -> None:
 
 async def test_a_tap_may_name_more_who_are_to_get_it(trial: Trial) -> None:
     stream = await trial.open("elsewhere", Delivery(capacity=1))
-    inbox = next(iter(trial.broker.roster))
+    inbox = next(iter(trial.broker.served))
     stop = trial.broker.tap("t", lambda message: [inbox] if text(message) == "yes" else None)
     await trial.publish("t", "no")
     await trial.publish("t", "yes")
@@ -394,9 +394,9 @@ async def test_the_books_of_those_who_left_are_kept_together(trial: Trial) -> No
         async with trial.broker.subscribe("t") as stream:
             await trial.publish("t", "taken", "left")
             await trial.takes(stream, "taken")
-        account = trial.broker.roster.accounts()[DEPARTED]
+        account = trial.broker.served.accounts()[DEPARTED]
         assert (account.accepted, account.delivered, account.dropped) == (2 * number + 2, number + 1, number + 1)
-    assert trial.broker.roster.pending() == 0
+    assert trial.broker.served.pending() == 0
 
 
 async def test_where_a_message_went(trial: Trial) -> None:
@@ -412,7 +412,7 @@ async def test_where_a_message_went(trial: Trial) -> None:
     message = await trial.take(by_name["took it"])
     await trial.take(by_name["holds it"])
     await by_name["left"].aclose()
-    fates = {outcome.subscriber: outcome.fate for outcome in trial.broker.roster.outcomes(message)}
+    fates = {outcome.subscriber: outcome.fate for outcome in trial.broker.served.outcomes(message)}
     assert fates == {
         "took it": Fate.DELIVERED,
         "has it": Fate.IN_FLIGHT,

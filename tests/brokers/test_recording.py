@@ -44,11 +44,11 @@ async def test_is_as_able_as_what_is_under_it(simulation: Simulation) -> None:
     async with recording(simulation) as (broker, trial):
         inner = broker.inner
         assert broker.features == inner.features
-        assert (broker.world, broker.settings, broker.roster) == (inner.world, inner.settings, inner.roster)
+        assert (broker.world, broker.settings, broker.served) == (inner.world, inner.settings, inner.served)
         stream = await trial.open("t")
         await trial.publish("t", "1")
         await trial.takes(stream, "1")
-        assert broker.heard("t")
+        assert broker.has_subscribers("t")
         assert broker.subscribers("t") == inner.subscribers("t") == [stream.name]
         assert broker.published_by_topic() == {"t": 1}
         await broker.aclose()

@@ -19,11 +19,11 @@ LEASED = Delivery(ack=True, lease_s=1, retry=TRY)
 
 
 def letters(trial: Trial) -> list[DeadLetter]:
-    return list(trial.broker.roster.dead_letters)
+    return list(trial.broker.served.dead_letters)
 
 
 def fate_of(trial: Trial, message: Message) -> tuple[Fate, str]:
-    (outcome,) = trial.broker.roster.outcomes(message)
+    (outcome,) = trial.broker.served.outcomes(message)
     return outcome.fate, outcome.reason
 
 
@@ -381,7 +381,7 @@ async def test_a_replay_goes_to_the_one_that_failed_and_starts_afresh(trial: Tri
     other.ack(await trial.take(other))
     failing.reject(await trial.take(failing), "no")
     (letter,) = letters(trial)
-    trial.broker.roster.dead_letters.replay(letter)
+    trial.broker.served.dead_letters.replay(letter)
     trial.balanced()
     assert failing.account().dead == 0
     assert not letters(trial)
@@ -391,11 +391,11 @@ async def test_a_replay_goes_to_the_one_that_failed_and_starts_afresh(trial: Tri
     assert fate_of_one(trial, again, failing) == (Fate.DELIVERED, "")
     trial.is_empty(other)
     with pytest.raises(UsageError):
-        trial.broker.roster.dead_letters.replay(letter)
+        trial.broker.served.dead_letters.replay(letter)
 
 
 def fate_of_one(trial: Trial, message: Message, stream: Stream) -> tuple[Fate, str]:
-    outcomes = {each.subscriber: (each.fate, each.reason) for each in trial.broker.roster.outcomes(message)}
+    outcomes = {each.subscriber: (each.fate, each.reason) for each in trial.broker.served.outcomes(message)}
     return outcomes[stream.name]
 
 
@@ -406,7 +406,7 @@ async def test_a_replay_to_one_that_left_is_refused_and_the_letter_stays(trial: 
     await stream.aclose()
     (letter,) = letters(trial)
     with pytest.raises(UnknownHandler):
-        trial.broker.roster.dead_letters.replay(letter)
+        trial.broker.served.dead_letters.replay(letter)
     assert letters(trial) == [letter]
 
 
@@ -418,7 +418,7 @@ async def test_a_replay_to_a_successor_of_the_same_name_keeps_both_books_right(t
     await first.aclose()
     second = await trial.open("t", Delivery(name="worker", ack=True))
     (letter,) = letters(trial)
-    trial.broker.roster.dead_letters.replay(letter)
+    trial.broker.served.dead_letters.replay(letter)
     trial.balanced()
     account = second.account()
     assert (account.accepted, account.dead, account.in_flight) == (1, 0, 1)

@@ -421,9 +421,9 @@ async def test_who_gives_up_waiting_leaves_room_for_the_short_cut(simulation: Si
     """While somebody waits, `room` is 0, so that nobody overtakes; afterwards it is not."""
     box = Box(simulation, capacity=2)
     (parked,) = box.put("1", "2", "3")
-    assert (box.inbox.room, box.inbox.careful) == (0, True)
+    assert (box.inbox.room, box.inbox.needs_pull) == (0, True)
     box.inbox.unpark(parked, "gave up")
-    assert (box.inbox.room, box.inbox.careful) == (2, False)
+    assert (box.inbox.room, box.inbox.needs_pull) == (2, False)
     box.inbox.unpark(parked, "twice is fine")
     box.balanced()
 
@@ -574,7 +574,7 @@ async def test_discard_takes_everything_out_in_order(simulation: Simulation) -> 
     box.inbox.close()
     left = box.inbox.discard()
     assert [text(message) for message in left] == ["high", "normal", "low"]
-    assert (box.inbox.depth, box.inbox.in_flight, box.inbox.careful) == (0, 0, False)
+    assert (box.inbox.depth, box.inbox.in_flight, box.inbox.needs_pull) == (0, 0, False)
     assert box.inbox.pull() is None
     for message in left:
         box.inbox.settle(message, Fate.DROPPED, "discarded")

@@ -130,7 +130,7 @@ class Play:
         return moment
 
     def check(self) -> None:
-        for name, account in self.broker.roster.accounts().items():
+        for name, account in self.broker.served.accounts().items():
             counts = [getattr(account, count) for count in account.__struct_fields__]
             assert account.balanced, f"{name}: {account}"
             assert min(counts) >= 0, f"{name}: {account}"
@@ -373,7 +373,7 @@ class Play:
 
     def nothing_waits_in_vain(self) -> None:
         """Nobody publishes, nobody works: what could enter has entered, what could end has ended."""
-        for inbox in self.broker.roster:
+        for inbox in self.broker.served:
             assert not inbox.parked, f"{inbox.name} has publishers waiting"
             assert not inbox.held, f"{inbox.name} holds {inbox.held} though all leases have ended"
             assert not inbox.delayed, f"{inbox.name} delays {inbox.delayed} though all pauses have ended"
@@ -384,7 +384,7 @@ class Play:
             scopes[subscriber.scope].append(subscriber)
         told: Counter[Fate] = Counter()
         for sent in self.sent.values():
-            outcomes = {outcome.subscriber: outcome for outcome in self.broker.roster.outcomes(sent.message)}
+            outcomes = {outcome.subscriber: outcome for outcome in self.broker.served.outcomes(sent.message)}
             told.update(outcome.fate for outcome in outcomes.values())
             for scope, members in scopes.items():
                 if sent.message.topic not in PATTERNS[members[0].pattern]:
@@ -395,11 +395,11 @@ class Play:
                 assert fates or not (sent.offered and any(member.was_there(sent) for member in members)), what
                 said = bool(fates) and fates[0].fate is Fate.DELIVERED
                 assert said == (sent.message.id in self.finished[scope]), what
-        total = sum(self.broker.roster.accounts().values(), Account())
+        total = sum(self.broker.served.accounts().values(), Account())
         counted = {fate: getattr(total, fate.name.lower()) for fate in Fate if fate is not Fate.REFUSED}
         assert counted == {fate: told[fate] for fate in counted}, f"counted {counted}, told {told}"
         assert (total.delivered, total.in_flight) == (self.delivered, 0)
-        assert total.dead == self.broker.roster.dead_letters.total
+        assert total.dead == self.broker.served.dead_letters.total
 
 
 def text(sent: Sent) -> str:
@@ -467,7 +467,7 @@ class Forgets(MemoryBroker):
 
     async def publish(self, batch: Sequence[Message]) -> None:
         await super().publish(batch)
-        for inbox in self.roster:
+        for inbox in self.served:
             inbox.books.accepted -= inbox.books.settled[Fate.DROPPED]
             inbox.books.settled[Fate.DROPPED] = 0
 

@@ -13,7 +13,7 @@ import pytest
 from trunkline import Delivery, Fate, Message, Overflow, Retry, StreamClosed
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.ledger import QuietLedger
-from trunkline.delivery.roster import DEPARTED
+from trunkline.delivery.subscribers import DEPARTED
 from trunkline.testing import Simulation
 from trunkline.testing.trial import Trial, text
 
@@ -128,7 +128,7 @@ async def test_what_is_being_handled_in_a_loop_is_known_as_delivered(trial: Tria
         await trial.publish("t", str(number))
         await asyncio.sleep(0.4)
         for message in taken:
-            fates = [outcome.fate for outcome in trial.broker.roster.outcomes(message)]
+            fates = [outcome.fate for outcome in trial.broker.served.outcomes(message)]
             assert fates == [Fate.DELIVERED], f"{text(message)} was taken, and is {fates}"
     stream.stop()
     await asyncio.gather(*takers)
@@ -227,7 +227,7 @@ async def test_nack_reject_and_extend(trial: Trial) -> None:
     assert stream.ack(third)
     last = await trial.take(stream)
     assert stream.nack(last, "gave up") is None
-    letters = [(text(letter.message), letter.reason) for letter in trial.broker.roster.dead_letters]
+    letters = [(text(letter.message), letter.reason) for letter in trial.broker.served.dead_letters]
     assert letters == [("2", "Reject: not for me"), ("1", "Nacked: gave up")]
     account = stream.account()
     assert (account.delivered, account.dead, account.in_flight) == (1, 2, 0)
@@ -425,7 +425,7 @@ async def test_an_abandoned_stream_is_removed_by_the_next_publish(trial: Trial) 
     for stream in (before, after):
         await trial.takes(stream, "1", "2")
     assert trial.broker.subscribers("t") == [before.name, after.name]
-    departed = trial.broker.roster.accounts()[""]
+    departed = trial.broker.served.accounts()[""]
     assert departed.delivered == departed.in_flight == 0
 
 
@@ -499,7 +499,7 @@ async def test_a_group_that_everybody_abandoned_counts_what_it_drops(trial: Tria
     for _ in range(2):
         await abandon(trial, Delivery(group="g"))
     await trial.publish("t", "1")
-    account = trial.broker.roster.accounts()[DEPARTED]
+    account = trial.broker.served.accounts()[DEPARTED]
     assert (account.accepted, account.dropped) == (1, 1)
     assert trial.broker.subscribers("t") == []
 

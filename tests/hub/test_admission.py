@@ -402,9 +402,9 @@ async def test_a_member_says_only_what_can_be(simulation: Simulation) -> None:
         raw.say(control.Ack(subscription=1, ranges=[(0, 2**62), (-5, 2**62), (second, second)]))
         raw.say(control.Heartbeat(id=5))
         await raw.hear(control.Beat)
-        (kept,) = hub.broker.roster.dead_letters
+        (kept,) = hub.broker.served.dead_letters
         assert (kept.message.id, kept.message.seq, kept.subscriber) == ("1.0", first, "m")
-        account = hub.broker.roster.accounts()["m"]
+        account = hub.broker.served.accounts()["m"]
         assert (account.accepted, account.delivered, account.dead, account.in_flight) == (2, 1, 1, 0)
 
 

@@ -123,7 +123,7 @@ async def test_or_it_becomes_a_dead_letter(simulation: Simulation) -> None:
         await bus.flush()
         assert [(await received(messages))["value"] for _ in range(4)] == [0, 1, 2, 3]
         assert messages.inbox.account().dropped == 0
-        letters = list(place.hub.broker.roster.dead_letters)
+        letters = list(place.hub.broker.served.dead_letters)
         assert [(each.subscriber, each.cause, each.message.decode()) for each in letters] == [
             ("channel readings", tl.Cause.INVALID_PAYLOAD, BAD)
         ] * 2
@@ -140,7 +140,7 @@ async def test_dead_letters_of_a_channel_are_in_the_journal(simulation: Simulati
             assert (await received(messages))["value"] == 1.5
         place = Place(world(simulation), Path(folder))
         await place.start()
-        (letter,) = place.hub.broker.roster.dead_letters
+        (letter,) = place.hub.broker.served.dead_letters
         assert letter.subscriber == "channel readings"
         await place.stop()
 
@@ -169,11 +169,11 @@ async def test_publishers_learn_of_a_channel_while_they_publish(simulation: Simu
         async with place.bus("owner") as owner:
             await directory_of(owner).create_channel("other", pattern="other.*", schema=Reading)
             lane = bus.broker.lanes["other.x"]
-            await until(lambda: not lane.swift, "it is told")
+            await until(lambda: not lane.immediate, "it is told")
             with pytest.raises(SchemaBroken):
                 await bus.publish("other.x", BAD)
             await directory_of(owner).destroy_channel("other")
-            await until(lambda: lane.swift, "it is told")
+            await until(lambda: lane.immediate, "it is told")
             await bus.publish("other.x", BAD)
 
 

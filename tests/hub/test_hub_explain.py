@@ -24,7 +24,7 @@ def fates(explanation: tl.Explanation) -> dict[str, str]:
 
 def books(place: Place) -> Account:
     """Of the hub as a whole."""
-    return sum(place.hub.broker.roster.accounts().values(), Account())
+    return sum(place.hub.broker.served.accounts().values(), Account())
 
 
 @JOURNALS

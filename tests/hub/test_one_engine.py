@@ -57,7 +57,7 @@ def test_a_bus_in_the_hub_and_its_clients_hear_each_other(tmp_path: Path, kept: 
                         told = await asked.explain(message_id)
                         fates = {outcome.subscriber: outcome.fate for outcome in told.outcomes}
                         assert fates == {"here": Fate.DELIVERED, "there": Fate.DELIVERED}, told
-            assert sum(hub.broker.roster.accounts().values(), Account()).balanced
+            assert sum(hub.broker.served.accounts().values(), Account()).balanced
         await place.stop()
 
     simulate(play)
@@ -114,8 +114,8 @@ def test_a_cancelled_publisher_in_the_hub_leaves_nothing_waiting() -> None:
             assert await received(there) == 0
             await inside.publish("t", 2)
             assert await received(there) == 2
-            await until(lambda: hub.broker.roster.accounts()["slow"].in_flight == 0, "all of it is reported on")
-            assert hub.broker.roster.accounts()["slow"] == Account(accepted=3, delivered=2, dropped=1)
+            await until(lambda: hub.broker.served.accounts()["slow"].in_flight == 0, "all of it is reported on")
+            assert hub.broker.served.accounts()["slow"] == Account(accepted=3, delivered=2, dropped=1)
         await place.stop()
 
     simulate(play)
@@ -206,7 +206,7 @@ def test_a_cancelled_publish_does_not_withdraw_the_batch_it_shares(tmp_path: Pat
             while messages.depth:
                 found.add(messages.try_recv().decode())
             assert 2 in found
-            assert hub.broker.roster.accounts()["slow"].dropped <= 1
+            assert hub.broker.served.accounts()["slow"].dropped <= 1
         await place.stop()
 
     simulate(play)

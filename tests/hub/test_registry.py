@@ -255,7 +255,7 @@ def test_names_are_like_topics(name: str) -> None:
 
 
 def test_it_is_bounded() -> None:
-    registry = Registry(Limits(channels=2, peers=4, registrations=3, said_bytes=100))
+    registry = Registry(Limits(channels=2, peers=4, registrations=3, request_bytes=100))
     assert refused(lambda: registry.register_producer(ALICE, producer(metadata={"a": "x" * 99}), 1.0))[0] == "too_large"
     assert refused(lambda: registry.register_producer(ALICE, producer(shm_name="x" * 99), 1.0))[0] == "too_large"
     assert refused(lambda: registry.create(ALICE, create(description="x" * 99), 1.0))[0] == "too_large"

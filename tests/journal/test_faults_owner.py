@@ -37,12 +37,12 @@ def test_a_second_writer_is_told_who_writes(tmp_path: Path) -> None:
 
         owner.kill()
         # Whom the system has buried owns nothing.
-        with Child(tmp_path, "own", directory) as heir:
-            heir.finish()
-            assert heir.errors() == []
+        with Child(tmp_path, "own", directory) as successor:
+            successor.finish()
+            assert successor.errors() == []
         with Child(tmp_path, "read", directory) as reader:
             reader.finish()
-            assert [words[2] for words in reader.said("m")] == [str(owner.pid), str(heir.pid)]
+            assert [words[2] for words in reader.said("m")] == [str(owner.pid), str(successor.pid)]
 
 
 def test_the_same_process_does_not_get_it_twice(tmp_path: Path) -> None:

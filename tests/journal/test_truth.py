@@ -185,7 +185,7 @@ class Play:
     async def replay(self, bus: tl.Bus) -> None:
         for _ in range(3):
             await asyncio.sleep(self.random.uniform(0, 0.6))
-            mine = [letter for letter in bus.dead_letters if letter.subscriber in bus.broker.roster.receivers]
+            mine = [letter for letter in bus.dead_letters if letter.subscriber in bus.broker.served.receivers]
             if mine:
                 bus.dead_letters.replay(self.random.choice(mine))
 
@@ -228,7 +228,7 @@ class Play:
         """All plain subscribers have left: what their own books say now is what the journal must say for ever."""
         await bus.flush()
         there = [*self.messages.values(), *journal_of(bus).reader.messages()]
-        for leaver in bus.broker.roster._leavers:
+        for leaver in bus.broker.served._leavers:
             if leaver.name.startswith("plain"):
                 books = ((message, leaver.outcome_of(message)) for message in there)
                 self.fates[leaver.name] |= {message.id: outcome.fate for message, outcome in books if outcome}

@@ -121,7 +121,7 @@ class Cell:
 
     def open(self) -> None:
         """Have a mailbox."""
-        self.inbox = self.system.bus.broker.roster.enroll(self.ref.address, self.ref.topic, self.keep.capacity)
+        self.inbox = self.system.bus.broker.served.enroll(self.ref.address, self.ref.topic, self.keep.capacity)
         if self.keep.overflow is None:
             self.inbox.full = self._overflow
         else:
@@ -243,11 +243,11 @@ class Cell:
 
     async def _handle_all(self) -> None:
         inbox = self.inbox
-        swift = self._swift()
+        handler = self._raw_handler()
         count = 0
         while not self._ending and self.state is CellState.RUNNING:
-            if swift is not None and inbox.queue:
-                count += await self._handle_swiftly(swift)
+            if handler is not None and inbox.queue:
+                count += await self._handle_raw(handler)
             message = inbox.pull() if count < TURN else None
             if message is None:
                 if count < TURN:
@@ -265,7 +265,7 @@ class Cell:
             inbox.held -= 1
             count += 1
 
-    async def _handle_swiftly(self, swift: Callable[..., Any]) -> int:
+    async def _handle_raw(self, handler: Callable[..., Any]) -> int:
         """Bytes for the one handler there is, one after the other: what `_handle` and `_delivered` do, without calls.
 
         How many; up to a turn, or until one comes that needs more.
@@ -279,18 +279,18 @@ class Cell:
         inbox.held += 1
         try:
             while queue:
-                if inbox.careful and (inbox.marked or inbox.elsewhere):
+                if inbox.needs_pull and (inbox.marked or inbox.elsewhere):
                     break
                 message = queue[0]
                 if message.content_type != RAW or message.type is not PUBLISH or message.encoding:
                     break
                 queue.popleft()
-                if inbox.careful:
+                if inbox.needs_pull:
                     # Somebody waits to be let in.
                     inbox.make_room()
                 self.current = context.message = message
                 try:
-                    await swift(actor, message.payload)
+                    await handler(actor, message.payload)
                 except Reject as error:
                     self._count(first, last, done)
                     done, first = 0, message.seq + 1
@@ -317,7 +317,7 @@ class Cell:
             self._last = last
             self._since += done
 
-    def _swift(self) -> Callable[..., Any] | None:
+    def _raw_handler(self) -> Callable[..., Any] | None:
         """The handler, if there is one only, which takes bytes as they are, and nothing has to be done around it."""
         handler = self.plan.default
         plain = not self.plan.by_name and self.keep.timeout_s is None and not self.system.bus.hooks.opens

@@ -313,7 +313,7 @@ class ActorSystem:
         if pool is not None and cell in pool.members:
             pool.remove(cell)
         self.bus.broker.forget_route(cell.ref.topic)
-        self.bus.broker.roster.part(cell.inbox)
+        self.bus.broker.served.part(cell.inbox)
         if cell.memory is not None:
             await cell.memory.aclose()
 
@@ -459,7 +459,7 @@ class ActorSystem:
             self.background(self.bus.respond_error(message, UnknownActor(address)))
 
     def bury(self, message: Message, address: str, cause: Cause, why: str, error: BaseException | None = None) -> None:
-        self.bus.broker.roster.bury(
+        self.bus.broker.served.bury(
             DeadLetter(
                 message,
                 address,

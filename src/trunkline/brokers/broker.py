@@ -19,9 +19,9 @@ from trunkline.delivery.fates import Outcome
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.pending import Failures, Owner
-from trunkline.delivery.roster import Roster
 from trunkline.delivery.route import InboxOf, Take
 from trunkline.delivery.stream import Stream
+from trunkline.delivery.subscribers import Subscribers
 from trunkline.errors import PartlyRefused, Refused, StreamClosed, Unsupported
 from trunkline.message import Message
 from trunkline.settings import Settings
@@ -58,7 +58,7 @@ class Lane(Protocol):
         """The inboxes in this process that plain messages may be appended to; None if that is not the way here."""
 
     @property
-    def heard(self) -> bool:
+    def has_subscribers(self) -> bool:
         """Whether a message here reaches anybody."""
 
     @property
@@ -66,7 +66,7 @@ class Lane(Protocol):
         """Whether messages are stored, or sent elsewhere, before they are handed out: they get their numbers then."""
 
     @property
-    def swift(self) -> bool:
+    def immediate(self) -> bool:
         """Whether a publish need not wait: `put_now` will do, as long as it says so."""
 
     def reserve(self, count: int) -> int:
@@ -104,7 +104,7 @@ class Broker(abc.ABC):
         self.world = world or World()
         self.settings = settings or Settings()
         self.sequence = Sequence()
-        self.roster = Roster(self.world, self.settings)
+        self.served = Subscribers(self.world, self.settings)
         """The subscribers in this process."""
         self.finders: list[Callable[[str], Message | None]] = []
         """Who may still know a message by its id: the histories of buses here, the recent batches of a hub."""
@@ -172,7 +172,7 @@ class Broker(abc.ABC):
         # Nothing to do where a publish is with the broker when it returns.
         return
 
-    def on_lost(self, tell: Callable[[Batch[Message], Exception], None]) -> None:
+    def on_lost(self, report: Callable[[Batch[Message], Exception], None]) -> None:
         """Have somebody told of messages whose publisher did not wait, and that did not reach the broker."""
         # Where a publish is with the broker when it returns, there are none.
         return
@@ -215,13 +215,13 @@ class Broker(abc.ABC):
         if self.store is not None:
             return await self.store.explain(message_id, known)
         message = known or self.recent(message_id)
-        return message, [] if message is None else self.roster.outcomes(message)
+        return message, [] if message is None else self.served.outcomes(message)
 
     def subscribers(self, topic: str) -> list[str]:
         """The names of who would get a message on this topic, as far as this process knows."""
-        return [inbox.name for inbox in self.roster if matches(inbox.pattern, topic)]
+        return [inbox.name for inbox in self.served if matches(inbox.pattern, topic)]
 
-    def heard(self, topic: str) -> bool:
+    def has_subscribers(self, topic: str) -> bool:
         """Whether anybody, as far as this process knows, would get a message on this topic."""
         return bool(self.subscribers(topic))
 
@@ -241,15 +241,15 @@ class PublishLane:
 
     plain = None
     stored = True
-    swift = False
+    immediate = False
 
     def __init__(self, broker: Broker, topic: str) -> None:
         self._broker = broker
         self._topic = topic
 
     @property
-    def heard(self) -> bool:
-        return self._broker.heard(self._topic)
+    def has_subscribers(self) -> bool:
+        return self._broker.has_subscribers(self._topic)
 
     def reserve(self, count: int) -> int:
         return 0

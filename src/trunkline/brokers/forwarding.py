@@ -22,7 +22,7 @@ class ForwardingBroker(Broker):
         super().__init__(inner.world, inner.settings)
         self.inner = inner
         self.here, self.store, self.directory = inner.here, inner.store, inner.directory
-        self.sequence, self.roster, self.finders = inner.sequence, inner.roster, inner.finders
+        self.sequence, self.served, self.finders = inner.sequence, inner.served, inner.finders
 
     @property
     def features(self) -> frozenset[Feature]:  # type: ignore[override]
@@ -55,14 +55,14 @@ class ForwardingBroker(Broker):
     async def flush(self) -> None:
         await self.inner.flush()
 
-    def on_lost(self, tell: Callable[[Batch[Message], Exception], None]) -> None:
-        self.inner.on_lost(tell)
+    def on_lost(self, report: Callable[[Batch[Message], Exception], None]) -> None:
+        self.inner.on_lost(report)
 
     def subscribers(self, topic: str) -> list[str]:
         return self.inner.subscribers(topic)
 
-    def heard(self, topic: str) -> bool:
-        return self.inner.heard(topic)
+    def has_subscribers(self, topic: str) -> bool:
+        return self.inner.has_subscribers(topic)
 
     def published_by_topic(self) -> dict[str, int]:
         return self.inner.published_by_topic()

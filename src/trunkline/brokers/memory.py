@@ -11,7 +11,7 @@ from trunkline.delivery.handout import HandOut
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.outlet import Outlet
-from trunkline.delivery.pending import HandedTurn
+from trunkline.delivery.pending import HandedBatch
 from trunkline.delivery.route import GroupMember, InboxOf, Route, Take, Tap
 from trunkline.delivery.routing import RoutingTree
 from trunkline.delivery.stream import Stream
@@ -70,9 +70,9 @@ class MemoryBroker(Broker):
         sequence.last += batch.count
         if route.local and (messages := self._opened(batch)) is not None:
             batch.waiting += 1
-            turn = HandedTurn(batch.topic)
-            turn.own(messages, batch)
-            self._hand_out.give(turn)
+            pending = HandedBatch(batch.topic)
+            pending.own(messages, batch)
+            self._hand_out.give(pending)
         for outlet in route.outlets:
             outlet.offer(batch)
         batch.done()
@@ -105,7 +105,7 @@ class MemoryBroker(Broker):
         if delivery.reads_stored:
             self.require(Feature.STORED)
         validate_pattern(pattern)
-        inbox, stream = self.roster.join(pattern, delivery, self._leave)
+        inbox, stream = self.served.join(pattern, delivery, self._leave)
         entry: Inbox | GroupMember = inbox
         if delivery.group is not None:
             entry = self._members[inbox.name] = self.tree.join(delivery.group, inbox)
@@ -131,7 +131,7 @@ class MemoryBroker(Broker):
             return
         member = self._members.pop(inbox.name, None)
         self.tree.remove(inbox.pattern, member or inbox)
-        self.roster.part(inbox)
+        self.served.part(inbox)
         if member is not None:
             self.tree.leave(member)
 
@@ -149,15 +149,15 @@ class MemoryBroker(Broker):
                 names.append(inbox.name)
         return names
 
-    def heard(self, topic: str) -> bool:
-        return self.resolve(topic).heard
+    def has_subscribers(self, topic: str) -> bool:
+        return self.resolve(topic).has_subscribers
 
     def published_by_topic(self) -> dict[str, int]:
         return self.tree.published()
 
     async def aclose(self) -> None:
         self._closed = True
-        for inbox in self.roster:
+        for inbox in self.served:
             self._leave(inbox)
         self.tree.forget()
         await self._hand_out.aclose()

@@ -35,9 +35,9 @@ class _RecordingLane:
     def __init__(self, inner: Lane, published: list[Message]) -> None:
         self._inner = inner
         self._published = published
-        self.heard = inner.heard
+        self.has_subscribers = inner.has_subscribers
         self.stored = inner.stored
-        self.swift = False
+        self.immediate = False
         self.reserve = inner.reserve
 
     def put_now(self, message: Message) -> bool:

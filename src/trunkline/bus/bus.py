@@ -132,12 +132,12 @@ class Bus:
         if inboxes is None:
             message = draft(message_id, topic, payload, now_ns, 0, self.name, content_type)
             seal(message, "__class__", Message)
-            if not lane.swift or not lane.put_now(message):
+            if not lane.immediate or not lane.put_now(message):
                 await self._publisher.put(lane, (message,), alike=True)
                 return message_id
             self._traffic.total += 1
             remember(message)
-            if not lane.heard:
+            if not lane.has_subscribers:
                 self._traffic.unrouted += 1
             return message_id
         sequence = self._sequence
@@ -159,7 +159,7 @@ class Bus:
             else:
                 full.append(inbox)
         if full is not None or not lane.all_plain:
-            if not lane.heard:
+            if not lane.has_subscribers:
                 self._traffic.unrouted += 1
             unsettled = offer(message, (*(full or ()), *lane.special))
             if unsettled is not None:
@@ -200,7 +200,7 @@ class Bus:
             self.unlink(message.topic, message.sender)
         else:
             return await self._publisher.publish(message)
-        self._traffic.accept((message,), heard=True, alike=False)
+        self._traffic.accept((message,), routed=True, alike=False)
         return message.id
 
     async def post_many(self, messages: Sequence[Message]) -> None:
@@ -431,7 +431,7 @@ class Bus:
         self._handlers.on_handled(listener)
 
     def _record_in(self, ledger: Ledger) -> None:
-        self.broker.roster.record_in(ledger)
+        self.broker.served.record_in(ledger)
         self._requester.record_in(ledger)
 
     # Observation
@@ -440,7 +440,7 @@ class Bus:
         """How the bus is doing, in this process; cheap enough to call at any time."""
         traffic = self._traffic
         total = traffic.total
-        accounts = self.broker.roster.accounts()
+        accounts = self.broker.served.accounts()
         account = sum(accounts.values(), Account())
         return Stats(
             total_messages=total,
@@ -451,7 +451,7 @@ class Bus:
             dead_letters=len(self.dead_letters),
             orphans=self._requester.kept,
             open_requests=len(self._requester),
-            subscribers=len(self.broker.roster),
+            subscribers=len(self.broker.served),
             account=account,
             per_topic=Lazy(self.broker.published_by_topic),
             per_sender=Lazy(lambda: traffic.senders.counts(total)),
@@ -462,11 +462,11 @@ class Bus:
 
         Of a hub as a whole, `trunkline status` shows the sum.
         """
-        return self.broker.roster.accounts()
+        return self.broker.served.accounts()
 
     def pending(self) -> int:
         """How many deliveries are in flight: in inboxes, waiting for room or the next attempt, being handled."""
-        return self.broker.roster.pending()
+        return self.broker.served.pending()
 
     def history(self, limit: int | None = None, pattern: str | None = None) -> list[Message]:
         """The last messages accepted whose topic matches, oldest first."""
@@ -475,7 +475,7 @@ class Bus:
     @property
     def dead_letters(self) -> DeadLetters:
         """What could not be handled, with cause, attempts and traceback; replay it from here."""
-        return self.broker.roster.dead_letters
+        return self.broker.served.dead_letters
 
     async def explain(self, message_id: str) -> Explanation:
         """Where a message went, and why: one outcome for each subscriber, wherever it is.

@@ -140,7 +140,7 @@ class Handler:
             result = await (self._run(message, arguments) if guarded else self._call.run(*arguments))
             # None from one that listens to many topics (a monitor on ">") is no answer.
             if message.type is MessageType.REQUEST and (result is not None or not self._wild):
-                await self._tell(self._bus.respond(message, MessageType.RESPONSE, result), message)
+                await self._send_answer(self._bus.respond(message, MessageType.RESPONSE, result), message)
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
@@ -152,9 +152,9 @@ class Handler:
             self._custody.ack(message)
             self._bus.handled(message, True)
             if message.requires_ack and message.reply_to is not None and message.type is not MessageType.REQUEST:
-                await self._tell(self._bus.respond(message, MessageType.ACK, b""), message)
+                await self._send_answer(self._bus.respond(message, MessageType.ACK, b""), message)
 
-    async def _tell(self, answer: Awaitable[str], message: Message) -> None:
+    async def _send_answer(self, answer: Awaitable[str], message: Message) -> None:
         """Send an answer. If it is refused, the work is done all the same: doing it again would not help."""
         try:
             await answer
@@ -177,4 +177,4 @@ class Handler:
         if pause_s is not None:
             log.info("%s failed on %s, next attempt in %.3g s: %s", self.name, message.id, pause_s, describe(error))
         elif message.type is MessageType.REQUEST and not self._wild:
-            await self._tell(self._bus.respond_error(message, error), message)
+            await self._send_answer(self._bus.respond_error(message, error), message)

@@ -38,7 +38,7 @@ async def explain(broker: Broker, traffic: Traffic, message_id: str) -> Explanat
     try:
         message, outcomes = await broker.explain(message_id, known)
     except HubUnavailable as error:
-        message, outcomes = known, [] if known is None else broker.roster.outcomes(known)
+        message, outcomes = known, [] if known is None else broker.served.outcomes(known)
         note = f"{error}: this is what is known in this process"
     if refusal is not None:
         outcomes.append(refusal)
@@ -52,7 +52,7 @@ async def explain(broker: Broker, traffic: Traffic, message_id: str) -> Explanat
 def _find(broker: Broker, traffic: Traffic, message_id: str) -> Message | None:
     if (message := traffic.history.find(message_id)) is not None:
         return message
-    for letter in broker.roster.dead_letters.find(message_id=message_id):
+    for letter in broker.served.dead_letters.find(message_id=message_id):
         return letter.message
-    waiting = (message for inbox in broker.roster for message in inbox.messages())
+    waiting = (message for inbox in broker.served for message in inbox.messages())
     return next((message for message in waiting if message.id == message_id), None)

@@ -95,7 +95,7 @@ class Handlers:
                 f"{name_of(function)} needs a running event loop: register handlers inside `async with connect(…)`, "
                 "or use connect_blocking"
             ) from None
-        name = options.pop("name", None) or self._broker.roster.free_name(name_of(function))
+        name = options.pop("name", None) or self._broker.served.free_name(name_of(function))
         return self._start(function, lambda delivery: self._broker.subscribe(pattern, delivery), name, dict(options))
 
     def _start(
@@ -114,11 +114,11 @@ class Handlers:
         self._running.discard(handler)
 
     def start_named(self, name: str, function: Callable[..., Any], **options: Any) -> tuple[Handler, Inbox]:
-        """A handler for the router: in the roster, but with no subscription of its own."""
+        """A handler for the router: served by the broker, but with no subscription of its own."""
         joined: list[Inbox] = []
 
         def join(delivery: Delivery) -> Stream:
-            inbox, stream = self._broker.roster.join(EVERYTHING, delivery, self._broker.roster.part)
+            inbox, stream = self._broker.served.join(EVERYTHING, delivery, self._broker.served.part)
             # Rules decide what it gets: ranges would claim the rest as well.
             inbox.books.exact = True
             joined.append(inbox)
@@ -130,7 +130,7 @@ class Handlers:
     def tap_all(self, take: Take) -> Callable[[], None]:
         def choose(message: Message) -> Iterable[Sink] | None:
             chosen = take(message)
-            if chosen and not self._broker.heard(message.topic):
+            if chosen and not self._broker.has_subscribers(message.topic):
                 self.found_by_rules += 1
             return chosen
 

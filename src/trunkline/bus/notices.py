@@ -28,7 +28,7 @@ class DeadLetterNotices:
         self._life = life
         self._post = post
         self._tasks: set[asyncio.Task[None]] = set()
-        broker.roster.announcers.append(self._announce)
+        broker.served.announcers.append(self._announce)
 
     def _announce(self, letter: DeadLetter) -> None:
         """The death of a notice is not announced again."""
@@ -40,7 +40,7 @@ class DeadLetterNotices:
 
     async def _send(self, topic: str, letter: DeadLetter) -> None:
         try:
-            if not self._broker.heard(topic):
+            if not self._broker.has_subscribers(topic):
                 return
             # Payload, format and trace as they were; whom it was for and what it asked no longer count.
             notice = self._hooks.reopened(letter.message).replace(
@@ -72,4 +72,4 @@ class DeadLetterNotices:
 
     async def aclose(self) -> None:
         await cancel(self._tasks)
-        self._broker.roster.announcers.remove(self._announce)
+        self._broker.served.announcers.remove(self._announce)

@@ -97,12 +97,12 @@ class Traffic:
         self.refusals = Refusals()
         self._name = name
         self._world = broker.world
-        self._roster = broker.roster
+        self._served = broker.served
 
-    def accept(self, messages: Sequence[Message], *, heard: bool, alike: bool) -> None:
+    def accept(self, messages: Sequence[Message], *, routed: bool, alike: bool) -> None:
         """Their lane has taken these. `alike` promises that they are small, and the bus's own."""
         self.total += len(messages)
-        if not heard:
+        if not routed:
             self.unrouted += len(messages)
         if alike:
             self.history.add_many(messages)
@@ -115,7 +115,7 @@ class Traffic:
         """Their publisher was told no."""
         now_ns = self._world.time_ns()
         self.refusals.add(message.id, self._name, error, now_ns)
-        if message.seq and (ledger := self._roster.ledger) is not None:
+        if message.seq and (ledger := self._served.ledger) is not None:
             ledger.refused(message, self._name, f"{type(error).__name__}: {error}", now_ns)
 
 

@@ -42,7 +42,7 @@ class Pipeline:
         self._name = name
         self._begun = 0
         self._ended = 0
-        self._told = 0
+        self._reported = 0
         self._refused: list[tuple[Message, Exception]] = []
         self.gone = False
         self._when_gone: list[Callable[[], object]] = []
@@ -79,7 +79,7 @@ class Pipeline:
     async def flush(self) -> None:
         """Return when everything so far is published; raise PartlyRefused if something was not."""
         await self._until(0)
-        count, self._told = self._begun - self._told, self._begun
+        count, self._reported = self._begun - self._reported, self._begun
         refused, self._refused = self._refused, []
         if refused:
             raise PartlyRefused(refused, count)

@@ -218,7 +218,7 @@ class BusPublisher:
             failures = [] if waiting is DONE else await waiting
         except asyncio.CancelledError as error:
             if not lane.stored:
-                self._count(batch, [(message, error) for message in batch], heard=lane.heard, alike=alike)
+                self._count(batch, [(message, error) for message in batch], routed=lane.has_subscribers, alike=alike)
             # What is on its way to a store may get there all the same.
             raise
         except PartlyRefused as error:
@@ -230,18 +230,18 @@ class BusPublisher:
                 raise
             raise PartlyRefused([(message, error) for message in batch], len(batch)) from error
         if not failures:
-            self._traffic.accept(batch, heard=lane.heard, alike=alike)
+            self._traffic.accept(batch, routed=lane.has_subscribers, alike=alike)
             return
-        self._count(batch, failures, heard=lane.heard, alike=alike)
+        self._count(batch, failures, routed=lane.has_subscribers, alike=alike)
         raise failures[0][1] if len(batch) == 1 else PartlyRefused(failures, len(batch))
 
     def _count(
-        self, batch: Batch, failures: Sequence[tuple[Message, BaseException]], *, heard: bool, alike: bool
+        self, batch: Batch, failures: Sequence[tuple[Message, BaseException]], *, routed: bool, alike: bool
     ) -> None:
         """What failed without a number was offered to nobody: it was not accepted."""
         refused = [(message, why) for message, why in failures if not message.seq]
         out = {id(message) for message, _ in refused}
-        self._traffic.accept([message for message in batch if id(message) not in out], heard=heard, alike=alike)
+        self._traffic.accept([message for message in batch if id(message) not in out], routed=routed, alike=alike)
         self._refuse(refused)
 
     def _refuse(self, refused: Sequence[tuple[Message, BaseException]]) -> None:
@@ -253,7 +253,7 @@ class BusPublisher:
     def settled(self, messages: Batch, failures: Failures) -> None:
         """A pipeline's messages are stored and handed out; a subscriber may have refused some."""
         lane = self.lanes.get(messages[0].topic)
-        self._count(messages, failures, heard=lane is None or lane.heard, alike=False)
+        self._count(messages, failures, routed=lane is None or lane.has_subscribers, alike=False)
 
     def failed(self, messages: Batch, error: Refused) -> None:
         """A pipeline's messages could not be stored, and nobody has seen them."""

@@ -40,7 +40,7 @@ class Requester:
         self._publisher = publisher
         self._life = life
         self._requests = Requests(settings.orphans)
-        self._requests.orphans.ledger = broker.roster.ledger
+        self._requests.orphans.ledger = broker.served.ledger
         self._timer: asyncio.TimerHandle | None = None
         self.reply_topic = broker.reply_topic()
         self._untap = [broker.tap(topic, self._take_answer) for topic in (self.reply_topic, REPLIES)]
@@ -127,7 +127,7 @@ class Requester:
             if message.seq in known or (request_id is not None and message.request_id != request_id):
                 continue
             ids.append(message.id)
-            self._requests.take_up(Orphan(message, why, now))
+            self._requests.replay_orphan(Orphan(message, why, now))
         return Replayed(tuple(ids))
 
     @property

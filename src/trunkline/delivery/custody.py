@@ -146,11 +146,11 @@ class Custody:
         """The failed attempts at a message that is on its way."""
         return self._attempts.get(seq, [])
 
-    def surrender(self, seq: int) -> list[Attempt]:
+    def hand_over(self, seq: int) -> list[Attempt]:
         """The failed attempts at a message that goes to somebody else."""
         return self._attempts.pop(seq, [])
 
-    def inherit(self, seq: int, attempts: list[Attempt]) -> None:
+    def take_over(self, seq: int, attempts: list[Attempt]) -> None:
         """A message comes from another member of the group, with its story."""
         if attempts:
             self._attempts[seq] = attempts

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from trunkline.delivery.batch import Batch
-from trunkline.delivery.pending import HandedTurn
+from trunkline.delivery.pending import HandedBatch
 from trunkline.delivery.route import Route, Sink, Tap, Unsettled, offer
 from trunkline.errors import BackpressureTimeout, Congested, Refused, StreamClosed
 from trunkline.settings import Backpressure
@@ -23,14 +23,14 @@ class HandOut:
     def __init__(self, resolve: Callable[[str], Route], limits: Backpressure) -> None:
         self._resolve = resolve
         self._limits = limits
-        self._lines: dict[str, deque[HandedTurn]] = {}
+        self._lines: dict[str, deque[HandedBatch]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def waits(self, topic: str) -> bool:
         """Whether some of a topic wait in line: nobody may pass them."""
         return topic in self._lines
 
-    def give(self, pending: HandedTurn) -> None:
+    def give(self, pending: HandedBatch) -> None:
         """Offer messages to all who listen, in order; those behind one that must wait, wait in line."""
         line = self._lines.get(pending.topic)
         if line is not None:
@@ -47,7 +47,7 @@ class HandOut:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _offer(self, pending: HandedTurn, start: int) -> tuple[int, Unsettled] | None:
+    def _offer(self, pending: HandedBatch, start: int) -> tuple[int, Unsettled] | None:
         """Offer from `start` on; where somebody has to wait, that place and what is left to do there."""
         try:
             route = self._resolve(pending.topic)
@@ -82,7 +82,7 @@ class HandOut:
                 # Only when the broker closes: they are stored.
                 pending.settle(pending.failures)
 
-    async def _settle(self, pending: HandedTurn, index: int, unsettled: Unsettled, hopeless: bool) -> bool:
+    async def _settle(self, pending: HandedBatch, index: int, unsettled: Unsettled, hopeless: bool) -> bool:
         """Wait for room, unless one before waited in vain: the rest would wait as long, with as little hope."""
         message = pending.messages[index]
         waiter = pending.waiter_of(index)
@@ -112,8 +112,8 @@ class HandOut:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def sinks_for(route: Route, turn: HandedTurn, index: int) -> Iterable[Sink | Tap]:
-    """Who is offered a message of a turn: one from a batch goes to outlets with its batch, unopened."""
-    if route.outlets and turn.batches and isinstance(turn.waiter_of(index).owner, Batch):
+def sinks_for(route: Route, pending: HandedBatch, index: int) -> Iterable[Sink | Tap]:
+    """Who is offered a message of a pending batch: one from a batch goes to outlets with its batch, unopened."""
+    if route.outlets and pending.batches and isinstance(pending.waiter_of(index).owner, Batch):
         return route.local
     return route.sinks

@@ -36,18 +36,17 @@ class Inbox(Subscriber[Message]):
         "_admission",
         "abandoned",
         "back",
-        "careful",
         "custody",
         "delayed",
         "full",
         "gate",
         "gone",
-        "heir_of",
         "held",
         "idle",
         "leave",
         "marked",
         "max_parked",
+        "needs_pull",
         "parked",
         "queue",
         "readers",
@@ -56,6 +55,7 @@ class Inbox(Subscriber[Message]):
         "role",
         "room",
         "sleepers",
+        "successor_of",
     )
 
     def __init__(
@@ -81,7 +81,7 @@ class Inbox(Subscriber[Message]):
         """How long `queue` may grow before `offer` must be asked. 0 while publishers wait or the inbox is closed."""
         self.marked = 0
         """How many of the waiting messages have a ttl or require an acknowledgement."""
-        self.careful = False
+        self.needs_pull = False
         """Whether the next message needs `pull`: other lanes in use, marked messages, publishers waiting."""
         # A list: an empty deque takes 760 bytes, and few ever sleep here.
         self.sleepers: list[asyncio.Future[None]] = []
@@ -98,10 +98,10 @@ class Inbox(Subscriber[Message]):
         self.gone = False
         """It has left."""
         self.leave: Callable[[Inbox], None] | None = None
-        self.heir_of: Callable[[Message], Inbox | None] | None = None
+        self.successor_of: Callable[[Message], Inbox | None] | None = None
         """Who of its group takes over a message, if it has a group."""
         self.back: Callable[[Message, list[Attempt]], None] | None = None
-        """Where a message goes that has no heir: back to the journal it came from. None: it is dropped."""
+        """Where a message goes that has no successor: back to the journal it came from. None: it is dropped."""
         self.refill: Callable[[], None] | None = None
         """Asks for more messages, where these must be asked for. Called when somebody waits for one, and when no more
         than `refill_at` of normal priority are left."""
@@ -165,7 +165,7 @@ class Inbox(Subscriber[Message]):
 
     def _measure(self) -> None:
         elsewhere = self._lanes.elsewhere
-        self.careful = bool(self.parked or elsewhere or self.marked or self.readers > 1)
+        self.needs_pull = bool(self.parked or elsewhere or self.marked or self.readers > 1)
         self.room = 0 if self.parked or self.closed or self.abandoned else self.capacity - elsewhere - self.delayed
 
     def _wait_for_room(self, message: Message) -> Parked:
@@ -226,7 +226,7 @@ class Inbox(Subscriber[Message]):
     def _unmark(self, message: Message) -> None:
         if message.ttl_s is not None or message.requires_ack:
             self.marked -= 1
-        if self.careful:
+        if self.needs_pull:
             self._measure()
 
     def expire(self, message: Message) -> bool:
@@ -317,7 +317,7 @@ class Inbox(Subscriber[Message]):
             self._put(parked.message)
         self._measure()
 
-    def adopt(self, parked: Parked) -> None:
+    def take_over_parked(self, parked: Parked) -> None:
         """A publish that waited at another member of the group waits here now, or enters."""
         self.books.accepted += 1
         parked.inbox = self
@@ -338,7 +338,7 @@ class Inbox(Subscriber[Message]):
         """A message that was handed out goes first again."""
         self._put(message, front=True)
 
-    def take_up(self, message: Message) -> None:
+    def readmit(self, message: Message) -> None:
         """A message that was let in before, here or at another member, comes again: it is not asked for twice."""
         self.books.accepted += 1
         self._put(message)
@@ -348,20 +348,20 @@ class Inbox(Subscriber[Message]):
 
         The other's books have it then: here it is as if it had never come.
         """
-        heir = None if self.heir_of is None else self.heir_of(message)
+        successor = None if self.successor_of is None else self.successor_of(message)
         if self.custody is None:
             return False
-        if heir is not None and heir.custody is not None:
+        if successor is not None and successor.custody is not None:
             self.books.accepted -= 1
-            heir.books.accepted += 1
-            story = self.custody.surrender(message.seq)
-            heir.custody.inherit(message.seq, story)
+            successor.books.accepted += 1
+            story = self.custody.hand_over(message.seq)
+            successor.custody.take_over(message.seq, story)
             if self.ledger is not None:
-                self.ledger.passed_on(self, heir, message, story)
-            heir.return_to_front(message)
+                self.ledger.passed_on(self, successor, message, story)
+            successor.return_to_front(message)
         elif self.back is not None and self.gone:
             self.books.accepted -= 1
-            self.back(message, self.custody.surrender(message.seq))
+            self.back(message, self.custody.hand_over(message.seq))
         else:
             return False
         self._measure()
@@ -426,10 +426,10 @@ class Inbox(Subscriber[Message]):
             self._admission = None
         while self.parked:
             parked = self.parked.pop(0)
-            heir = None if self.heir_of is None else self.heir_of(parked.message)
-            if heir is not None:
+            successor = None if self.successor_of is None else self.successor_of(parked.message)
+            if successor is not None:
                 self.books.accepted -= 1
-                heir.adopt(parked)
+                successor.take_over_parked(parked)
             else:
                 self.settle(parked.message, Fate.DROPPED, "the subscriber left while its publisher waited for room")
                 parked.entered.set_result(None)

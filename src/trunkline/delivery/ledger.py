@@ -27,7 +27,7 @@ class Ledger(Protocol):
     def retrying(self, inbox: Inbox, message: Message, story: Sequence[Attempt], pause_s: float) -> None:
         """It failed, and is tried again after a pause."""
 
-    def passed_on(self, inbox: Inbox, heir: Inbox, message: Message, story: Sequence[Attempt]) -> None:
+    def passed_on(self, inbox: Inbox, successor: Inbox, message: Message, story: Sequence[Attempt]) -> None:
         """Another member of the group has it now."""
 
     def died(self, letter: DeadLetter, inbox: Inbox | None) -> None: ...
@@ -76,7 +76,7 @@ class QuietLedger:
     def retrying(self, inbox: Inbox, message: Message, story: Sequence[Attempt], pause_s: float) -> None:
         return
 
-    def passed_on(self, inbox: Inbox, heir: Inbox, message: Message, story: Sequence[Attempt]) -> None:
+    def passed_on(self, inbox: Inbox, successor: Inbox, message: Message, story: Sequence[Attempt]) -> None:
         return
 
     def died(self, letter: DeadLetter, inbox: Inbox | None) -> None:

@@ -44,7 +44,7 @@ class Client(Protocol):
 
     def count_dropped(self, count: int) -> None: ...
 
-    def tell_dropped(self, dropped: Dropped) -> None: ...
+    def send_dropped(self, dropped: Dropped) -> None: ...
 
     def congested(self, outlet: Outlet) -> None:
         """This outlet waits until the connection drains."""
@@ -140,7 +140,7 @@ class Outlet(Subscriber[BatchPart]):
         except InvalidPayload as error:
             reason = str(error)
         self._lost(part, reason)
-        self._tell(part, reason)
+        self._report_dropped(part, reason)
 
     def _enqueue(self, part: BatchPart) -> None:
         self._lanes.put(part)
@@ -169,7 +169,7 @@ class Outlet(Subscriber[BatchPart]):
                 return
             part = self._pop()
             if part.why_lost:
-                self._tell(part, part.why_lost)
+                self._report_dropped(part, part.why_lost)
                 continue
             if not self.credit or self.credit_bytes <= 0:
                 self._push(part)
@@ -183,7 +183,7 @@ class Outlet(Subscriber[BatchPart]):
                     part, rest = part.split(self.credit)
                 except InvalidPayload as error:
                     self._lost(part, str(error))
-                    self._tell(part, str(error))
+                    self._report_dropped(part, str(error))
                     self._leave_queue(part)
                     continue
                 self._push(rest)
@@ -235,7 +235,7 @@ class Outlet(Subscriber[BatchPart]):
                 why = str(error)
         self._begin_to_lose(Overflow.DROP_OLDEST)
         self._lost(part, why)
-        self._tell(part, why)
+        self._report_dropped(part, why)
 
     def _take_what_fits(self, policy: Overflow, part: BatchPart) -> tuple[BatchPart | None, str]:
         client = self._client
@@ -265,7 +265,7 @@ class Outlet(Subscriber[BatchPart]):
             # After those that wait: out of its order it would seem to be missing.
             self._lose(part, why)
         else:
-            self._tell(part, why)
+            self._report_dropped(part, why)
 
     def _refuse(self, part: BatchPart, why: str) -> None:
         batch = part.batch
@@ -273,7 +273,7 @@ class Outlet(Subscriber[BatchPart]):
         for index in refused if len(refused) <= MAX_FAILURES else (-1,):
             batch.fail(index, "inbox_full", f"{self.name} is full", name=self.name, capacity=self.capacity)
         self._lost(part, why)
-        self._tell(part, why)
+        self._report_dropped(part, why)
 
     def _lose(self, part: BatchPart, reason: str) -> None:
         """The word of a loss joins the last one, if that is of the same kind and nothing came between."""
@@ -294,8 +294,8 @@ class Outlet(Subscriber[BatchPart]):
         if self.ledger is not None:
             self.ledger.fate(self.name, self.pattern, Fate.DROPPED, first, last, last - first + 1, reason, now_ns)
 
-    def _tell(self, part: BatchPart, reason: str) -> None:
-        self._client.tell_dropped(
+    def _report_dropped(self, part: BatchPart, reason: str) -> None:
+        self._client.send_dropped(
             Dropped(
                 subscription=self.subscription,
                 ranges=[(part.first, part.last)],

@@ -1,4 +1,4 @@
-"""A turn: what was published on one topic since the last flush, and who waits to hear what became of it."""
+"""A pending batch: what was published on one topic since the last flush, and who waits to hear what became of it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Waiter:
             self.future.set_exception(why())
 
 
-class Turn:
+class PendingBatch:
     """While the last of it is an owner's, the owner may append plain messages itself."""
 
     __slots__ = ("alike", "messages", "owner", "plain", "size", "topic", "waiters")
@@ -123,9 +123,9 @@ class Turn:
         for waiter, end in zip(self.waiters, ends, strict=True):
             yield waiter, self.messages[waiter.start : end]
 
-    def part(self, start: int, end: int) -> Turn:
-        """Some of it, as a turn of its own. Only owners, who are told of many, may be told in parts."""
-        part = Turn(self.topic)
+    def part(self, start: int, end: int) -> PendingBatch:
+        """Some of it, as a batch of its own. Only owners, who are told of many, may be told in parts."""
+        part = PendingBatch(self.topic)
         part.plain, part.alike = self.plain, self.alike
         part.messages = self.messages[start:end]
         for waiter in self.waiters:
@@ -162,8 +162,8 @@ class Turn:
             waiter.failed(messages, why)
 
 
-class HandedTurn(Turn):
-    """A turn on its way to subscribers, and what some of them refused."""
+class HandedBatch(PendingBatch):
+    """A batch on its way to subscribers, and what some of them refused."""
 
     __slots__ = ("batches", "failures")
 

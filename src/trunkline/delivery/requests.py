@@ -189,7 +189,7 @@ class Requests:
             return Why.UNKNOWN_TYPE
         return Why.LATE if message.request_id in self._ended else Why.EARLY
 
-    def take_up(self, orphan: Orphan) -> None:
+    def replay_orphan(self, orphan: Orphan) -> None:
         """An orphan from before a restart: for its request, if that is open, and to be claimed otherwise."""
         if self.answer(orphan.message):
             self.orphans.claimed += 1

@@ -132,7 +132,7 @@ class Route:
     __slots__ = (
         "_engine",
         "all_plain",
-        "heard",
+        "has_subscribers",
         "local",
         "outlets",
         "plain",
@@ -143,7 +143,7 @@ class Route:
         "topic",
     )
 
-    swift = False
+    immediate = False
 
     def __init__(self, topic: str, engine: Engine) -> None:
         self.topic = topic
@@ -158,7 +158,7 @@ class Route:
         """The other sinks."""
         self.stored = False
         """Whether messages here are stored before anybody sees them."""
-        self.heard = False
+        self.has_subscribers = False
         """Whether a message here reaches anybody."""
         self.all_plain = False
         """Whether it reaches somebody, and plain inboxes only."""
@@ -171,7 +171,7 @@ class Route:
         self.sinks = (*self.plain, *self.special)
         self.all_plain = bool(plain) and not self.special
         hears = any(not isinstance(sink, Tap) or sink.hears for sink in self.local)
-        self.heard = hears or any(outlet.hears for outlet in outlets)
+        self.has_subscribers = hears or any(outlet.hears for outlet in outlets)
 
     def reserve(self, count: int) -> int:
         """The first of so many numbers, for messages that are put here next."""

@@ -152,7 +152,7 @@ class RoutingTree:
         group = self._groups.setdefault(name, Group(name))
         group.size += 1
         member = GroupMember(group, inbox)
-        inbox.heir_of = self._heir_of(member)
+        inbox.successor_of = self._successor_of(member)
         return member
 
     def leave(self, member: GroupMember) -> None:
@@ -160,7 +160,7 @@ class RoutingTree:
         if not member.group.size:
             del self._groups[member.group.name]
 
-    def _heir_of(self, leaver: GroupMember) -> Callable[[Message], Inbox | None]:
+    def _successor_of(self, leaver: GroupMember) -> Callable[[Message], Inbox | None]:
         """Who of the group takes over a message of a member that leaves; None if nobody stays for it."""
 
         def choose(message: Message) -> Inbox | None:

@@ -106,13 +106,13 @@ class Stream:
         inbox.read_by(1)
         try:
             while True:
-                if queue and simple and not inbox.careful:
+                if queue and simple and not inbox.needs_pull:
                     before = books.delivered - books.covered
                     first = queue[0].seq
                     books.running.append(first)
                     message = None
                     try:
-                        while queue and not inbox.careful:
+                        while queue and not inbox.needs_pull:
                             message = popleft()
                             books.delivered += 1
                             yield message
@@ -157,10 +157,10 @@ class Stream:
     def _take_many(self, max_size: int) -> list[Message]:
         inbox = self._inbox
         batch: list[Message] = []
-        if inbox.careful or not self._simple:
+        if inbox.needs_pull or not self._simple:
             while len(batch) < max_size and (message := self.take()) is not None:
                 batch.append(message)
-                if self._simple and not inbox.careful:
+                if self._simple and not inbox.needs_pull:
                     break
             return batch
         queue = inbox.queue

@@ -1,4 +1,4 @@
-"""The roster: all subscribers that a broker serves, their books, and what became of a message among them.
+"""All subscribers that a broker serves, their books, and what became of a message among them.
 
 Most are inboxes in this process. A hub serves subscribers elsewhere, too: those keep their books themselves.
 """
@@ -34,7 +34,7 @@ DEPARTED = ""
 
 
 class Subscriber(Protocol):
-    """What the roster must know of one."""
+    """What must be known of a subscriber, here or elsewhere."""
 
     name: str
     pattern: str
@@ -45,7 +45,7 @@ class Subscriber(Protocol):
         """What became of a message here; None if it never had it, as far as it can tell."""
 
 
-class Roster:
+class Subscribers:
     def __init__(self, world: World, settings: Settings) -> None:
         self.world = world
         self.settings = settings
@@ -71,7 +71,7 @@ class Roster:
         return len(self._inboxes)
 
     @property
-    def served(self) -> int:
+    def count(self) -> int:
         """How many subscribers there are, here and elsewhere."""
         return len(self._inboxes) + len(self._elsewhere)
 
@@ -117,7 +117,7 @@ class Roster:
         return inbox
 
     def part(self, inbox: Inbox) -> None:
-        """A subscriber leaves; what it had goes to its heir, or is dropped. Leaving twice is fine."""
+        """A subscriber leaves; what it had goes to its successor, or is dropped. Leaving twice is fine."""
         if inbox.gone:
             return
         inbox.gone = True

@@ -157,8 +157,8 @@ class Answers:
         if message.group is not None or message.durable or message.start != END:
             self._join(session, message, overflow)
             return None
-        roster = hub.broker.roster
-        ledger = roster.ledger
+        served = hub.broker.served
+        ledger = served.ledger
         kept = ledger is not None and not message.tap and ledger.keeps_of(message.pattern)
         before = hub.leavers.take(session.origin, message.subscription, message.pattern)
         outlet = Outlet(
@@ -166,7 +166,7 @@ class Answers:
             message.subscription,
             message.pattern,
             # Two clients may give their subscribers the same name: fates and accounts are of one of them.
-            message.name if message.tap else roster.free_name(message.name),
+            message.name if message.tap else served.free_name(message.name),
             capacity=message.capacity,
             overflow=overflow,
             credit=message.credit,
@@ -181,11 +181,11 @@ class Answers:
         )
         role = outlet.name if outlet.reports else ""
         report_s = (
-            max(KEPT_REPORT_S if kept else REPORT_S, roster.served / MAX_REPORTS_PER_S) if outlet.reports else None
+            max(KEPT_REPORT_S if kept else REPORT_S, served.count / MAX_REPORTS_PER_S) if outlet.reports else None
         )
         session.outlets[message.subscription] = outlet
         if not message.tap:
-            roster.admit(outlet, before)
+            served.admit(outlet, before)
         if outlet.ledger is not None and outlet.reports:
             outlet.ledger.attends(outlet.name, outlet.pattern, hub.broker.sequence.last)
         hub.broker.tree.add(outlet.pattern, outlet)
@@ -209,7 +209,7 @@ class Answers:
                 # Only a durable subscription is found again by its name.
                 name=message.name
                 if message.durable and message.group is None
-                else broker.roster.free_name(message.name),
+                else broker.served.free_name(message.name),
                 group=message.group,
                 durable=message.durable,
                 start=message.start,
@@ -307,7 +307,7 @@ class Answers:
         outlet = session.outlets.get(message.subscription)
         if outlet is None or not outlet.reports:
             return
-        if outlet.ledger is not None and self._hub.broker.roster.takes_back(outlet.name):
+        if outlet.ledger is not None and self._hub.broker.served.takes_back(outlet.name):
             raise ProtocolError(
                 "taken", f"{outlet.name} is a durable subscription, or a member of a group: use another"
             )

@@ -21,22 +21,22 @@ Registration = control.ProducerRegister | control.ConsumerRegister
 class Peer:
     """A producer, registered by one session, or a consumer, known by its id, of which there is one on a channel."""
 
-    def __init__(self, session: str, name: str, identity: str, since: float, said: Registration) -> None:
+    def __init__(self, session: str, name: str, identity: str, since: float, registration: Registration) -> None:
         self.session = session
         self.name = name
         self.identity = identity
         self.since = since
         self.suspected = False
-        self.said = said
+        self.registration = registration
 
-    def is_as(self, said: Registration) -> bool:
-        return replace(said, id=0) == replace(self.said, id=0)
+    def is_as(self, registration: Registration) -> bool:
+        return replace(registration, id=0) == replace(self.registration, id=0)
 
     @property
     def schema_hash(self) -> str:
         """What a producer has, or a consumer expects."""
-        said = self.said
-        return said.schema_hash if isinstance(said, control.ProducerRegister) else said.expected_schema_hash
+        own = self.registration
+        return own.schema_hash if isinstance(own, control.ProducerRegister) else own.expected_schema_hash
 
     def info(self) -> PeerInfo:
         return PeerInfo(
@@ -44,8 +44,8 @@ class Peer:
             identity=self.identity,
             status=SUSPECTED if self.suspected else ACTIVE,
             since=self.since,
-            config=self.said.config if isinstance(self.said, control.ProducerRegister) else None,
-            metadata=self.said.metadata,
+            config=self.registration.config if isinstance(self.registration, control.ProducerRegister) else None,
+            metadata=self.registration.metadata,
         )
 
 
@@ -62,16 +62,16 @@ class KeptChannel(Struct, frozen=True, kw_only=True, omit_defaults=True):
     description: str = ""
 
     @classmethod
-    def of(cls, said: control.ChannelCreate, owner: str, created: float) -> KeptChannel:
+    def of(cls, request: control.ChannelCreate, owner: str, created: float) -> KeptChannel:
         return cls(
-            channel=said.channel,
-            pattern=said.pattern or said.channel,
+            channel=request.channel,
+            pattern=request.pattern or request.channel,
             owner=owner,
             created=created,
-            schema_hash=said.schema_hash,
-            schema_version=said.schema_version,
-            qos=said.qos,
-            description=said.description,
+            schema_hash=request.schema_hash,
+            schema_version=request.schema_version,
+            qos=request.qos,
+            description=request.description,
         )
 
 
@@ -123,12 +123,12 @@ class Channel:
     def schema_version(self) -> str:
         if self._hash:
             return self._version
-        return next((said.schema_version for said in self._said() if said.schema_hash), "")
+        return next((each.schema_version for each in self._registrations() if each.schema_hash), "")
 
-    def _said(self) -> list[control.ProducerRegister]:
+    def _registrations(self) -> list[control.ProducerRegister]:
         """By its producers, the most trusted first: who is not suspected, and was there first."""
         ranked = sorted(self.producers.values(), key=lambda each: (each.suspected, each.since))
-        return [each.said for each in ranked if isinstance(each.said, control.ProducerRegister)]
+        return [each.registration for each in ranked if isinstance(each.registration, control.ProducerRegister)]
 
     def contract(self) -> tuple[Any, ...]:
         """What publishers must know."""
@@ -169,7 +169,7 @@ class Channel:
         return DiscoveryResponse(
             re=re,
             channel=self.name,
-            shm_name=next((said.shm_name for said in self._said() if said.shm_name), ""),
+            shm_name=next((each.shm_name for each in self._registrations() if each.shm_name), ""),
             schema_hash=self.schema_hash,
             schema_version=self.schema_version,
             status=ACTIVE if active else SUSPECTED if self.producers else IDLE,
@@ -180,7 +180,7 @@ class Channel:
 
 class Notice(NamedTuple):
     session: str
-    said: ChannelChanged
+    change: ChannelChanged
 
 
 class Effect:
@@ -191,6 +191,6 @@ class Effect:
         self.notices: list[Notice] = []
         self.patterns: list[str] = []
 
-    def tell(self, channel: Channel, event: str, name: str = "", but: str = "") -> None:
-        said = ChannelChanged(channel=channel.name, event=event, name=name)
-        self.notices += [Notice(session, said) for session in channel.sessions() if session != but]
+    def notify(self, channel: Channel, event: str, name: str = "", but: str = "") -> None:
+        change = ChannelChanged(channel=channel.name, event=event, name=name)
+        self.notices += [Notice(session, change) for session in channel.sessions() if session != but]

@@ -123,7 +123,7 @@ class DeadLetterApi:
         assert name is not None
         owners = self._hub.directory.owners
         waiting = [] if self._store is None else self._store.waiting_for(name)
-        exists = bool(waiting) or self._hub.broker.roster.takes_back(name)
+        exists = bool(waiting) or self._hub.broker.served.takes_back(name)
         if not all(session.may(Action.SUBSCRIBE, each) for each in waiting) or (
             exists and not owners.may_use(name, session.identity) and not session.may(Action.ADMINISTER, pattern)
         ):
@@ -134,25 +134,28 @@ class DeadLetterApi:
 
     # Looking
 
-    async def _list(self, session: Session, said: control.Letters) -> control.Control:
-        if said.limit < 1:
+    async def _list(self, session: Session, request: control.Letters) -> control.Control:
+        if request.limit < 1:
             raise ProtocolError("malformed", "a page has room for one letter at least")
         largest = self._hub.settings.max_frame_bytes
-        if said.max_bytes:
-            largest = min(largest, max(MIN_BYTES, said.max_bytes))
+        if request.max_bytes:
+            largest = min(largest, max(MIN_BYTES, request.max_bytes))
         room = (largest - ENVELOPE_BYTES) * 3 // 4
-        cause = None if said.cause is None else _cause(said.cause)
+        cause = None if request.cause is None else _cause(request.cause)
         choice = Choice(
-            topic=validate_pattern(said.topic), subscriber=said.subscriber, cause=cause, message_id=said.message_id
+            topic=validate_pattern(request.topic),
+            subscriber=request.subscriber,
+            cause=cause,
+            message_id=request.message_id,
         )
         if self._store is None:
-            return control.LettersAnswer(re=said.id, letters=[], more="")
-        limit, max_bytes = min(said.limit, MAX_LETTERS), min(room // 2, PAGE_BYTES)
+            return control.LettersAnswer(re=request.id, letters=[], more="")
+        limit, max_bytes = min(request.limit, MAX_LETTERS), min(room // 2, PAGE_BYTES)
         async with self._line(session):
-            found, more = await self._store.page(choice, limit, max_bytes, said.after, self._may_see(session))
+            found, more = await self._store.page(choice, limit, max_bytes, request.after, self._may_see(session))
         self._hand(session, [letter for letter, _ in found])
-        told = [_told(letter, returns, room, said.brief) for letter, returns in found]
-        return control.LettersAnswer(re=said.id, letters=told, more=more)
+        described = [_describe(letter, returns, room, request.brief) for letter, returns in found]
+        return control.LettersAnswer(re=request.id, letters=described, more=more)
 
     def _hand(self, session: Session, letters: Sequence[DeadLetter]) -> None:
         """A plain subscription gets its own letters back this way, and may say what became of them."""
@@ -164,13 +167,13 @@ class DeadLetterApi:
 
     # Giving back, throwing away
 
-    async def _replay(self, session: Session, said: control.LetterReplay) -> control.Control:
-        asked = {(each.subscriber, each.seq): self._change(session, each) for each in said.letters}
+    async def _replay(self, session: Session, request: control.LetterReplay) -> control.Control:
+        asked = {(each.subscriber, each.seq): self._change(session, each) for each in request.letters}
         _check(asked)
         async with self._line(session):
             failed = await self._stored().replay(asked)
         failures = [_failure(key, error) for key, error in failed.items()]
-        return control.LettersDone(re=said.id, done=len(asked) - len(failures), failures=failures)
+        return control.LettersDone(re=request.id, done=len(asked) - len(failures), failures=failures)
 
     def _change(self, session: Session, again: control.LetterAgain) -> Change:
         """The message as it is to be handled; refuses what this client may not do."""
@@ -205,19 +208,19 @@ class DeadLetterApi:
         if channel is not None and checker is not None and (problem := checker.broken(message, limit)) is not None:
             raise ProtocolError("schema", f"it does not fit the channel {channel.name}: {': '.join(problem)}")
 
-    async def _remove(self, session: Session, said: control.LetterRemove) -> control.Control:
-        asked = dict.fromkeys(said.letters)
+    async def _remove(self, session: Session, request: control.LetterRemove) -> control.Control:
+        asked = dict.fromkeys(request.letters)
         _check(asked)
         async with self._line(session):
             gone = await self._stored().remove(asked, self._may_act(session))
         failures = [_failure(key, missing(key)) for key in asked if key not in gone]
-        return control.LettersDone(re=said.id, done=len(gone), failures=failures)
+        return control.LettersDone(re=request.id, done=len(gone), failures=failures)
 
 
 def reject(broker: Broker, channel: str, broken: Broken, *, again: bool) -> int:
     """Keep what does not fit the schema of its channel; its number. What was sent `again` may be there already."""
     subscriber = f"channel {channel}"
-    if again and (known := broker.roster.dead_letters.find(message_id=broken.message.id, subscriber=subscriber)):
+    if again and (known := broker.served.dead_letters.find(message_id=broken.message.id, subscriber=subscriber)):
         return known[0].message.seq
     error = SchemaBroken(channel, *broken.problem)
     letter = DeadLetter(
@@ -230,7 +233,7 @@ def reject(broker: Broker, channel: str, broken: Broken, *, again: bool) -> int:
         attempts=(),
         at_ns=broker.world.time_ns(),
     )
-    broker.roster.bury(letter)
+    broker.served.bury(letter)
     return letter.message.seq
 
 
@@ -262,7 +265,7 @@ def _message(data: str) -> Message:
     return message
 
 
-def _told(letter: DeadLetter, returns: bool, room: int, brief: bool) -> control.Letter:
+def _describe(letter: DeadLetter, returns: bool, room: int, brief: bool) -> control.Letter:
     data = letter.to_bytes()
     whole = not brief and len(data) <= room
     if not whole:

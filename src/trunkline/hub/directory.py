@@ -13,7 +13,7 @@ The codes of its errors:
     not_kept          the hub could not write it to its disk: nothing has changed
     not_durable       a durable channel on topics that no journal keeps
     too_many          a limit on channels, registrations or schemas
-    too_large         a schema, or what is said of a channel or a registration, beyond its size
+    too_large         a schema, a channel or a registration beyond its size
     forbidden         the rules of access say no
     malformed         a value that cannot be
     invalid_topic     a name or a pattern that cannot be
@@ -129,10 +129,10 @@ class DirectoryApi:
         administers = session.may(Action.ADMINISTER, channel)
         return Who(session.id, session.name, session.identity, administers)
 
-    def _tell(self, effect: Effect) -> None:
+    def _notify(self, effect: Effect) -> None:
         for notice in effect.notices:
             if (session := self._hub.sessions.get(notice.session)) is not None and not session.ended:
-                session.send(notice.said)
+                session.send(notice.change)
         if effect.patterns:
             self.retain()
             self._hub.changed(effect.patterns)
@@ -143,40 +143,42 @@ class DirectoryApi:
             self._hub.store.retain(rules_of(self.registry.select(EVERYTHING)))
 
     def _done(self, asked: int, effect: Effect) -> control.Done:
-        self._tell(effect)
+        self._notify(effect)
         return control.Done(re=asked, changed=effect.changed)
 
     # Producers and consumers
 
-    def _register_producer(self, session: Session, said: control.ProducerRegister) -> control.Control:
-        channel = self._require(session, Action.PUBLISH, said.channel)
+    def _register_producer(self, session: Session, request: control.ProducerRegister) -> control.Control:
+        channel = self._require(session, Action.PUBLISH, request.channel)
         if channel is None or not channel.owner:
             # From now on it has a contract, which binds others.
-            session.require(Action.CREATE, said.channel)
-        said = replace(said, schema_version=self._version(said.schema_hash, said.schema_version))
-        who = self._who(session, said.channel)
-        return self._done(said.id, self.registry.register_producer(who, said, self._now()))
+            session.require(Action.CREATE, request.channel)
+        request = replace(request, schema_version=self._version(request.schema_hash, request.schema_version))
+        who = self._who(session, request.channel)
+        return self._done(request.id, self.registry.register_producer(who, request, self._now()))
 
     def _version(self, hash: str, version: str) -> str:
         """The version of a schema, also for who has not said it."""
         return version if version or hash not in self.schemas else self.schemas.get(hash=hash).version
 
-    def _unregister_producer(self, session: Session, said: control.ProducerUnregister) -> control.Control:
-        return self._done(said.id, self.registry.unregister(session.id, "producer", said.channel))
+    def _unregister_producer(self, session: Session, request: control.ProducerUnregister) -> control.Control:
+        return self._done(request.id, self.registry.unregister(session.id, "producer", request.channel))
 
-    def _register_consumer(self, session: Session, said: control.ConsumerRegister) -> control.Control:
-        self._require(session, Action.SUBSCRIBE, said.channel)
-        who = self._who(session, said.channel)
-        return self._done(said.id, self.registry.register_consumer(who, said, self._now()))
+    def _register_consumer(self, session: Session, request: control.ConsumerRegister) -> control.Control:
+        self._require(session, Action.SUBSCRIBE, request.channel)
+        who = self._who(session, request.channel)
+        return self._done(request.id, self.registry.register_consumer(who, request, self._now()))
 
-    def _unregister_consumer(self, session: Session, said: control.ConsumerUnregister) -> control.Control:
-        return self._done(said.id, self.registry.unregister(session.id, "consumer", said.channel, said.consumer_id))
+    def _unregister_consumer(self, session: Session, request: control.ConsumerUnregister) -> control.Control:
+        return self._done(
+            request.id, self.registry.unregister(session.id, "consumer", request.channel, request.consumer_id)
+        )
 
-    def _discover(self, session: Session, said: control.DiscoveryRequest) -> control.Control:
-        channel = self._seen(session, said.channel)
+    def _discover(self, session: Session, request: control.DiscoveryRequest) -> control.Control:
+        channel = self._seen(session, request.channel)
         if channel is None:
-            return control.DiscoveryResponse(re=said.id, channel=said.channel, status=UNKNOWN)
-        return channel.discovered(said.id)
+            return control.DiscoveryResponse(re=request.id, channel=request.channel, status=UNKNOWN)
+        return channel.discovered(request.id)
 
     def _require(self, session: Session, action: Action, name: str) -> Channel | None:
         """The channel, if there is one; raises ProtocolError unless the client may do that on all its topics."""
@@ -204,21 +206,21 @@ class DirectoryApi:
         return None
 
     def left(self, session: Session) -> None:
-        self._tell(self.registry.left(session.id))
+        self._notify(self.registry.left(session.id))
 
     def suspected(self, session: Session, suspected: bool) -> None:
-        self._tell(self.registry.suspect(session.id, suspected))
+        self._notify(self.registry.suspect(session.id, suspected))
 
     # Channels
 
-    def _create(self, session: Session, said: control.ChannelCreate) -> control.Control:
-        pattern = said.pattern or said.channel
-        if said.schema_hash and said.schema_hash not in self.schemas:
-            self.schemas.get(hash=said.schema_hash)
-        self._check_qos(said.qos, pattern)
-        said = replace(said, schema_version=self._version(said.schema_hash, said.schema_version))
-        who = self._who(session, said.channel)
-        return self._done(said.id, self.registry.create(who, said, self._now(), self._keep_channels))
+    def _create(self, session: Session, request: control.ChannelCreate) -> control.Control:
+        pattern = request.pattern or request.channel
+        if request.schema_hash and request.schema_hash not in self.schemas:
+            self.schemas.get(hash=request.schema_hash)
+        self._check_qos(request.qos, pattern)
+        request = replace(request, schema_version=self._version(request.schema_hash, request.schema_version))
+        who = self._who(session, request.channel)
+        return self._done(request.id, self.registry.create(who, request, self._now(), self._keep_channels))
 
     def _check_qos(self, qos: control.Qos, pattern: str) -> None:
         if not 0 <= qos.priority <= 100:
@@ -248,49 +250,51 @@ class DirectoryApi:
             kept = ", ".join(store.durable) or "nothing"
             raise ProtocolError("not_durable", f"the hub's journal does not keep {pattern}: durable there is {kept}")
 
-    def _destroy(self, session: Session, said: control.ChannelDestroy) -> control.Control:
-        if self._seen(session, said.channel) is None:
-            raise unknown(said.channel)
-        who = self._who(session, said.channel)
-        return self._done(said.id, self.registry.destroy(who, said.channel, self._keep_channels))
+    def _destroy(self, session: Session, request: control.ChannelDestroy) -> control.Control:
+        if self._seen(session, request.channel) is None:
+            raise unknown(request.channel)
+        who = self._who(session, request.channel)
+        return self._done(request.id, self.registry.destroy(who, request.channel, self._keep_channels))
 
-    def _list(self, session: Session, said: control.ChannelList) -> control.Control:
-        found = self.registry.select(validate_pattern(said.pattern))
+    def _list(self, session: Session, request: control.ChannelList) -> control.Control:
+        found = self.registry.select(validate_pattern(request.pattern))
         seen = [channel.info(whole=False) for channel in found if self._may_see(session, channel.pattern)]
-        return control.Channels(re=said.id, channels=seen)
+        return control.Channels(re=request.id, channels=seen)
 
-    def _describe(self, session: Session, said: control.ChannelDescribe) -> control.Control:
-        channel = self._seen(session, said.channel)
+    def _describe(self, session: Session, request: control.ChannelDescribe) -> control.Control:
+        channel = self._seen(session, request.channel)
         if channel is None:
-            raise unknown(said.channel)
-        return control.Channels(re=said.id, channels=[channel.info(whole=True)])
+            raise unknown(request.channel)
+        return control.Channels(re=request.id, channels=[channel.info(whole=True)])
 
     # Schemas: who could use one of their name, or a channel that has them, may read them
 
-    def _put_schema(self, session: Session, said: control.SchemaPut) -> control.Control:
+    def _put_schema(self, session: Session, request: control.SchemaPut) -> control.Control:
         before = len(self.schemas)
-        info = self.schemas.put(said.name, said.schema, said.version, said.compatibility, self._keep_schemas)
+        info = self.schemas.put(
+            request.name, request.schema, request.version, request.compatibility, self._keep_schemas
+        )
         if len(self.schemas) != before:
             # Channels may have been waiting for it: producers can name a schema that nobody has put yet.
             self._hub.changed(self.registry.with_schema(info.hash))
-        return control.Schemas(re=said.id, schemas=[info])
+        return control.Schemas(re=request.id, schemas=[info])
 
-    def _get_schema(self, session: Session, said: control.SchemaGet) -> control.Control:
-        if said.name and not said.hash and not self._may_see(session, said.name):
+    def _get_schema(self, session: Session, request: control.SchemaGet) -> control.Control:
+        if request.name and not request.hash and not self._may_see(session, request.name):
             # Before it is looked for: a channel that this client may use can have it all the same, by its hash.
-            session.require(Action.SUBSCRIBE, said.name)
-        info = self.schemas.get(said.name, said.version, said.hash)
+            session.require(Action.SUBSCRIBE, request.name)
+        info = self.schemas.get(request.name, request.version, request.hash)
         patterns = [info.name, *self.registry.with_schema(info.hash)]
         if not any(self._may_see(session, pattern) for pattern in patterns):
-            raise ProtocolError("unknown_schema", f"no schema has the hash {said.hash}")
-        return control.Schemas(re=said.id, schemas=[info])
+            raise ProtocolError("unknown_schema", f"no schema has the hash {request.hash}")
+        return control.Schemas(re=request.id, schemas=[info])
 
-    def _list_schemas(self, session: Session, said: control.SchemaList) -> control.Control:
+    def _list_schemas(self, session: Session, request: control.SchemaList) -> control.Control:
         channels = self.registry.select(EVERYTHING)
         used = {channel.schema_hash for channel in channels if self._may_see(session, channel.pattern)}
-        found = self.schemas.overview(said.name)
+        found = self.schemas.overview(request.name)
         seen = [info for info in found if info.hash in used or self._may_see(session, info.name)]
-        return control.Schemas(re=said.id, schemas=seen)
+        return control.Schemas(re=request.id, schemas=seen)
 
     # Publishing
 

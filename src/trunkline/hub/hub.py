@@ -202,7 +202,7 @@ class Hub:
         if not outlet.tap:
             # Not the outlet itself: what its connection has not sent would stay with it.
             leaver = Leaver(outlet.name, outlet.pattern, outlet.books)
-            self.broker.roster.dismiss(leaver)
+            self.broker.served.dismiss(leaver)
             if outlet.reports and session.ended:
                 self.leavers.put(session.origin, outlet.subscription, leaver)
         return lost
@@ -285,7 +285,7 @@ class Hub:
         route = self.broker.resolve(topic)
         # Groups and durable subscriptions may refuse, and so may outlets with little room.
         confirm = route.stored or bool(route.local) or any(map(self._is_strict, route.outlets))
-        heard = self.broker.heard(topic)
+        heard = self.broker.has_subscribers(topic)
         return self.directory.complete(
             control.TopicInfo(topic=topic, heard=heard, confirm=confirm, durable=route.stored)
         )
@@ -347,6 +347,6 @@ class Hub:
             "waiting": sum(outlet.waiting for s in self.sessions.values() for outlet in s.outlets.values()),
             "waiting_bytes": sum(outlet.waiting_bytes for s in self.sessions.values() for outlet in s.outlets.values()),
             "counts": dict(self.counts),
-            "account": msgspec.to_builtins(sum(self.broker.roster.accounts().values(), Account())),
+            "account": msgspec.to_builtins(sum(self.broker.served.accounts().values(), Account())),
             "listening": self.addresses,
         }

@@ -40,10 +40,10 @@ class Who(NamedTuple):
 class Limits(NamedTuple):
     channels: int = 10_000
     peers: int = 10_000
-    """On one channel: all of them, with what they said, go into one frame."""
+    """On one channel: all of them, with their registrations, go into one frame."""
     registrations: int = 4000
     """Of one session."""
-    said_bytes: int = 4096
+    request_bytes: int = 4096
     """Of one registration, or of what a channel is created with, as JSON."""
 
 
@@ -97,31 +97,31 @@ class Registry:
 
     # Channels
 
-    def create(self, who: Who, said: control.ChannelCreate, now: float, keep: Keep | None = None) -> Effect:
+    def create(self, who: Who, request: control.ChannelCreate, now: float, keep: Keep | None = None) -> Effect:
         """As asked for. What came by itself may be made one that stays, by its owner."""
-        pattern = said.pattern or said.channel
-        _check_name(said.channel, pattern)
-        self._check_size(said)
-        channel = self._channels.get(said.channel)
+        pattern = request.pattern or request.channel
+        _check_name(request.channel, pattern)
+        self._check_size(request)
+        channel = self._channels.get(request.channel)
         if channel is None:
-            kept = KeptChannel.of(said, who.identity, now)
+            kept = KeptChannel.of(request, who.identity, now)
         else:
-            kept = KeptChannel.of(said, channel.owner or who.identity, channel.created)
+            kept = KeptChannel.of(request, channel.owner or who.identity, channel.created)
             if channel.kept is not None:
                 if channel.owner == who.identity and channel.kept == kept:
                     return Effect(changed=False)
-                text = f"the channel {said.channel} exists already, and belongs to {channel.owner}"
+                text = f"the channel {request.channel} exists already, and belongs to {channel.owner}"
                 raise ProtocolError("exists", text)
         self._check_free(pattern, channel)
         if channel is None:
-            self._check_new(said.channel)
+            self._check_new(request.channel)
         else:
             self._may_change(who, channel)
-            if said.schema_hash and channel.producers and channel.schema_hash not in ("", said.schema_hash):
-                raise _mismatch(channel, "its producers have", channel.schema_hash, "asked for is", said.schema_hash)
+            if request.schema_hash and channel.producers and channel.schema_hash not in ("", request.schema_hash):
+                raise _mismatch(channel, "its producers have", channel.schema_hash, "asked for is", request.schema_hash)
         if keep is not None:
             keep([*self.kept(), kept])
-        channel = channel or self._add(said.channel, kept.owner, now)
+        channel = channel or self._add(request.channel, kept.owner, now)
         effect = Effect()
         effect.patterns += dict.fromkeys((channel.pattern, pattern))
         channel.become(kept)
@@ -135,7 +135,7 @@ class Registry:
         if keep is not None and channel.kept is not None:
             keep([kept for kept in self.kept() if kept is not channel.kept])
         effect = Effect()
-        effect.tell(channel, "destroyed", but=who.session)
+        effect.notify(channel, "destroyed", but=who.session)
         for producer in channel.producers.values():
             self._forget(producer.session, ("producer", name, ""))
         for consumer in channel.consumers.values():
@@ -195,43 +195,43 @@ class Registry:
 
     # Producers and consumers
 
-    def register_producer(self, who: Who, said: control.ProducerRegister, now: float) -> Effect:
-        self._check(said)
-        channel = self._channels.get(said.channel)
-        if channel is not None and said.schema_hash:
+    def register_producer(self, who: Who, request: control.ProducerRegister, now: float) -> Effect:
+        self._check(request)
+        channel = self._channels.get(request.channel)
+        if channel is not None and request.schema_hash:
             had = channel.schema_without(who.session)
-            if had not in ("", said.schema_hash):
-                raise _mismatch(channel, "the channel has", had, "the producer has", said.schema_hash)
-        key = ("producer", said.channel, "")
+            if had not in ("", request.schema_hash):
+                raise _mismatch(channel, "the channel has", had, "the producer has", request.schema_hash)
+        key = ("producer", request.channel, "")
         self._check_room(who, key)
         before = channel.contract() if channel is not None else None
-        channel = channel or self._add(said.channel, "", now)
-        effect = self._register(channel, channel.producers, who.session, Peer(*who[:3], now, said), key)
+        channel = channel or self._add(request.channel, "", now)
+        effect = self._register(channel, channel.producers, who.session, Peer(*who[:3], now, request), key)
         channel.owner = channel.owner or who.identity
         self._part_with_strangers(channel, effect)
         if channel.contract() != before:
             effect.patterns.append(channel.pattern)
         return effect
 
-    def register_consumer(self, who: Who, said: control.ConsumerRegister, now: float) -> Effect:
+    def register_consumer(self, who: Who, request: control.ConsumerRegister, now: float) -> Effect:
         """The same consumer from another session of the same identity is one that has come back: it is moved there."""
-        self._check(said)
-        name = said.consumer_id
+        self._check(request)
+        name = request.consumer_id
         if not name or len(name) > 255:
             raise ProtocolError("malformed", "a consumer needs an id of up to 255 characters")
-        channel = self._channels.get(said.channel)
+        channel = self._channels.get(request.channel)
         if channel is not None:
-            if channel.refuses(said.expected_schema_hash):
-                expected = said.expected_schema_hash
+            if channel.refuses(request.expected_schema_hash):
+                expected = request.expected_schema_hash
                 raise _mismatch(channel, "the channel has", channel.schema_hash, "the consumer expects", expected)
             had = channel.consumers.get(name)
             if had is not None and had.session != who.session and had.identity != who.identity:
-                raise ProtocolError("exists", f"{said.channel} has a consumer {name}, of {had.identity}")
-        key = ("consumer", said.channel, name)
+                raise ProtocolError("exists", f"{request.channel} has a consumer {name}, of {had.identity}")
+        key = ("consumer", request.channel, name)
         self._check_room(who, key)
-        patterns = [] if channel is not None else [said.channel]
-        channel = channel or self._add(said.channel, "", now)
-        peer = Peer(who.session, name, who.identity, now, said)
+        patterns = [] if channel is not None else [request.channel]
+        channel = channel or self._add(request.channel, "", now)
+        peer = Peer(who.session, name, who.identity, now, request)
         effect = self._register(channel, channel.consumers, name, peer, key)
         effect.patterns += patterns
         return effect
@@ -241,10 +241,10 @@ class Registry:
         peers[key] = peer
         if had is None:
             effect = Effect()
-            effect.tell(channel, f"{held[0]}_joined", peer.name, but=peer.session)
+            effect.notify(channel, f"{held[0]}_joined", peer.name, but=peer.session)
         else:
             peer.since = had.since
-            effect = Effect(changed=had.session != peer.session or not had.is_as(peer.said))
+            effect = Effect(changed=had.session != peer.session or not had.is_as(peer.registration))
             if had.session != peer.session:
                 self._forget(had.session, held)
             else:
@@ -276,7 +276,7 @@ class Registry:
             if peer.suspected != suspected:
                 peer.suspected = suspected
                 event = f"{kind}_{'suspected' if suspected else 'recovered'}"
-                effect.tell(channel, event, peer.name, but=session)
+                effect.notify(channel, event, peer.name, but=session)
         return effect
 
     def _part(self, session: str, kind: str, name: str, consumer: str, effect: Effect) -> None:
@@ -284,7 +284,7 @@ class Registry:
         before = channel.contract()
         peer = channel.producers.pop(session) if kind == "producer" else channel.consumers.pop(consumer)
         self._forget(session, (kind, name, consumer))
-        effect.tell(channel, f"{kind}_left", peer.name, but=session)
+        effect.notify(channel, f"{kind}_left", peer.name, but=session)
         if not channel.explicit and not channel.producers and not channel.consumers:
             self._remove(channel)
             effect.patterns.append(channel.pattern)
@@ -294,8 +294,8 @@ class Registry:
     def _part_with_strangers(self, channel: Channel, effect: Effect) -> None:
         """Consumers who waited for a channel with another schema than it has got."""
         for consumer in channel.strangers():
-            said = ChannelChanged(channel=channel.name, event="schema_mismatch", name=consumer.name)
-            effect.notices.append(Notice(consumer.session, said))
+            change = ChannelChanged(channel=channel.name, event="schema_mismatch", name=consumer.name)
+            effect.notices.append(Notice(consumer.session, change))
             del channel.consumers[consumer.name]
             self._forget(consumer.session, ("consumer", channel.name, consumer.name))
 
@@ -317,14 +317,16 @@ class Registry:
         if channel is not None and len(channel.producers) + len(channel.consumers) >= self._limits.peers:
             raise ProtocolError("too_many", f"{self._limits.peers} are registered on {channel.name} already")
 
-    def _check(self, said: Registration) -> None:
-        _check_name(said.channel, said.channel)
-        self._check_size(said)
+    def _check(self, request: Registration) -> None:
+        _check_name(request.channel, request.channel)
+        self._check_size(request)
 
-    def _check_size(self, said: control.Control) -> None:
-        size = len(control.write(said))
-        if size > self._limits.said_bytes:
-            raise ProtocolError("too_large", f"{size:,} bytes of description, and {self._limits.said_bytes:,} may be")
+    def _check_size(self, request: control.Control) -> None:
+        size = len(control.write(request))
+        if size > self._limits.request_bytes:
+            raise ProtocolError(
+                "too_large", f"{size:,} bytes of description, and {self._limits.request_bytes:,} may be"
+            )
 
 
 def unknown(name: str) -> ProtocolError:

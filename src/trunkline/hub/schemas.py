@@ -135,7 +135,7 @@ class Schemas:
                 if keep is not None and mode != self._modes[name]:
                     keep(self._kept_with(name, mode))
                 self._modes[name] = mode
-                return self._told(info)
+                return self._describe(info)
         given = self._next(name, schema, mode, asked)
         self._make_room(size)
         info = SchemaInfo(name=name, version=str(given), hash=hash, compatibility=mode, schema=schema)
@@ -143,7 +143,7 @@ class Schemas:
             keep(self._kept_with(name, mode, info))
         self._modes[name] = mode
         self._add(given, info, size)
-        return self._told(info)
+        return self._describe(info)
 
     def _add(self, version: Version, info: SchemaInfo, size: int) -> None:
         self._names.setdefault(info.name, {})[version] = info
@@ -235,7 +235,7 @@ class Schemas:
             info = self._hashes.get(hash)
             if info is None:
                 raise ProtocolError("unknown_schema", f"no schema has the hash {short(hash, 80)}")
-            return self._told(info, whole=True)
+            return self._describe(info, whole=True)
         known = self._names.get(name)
         if not known:
             raise ProtocolError("unknown_schema", f"there is no schema named {short(name)}")
@@ -244,13 +244,13 @@ class Schemas:
             raise ProtocolError(
                 "unknown_schema", f"there is no version {wanted} of {name}, the last is {list(known)[-1]}"
             )
-        return self._told(known[wanted], whole=True)
+        return self._describe(known[wanted], whole=True)
 
     def overview(self, name: str = "") -> list[SchemaInfo]:
         """All versions of a name, or the last version of each name; without the schemas themselves."""
         if name:
-            return [self._told(info) for info in self._names.get(name, {}).values()]
-        return [self._told(list(known.values())[-1]) for _, known in sorted(self._names.items())]
+            return [self._describe(info) for info in self._names.get(name, {}).values()]
+        return [self._describe(list(known.values())[-1]) for _, known in sorted(self._names.items())]
 
     def checker(self, hash: str) -> Checker | None:
         """What looks at payloads; None if no schema has this hash."""
@@ -265,7 +265,7 @@ class Schemas:
             self._checkers[hash] = checker
         return checker
 
-    def _told(self, info: SchemaInfo, *, whole: bool = False) -> SchemaInfo:
+    def _describe(self, info: SchemaInfo, *, whole: bool = False) -> SchemaInfo:
         mode = self._modes[info.name]
         return SchemaInfo(
             name=info.name,

@@ -225,7 +225,7 @@ class Session:
     def count_dropped(self, count: int) -> None:
         self.hub.counts["dropped"] += count
 
-    def tell_dropped(self, dropped: control.Dropped) -> None:
+    def send_dropped(self, dropped: control.Dropped) -> None:
         if self.protocol.congested:
             self.protocol.shrunk(self.wire.backlog)
         self.protocol.notify(dropped)

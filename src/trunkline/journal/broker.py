@@ -47,18 +47,18 @@ OWN_TOPICS = (REPLIES, f"{REPLY_PREFIX}>", f"{DEAD_PREFIX}>")
 class JournalLane:
     """A topic that the journal keeps, ready for publishers."""
 
-    __slots__ = ("_broker", "_put", "feeders", "heard", "topic", "waits")
+    __slots__ = ("_broker", "_put", "feeders", "has_subscribers", "topic", "waits")
 
     plain = None
     stored = True
-    swift = False
+    immediate = False
 
     def __init__(self, broker: JournalBroker, topic: str, waits: bool) -> None:
         self._broker = broker
         self.topic = topic
         self.waits = waits
         self.feeders: list[Feeder] = broker.feeders_of(topic)
-        self.heard = broker.heard(topic)
+        self.has_subscribers = broker.has_subscribers(topic)
         self._put = broker.intake.put
 
     def reserve(self, count: int) -> int:
@@ -126,7 +126,7 @@ class JournalBroker(MemoryBroker):
         self._feeders: dict[str, Feeder] = {}
         self._feeder_tree: TopicTree[Feeder] = TopicTree()
         self._member_of: dict[str, Feeder] = {}
-        self.roster.record_in(journal.ledger)
+        self.served.record_in(journal.ledger)
         lost = attendance.settle(journal.reader, journal.ledger, self.sequence.last, self.world.time_ns())
         if lost:
             log.warning("the last run of the hub ended without a word: %d deliveries are lost with it", lost)
@@ -204,8 +204,8 @@ class JournalBroker(MemoryBroker):
             for feeder in lane.feeders:
                 feeder.live(pending.messages)
 
-    def heard(self, topic: str) -> bool:
-        return bool(self._feeder_tree.match(topic)) or super().heard(topic)
+    def has_subscribers(self, topic: str) -> bool:
+        return bool(self._feeder_tree.match(topic)) or super().has_subscribers(topic)
 
     async def flush(self) -> None:
         await self.journal.flush()
@@ -293,7 +293,7 @@ class JournalBroker(MemoryBroker):
     def _join(self, pattern: str, delivery: Delivery) -> tuple[Inbox, DurableStream]:
         capacity = delivery.capacity or min(self.journal.settings.prefetch, self.settings.backpressure.max_pending)
         delivery = replace(delivery, capacity=capacity)
-        inbox, stream = self.roster.join(pattern, delivery, self._leave_durable, DurableStream)
+        inbox, stream = self.served.join(pattern, delivery, self._leave_durable, DurableStream)
         stream.keep_exact()
         assert isinstance(stream, DurableStream)
         return inbox, stream
@@ -335,7 +335,7 @@ class JournalBroker(MemoryBroker):
         self._feeders[name] = feeder
         self._feeder_tree.add(feeder.cursor.pattern, feeder)
         self.lanes.clear()
-        self.roster.receivers[name] = feeder.give_again
+        self.served.receivers[name] = feeder.give_again
 
     def feeders_of(self, topic: str) -> list[Feeder]:
         return self._feeder_tree.match(topic)
@@ -347,7 +347,7 @@ class JournalBroker(MemoryBroker):
         if inbox.custody is not None:
             feeder.pauses = inbox.custody.pauses()
         feeder.part(inbox)
-        self.roster.part(inbox)
+        self.served.part(inbox)
         if feeder.durable:
             feeder.feed()
             return
@@ -377,7 +377,7 @@ class JournalBroker(MemoryBroker):
 
     def _drop(self, feeder: Feeder) -> None:
         del self._feeders[feeder.cursor.name]
-        del self.roster.receivers[feeder.cursor.name]
+        del self.served.receivers[feeder.cursor.name]
         self._feeder_tree.remove(feeder.cursor.pattern, feeder)
         self.lanes.clear()
 
@@ -409,5 +409,5 @@ class JournalBroker(MemoryBroker):
 
 def _give_kept(inbox: Inbox, kept: KeptMessage) -> None:
     if inbox.custody is not None and not inbox.closed:
-        inbox.custody.inherit(kept.message.seq, kept.story)
+        inbox.custody.take_over(kept.message.seq, kept.story)
         inbox.offer(kept.message)

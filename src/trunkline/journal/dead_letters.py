@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from trunkline.brokers.store import Change
 from trunkline.delivery.dead_letters import Choice, DeadLetter, Key
 from trunkline.delivery.options import Delivery
-from trunkline.delivery.roster import Roster
 from trunkline.delivery.stream import Stream
+from trunkline.delivery.subscribers import Subscribers
 from trunkline.errors import ProtocolError, TrunklineError
 from trunkline.journal.feeder import kept_for
 from trunkline.journal.journal import Journal
@@ -44,9 +44,9 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class JournalDeadLetters:
-    def __init__(self, journal: Journal, roster: Roster, subscribe: Callable[[str, Delivery], Stream]) -> None:
+    def __init__(self, journal: Journal, served: Subscribers, subscribe: Callable[[str, Delivery], Stream]) -> None:
         self._journal = journal
-        self._roster = roster
+        self._served = served
         self._subscribe = subscribe
         self._turn = asyncio.Lock()
         """Whoever reads sees what was given back before, and no letter is given back twice."""
@@ -56,7 +56,7 @@ class JournalDeadLetters:
         query = "SELECT letter FROM (SELECT at_ns, letter FROM dead_letters ORDER BY at_ns DESC LIMIT ?) ORDER BY at_ns"
         for (data,) in self._journal.reader.query(query, (most,)):
             if (letter := _letter(data)) is not None:
-                self._roster.dead_letters.restore(letter)
+                self._served.dead_letters.restore(letter)
 
     @asynccontextmanager
     async def _written(self) -> AsyncIterator[None]:
@@ -82,7 +82,7 @@ class JournalDeadLetters:
         names = {name for (name,) in durable}
         last = wanted[picked - 1] if picked < len(wanted) else rows[-1] if len(rows) == SCANNED else None
         more = "" if last is None else last.place
-        takes = self._roster.takes_back
+        takes = self._served.takes_back
         found = [(each, each.subscriber in names or takes(each.subscriber)) for each in letters if each is not None]
         return found, more
 
@@ -118,7 +118,7 @@ class JournalDeadLetters:
                     pattern = await self._pattern(letter.subscriber)
                     again = replace(letter, message=change(letter, pattern))
                     await self._wake(letter.subscriber, pattern)
-                    self._roster.dead_letters.replay_stored(again)
+                    self._served.dead_letters.replay_stored(again)
                 except TrunklineError as error:
                     failed[key] = error
         return failed
@@ -129,7 +129,7 @@ class JournalDeadLetters:
             for key in keys:
                 letter = await self._read(key)
                 if letter is not None and may(letter, await self._pattern(letter.subscriber)):
-                    if not self._roster.dead_letters.remove(letter):
+                    if not self._served.dead_letters.remove(letter):
                         self._journal.ledger.removed(letter)
                     gone.add(key)
         return gone
@@ -140,7 +140,7 @@ class JournalDeadLetters:
         A durable subscription that was not here since the process began is opened for a moment: then it has its letter
         when it comes.
         """
-        if self._roster.takes_back(name):
+        if self._served.takes_back(name):
             return
         if pattern is None:
             raise ProtocolError(
@@ -148,14 +148,14 @@ class JournalDeadLetters:
                 f"{name} takes nothing back from the hub: replay it where {name} runs, by bus.replay_dead(), "
                 "or publish it again",
             )
-        stand_in = self._roster.free_name(f"{name} (for its letters)")
+        stand_in = self._served.free_name(f"{name} (for its letters)")
         await self._subscribe(pattern, Delivery(name=stand_in, group=name, durable=True)).aclose()
 
     async def _pattern(self, name: str) -> str | None:
         """Of a durable subscription, or a member of a group that is here."""
         if found := await self._journal.in_thread(lambda reader: _cursor(reader, name)):
             return found[0]
-        return next((inbox.pattern for inbox in self._roster if inbox.name == name), None)
+        return next((inbox.pattern for inbox in self._served if inbox.name == name), None)
 
     async def _read(self, key: Key) -> DeadLetter | None:
         query = "SELECT letter FROM dead_letters WHERE subscriber = ? AND seq = ?"

@@ -117,7 +117,7 @@ class Feeder(QuietLedger):
         if self.durable:
             inbox.back = self._take_back
         inbox.role = self.cursor.name
-        inbox.heir_of = self._heir_of(inbox)
+        inbox.successor_of = self._successor_of(inbox)
         self.members.append(inbox)
         self._measure()
         if self._ready is None or self._has_failed:
@@ -206,7 +206,7 @@ class Feeder(QuietLedger):
     def _measure(self) -> None:
         self._enough = max(1, sum(member.capacity for member in self.members) // 2)
 
-    def _heir_of(self, leaver: Inbox) -> Callable[[Message], Inbox | None]:
+    def _successor_of(self, leaver: Inbox) -> Callable[[Message], Inbox | None]:
         def choose(message: Message) -> Inbox | None:
             stay = [member for member in self.members if member is not leaver and not member.closed]
             return self._group.pick(stay) if stay else None
@@ -318,8 +318,8 @@ class Feeder(QuietLedger):
         while self._waiting and (inbox := self._free_member()) is not None:
             message, story = self._waiting.popleft()
             if story and inbox.custody is not None:
-                inbox.custody.inherit(message.seq, story)
-            inbox.take_up(message)
+                inbox.custody.take_over(message.seq, story)
+            inbox.readmit(message)
 
     @property
     def room(self) -> int:
@@ -442,7 +442,7 @@ class Feeder(QuietLedger):
     def retrying(self, inbox: Inbox, message: Message, story: Sequence[Attempt], pause_s: float) -> None:
         self._ledger.retrying(inbox, message, story, pause_s)
 
-    def passed_on(self, inbox: Inbox, heir: Inbox, message: Message, story: Sequence[Attempt]) -> None:
+    def passed_on(self, inbox: Inbox, successor: Inbox, message: Message, story: Sequence[Attempt]) -> None:
         """Nothing to write: it is the same subscription's."""
 
     def died(self, letter: DeadLetter, inbox: Inbox | None) -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import astuple
 from trunkline.clock import Sequence as Numbers
 from trunkline.clock import World
 from trunkline.delivery.batch import Batch
-from trunkline.delivery.pending import Failures, HandedTurn, Owner
+from trunkline.delivery.pending import Failures, HandedBatch, Owner
 from trunkline.errors import NotStored
 from trunkline.journal.body import make_batch
 from trunkline.journal.errors import JournalUnusable
@@ -29,7 +29,7 @@ MAX_ROW_BYTES = 8 * 1024 * 1024
 INSERT = "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 
 
-class PendingWrite(HandedTurn):
+class PendingWrite(HandedBatch):
     """What one turn published on one topic, on its way to the journal."""
 
     __slots__ = ("at_ns", "given", "waits")
@@ -88,7 +88,7 @@ class Intake:
         self._world = world
         self.numbers = numbers
         self._max_backlog = max_backlog_bytes
-        self.turn: dict[str, PendingWrite] = {}
+        self.pending: dict[str, PendingWrite] = {}
         """What was published since the last flush, by topic."""
         self._scheduled = False
         self._loop: asyncio.AbstractEventLoop
@@ -112,7 +112,7 @@ class Intake:
 
     def put(self, topic: str, message: Message, waits: bool) -> asyncio.Future[Failures]:
         """Take one plain message that nobody else holds."""
-        pending = self.turn.get(topic)
+        pending = self.pending.get(topic)
         if pending is None:
             pending = self._begin(topic, waits)
         future: asyncio.Future[Failures] = self._loop.create_future()
@@ -121,21 +121,21 @@ class Intake:
 
     def post(self, topic: str, message: Message, waits: bool, owner: Owner) -> None:
         """As `put`, and tell the owner instead of a future."""
-        pending = self.turn.get(topic)
+        pending = self.pending.get(topic)
         if pending is None:
             pending = self._begin(topic, waits)
         pending.post(message, owner)
 
     def put_batch(self, batch: Batch, messages: Sequence[Message], waits: bool) -> None:
         """As `put_many`, of a batch that was opened, and tell the batch instead of a future."""
-        pending = self.turn.get(batch.topic)
+        pending = self.pending.get(batch.topic)
         if pending is None:
             pending = self._begin(batch.topic, waits)
         pending.own(messages, batch)
 
     def storing(self, topic: str, first_id: str) -> Batch | None:
         """A batch that is on its way to the disk, by the id of its first message."""
-        for pending in (*self.turn.values(), *self._under_way):
+        for pending in (*self.pending.values(), *self._under_way):
             for start, batch in pending.batches if pending.topic == topic else ():
                 if pending.messages[start].id == first_id:
                     return batch
@@ -145,7 +145,7 @@ class Intake:
         self, topic: str, messages: Sequence[Message], waits: bool, *, alike: bool
     ) -> asyncio.Future[Failures]:
         """Take messages of one topic that nobody else holds; `alike` if all are plain, of one sender and format."""
-        pending = self.turn.get(topic)
+        pending = self.pending.get(topic)
         if pending is None:
             pending = self._begin(topic, waits)
         future: asyncio.Future[Failures] = self._loop.create_future()
@@ -154,7 +154,7 @@ class Intake:
 
     def _begin(self, topic: str, waits: bool) -> PendingWrite:
         self.schedule()
-        pending = self.turn[topic] = PendingWrite(topic, waits)
+        pending = self.pending[topic] = PendingWrite(topic, waits)
         return pending
 
     def schedule(self) -> None:
@@ -166,8 +166,8 @@ class Intake:
 
     def flush(self) -> None:
         self._scheduled = False
-        pendings = list(self.turn.values())
-        self.turn.clear()
+        pendings = list(self.pending.values())
+        self.pending.clear()
         jobs: list[Job] = []
         if pendings:
             self._at_ns = at_ns = max(self._at_ns, self._world.time_ns())

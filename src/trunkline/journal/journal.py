@@ -219,7 +219,7 @@ class Journal:
         sequence.last = max(sequence.last, self.intake.numbers.last)
         self.intake.numbers = sequence
         # Written first, published later: the numbers of what comes to an inbox need not rise.
-        bus.broker.roster.exact = True
+        bus.broker.served.exact = True
         self.ledger.keep_only(pattern)
         bus.record_in(self.ledger)
 

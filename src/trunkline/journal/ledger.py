@@ -183,10 +183,10 @@ class JournalLedger:
             (subscriber, message.seq, due_ns, encode(list(story)), encode(message)),
         )
 
-    def passed_on(self, inbox: Inbox, heir: Inbox, message: Message, story: Sequence[Attempt]) -> None:
+    def passed_on(self, inbox: Inbox, successor: Inbox, message: Message, story: Sequence[Attempt]) -> None:
         if (inbox.role, message.seq) in self.retries:
             self.done_with(inbox.role, message.seq)
-            self.keep_for(heir.role, message, story, self._world.time_ns())
+            self.keep_for(successor.role, message, story, self._world.time_ns())
 
     def done_with(self, subscriber: str, seq: int) -> None:
         if self.retries and (subscriber, seq) in self.retries:

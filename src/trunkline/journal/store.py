@@ -30,7 +30,7 @@ class JournalStore:
         self._journal = broker.journal
         self.folder = broker.journal.directory
         self.durable = broker.journal.settings.durable
-        self.dead_letters = JournalDeadLetters(broker.journal, broker.roster, broker.subscribe)
+        self.dead_letters = JournalDeadLetters(broker.journal, broker.served, broker.subscribe)
 
     @property
     def local(self) -> JournalStore:
@@ -67,7 +67,7 @@ class JournalStore:
         await self._journal.flush()
         written = await self._journal.in_thread(lambda reader: reader.outcomes(message))
         # Afterwards: what happened meanwhile is newer than what was written.
-        outcomes = self._broker.roster.outcomes(message)
+        outcomes = self._broker.served.outcomes(message)
         here = {outcome.subscriber for outcome in outcomes}
         return message, outcomes + [outcome for outcome in written if outcome.subscriber not in here]
 

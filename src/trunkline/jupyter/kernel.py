@@ -165,7 +165,7 @@ class Kernel(KernelRequests):
             state=self.state,
             active_requests=len(router.requests),
             orphan_messages=len(router.orphans),
-            global_subscribers=len(router.roster),
+            global_subscribers=len(router.served),
             stale_requests=router.stale,
             orphans=dict(router.orphans_by_why),
             orphans_claimed=router.orphans.claimed,

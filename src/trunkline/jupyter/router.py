@@ -17,8 +17,8 @@ from trunkline.clock import World
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.requests import OrphanBox, Pending, Requests
-from trunkline.delivery.roster import Roster
 from trunkline.delivery.stream import Stream
+from trunkline.delivery.subscribers import Subscribers
 from trunkline.errors import InboxFull, RequestTimeout
 from trunkline.hooks.log import TRACE
 from trunkline.jupyter.comm import Comms
@@ -62,7 +62,7 @@ class KernelRouter:
         self.session = session
         self.settings = settings
         self.requests = Requests(settings.orphans)
-        self.roster = Roster(world, Settings())
+        self.served = Subscribers(world, Settings())
         """Those who see everything."""
         self.comms = Comms(world)
         self.counts = Routed()
@@ -134,23 +134,23 @@ class KernelRouter:
 
     def subscribe(self, pattern: str, delivery: Delivery) -> Stream:
         """Everything the kernel says on matching topics, whose-ever it is."""
-        _, stream = self.roster.join(pattern, delivery, self._leave)
+        _, stream = self.served.join(pattern, delivery, self._leave)
         self._matching.clear()
         return stream
 
     def _leave(self, inbox: Inbox) -> None:
         self._matching.clear()
-        self.roster.part(inbox)
+        self.served.part(inbox)
 
     def end_subscriptions(self) -> None:
         """Nothing more will come: those who see everything come to the end, after what is there."""
-        for inbox in self.roster:
+        for inbox in self.served:
             inbox.close()
 
     def _notify_subscribers(self, message: KernelMessage) -> None:
         matching = self._matching.get(message.topic)
         if matching is None:
-            matching = tuple(inbox for inbox in self.roster if matches(inbox.pattern, message.topic))
+            matching = tuple(inbox for inbox in self.served if matches(inbox.pattern, message.topic))
             self._matching[message.topic] = matching
         for inbox in matching:
             try:
@@ -166,7 +166,7 @@ class KernelRouter:
         self._now = now_s
         counts = self.counts
         counts.total += len(messages)
-        if len(self.roster):
+        if len(self.served):
             for message in messages:
                 self._notify_subscribers(message)
         if self._ranked and len(messages) > 1:
@@ -309,7 +309,7 @@ class KernelRouter:
             self.kernel_id,
             len(self.requests),
             len(self.requests.orphans),
-            len(self.roster),
+            len(self.served),
         )
 
     def _forget(self, now_s: float) -> None:
@@ -332,7 +332,7 @@ class KernelRouter:
 
     def close(self) -> None:
         """End every stream and every execution."""
-        for inbox in self.roster:
+        for inbox in self.served:
             self._leave(inbox)
         for executions in (self._executions(), self.others.values()):
             for execution in list(executions):

@@ -369,7 +369,7 @@ async def what_was_not_taken_gets_a_fate(trial: Trial) -> None:
     await stream.aclose()
     account = stream.account()
     expect((account.delivered, account.dropped, account.in_flight) == (1, 2, 0), f"1 of 3 was taken, then: {account}")
-    fates = [outcome.fate for message in (first, *waiting) for outcome in trial.broker.roster.outcomes(message)]
+    fates = [outcome.fate for message in (first, *waiting) for outcome in trial.broker.served.outcomes(message)]
     expect(fates == [Fate.DELIVERED, Fate.DROPPED, Fate.DROPPED], f"the fates of {len(sent)} messages are {fates}")
 
 

@@ -136,7 +136,7 @@ async def what_cannot_be_handled_is_a_dead_letter(trial: Trial) -> None:
     await trial.publish("t", "2")
     stream.reject(await trial.take(stream), "never")
     await until(lambda: stream.account().dead == 2, lambda: f"two messages are dead, but: {stream.account()}")
-    causes = [(text(letter.message), letter.cause) for letter in trial.broker.roster.dead_letters]
+    causes = [(text(letter.message), letter.cause) for letter in trial.broker.served.dead_letters]
     expect(causes == [("1", Cause.HANDLER_FAILED), ("2", Cause.REJECTED)], f"the dead letters are {causes}")
 
 

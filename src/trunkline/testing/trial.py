@@ -93,7 +93,7 @@ async def tried(made: AbstractAsyncContextManager[Broker], guest: Guest | None =
         finally:
             await trial.tidy()
     trial.balanced()
-    left = sum(account.in_flight for account in broker.roster.accounts().values())
+    left = sum(account.in_flight for account in broker.served.accounts().values())
     expect(left == 0, f"{left} messages are in flight after the broker was closed")
 
 
@@ -196,7 +196,7 @@ class Trial:
     # Judging
 
     def balanced(self) -> None:
-        for name, account in self.broker.roster.accounts().items():
+        for name, account in self.broker.served.accounts().items():
             expect(account.balanced, f"the books of {name or 'those who left'} do not balance: {account}")
 
     async def takes(self, stream: Stream, *wanted: str) -> None:

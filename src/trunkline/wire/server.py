@@ -35,7 +35,7 @@ class ServerLimits(NamedTuple):
     """A client with a larger backlog gets no more messages until it has drained."""
 
 
-class PendingBatch(Protocol):
+class UnconfirmedBatch(Protocol):
     """A batch that was accepted, and whose publisher gets a TAKEN for it."""
 
     number: int
@@ -49,7 +49,7 @@ class PendingBatch(Protocol):
         """In bytes, once it is opened."""
 
 
-B = TypeVar("B", bound=PendingBatch)
+B = TypeVar("B", bound=UnconfirmedBatch)
 
 
 class ServerProtocol(Generic[B]):

@@ -115,11 +115,11 @@ class HubAdapter:
         return await self._contracts.check(terms, messages)
 
     def encode(self, batch: SentBatch) -> bytes:
-        turn = batch.turn
-        first = turn.messages[0]
+        pending = batch.pending
+        first = pending.messages[0]
         head = PublishHead(
             batch.number,
-            turn.topic,
+            pending.topic,
             batch.size,
             first.priority,
             first.requires_ack,
@@ -128,7 +128,7 @@ class HubAdapter:
             batch.position,
             batch.urgent,
         )
-        return frames.publish(head, columns.pack_batch(turn.messages, plain=turn.plain, alike=turn.alike))
+        return frames.publish(head, columns.pack_batch(pending.messages, plain=pending.plain, alike=pending.alike))
 
     def send(self, batch: SentBatch) -> None:
         self.connection.queue((batch.data,))

@@ -50,7 +50,7 @@ class HubBroker(RemoteBroker):
         self.directory = HubDirectory.of(self.connection)
         if embed is not None:
             self.connection.embedded = embed
-        self.dead_letters: HubDeadLetters = HubDeadLetters(self.connection, self.roster, self.feeds)
+        self.dead_letters: HubDeadLetters = HubDeadLetters(self.connection, self.served, self.feeds)
         """The dead letters that the hub keeps."""
         self.store = HubStore(self)
 

@@ -24,7 +24,7 @@ from trunkline.brokers.remote.member import MemberFeed
 from trunkline.delivery.dead_letters import Cause, DeadLetter, Key
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.ledger import QuietLedger
-from trunkline.delivery.roster import Roster
+from trunkline.delivery.subscribers import Subscribers
 from trunkline.errors import HubError, HubRefused, HubUnavailable, InvalidPayload
 from trunkline.message import Message
 from trunkline.topic import EVERYTHING
@@ -54,9 +54,9 @@ class KeptDeadLetter(msgspec.Struct, frozen=True):
 class HubDeadLetters(QuietLedger):
     """One for a broker. It is the ledger of the dead letters here: the hub gets to know what is replayed or removed."""
 
-    def __init__(self, connection: Connection, roster: Roster, feeds: Mapping[str, InboxFeed]) -> None:
+    def __init__(self, connection: Connection, served: Subscribers, feeds: Mapping[str, InboxFeed]) -> None:
         self._connection = connection
-        self._roster = roster
+        self._served = served
         self._feeds = feeds
         self._elsewhere: set[str] = set()
         """Subscribers in other processes, to whom the hub gives letters back."""
@@ -66,7 +66,7 @@ class HubDeadLetters(QuietLedger):
         self._syncing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._warned = False
-        roster.dead_letters.ledger = self
+        served.dead_letters.ledger = self
         connection.users.append(self)
 
     # Looking
@@ -110,7 +110,7 @@ class HubDeadLetters(QuietLedger):
         await self.sync()
         if not after:
             for name in self._elsewhere:
-                self._roster.receivers.pop(name, None)
+                self._served.receivers.pop(name, None)
             self._elsewhere.clear()
         page, more = await self._page(control.Letters(id=0, after=after))
         return [kept.letter for kept in page if self._can_replay(kept)], more
@@ -118,8 +118,8 @@ class HubDeadLetters(QuietLedger):
     def _can_replay(self, kept: KeptDeadLetter) -> bool:
         name, seq = kept.letter.key
         if kept.returns:
-            if name not in self._roster.receivers:
-                self._roster.receivers[name] = _leave_to_the_hub
+            if name not in self._served.receivers:
+                self._served.receivers[name] = _leave_to_the_hub
                 self._elsewhere.add(name)
             return True
         if not kept.whole:
@@ -183,19 +183,19 @@ class HubDeadLetters(QuietLedger):
 
     def returns(self, role: str) -> None:
         """The hub gives letters back to this one, a subscriber here."""
-        self._roster.receivers[role] = _leave_to_the_hub
+        self._served.receivers[role] = _leave_to_the_hub
         self._elsewhere.discard(role)
 
     def left(self, feed: InboxFeed) -> None:
         """A durable subscription has its letters waiting for it; nobody else that left takes any."""
         if isinstance(feed, MemberFeed) and not feed.durable:
-            self._roster.receivers.pop(feed.inbox.role, None)
+            self._served.receivers.pop(feed.inbox.role, None)
 
     # The ledger of the dead letters here
 
     def revived(self, letter: DeadLetter, message: Message) -> None:
         name, seq = letter.key
-        if name in self._roster.receivers:
+        if name in self._served.receivers:
             self._to_replay.append(_replay_request(letter, message))
             self._schedule()
         elif (feed := self._feeds.get(name)) is not None:

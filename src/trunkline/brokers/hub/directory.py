@@ -314,8 +314,8 @@ class HubDirectory:
         elif notice.event == "schema_mismatch":
             self._registered.pop(("consumer", notice.channel, notice.name), None)
             log.error("%s has got another schema than its consumer %s expects", notice.channel, notice.name)
-        for tell in self.on_change:
-            tell(notice)
+        for report in self.on_change:
+            report(notice)
 
     def _forget(self, channel: str) -> None:
         self._made.pop(("channel", channel), None)

@@ -48,7 +48,7 @@ class HubStore:
     async def explain(self, message_id: str, known: Message | None = None) -> tuple[Message | None, list[Outcome]]:
         """As everywhere: the hub asks those who have it. Without a right on its topic it is not known."""
         await self._connection.ready()
-        here = [] if known is None else self._broker.roster.outcomes(known)
+        here = [] if known is None else self._broker.served.outcomes(known)
         number = max(0, known.seq) if known is not None else 0
         try:
             answer = await self._connection.ask(

@@ -63,19 +63,20 @@ class RemoteBroker(Broker):
     async def flush(self) -> None:
         await self.shared.outbox.flush()
 
-    def heard(self, topic: str) -> bool:
+    def has_subscribers(self, topic: str) -> bool:
         lane = self.lanes.get(topic)
-        return True if lane is None else lane.heard
+        return True if lane is None else lane.has_subscribers
 
     def subscribers(self, topic: str) -> list[str]:
         """Those of this process; if there are none, whether there are any elsewhere."""
         here = super().subscribers(topic)
         lane = self.lanes.get(topic)
-        return here or (["somebody elsewhere"] if lane is not None and lane.terms is not None and lane.heard else [])
+        elsewhere = lane is not None and lane.terms is not None and lane.has_subscribers
+        return here or (["somebody elsewhere"] if elsewhere else [])
 
-    def on_lost(self, tell: Callable[[Batch[Message], Exception], None]) -> None:
-        self._on_lost.append(tell)
-        self.shared.outbox.on_lost.append(tell)
+    def on_lost(self, report: Callable[[Batch[Message], Exception], None]) -> None:
+        self._on_lost.append(report)
+        self.shared.outbox.on_lost.append(report)
 
     # Subscribing
 
@@ -88,7 +89,7 @@ class RemoteBroker(Broker):
         if delivery.group is not None:
             self.require(Feature.GROUPS)
         validate_pattern(pattern)
-        inbox, stream = self.roster.join(pattern, delivery, self._leave, RemoteStream)
+        inbox, stream = self.served.join(pattern, delivery, self._leave, RemoteStream)
         assert isinstance(stream, RemoteStream)
         member = delivery.group is not None or delivery.durable or delivery.reads_stored
         if member:
@@ -117,7 +118,7 @@ class RemoteBroker(Broker):
         if inbox.gone:
             return
         feed = self.feeds.pop(inbox.name)
-        self.roster.part(inbox)
+        self.served.part(inbox)
         self.shared.remove(feed)
         self.left(feed)
 
@@ -147,7 +148,7 @@ class RemoteBroker(Broker):
         if self._closed:
             return
         self._closed = True
-        for inbox in self.roster:
+        for inbox in self.served:
             self._leave(inbox)
         for feed in self._taps:
             self.shared.remove(feed)
@@ -155,8 +156,8 @@ class RemoteBroker(Broker):
             self.shared.unlink(pattern, topic)
         await self.before_release()
         await self.shared.release()
-        for tell in self._on_lost:
-            self.shared.outbox.on_lost.remove(tell)
+        for report in self._on_lost:
+            self.shared.outbox.on_lost.remove(report)
 
     async def before_release(self) -> None:
         """What is still to be told to the broker, while there is a connection."""

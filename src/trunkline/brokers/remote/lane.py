@@ -1,4 +1,4 @@
-"""The way in for one topic: what need not wait goes straight into the turn, the rest goes the whole way."""
+"""The way in for one topic: what need not wait goes straight into the pending batch, the rest goes the whole way."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class RemoteLane:
         "_outbox",
         "confirm",
         "durable",
-        "heard",
+        "has_subscribers",
+        "immediate",
         "in_flight",
         "published",
-        "swift",
         "terms",
         "topic",
         "waiting",
@@ -44,10 +44,10 @@ class RemoteLane:
         self._outbox = outbox
         self.topic = topic
         self.terms: TopicTerms | None = None
-        self.heard = True
+        self.has_subscribers = True
         self.confirm = True
         self.durable = False
-        self.swift = False
+        self.immediate = False
         """Whether a publish need not wait: the topic is known, plain, and nobody stands in line."""
         self.in_flight = 0
         """Messages that the broker has not confirmed."""
@@ -58,32 +58,32 @@ class RemoteLane:
 
     def learn(self, terms: TopicTerms) -> None:
         self.terms = terms
-        self.heard = terms.heard
+        self.has_subscribers = terms.heard
         self.confirm = terms.confirm
         self.durable = terms.durable
         self.measure()
 
     def measure(self) -> None:
-        self.swift = self.terms is not None and not self.confirm and not self.waiting and self.terms.schema is None
+        self.immediate = self.terms is not None and not self.confirm and not self.waiting and self.terms.schema is None
 
     def reserve(self, count: int) -> int:
         return 0
 
     def put_now(self, message: Message) -> bool:
         outbox = self._outbox
-        if self.in_flight >= outbox.window or not self.swift or outbox.full:
+        if self.in_flight >= outbox.window or not self.immediate or outbox.full:
             return False
-        turn = outbox.turn.get(self.topic)
-        if turn is None:
-            turn = outbox.begin(self)
-        messages = turn.messages
-        if turn.waiters:
-            turn.leave([message])
+        pending = outbox.pending.get(self.topic)
+        if pending is None:
+            pending = outbox.begin(self)
+        messages = pending.messages
+        if pending.waiters:
+            pending.leave([message])
         else:
             messages.append(message)
         self.in_flight += 1
         if len(messages) >= SOON:
-            outbox.send_now(turn)
+            outbox.send_now(pending)
         return True
 
     def put(self, message: Message, *, alike: bool) -> Awaitable[Failures]:
@@ -93,10 +93,10 @@ class RemoteLane:
 
     def post(self, message: Message, owner: Owner) -> None:
         outbox = self._outbox
-        turn = outbox.turn.get(self.topic)
-        if turn is None:
-            turn = outbox.begin(self)
-        turn.post(message, owner)
+        pending = outbox.pending.get(self.topic)
+        if pending is None:
+            pending = outbox.begin(self)
+        pending.post(message, owner)
 
     def put_many(self, messages: Sequence[Message], *, alike: bool) -> Awaitable[Failures]:
         outbox = self._outbox
@@ -106,19 +106,19 @@ class RemoteLane:
             size = outbox.weigh(messages)
             if not is_plain(messages[0]):
                 return self._put_apart(messages)
-        if size <= LARGE_BYTES and self.swift and self.in_flight < outbox.window and not outbox.full:
-            turn = outbox.turn.get(self.topic)
-            if turn is None:
-                turn = outbox.begin(self)
-            turn.alike = alike and not turn.messages
-            turn.plain = turn.plain and alike
-            if turn.waiters:
-                turn.leave(messages)
+        if size <= LARGE_BYTES and self.immediate and self.in_flight < outbox.window and not outbox.full:
+            pending = outbox.pending.get(self.topic)
+            if pending is None:
+                pending = outbox.begin(self)
+            pending.alike = alike and not pending.messages
+            pending.plain = pending.plain and alike
+            if pending.waiters:
+                pending.leave(messages)
             else:
-                turn.messages.extend(messages)
+                pending.messages.extend(messages)
             self.in_flight += len(messages)
-            if len(turn.messages) >= SOON:
-                outbox.send_now(turn)
+            if len(pending.messages) >= SOON:
+                outbox.send_now(pending)
             return DONE
         return outbox.put_slowly(self, messages, alike=alike)
 

@@ -66,7 +66,7 @@ class MemberFeed(InboxFeed, QuietLedger):
             for message in again:
                 # Replayed: it was let in before, and is no duplicate of itself.
                 del self._died[message.seq]
-                self.inbox.take_up(message)
+                self.inbox.readmit(message)
         super().fill(messages, plain)
 
     def request(self) -> SubscribeRequest:

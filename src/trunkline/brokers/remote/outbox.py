@@ -19,7 +19,7 @@ import msgspec
 from trunkline.brokers.remote.adapter import Adapter, PublishLimits, Rejection, TopicTerms
 from trunkline.brokers.remote.lane import RemoteLane
 from trunkline.clock import Sequence as Numbers
-from trunkline.delivery.pending import Failures, Turn
+from trunkline.delivery.pending import Failures, PendingBatch
 from trunkline.errors import (
     BackpressureTimeout,
     MessageTooLarge,
@@ -49,13 +49,15 @@ EXTRA_BYTES = 300
 class SentBatch:
     """A batch that the broker has not confirmed yet."""
 
-    __slots__ = ("bytes", "data", "lane", "number", "position", "resent", "size", "turn", "urgent")
+    __slots__ = ("bytes", "data", "lane", "number", "pending", "position", "resent", "size", "urgent")
 
-    def __init__(self, number: int, lane: RemoteLane, turn: Turn, position: int, urgent: bool, resent: bool) -> None:
+    def __init__(
+        self, number: int, lane: RemoteLane, pending: PendingBatch, position: int, urgent: bool, resent: bool
+    ) -> None:
         self.number = number
         self.lane = lane
-        self.turn = turn
-        self.size = len(turn.messages)
+        self.pending = pending
+        self.size = len(pending.messages)
         self.position = position
         """How many messages of its priority were published on its topic before."""
         self.urgent = urgent
@@ -80,7 +82,7 @@ class Outbox:
         self._bytes = 0
         self._crowded: dict[RemoteLane, None] = {}
         """Lanes in which somebody waits for room."""
-        self.turn: dict[str, Turn] = {}
+        self.pending: dict[str, PendingBatch] = {}
         self.lanes: dict[str, RemoteLane] = {}
         self._sent: OrderedDict[int, SentBatch] = OrderedDict()
         self._unsent: deque[SentBatch] = deque()
@@ -107,15 +109,15 @@ class Outbox:
 
     def _forget_idle(self) -> None:
         for topic in [topic for topic, lane in self.lanes.items() if not lane.in_flight and not lane.waiting][:1000]:
-            if topic not in self.turn:
+            if topic not in self.pending:
                 del self.lanes[topic]
 
-    def begin(self, lane: RemoteLane) -> Turn:
-        turn = self.turn[lane.topic] = Turn(lane.topic)
+    def begin(self, lane: RemoteLane) -> PendingBatch:
+        pending = self.pending[lane.topic] = PendingBatch(lane.topic)
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self.send_turns)
-        return turn
+            asyncio.get_running_loop().call_soon(self.send_all_pending)
+        return pending
 
     async def put_slowly(self, lane: RemoteLane, messages: Sequence[Message], *, alike: bool) -> Failures:
         """The whole way: ask what the topic is, wait for room, and for confirmation where that is needed."""
@@ -137,23 +139,23 @@ class Outbox:
         if lane.terms is not None and lane.terms.schema is not None:
             messages, broken = await self._check(lane.terms, messages)
         await self._room(lane)
-        turn = self.turn.get(lane.topic)
-        if turn is not None and ((lane.confirm and not lane.durable) or turn.size + size > MAX_BODY_BYTES):
+        pending = self.pending.get(lane.topic)
+        if pending is not None and ((lane.confirm and not lane.durable) or pending.size + size > MAX_BODY_BYTES):
             # Each on its own: one that gives up must not take others with it. And no frame too large.
-            self.send_now(turn)
-            turn = None
-        if turn is None:
-            turn = self.begin(lane)
+            self.send_now(pending)
+            pending = None
+        if pending is None:
+            pending = self.begin(lane)
         lane.in_flight += len(messages)
-        turn.size += size
+        pending.size += size
         if not lane.confirm:
-            turn.extend(messages, None, alike=alike)
+            pending.extend(messages, None, alike=alike)
             return broken
         taken: asyncio.Future[Failures] = asyncio.get_running_loop().create_future()
-        turn.extend(messages, taken, alike=alike)
+        pending.extend(messages, taken, alike=alike)
         if not lane.durable:
-            self.send_now(turn)
-        return broken + await self._confirmed(lane, turn, taken)
+            self.send_now(pending)
+        return broken + await self._confirmed(lane, pending, taken)
 
     async def put_alone(self, lane: RemoteLane, messages: Sequence[Message], *, again: bool) -> Failures:
         """A batch that travels in one piece and without others. Returns when the broker has it, on plain topics, too.
@@ -169,12 +171,12 @@ class Outbox:
         await self._room(lane)
         self.send_topic(lane.topic)
         taken: asyncio.Future[Failures] = asyncio.get_running_loop().create_future()
-        turn = Turn(lane.topic)
-        turn.extend(messages, taken, alike=False)
+        pending = PendingBatch(lane.topic)
+        pending.extend(messages, taken, alike=False)
         lane.in_flight += len(messages)
-        self._send(lane, turn, resent=again)
+        self._send(lane, pending, resent=again)
         self._adapter.flush()
-        return broken + await self._confirmed(lane, turn, taken)
+        return broken + await self._confirmed(lane, pending, taken)
 
     def weigh(self, messages: Sequence[Message]) -> int:
         """Bytes in all; raises MessageTooLarge for a message that fits no frame."""
@@ -197,7 +199,7 @@ class Outbox:
         lane.waiting.append(room)
         self._crowded[lane] = None
         lane.measure()
-        self.send_turns()
+        self.send_all_pending()
         timeout_s = self._settings.backpressure.timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -210,12 +212,12 @@ class Outbox:
                 del self._crowded[lane]
             lane.measure()
 
-    async def _confirmed(self, lane: RemoteLane, turn: Turn, taken: asyncio.Future[Failures]) -> Failures:
+    async def _confirmed(self, lane: RemoteLane, pending: PendingBatch, taken: asyncio.Future[Failures]) -> Failures:
         timeout_s = self._settings.backpressure.timeout_s
-        done, _ = await self._wait_for(taken, timeout_s, turn, "its publisher was cancelled while waiting for room")
+        done, _ = await self._wait_for(taken, timeout_s, pending, "its publisher was cancelled while waiting for room")
         if not done:
-            self._withdraw(turn, taken, f"backpressure timeout after {timeout_s:g} s")
-            await self._wait_for(taken, self._adapter.connect_s, turn, "")
+            self._withdraw(pending, taken, f"backpressure timeout after {timeout_s:g} s")
+            await self._wait_for(taken, self._adapter.connect_s, pending, "")
             if not taken.done():
                 raise NotConfirmed(self._adapter.url)
             # What still waited was withdrawn; the rest is with its subscribers, although the confirmation was late.
@@ -227,71 +229,73 @@ class Outbox:
             ]
         return taken.result()
 
-    async def _wait_for(self, taken: asyncio.Future[Failures], timeout_s: float, turn: Turn, why: str) -> Any:
+    async def _wait_for(
+        self, taken: asyncio.Future[Failures], timeout_s: float, pending: PendingBatch, why: str
+    ) -> Any:
         try:
             return await asyncio.wait([taken], timeout=timeout_s)
         except asyncio.CancelledError:
             taken.cancel()
-            self._withdraw(turn, taken, why)
+            self._withdraw(pending, taken, why)
             raise
 
-    def _withdraw(self, turn: Turn, taken: asyncio.Future[Failures], why: str) -> None:
+    def _withdraw(self, pending: PendingBatch, taken: asyncio.Future[Failures], why: str) -> None:
         """Its publisher waits no longer. A batch that others share, and wait for, is not withdrawn."""
-        if any(waiter.future is not taken and not waiter.gone for waiter in turn.waiters):
+        if any(waiter.future is not taken and not waiter.gone for waiter in pending.waiters):
             return
         for sent in self._sent.values():
-            if sent.turn is turn:
+            if sent.pending is pending:
                 self._adapter.withdraw(sent.number, why)
                 return
 
     # Sending
 
-    def send_turns(self) -> None:
-        """The end of a turn."""
+    def send_all_pending(self) -> None:
+        """At the end of a turn of the event loop."""
         self._scheduled = False
-        for turn in list(self.turn.values()):
-            self.send_turn(turn)
+        for pending in list(self.pending.values()):
+            self.send_pending(pending)
         self._adapter.flush()
 
-    def send_now(self, turn: Turn) -> None:
-        """In the middle of a turn: the broker works while this one goes on."""
-        self.send_turn(turn)
+    def send_now(self, pending: PendingBatch) -> None:
+        """In the middle of a turn of the event loop: the broker works while this one goes on."""
+        self.send_pending(pending)
         self._adapter.flush()
 
     def send_topic(self, topic: str) -> None:
         """What was published there so far."""
-        if (turn := self.turn.get(topic)) is not None:
-            self.send_now(turn)
+        if (pending := self.pending.get(topic)) is not None:
+            self.send_now(pending)
 
-    def send_turn(self, turn: Turn) -> None:
-        if self.turn.get(turn.topic) is turn:
-            del self.turn[turn.topic]
-        lane = self.lanes[turn.topic]
-        messages = turn.messages
-        if not turn.waiters and len(messages) == 1:
-            self._send(lane, turn)
+    def send_pending(self, pending: PendingBatch) -> None:
+        if self.pending.get(pending.topic) is pending:
+            del self.pending[pending.topic]
+        lane = self.lanes[pending.topic]
+        messages = pending.messages
+        if not pending.waiters and len(messages) == 1:
+            self._send(lane, pending)
             return
-        if turn.owner is not None or any(waiter.owner is not None for waiter in turn.waiters):
+        if pending.owner is not None or any(waiter.owner is not None for waiter in pending.waiters):
             # A pipeline does not count for itself.
-            lane.in_flight += sum(len(share) for waiter, share in turn.shares() if waiter.owner is not None)
+            lane.in_flight += sum(len(share) for waiter, share in pending.shares() if waiter.owner is not None)
         if not messages:
             return
-        size = sum([len(message.payload) for message in messages] if turn.plain else map(_bytes_of, messages))
-        if size > MAX_BODY_BYTES and all(waiter.future is None for waiter in turn.waiters):
+        size = sum([len(message.payload) for message in messages] if pending.plain else map(_bytes_of, messages))
+        if size > MAX_BODY_BYTES and all(waiter.future is None for waiter in pending.waiters):
             for start, end in _cuts(messages):
-                self._send(lane, turn.part(start, end))
+                self._send(lane, pending.part(start, end))
         else:
             # Where somebody waits, it was cut before.
-            self._send(lane, turn)
+            self._send(lane, pending)
 
-    def _send(self, lane: RemoteLane, turn: Turn, *, resent: bool = False) -> None:
-        messages = turn.messages
+    def _send(self, lane: RemoteLane, pending: PendingBatch, *, resent: bool = False) -> None:
+        messages = pending.messages
         priority = messages[0].priority
         position = lane.published.get(priority, 0)
         lane.published[priority] = position + len(messages)
-        urgent = lane.confirm or bool(turn.waiters or lane.waiting) or self.full or 2 * lane.in_flight >= self.window
+        urgent = lane.confirm or bool(pending.waiters or lane.waiting) or self.full or 2 * lane.in_flight >= self.window
         self._number += 1
-        sent = SentBatch(self._number, lane, turn, position, urgent, resent)
+        sent = SentBatch(self._number, lane, pending, position, urgent, resent)
         sent.data = self._adapter.encode(sent)
         sent.bytes = len(sent.data) + EXTRA_BYTES * sent.size
         self._bytes += sent.bytes
@@ -304,7 +308,7 @@ class Outbox:
 
     async def flush(self) -> None:
         """Return when the broker has everything."""
-        self.send_turns()
+        self.send_all_pending()
         if self._number:
             await self._adapter.sync()
 
@@ -324,8 +328,8 @@ class Outbox:
                     seq += sent.size
 
     def _settle(self, sent: SentBatch, seq: int, rejections: list[Rejection] | None) -> None:
-        turn = sent.turn
-        messages = turn.messages
+        pending = sent.pending
+        messages = pending.messages
         placed = messages if rejections is None else _numbered(messages, rejections)
         if seq:
             number_all(placed, seq)
@@ -333,21 +337,21 @@ class Outbox:
         self.confirmed += sent.size
         self._count_out(sent)
         if rejections is None:
-            if turn.waiters:
-                turn.settle([])
+            if pending.waiters:
+                pending.settle([])
             return
         for rejection in rejections:
             if rejection.index < 0 and rejection.error is not None:
-                self._fail(turn, rejection.error)
+                self._fail(pending, rejection.error)
                 return
         found: Failures = [
             (messages[each.index], each.error())
             for each in rejections
             if each.index < len(messages) and each.error is not None
         ]
-        unclaimed = {id(message) for message in turn.unclaimed()}
-        if turn.waiters:
-            turn.settle(found)
+        unclaimed = {id(message) for message in pending.unclaimed()}
+        if pending.waiters:
+            pending.settle(found)
         for message, error in found:
             if id(message) in unclaimed:
                 # Its publisher did not wait: it is told afterwards.
@@ -359,7 +363,7 @@ class Outbox:
         sent = self._sent.pop(number, None)
         if sent is not None:
             self._count_out(sent)
-            self._fail(sent.turn, error)
+            self._fail(sent.pending, error)
 
     def _count_out(self, sent: SentBatch) -> None:
         sent.lane.in_flight -= sent.size
@@ -377,17 +381,17 @@ class Outbox:
                     if not waiter.done():
                         waiter.set_result(None)
 
-    def _fail(self, turn: Turn, why: Callable[[], Refused]) -> None:
-        take_numbers(turn.messages)
-        if turn.waiters:
-            turn.fail(why)
-        if unclaimed := turn.unclaimed():
+    def _fail(self, pending: PendingBatch, why: Callable[[], Refused]) -> None:
+        take_numbers(pending.messages)
+        if pending.waiters:
+            pending.fail(why)
+        if unclaimed := pending.unclaimed():
             # Those who did not wait are told afterwards.
             self._report_lost(unclaimed, why())
 
     def _report_lost(self, messages: Sequence[Message], error: Refused) -> None:
-        for tell in self.on_lost:
-            tell(messages, error)
+        for report in self.on_lost:
+            report(messages, error)
 
     # The connection
 
@@ -408,7 +412,7 @@ class Outbox:
             # Another broker, with other limits: it would end the connection at each attempt.
             text = f"a batch of {len(sent.data):,} bytes, and the {self._adapter.name} takes {limits.max_frame_bytes:,}"
             self._count_out(sent)
-            self._fail(sent.turn, lambda text=text: Refused(text))  # type: ignore[misc]
+            self._fail(sent.pending, lambda text=text: Refused(text))  # type: ignore[misc]
         self._adapter.flush()
 
     def disconnected(self) -> None:
@@ -423,7 +427,7 @@ class Outbox:
                 continue
             lost += batch.size
             self._count_out(batch)
-            self._fail(batch.turn, lambda: NotConfirmed(self._adapter.url))
+            self._fail(batch.pending, lambda: NotConfirmed(self._adapter.url))
         if lost:
             self.lost_messages += lost
             log.warning("%d messages were not confirmed by %s before the connection ended", lost, self._adapter.url)
@@ -434,9 +438,9 @@ class Outbox:
 
     def close(self) -> None:
         """Nothing more will be sent: those who wait get NotConfirmed."""
-        self.send_turns()
+        self.send_all_pending()
         for batch in (*self._sent.values(), *self._unsent):
-            self._fail(batch.turn, lambda: NotConfirmed(self._adapter.url))
+            self._fail(batch.pending, lambda: NotConfirmed(self._adapter.url))
         self._sent.clear()
         self._unsent.clear()
 
