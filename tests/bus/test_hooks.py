@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 import trunkline as tl
 from trunkline import hooks
-from trunkline.delivery.breaker import State
+from trunkline.delivery.breaker import BreakerState
 from trunkline.testing import Simulation, world
 
 
@@ -192,7 +192,7 @@ def test_circuit_opens_refuses_probes_and_closes() -> None:
         for n in range(3):
             await bus.send("shaky")
             await until(lambda n=n: len(bus.dead_letters) == n + 1)  # type: ignore[misc]
-        assert breaker.state("shaky") is State.OPEN
+        assert breaker.state("shaky") is BreakerState.OPEN
         with pytest.raises(tl.CircuitOpen) as caught:
             await bus.send("shaky")
         assert caught.value.recipient == "shaky"
@@ -200,14 +200,14 @@ def test_circuit_opens_refuses_probes_and_closes() -> None:
         await bus.send("healthy")
         await asyncio.sleep(10)
         await bus.send("shaky")  # the probe, which fails
-        assert breaker.state("shaky") is State.HALF_OPEN
+        assert breaker.state("shaky") is BreakerState.HALF_OPEN
         with pytest.raises(tl.CircuitOpen):
             await bus.send("shaky")
-        await until(lambda: breaker.state("shaky") is State.OPEN)
+        await until(lambda: breaker.state("shaky") is BreakerState.OPEN)
         well = True
         await asyncio.sleep(10)
         await bus.send("shaky")
-        await until(lambda: breaker.state("shaky") is State.CLOSED)
+        await until(lambda: breaker.state("shaky") is BreakerState.CLOSED)
         await bus.send("shaky")
         await until(lambda: len(calls) == 6)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline.delivery.breaker import Breaker, Circuit, State
+from trunkline.delivery.breaker import Breaker, BreakerState, Circuit
 from trunkline.errors import InvalidSettings
 
 OPEN_S = 30
@@ -24,11 +24,11 @@ def opened(failures: int = 3, probes: int = 1) -> Circuit:
     opened = circuit(failures, probes)
     for _ in range(failures):
         opened.failed(0)
-    assert state(opened) is State.OPEN
+    assert state(opened) is BreakerState.OPEN
     return opened
 
 
-def state(circuit: Circuit) -> State:
+def state(circuit: Circuit) -> BreakerState:
     """The state now: mypy believes that an attribute stays what it was."""
     return circuit.state
 
@@ -49,7 +49,7 @@ def test_rules_that_make_no_sense_are_refused(values: dict[str, Any]) -> None:
 
 def test_a_new_circuit_lets_everything_through() -> None:
     fresh = circuit()
-    assert state(fresh) is State.CLOSED
+    assert state(fresh) is BreakerState.CLOSED
     assert [fresh.allow(now) for now in range(100)] == [0] * 100
 
 
@@ -57,10 +57,10 @@ def test_it_opens_after_so_many_failures_in_a_row() -> None:
     failing = circuit(failures=3)
     for now in range(2):
         failing.failed(now)
-        assert state(failing) is State.CLOSED
+        assert state(failing) is BreakerState.CLOSED
         assert failing.allow(now) == 0
     failing.failed(2)
-    assert state(failing) is State.OPEN
+    assert state(failing) is BreakerState.OPEN
     assert failing.allow(2) == OPEN_S
 
 
@@ -70,7 +70,7 @@ def test_a_success_in_between_starts_the_count_again() -> None:
         flaky.failed(now)
         flaky.failed(now)
         flaky.succeeded()
-    assert state(flaky) is State.CLOSED
+    assert state(flaky) is BreakerState.CLOSED
     assert flaky.allow(20) == 0
 
 
@@ -81,7 +81,7 @@ def test_an_open_circuit_says_how_long_it_stays_so() -> None:
     broken = opened()
     assert broken.allow(1) == 29
     assert broken.allow(29.5) == 0.5
-    assert state(broken) is State.OPEN
+    assert state(broken) is BreakerState.OPEN
 
 
 def test_asking_does_not_keep_it_open() -> None:
@@ -98,7 +98,7 @@ def test_asking_does_not_keep_it_open() -> None:
 def test_after_a_while_it_lets_its_probes_through_and_no_more(probes: int) -> None:
     broken = opened(probes=probes)
     assert [broken.allow(OPEN_S) for _ in range(probes)] == [0] * probes
-    assert state(broken) is State.HALF_OPEN
+    assert state(broken) is BreakerState.HALF_OPEN
     assert broken.allow(OPEN_S) > 0
     assert broken.allow(OPEN_S + 1) > 0
 
@@ -107,7 +107,7 @@ def test_a_probe_that_succeeds_closes_it() -> None:
     broken = opened()
     assert broken.allow(OPEN_S) == 0
     broken.succeeded()
-    assert state(broken) is State.CLOSED
+    assert state(broken) is BreakerState.CLOSED
     assert [broken.allow(OPEN_S) for _ in range(10)] == [0] * 10
 
 
@@ -117,19 +117,19 @@ def test_after_closing_it_takes_all_failures_again_to_open() -> None:
     mended.succeeded()
     mended.failed(31)
     mended.failed(31)
-    assert state(mended) is State.CLOSED
+    assert state(mended) is BreakerState.CLOSED
     mended.failed(31)
-    assert state(mended) is State.OPEN
+    assert state(mended) is BreakerState.OPEN
 
 
 def test_a_probe_that_fails_opens_it_for_another_while() -> None:
     broken = opened()
     assert broken.allow(OPEN_S) == 0
     broken.failed(35)
-    assert state(broken) is State.OPEN
+    assert state(broken) is BreakerState.OPEN
     assert broken.allow(36) == 29
     assert broken.allow(65) == 0
-    assert state(broken) is State.HALF_OPEN
+    assert state(broken) is BreakerState.HALF_OPEN
 
 
 def test_a_probe_whose_result_never_comes_does_not_shut_it_for_ever() -> None:
@@ -139,7 +139,7 @@ def test_a_probe_whose_result_never_comes_does_not_shut_it_for_ever() -> None:
     assert broken.allow(2 * OPEN_S) == 0
     assert broken.allow(2 * OPEN_S) == OPEN_S
     broken.succeeded()
-    assert state(broken) is State.CLOSED
+    assert state(broken) is BreakerState.CLOSED
 
 
 def test_the_wait_it_names_is_one_after_which_it_lets_through() -> None:
@@ -177,7 +177,7 @@ def test_it_lets_no_more_through_than_it_should_and_never_stays_shut(
             was = circuit.state
             wait_s = circuit.allow(now)
             assert 0 <= wait_s <= OPEN_S
-            if was is State.CLOSED:
+            if was is BreakerState.CLOSED:
                 assert wait_s == 0
                 assert in_a_row < failures
             elif wait_s == 0:
@@ -188,14 +188,14 @@ def test_it_lets_no_more_through_than_it_should_and_never_stays_shut(
             under_way -= 1
             if event == "succeed":
                 circuit.succeeded()
-                assert state(circuit) is State.CLOSED
+                assert state(circuit) is BreakerState.CLOSED
                 in_a_row = 0
                 trials.clear()
             elif event == "fail":
                 circuit.failed(now)
                 in_a_row += 1
                 if in_a_row >= failures:
-                    assert state(circuit) is State.OPEN
+                    assert state(circuit) is BreakerState.OPEN
         for begin in trials:
             # A stretch begins with its first probe; the others may come at its end, and the next stretch right after.
             assert sum(begin <= trial < begin + OPEN_S for trial in trials) <= 2 * probes - 1

@@ -21,7 +21,7 @@ from trunkline.errors import HubRefused
 from trunkline.hub.hub import Hub
 from trunkline.hub.registry import Registry, Who
 from trunkline.hub.registry_file import FILE, LAYOUT
-from trunkline.hub.schemas import Schemas
+from trunkline.hub.schemas import SchemaRegistry
 from trunkline.journal import Journal, JournalBroker, JournalSettings
 from trunkline.journal.errors import JournalUnusable
 from trunkline.schema import hash_of, schema_of
@@ -284,7 +284,7 @@ async def test_an_embedded_hub_says_it_to_who_needs_it(simulation: Simulation) -
 
 
 def test_what_is_kept_is_all_there_is_to_restore() -> None:
-    registry, schemas = Registry(), Schemas()
+    registry, schemas = Registry(), SchemaRegistry()
     who = Who("s1", "alice's desk", "alice")
     registry.create(who, ChannelCreate(id=1, channel="a", pattern="a.*", schema_hash="h", schema_version="1.0.0"), 5.0)
     registry.register_producer(who, ProducerRegister(id=1, channel="b", schema_hash="x"), 6.0)
@@ -293,7 +293,7 @@ def test_what_is_kept_is_all_there_is_to_restore() -> None:
     schemas.put("s", schema_of(Reading))
     schemas.put("s", schema_of(Wider), "1.2.0", "full")
     schemas.put("t", schema_of(Reading), "", "none")
-    again, others = Registry(), Schemas()
+    again, others = Registry(), SchemaRegistry()
     again.restore(registry.kept())
     others.restore(schemas.kept())
     assert again.kept() == registry.kept()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trunkline import ProtocolError
 from trunkline.hub.channel import Effect
-from trunkline.hub.registry import Limits, Registry, Who
+from trunkline.hub.registry import Registry, RegistryLimits, Who
 from trunkline.topic import matches
 from trunkline.wire import control
 from trunkline.wire.control import ChannelInfo, Config, Qos
@@ -255,7 +255,7 @@ def test_names_are_like_topics(name: str) -> None:
 
 
 def test_it_is_bounded() -> None:
-    registry = Registry(Limits(channels=2, peers=4, registrations=3, request_bytes=100))
+    registry = Registry(RegistryLimits(channels=2, peers=4, registrations=3, request_bytes=100))
     assert refused(lambda: registry.register_producer(ALICE, producer(metadata={"a": "x" * 99}), 1.0))[0] == "too_large"
     assert refused(lambda: registry.register_producer(ALICE, producer(shm_name="x" * 99), 1.0))[0] == "too_large"
     assert refused(lambda: registry.create(ALICE, create(description="x" * 99), 1.0))[0] == "too_large"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from trunkline.errors import MissingExtra, ProtocolError, UsageError
-from trunkline.hub.schemas import KeptSchema, KeptVersion, Schemas
+from trunkline.hub.schemas import KeptSchema, KeptVersion, SchemaRegistry
 from trunkline.schema import Checker
 from trunkline.schema.library import require
 
@@ -169,13 +169,13 @@ def test_nothing_is_fetched(url: str, keyword: str) -> None:
 def test_the_hub_names_the_field_of_a_pattern_that_it_refuses() -> None:
     schema: dict[str, Any] = {"properties": {"name": {"type": "string", "pattern": r"^(\w+)\s\1$"}}}
     with pytest.raises(ProtocolError) as caught:
-        Schemas().put("people", schema)
+        SchemaRegistry().put("people", schema)
     assert caught.value.code == "invalid_schema"
     assert caught.value.text.startswith("$.name: pattern cannot be")
 
 
 def test_a_kept_schema_that_cannot_be_used_any_more_lets_nothing_through(caplog: pytest.LogCaptureFixture) -> None:
-    schemas = Schemas()
+    schemas = SchemaRegistry()
     kept = KeptVersion(version="1.0.0", hash="abc", schema={"pattern": "(?=a)"})
     schemas.restore([KeptSchema(name="old", compatibility="none", versions=[kept])])
     checker = schemas.checker("abc")
@@ -192,7 +192,7 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
             fails()
         assert caught.value.extra == "hub"
     with pytest.raises(ProtocolError, match=r"pip install 'trunkline\[hub\]'"):
-        Schemas().put("a", {"type": "integer"})
+        SchemaRegistry().put("a", {"type": "integer"})
     with pytest.raises(MissingExtra):
-        Schemas().restore([KeptSchema(name="a", compatibility="none", versions=[])])
-    Schemas().restore([])
+        SchemaRegistry().restore([KeptSchema(name="a", compatibility="none", versions=[])])
+    SchemaRegistry().restore([])

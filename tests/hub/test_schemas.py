@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.hub.shapes import NAMES, SCHEMAS
 from trunkline import ProtocolError
-from trunkline.hub.schemas import FIRST, MODES, Limits, Schemas, Version
+from trunkline.hub.schemas import FIRST, MODES, SchemaLimits, SchemaRegistry, Version
 from trunkline.schema import hash_of
 
 
@@ -27,7 +27,7 @@ ORDER: dict[str, Any] = {"type": "object", "properties": {"price": NUMBER}, "req
 
 
 def test_versions_follow_the_change() -> None:
-    schemas = Schemas()
+    schemas = SchemaRegistry()
     assert schemas.put("a", INT).version == "1.0.0"
     assert schemas.put("a", {**INT, "description": "the same"}).version == "1.0.0"
     assert schemas.put("a", NUMBER).version == "1.1.0"
@@ -41,7 +41,7 @@ def test_versions_follow_the_change() -> None:
 
 
 def test_versions_that_are_given_must_fit() -> None:
-    schemas = Schemas()
+    schemas = SchemaRegistry()
     assert schemas.put("a", INT, "0.3.1", "none").version == "0.3.1"
     assert code_of(lambda: schemas.put("a", NUMBER, "0.3.1"))[0] == "invalid_version"
     assert code_of(lambda: schemas.put("a", NUMBER, "0.3.0"))[0] == "invalid_version"
@@ -67,7 +67,7 @@ def test_versions_that_are_given_must_fit() -> None:
     ],
 )
 def test_modes(mode: str, first: Any, then: Any, goes: bool) -> None:
-    schemas = Schemas()
+    schemas = SchemaRegistry()
     schemas.put("a", first, compatibility=mode)
     if goes:
         assert schemas.put("a", then).version == ("2.0.0" if mode == "none" else "1.1.0")
@@ -77,7 +77,7 @@ def test_modes(mode: str, first: Any, then: Any, goes: bool) -> None:
 
 @given(SCHEMAS, NAMES, SCHEMAS)
 def test_an_optional_field_more_is_always_a_minor_version(schema: Any, name: str, more: Any) -> None:
-    schemas = Schemas()
+    schemas = SchemaRegistry()
     base = {"type": "object", "properties": {"first": schema}, "required": ["first"]}
     schemas.put("s", base)
     wider = {**base, "properties": {"first": schema, name: more}}
@@ -97,7 +97,7 @@ def test_the_next_version_is_above(version: Version, breaking: bool) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from([INT, NUMBER, TEXT, {}, ORDER]), st.sampled_from(["", *MODES])), max_size=12))
 def test_versions_rise_and_hashes_find_them(puts: list[tuple[Any, str]]) -> None:
-    schemas = Schemas()
+    schemas = SchemaRegistry()
     for schema, mode in puts:
         try:
             info = schemas.put("s", schema, compatibility=mode)
@@ -111,7 +111,7 @@ def test_versions_rise_and_hashes_find_them(puts: list[tuple[Any, str]]) -> None
 
 
 def test_getting_and_listing() -> None:
-    schemas = Schemas()
+    schemas = SchemaRegistry()
     first = schemas.put("orders.placed", INT)
     last = schemas.put("orders.placed", NUMBER)
     schemas.put("b", TEXT)
@@ -133,7 +133,7 @@ def test_getting_and_listing() -> None:
 
 
 def test_it_is_bounded() -> None:
-    schemas = Schemas(Limits(schemas=2, schema_bytes=100, total_bytes=120))
+    schemas = SchemaRegistry(SchemaLimits(schemas=2, schema_bytes=100, total_bytes=120))
     assert code_of(lambda: schemas.put("a", {"description": "x" * 100}))[0] == "too_large"
     schemas.put("a", {**INT, "description": "x" * 40})
     assert code_of(lambda: schemas.put("b", {**TEXT, "description": "x" * 40}))[0] == "too_many"
@@ -153,14 +153,14 @@ def test_it_is_bounded() -> None:
     ],
 )
 def test_refuses_what_makes_no_sense(name: str, schema: Any, mode: str, code: str) -> None:
-    schemas = Schemas()
+    schemas = SchemaRegistry()
     assert code_of(lambda: schemas.put(name, schema, compatibility=mode))[0] == code
     assert len(schemas) == 0
 
 
 def test_what_cannot_be_compared_is_refused_or_a_new_major_version() -> None:
     tangled = {"allOf": [{"anyOf": [{"minimum": n}, {"maximum": n}]} for n in range(60)]}
-    schemas = Schemas()
+    schemas = SchemaRegistry()
     schemas.put("a", tangled)
     code, text = code_of(lambda: schemas.put("a", INT))
     assert (code, text) == ("invalid_schema", "the schema is too complicated to be compared with another one")

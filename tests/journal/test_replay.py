@@ -13,7 +13,7 @@ import pytest
 
 import trunkline as tl
 from tests.journal.journals import Place, nothing_more, seqs, take, tend, until
-from trunkline.bus.replay import REPLAYED_FROM, Failure, Replayed
+from trunkline.bus.replay import REPLAYED_FROM, Replayed, ReplayFailure
 from trunkline.journal import Reader
 from trunkline.testing import Simulation
 
@@ -139,8 +139,8 @@ async def test_dead_letters_are_chosen(
         (Replayed(()), "0 messages replayed"),
         (Replayed(("a",)), "1 message replayed"),
         (Replayed(("a",), dry_run=True), "1 message would be replayed"),
-        (Replayed(("a", "b"), (Failure("b", "no"),)), "1 message replayed, 1 failed, the first because no"),
-        (Replayed(("a",), (Failure("a", "no"),)), "0 messages replayed, 1 failed, the first because no"),
+        (Replayed(("a", "b"), (ReplayFailure("b", "no"),)), "1 message replayed, 1 failed, the first because no"),
+        (Replayed(("a",), (ReplayFailure("a", "no"),)), "0 messages replayed, 1 failed, the first because no"),
     ],
 )
 def test_what_was_replayed_is_told_in_a_line(replayed: Replayed, text: str) -> None:
@@ -441,7 +441,7 @@ async def test_what_is_refused_is_named_and_the_rest_goes_on(simulation: Simulat
         replayed = await bus.replay(source.directory)
         assert (replayed.ids, replayed.count) == (("id 0", "id 1", "id 2"), 2)
         (failure,) = replayed.failed
-        assert isinstance(failure, Failure)
+        assert isinstance(failure, ReplayFailure)
         assert (failure.message_id, "2000 bytes, limit 1000" in failure.reason) == ("id 1", True)
         assert str(replayed) == f"2 messages replayed, 1 failed, the first because {failure.reason}"
         assert bus.stats().total_messages == 2

@@ -11,7 +11,7 @@ import msgspec
 from trunkline.brokers.broker import Broker
 from trunkline.bus.dispatcher import Handler
 from trunkline.bus.handling import Handlers
-from trunkline.bus.lifecycle import Lifecycle, State, at_work, cancel
+from trunkline.bus.lifecycle import BusState, Lifecycle, at_work, cancel
 from trunkline.bus.notices import DeadLetterNotices
 from trunkline.delivery.fates import Fate, Outcome
 from trunkline.delivery.stream import Stream
@@ -61,7 +61,7 @@ class Closing:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + drain_s
         await stop_publishing(drain_s)
-        self._life.state = State.DRAINING
+        self._life.state = BusState.DRAINING
         # Held here: a consumer that comes to the end lets go of its stream, which is then ours to close.
         streams = self._handlers.streams
         drain = asyncio.create_task(self._drain(streams))
@@ -71,7 +71,7 @@ class Closing:
         await cancel([drain, hurry])
         if drain.done() and not drain.cancelled() and (error := drain.exception()) is not None:
             log.error("closing went wrong, going on with it", exc_info=error)
-        self._life.state = State.CLOSED
+        self._life.state = BusState.CLOSED
         parts: list[Handler | Stream] = [*self._handlers, *streams]
         left = [(part, message) for part in parts for message in part.unfinished()]
         for part in parts:

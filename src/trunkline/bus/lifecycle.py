@@ -14,7 +14,7 @@ at_work: ContextVar[bool] = ContextVar("at_work", default=False)
 """Whether this code runs on behalf of a handler: it may still publish while its bus is closing."""
 
 
-class State(enum.Enum):
+class BusState(enum.Enum):
     OPEN = enum.auto()
     DRAINING = enum.auto()
     """Nothing new from outside; handlers finish, and may publish and ask while they do."""
@@ -24,11 +24,11 @@ class State(enum.Enum):
 class Lifecycle:
     def __init__(self, name: str) -> None:
         self._name = name
-        self.state = State.OPEN
+        self.state = BusState.OPEN
 
     def check_open(self) -> None:
         """Raise BusClosed, unless the bus is open, or is finishing its work and this is part of it."""
-        if self.state is not State.OPEN and not (self.state is State.DRAINING and at_work.get()):
+        if self.state is not BusState.OPEN and not (self.state is BusState.DRAINING and at_work.get()):
             raise BusClosed(self._name)
 
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from trunkline.brokers.broker import Broker
-from trunkline.bus.lifecycle import Lifecycle, State, cancel
+from trunkline.bus.lifecycle import BusState, Lifecycle, cancel
 from trunkline.bus.requester import MAX_DETAIL
 from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.errors import TrunklineError
@@ -32,7 +32,7 @@ class DeadLetterNotices:
 
     def _announce(self, letter: DeadLetter) -> None:
         """The death of a notice is not announced again."""
-        if letter.message.topic.startswith(DEAD_PREFIX) or self._life.state is State.CLOSED:
+        if letter.message.topic.startswith(DEAD_PREFIX) or self._life.state is BusState.CLOSED:
             return
         task = asyncio.get_running_loop().create_task(self._send(f"{DEAD_PREFIX}{letter.message.topic}", letter))
         self._tasks.add(task)

@@ -10,7 +10,7 @@ import msgspec
 from trunkline.brokers.broker import Broker
 from trunkline.delivery.fates import Account, Fate, Outcome
 from trunkline.message import Message
-from trunkline.settings import History as HistoryLimits
+from trunkline.settings import History
 from trunkline.topic import matches
 
 ELIDED = "elided"
@@ -19,10 +19,10 @@ MAX_SENDERS = 10_000
 OTHERS = "…"
 
 
-class History:
+class MessageHistory:
     """The last messages the bus accepted, oldest first. Large payloads are left out: `encoding` is "elided" then."""
 
-    def __init__(self, limits: HistoryLimits) -> None:
+    def __init__(self, limits: History) -> None:
         self.max_payload_bytes = limits.max_payload_bytes
         self._messages: deque[Message] = deque(maxlen=limits.max_messages if limits.enabled else 0)
         self.add = self._messages.append
@@ -89,10 +89,10 @@ class Senders:
 class Traffic:
     """What a bus counts and remembers of its own traffic. Only here it is written, and by the twin in `Bus.publish`."""
 
-    def __init__(self, name: str, limits: HistoryLimits, broker: Broker) -> None:
+    def __init__(self, name: str, limits: History, broker: Broker) -> None:
         self.total = 0
         self.unrouted = 0
-        self.history = History(limits)
+        self.history = MessageHistory(limits)
         self.senders = Senders(name)
         self.refusals = Refusals()
         self._name = name

@@ -14,7 +14,7 @@ import msgspec
 
 from trunkline import codec
 from trunkline.brokers.broker import Broker, Lane
-from trunkline.bus.lifecycle import Lifecycle, State
+from trunkline.bus.lifecycle import BusState, Lifecycle
 from trunkline.bus.observe import Traffic
 from trunkline.clock import Ids
 from trunkline.delivery.pending import Failures
@@ -136,7 +136,7 @@ class BusPublisher:
 
     async def publish(self, message: Message) -> str:
         """One message that nobody else holds; return its id."""
-        if self._life.state is not State.OPEN:
+        if self._life.state is not BusState.OPEN:
             self._life.check_open()
         if self._hooks:
             await self.send((message,))

@@ -28,7 +28,7 @@ CHUNK = 1000
 OWN = (REPLIES, DEAD_PREFIX)
 
 
-class Failure(msgspec.Struct, frozen=True):
+class ReplayFailure(msgspec.Struct, frozen=True):
     message_id: str
     reason: str
 
@@ -37,7 +37,7 @@ class Replayed(msgspec.Struct, frozen=True):
     """What a replay did, or, as a dry run, would do: the ids of the messages, in order, and which of them failed."""
 
     ids: tuple[str, ...]
-    failed: tuple[Failure, ...] = ()
+    failed: tuple[ReplayFailure, ...] = ()
     dry_run: bool = False
 
     @property
@@ -82,7 +82,7 @@ async def replay_dead(
     dry_run: bool,
 ) -> Replayed:
     ids: list[str] = []
-    failed: list[Failure] = []
+    failed: list[ReplayFailure] = []
     seen: set[Key] = set()
     pace = Pace(per_s)
     choice = Choice(topic=validate_pattern(pattern), subscriber=subscriber, cause=cause, message_id=message_id)
@@ -96,7 +96,7 @@ async def replay_dead(
                 continue
             await pace.step()
             if (why := _replay(bus, letter)) is not None:
-                failed.append(Failure(letter.message.id, why))
+                failed.append(ReplayFailure(letter.message.id, why))
     return Replayed(tuple(ids), tuple(failed), dry_run)
 
 
@@ -150,7 +150,7 @@ async def replay_these(
 ) -> Replayed:
     """Publish messages again, in their order; those of the bus itself, answers and notices, only if `own` says so."""
     ids: list[str] = []
-    failed: list[Failure] = []
+    failed: list[ReplayFailure] = []
     pace = Pace(per_s)
     if to is not None:
         validate_topic(to)
@@ -168,7 +168,7 @@ async def replay_these(
             # Nothing after it would fare better.
             raise
         except TrunklineError as error:
-            failed.append(Failure(message.id, str(error)))
+            failed.append(ReplayFailure(message.id, str(error)))
     return Replayed(tuple(ids), tuple(failed), dry_run)
 
 

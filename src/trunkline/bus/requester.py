@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from trunkline.brokers.broker import Broker
-from trunkline.bus.lifecycle import Lifecycle, State
+from trunkline.bus.lifecycle import BusState, Lifecycle
 from trunkline.bus.publisher import BusPublisher
 from trunkline.bus.replay import Replayed
 from trunkline.delivery.dead_letters import describe
@@ -24,7 +24,7 @@ MAX_DETAIL = 10_000
 """Of an error's text, so much is sent: an answer must fit where its request did."""
 
 
-class Failure(msgspec.Struct, frozen=True):
+class ErrorAnswer(msgspec.Struct, frozen=True):
     """The payload of an ERROR response."""
 
     error_type: str
@@ -61,11 +61,11 @@ class Requester:
 
     def answer_error(self, to: Message, error: BaseException) -> Awaitable[str]:
         kind, _, detail = describe(error).partition(": ")
-        return self.answer(to, MessageType.ERROR, Failure(kind, detail[:MAX_DETAIL]))
+        return self.answer(to, MessageType.ERROR, ErrorAnswer(kind, detail[:MAX_DETAIL]))
 
     def expect(self, request_id: str, topic: str, timeout_s: float | None) -> asyncio.Future[Message]:
         """Register a request, before it is sent. Whoever calls this closes it in the table, whatever happens."""
-        if self._life.state is not State.OPEN:
+        if self._life.state is not BusState.OPEN:
             self._life.check_open()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Message] = loop.create_future()
@@ -155,7 +155,7 @@ def read(answer: Message, reply: Any) -> Any:
     """The typed value of an answer; raises RequestFailed if the responder said that it failed."""
     if answer.type is MessageType.ERROR:
         try:
-            failure = answer.decode(Failure)
+            failure = answer.decode(ErrorAnswer)
         except InvalidPayload as error:
             raise RequestFailed(answer.request_id or "", "UnreadableError", str(error)) from error
         raise RequestFailed(answer.request_id or "", failure.error_type, failure.detail)

@@ -32,7 +32,7 @@ _first = attrgetter("first")
 _last = attrgetter("last")
 
 
-class Row:
+class FateEntry:
     """What became of the messages of this subscriber from `first` to `last`."""
 
     __slots__ = ("at_ns", "fate", "first", "last", "reason", "since_ns")
@@ -45,8 +45,8 @@ class Row:
         self.since_ns = at_ns
         self.at_ns = at_ns
 
-    def part(self, first: int, last: int) -> Row:
-        return Row(first, last, self.fate, self.reason, self.at_ns)
+    def part(self, first: int, last: int) -> FateEntry:
+        return FateEntry(first, last, self.fate, self.reason, self.at_ns)
 
 
 class Books:
@@ -81,9 +81,9 @@ class Books:
         self.exact = False
         self.running: list[int] = []
         """The first number of each batch that is being taken one by one."""
-        self.spans: list[Row] = []
+        self.spans: list[FateEntry] = []
         """Delivered: all of this subscriber from `first` to `last` that has no row of its own."""
-        self._rows: list[Row] = []
+        self._rows: list[FateEntry] = []
         """In the order of their numbers. They do not overlap."""
         self._forgotten = 0
         self._max_rows = MAX_ROWS if max_rows is None else max_rows
@@ -118,7 +118,7 @@ class Books:
                     span.last = last
                 span.at_ns = now_ns
                 return
-        self.spans.append(Row(first, last, Fate.DELIVERED, "", now_ns))
+        self.spans.append(FateEntry(first, last, Fate.DELIVERED, "", now_ns))
         if len(self.spans) > self._max_rows:
             del self.spans[0]
 
@@ -152,20 +152,20 @@ class Books:
         rows = self._rows
         row = rows[-1] if rows else None
         if row is None or first > row.last + 1:
-            rows.append(Row(first, last, fate, reason, now_ns))
+            rows.append(FateEntry(first, last, fate, reason, now_ns))
         elif first == row.last + 1:
             if fate is row.fate and reason == row.reason and 0 <= now_ns - row.since_ns < MERGE_NS:
                 row.last = last
                 row.at_ns = now_ns
                 return
-            rows.append(Row(first, last, fate, reason, now_ns))
+            rows.append(FateEntry(first, last, fate, reason, now_ns))
         else:
             self._cut(first, last)
-            rows.insert(bisect_left(rows, first, key=_first), Row(first, last, fate, reason, now_ns))
+            rows.insert(bisect_left(rows, first, key=_first), FateEntry(first, last, fate, reason, now_ns))
         if len(rows) > self._max_rows:
             self._forgotten = max(self._forgotten, rows.pop(0).last)
 
-    def _cut(self, first: int, last: int) -> list[Row]:
+    def _cut(self, first: int, last: int) -> list[FateEntry]:
         """Forget what the rows say of these. Returns the rows that said something."""
         rows = self._rows
         start = bisect_left(rows, first, key=_last)

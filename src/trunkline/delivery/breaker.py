@@ -16,7 +16,7 @@ class Breaker(Group, frozen=True, kw_only=True):
     max_circuits: int = 10_000
 
 
-class State(enum.StrEnum):
+class BreakerState(enum.StrEnum):
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half-open"
@@ -29,21 +29,21 @@ class Circuit:
 
     def __init__(self, rules: Breaker) -> None:
         self._rules = rules
-        self.state = State.CLOSED
+        self.state = BreakerState.CLOSED
         self._failures = 0
         self._opened_at = 0.0
         self._probes = 0
 
     def allow(self, now: float) -> float:
         """0 to let one message through, or the seconds until the next try."""
-        if self.state is State.OPEN:
+        if self.state is BreakerState.OPEN:
             left = self._opened_at + self._rules.open_s - now
             if left > 0:
                 return left
-            self.state = State.HALF_OPEN
+            self.state = BreakerState.HALF_OPEN
             self._probes = 0
             self._opened_at = now
-        if self.state is State.HALF_OPEN:
+        if self.state is BreakerState.HALF_OPEN:
             if self._probes >= self._rules.probes:
                 # A probe whose result never comes (expired, dropped) must not keep the circuit shut for ever.
                 left = self._opened_at + self._rules.open_s - now
@@ -55,11 +55,11 @@ class Circuit:
         return 0.0
 
     def succeeded(self) -> None:
-        self.state = State.CLOSED
+        self.state = BreakerState.CLOSED
         self._failures = 0
 
     def failed(self, now: float) -> None:
         self._failures += 1
-        if self.state is State.HALF_OPEN or self._failures >= self._rules.failures:
-            self.state = State.OPEN
+        if self.state is BreakerState.HALF_OPEN or self._failures >= self._rules.failures:
+            self.state = BreakerState.OPEN
             self._opened_at = now

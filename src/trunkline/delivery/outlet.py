@@ -27,7 +27,7 @@ MAX_FAILURES = 100_000
 """Of a batch of which more is refused, all counts as refused: what there is to say must not exceed what was sent."""
 
 
-class Client(Protocol):
+class OutletClient(Protocol):
     """The connection of a subscriber."""
 
     waiting_bytes: int
@@ -67,7 +67,7 @@ class Outlet(Subscriber[BatchPart]):
 
     def __init__(
         self,
-        client: Client,
+        client: OutletClient,
         subscription: int,
         pattern: str,
         name: str,

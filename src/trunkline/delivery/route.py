@@ -279,7 +279,7 @@ class OutletSink:
         return WaitingBatch(batch, self._outlets) if batch.waiting else None
 
 
-class Group:
+class SubscriberGroup:
     """Competing consumers: each message goes to one member, the one with the least to do."""
 
     def __init__(self, name: str) -> None:
@@ -307,7 +307,7 @@ class GroupMember:
 
     __slots__ = ("group", "inbox")
 
-    def __init__(self, group: Group, inbox: Inbox) -> None:
+    def __init__(self, group: SubscriberGroup, inbox: Inbox) -> None:
         self.group = group
         self.inbox = inbox
 
@@ -317,7 +317,7 @@ class GroupSink:
 
     __slots__ = ("_group", "_members")
 
-    def __init__(self, group: Group, members: tuple[Inbox, ...]) -> None:
+    def __init__(self, group: SubscriberGroup, members: tuple[Inbox, ...]) -> None:
         self._group = group
         self._members = members
 

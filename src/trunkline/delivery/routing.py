@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.outlet import Outlet
-from trunkline.delivery.route import Engine, Group, GroupMember, GroupSink, Route, Sink, Tap
+from trunkline.delivery.route import Engine, GroupMember, GroupSink, Route, Sink, SubscriberGroup, Tap
 from trunkline.message import Message
 from trunkline.topic import (
     BROADCAST,
@@ -48,7 +48,7 @@ class RoutingTree:
         self._topics: OrderedDict[str, Route] = OrderedDict()
         self._tree: TopicTree[Listener | TopicLink] = TopicTree()
         self._links: dict[tuple[str, str], TopicLink] = {}
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, SubscriberGroup] = {}
 
     def route(self, topic: str) -> Route:
         """Raises InvalidTopic."""
@@ -69,7 +69,7 @@ class RoutingTree:
         plain: list[Inbox] = []
         special: list[Sink | Tap] = []
         outlets: list[Outlet] = []
-        groups: dict[Group, list[Inbox]] = {}
+        groups: dict[SubscriberGroup, list[Inbox]] = {}
         for entry in self.listeners(route.topic):
             if isinstance(entry, Outlet):
                 outlets.append(entry)
@@ -149,7 +149,7 @@ class RoutingTree:
 
     def join(self, name: str, inbox: Inbox) -> GroupMember:
         """A new member of the group of this name."""
-        group = self._groups.setdefault(name, Group(name))
+        group = self._groups.setdefault(name, SubscriberGroup(name))
         group.size += 1
         member = GroupMember(group, inbox)
         inbox.successor_of = self._successor_of(member)

@@ -33,7 +33,7 @@ KEPT_LEAVERS = 64
 DEPARTED = ""
 
 
-class Subscriber(Protocol):
+class Served(Protocol):
     """What must be known of a subscriber, here or elsewhere."""
 
     name: str
@@ -58,8 +58,8 @@ class Subscribers:
         self.receivers: dict[str, Callable[[Message], None]] = {}
         """Durable subscriptions: they take back what died at one of their members, whoever that was."""
         self._inboxes: dict[str, Inbox] = {}
-        self._elsewhere: dict[str, Subscriber] = {}
-        self._leavers: deque[Subscriber] = deque()
+        self._elsewhere: dict[str, Served] = {}
+        self._leavers: deque[Served] = deque()
         self._departed = Account()
         """Of those who left before the leavers that are kept."""
         self._numbers = itertools.count(1)
@@ -138,7 +138,7 @@ class Subscribers:
 
     # Subscribers elsewhere
 
-    def admit(self, subscriber: Subscriber, before: Subscriber | None = None) -> None:
+    def admit(self, subscriber: Served, before: Served | None = None) -> None:
         """One elsewhere, under a name that is free; `before` is the same one on its last connection, if it was here."""
         if before is not None:
             if before in self._leavers:
@@ -147,12 +147,12 @@ class Subscribers:
                 self._departed -= before.account()
         self._elsewhere[subscriber.name] = subscriber
 
-    def dismiss(self, leaver: Subscriber) -> None:
+    def dismiss(self, leaver: Served) -> None:
         """The one of this name is gone, and what it was offered has its fates. `leaver` is what is kept of it."""
         del self._elsewhere[leaver.name]
         self._keep(leaver)
 
-    def _keep(self, leaver: Subscriber) -> None:
+    def _keep(self, leaver: Served) -> None:
         self._leavers.append(leaver)
         if len(self._leavers) > KEPT_LEAVERS:
             self._departed += self._leavers.popleft().account()

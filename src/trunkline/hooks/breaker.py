@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trunkline.delivery.breaker import Breaker, Circuit, State
+from trunkline.delivery.breaker import Breaker, BreakerState, Circuit
 from trunkline.errors import BackpressureTimeout, CircuitOpen, Congested, InboxFull, PartlyRefused, Refused
 from trunkline.hooks.hook import Attachment, Batch, Forward, Hook, Stage, each
 from trunkline.message import Message
@@ -25,9 +25,9 @@ class CircuitBreaker(Hook):
         self._now = bus.now
         bus.on_handled(self._handled)
 
-    def state(self, recipient: str) -> State:
+    def state(self, recipient: str) -> BreakerState:
         circuit = self._circuits.get(recipient)
-        return State.CLOSED if circuit is None else circuit.state
+        return BreakerState.CLOSED if circuit is None else circuit.state
 
     async def __call__(self, batch: Batch, forward: Forward) -> None:
         try:

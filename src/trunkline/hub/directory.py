@@ -40,7 +40,7 @@ from trunkline.hub.owners import DurableOwners, Keep
 from trunkline.hub.registry import Registry, Who, unknown
 from trunkline.hub.registry_file import KeptRegistry, RegistryFile
 from trunkline.hub.retention import limits, rules_of
-from trunkline.hub.schemas import KeptSchema, Schemas
+from trunkline.hub.schemas import KeptSchema, SchemaRegistry
 from trunkline.message import NORMAL
 from trunkline.topic import EVERYTHING, covers, validate_pattern
 from trunkline.wire import control
@@ -63,7 +63,7 @@ class DirectoryApi:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self.registry = Registry()
-        self.schemas = Schemas()
+        self.schemas = SchemaRegistry()
         self.owners = DurableOwners()
         self._sieve = Sieve()
         self._file = None if hub.store is None else RegistryFile(hub.store.folder)

@@ -30,7 +30,7 @@ BATCH_BYTES = 1024 * 1024
 ENDLESS = 2**62
 
 
-class Client(Protocol):
+class MemberClient(Protocol):
     @property
     def full(self) -> bool: ...
 
@@ -50,7 +50,7 @@ class Client(Protocol):
 class Member:
     def __init__(
         self,
-        client: Client,
+        client: MemberClient,
         subscription: int,
         stream: Stream,
         credit: int,

@@ -37,7 +37,7 @@ class Who(NamedTuple):
     """Whether it may do with the channel in question what its owner may."""
 
 
-class Limits(NamedTuple):
+class RegistryLimits(NamedTuple):
     channels: int = 10_000
     peers: int = 10_000
     """On one channel: all of them, with their registrations, go into one frame."""
@@ -48,7 +48,7 @@ class Limits(NamedTuple):
 
 
 class Registry:
-    def __init__(self, limits: Limits = Limits()) -> None:
+    def __init__(self, limits: RegistryLimits = RegistryLimits()) -> None:
         self._limits = limits
         self._channels: dict[str, Channel] = {}
         self._patterns: dict[str, Channel] = {}

@@ -83,7 +83,7 @@ Keep = Callable[[list[KeptSchema]], None]
 """Called with all schemas as they are to be, before anything changes: if it raises, nothing does."""
 
 
-class Limits(NamedTuple):
+class SchemaLimits(NamedTuple):
     schemas: int = 10_000
     """Versions of all names together."""
     schema_bytes: int = 256 * 1024
@@ -91,8 +91,8 @@ class Limits(NamedTuple):
     total_bytes: int = 64 * 1024 * 1024
 
 
-class Schemas:
-    def __init__(self, limits: Limits = Limits()) -> None:
+class SchemaRegistry:
+    def __init__(self, limits: SchemaLimits = SchemaLimits()) -> None:
         self._limits = limits
         self._names: dict[str, dict[Version, SchemaInfo]] = {}
         """The versions of each name, rising."""

@@ -12,23 +12,23 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class _Node(Generic[T]):
+class _WatchNode(Generic[T]):
     __slots__ = ("below", "topic", "watchers")
 
     def __init__(self) -> None:
-        self.below: dict[str, _Node[T]] = {}
+        self.below: dict[str, _WatchNode[T]] = {}
         self.topic = ""
         self.watchers: set[T] = set()
 
 
 class Watchers(Generic[T]):
     def __init__(self) -> None:
-        self._root: _Node[T] = _Node()
+        self._root: _WatchNode[T] = _WatchNode()
 
     def add(self, topic: str, watcher: T) -> None:
         node = self._root
         for token in topic.split("."):
-            node = node.below.setdefault(token, _Node())
+            node = node.below.setdefault(token, _WatchNode())
         node.topic = topic
         node.watchers.add(watcher)
 
@@ -50,7 +50,7 @@ class Watchers(Generic[T]):
         """The topics that match any of the patterns, and who watches them."""
         return {node.topic: node.watchers for pattern in patterns for node in self._walk(pattern) if node.watchers}
 
-    def _walk(self, pattern: str) -> Iterator[_Node[T]]:
+    def _walk(self, pattern: str) -> Iterator[_WatchNode[T]]:
         nodes = [self._root]
         for token in pattern.split("."):
             if token == ">":

@@ -29,7 +29,7 @@ SCANNED = 10_000
 """So many are looked at for one page: who asks for what is rare gets an empty page, and asks on."""
 
 
-class Row(msgspec.Struct, frozen=True):
+class DeadLetterRow(msgspec.Struct, frozen=True):
     """What is known of a letter before it is read."""
 
     at_ns: int
@@ -167,7 +167,7 @@ def _letter(data: bytes) -> DeadLetter | None:
     return readable(decode_letter, data, "a dead letter")
 
 
-def _rows(reader: Reader, choice: Choice, after: str) -> list[Row]:
+def _rows(reader: Reader, choice: Choice, after: str) -> list[DeadLetterRow]:
     clauses, values = ["(at_ns, seq, subscriber) > (?, ?, ?)"], [*_place(after)]
     for column, wanted in (("subscriber", choice.subscriber), ("cause", choice.cause), ("id", choice.message_id)):
         if wanted is not None:
@@ -178,7 +178,7 @@ def _rows(reader: Reader, choice: Choice, after: str) -> list[Row]:
         f" ORDER BY at_ns, seq, subscriber LIMIT {SCANNED}",
         tuple(values),
     )
-    return [Row(*row) for row in found]
+    return [DeadLetterRow(*row) for row in found]
 
 
 def _cursor(reader: Reader, name: str) -> list[str]:

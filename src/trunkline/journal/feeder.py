@@ -20,7 +20,7 @@ from trunkline.delivery.dead_letters import Attempt, DeadLetter
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.ledger import QuietLedger
-from trunkline.delivery.route import Group
+from trunkline.delivery.route import SubscriberGroup
 from trunkline.journal.cursor import Cursor, pack
 from trunkline.journal.ledger import JournalLedger, decode_message, decode_story, readable
 from trunkline.journal.reader import STEP_BYTES, Reader
@@ -74,7 +74,7 @@ class Feeder(QuietLedger):
         self._ledger = journal.ledger
         self._world = world
         self._start = start
-        self._group = Group(cursor.name)
+        self._group = SubscriberGroup(cursor.name)
         self._waiting: deque[tuple[Message, list[Attempt]]] = deque()
         """Out of order: to be offered before anything new."""
         self._unread: list[int] = []
