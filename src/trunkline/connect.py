@@ -21,9 +21,7 @@ from trunkline.transports.schemes import TRANSPORTS
 
 Make = Callable[[str, World, Settings], Broker]
 
-SCHEMES: dict[str, Make] = {
-    "memory": lambda url, world, settings: MemoryBroker(world, settings),
-}
+SCHEMES: dict[str, Make] = {"memory": lambda url, world, settings: MemoryBroker(world, settings)}
 
 
 def connect(

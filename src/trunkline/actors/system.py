@@ -8,7 +8,6 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from itertools import count
-from types import TracebackType
 from typing import Any, Final, Self
 
 import msgspec
@@ -111,9 +110,7 @@ class ActorSystem:
         log.info("actor system %s: message router started", self.name)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.shutdown()
 
     async def shutdown(self, drain_s: float | None = None) -> list[Unfinished]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Unpack
 
 from trunkline.brokers.directory import Terms
@@ -31,9 +30,7 @@ class Consumption:
             raise
         return self._stream
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._stream is not None:
             await self._stream.aclose()
             await self._detach()
@@ -55,9 +52,7 @@ class Production:
     async def __aenter__(self) -> Producer:
         return Producer(self._publish, (await self._attach()).pattern)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._detach()
 
 

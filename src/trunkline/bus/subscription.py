@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 
 from trunkline.delivery.stream import Stream
 
@@ -29,8 +28,6 @@ class Subscription:
         self._stream = await self.open()
         return self._stream
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._stream is not None:
             await self._stream.aclose()

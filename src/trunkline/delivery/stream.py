@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import AsyncIterator, Callable
-from types import TracebackType
 
 from trunkline.delivery.custody import Custody
 from trunkline.delivery.dead_letters import Cause
@@ -252,9 +251,7 @@ class Stream:
         await self.opened()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def __del__(self) -> None:

@@ -83,11 +83,7 @@ class Subscribers:
             inbox.ledger = ledger
 
     def join(
-        self,
-        pattern: str,
-        delivery: Delivery,
-        leave: Callable[[Inbox], None],
-        kind: type[Stream] = Stream,
+        self, pattern: str, delivery: Delivery, leave: Callable[[Inbox], None], kind: type[Stream] = Stream
     ) -> tuple[Inbox, Stream]:
         """A new subscriber. `leave` is called when its stream is closed."""
         capacity = delivery.capacity or self.settings.backpressure.max_pending
@@ -99,11 +95,7 @@ class Subscribers:
         some = inbox.gate is not None or delivery.group is not None or pattern.startswith(ENDPOINT_PREFIX)
         inbox.books.exact = self.exact or some
         inbox.custody = Custody(
-            inbox,
-            lease_s=delivery.lease_s,
-            retry=delivery.retry,
-            chance=self.world.random,
-            on_dead=self._bury,
+            inbox, lease_s=delivery.lease_s, retry=delivery.retry, chance=self.world.random, on_dead=self._bury
         )
         return inbox, kind(inbox, inbox.custody, ack=delivery.ack)
 

@@ -19,6 +19,7 @@ from trunkline.errors import ProtocolError
 from trunkline.hub.channel import KeptChannel
 from trunkline.hub.owners import DurableOwner
 from trunkline.hub.schemas import KeptSchema
+from trunkline.journal.database import sync_path
 from trunkline.journal.errors import JournalUnusable
 
 log = logging.getLogger("trunkline.hub")
@@ -83,7 +84,7 @@ class RegistryFile:
                 out.flush()
                 os.fsync(out.fileno())
             draft.replace(self._path)
-            _sync(self._directory)
+            sync_path(self._directory)
         except OSError as error:
             log.error("%s cannot be written: %s", self._path, error.strerror)
             with contextlib.suppress(OSError):
@@ -101,12 +102,3 @@ class RegistryFile:
         return JournalUnusable(
             str(self._directory), f"{self._path}, in which the hub keeps its channels and schemas, {what}: {step}"
         )
-
-
-def _sync(directory: Path) -> None:
-    """A new name in it is on disk, too."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

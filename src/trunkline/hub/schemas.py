@@ -108,12 +108,7 @@ class SchemaRegistry:
         return hash in self._hashes
 
     def put(
-        self,
-        name: str,
-        schema: dict[str, Any],
-        version: str = "",
-        compatibility: str = "",
-        keep: Keep | None = None,
+        self, name: str, schema: dict[str, Any], version: str = "", compatibility: str = "", keep: Keep | None = None
     ) -> SchemaInfo:
         """Register it; what is returned has its version and hash. Raises ProtocolError, and changes nothing then."""
         try:

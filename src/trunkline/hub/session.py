@@ -63,8 +63,6 @@ class Session:
         """Where it publishes, and what it was sent about that."""
         self.published = 0
         self.delivered = 0
-        self.received_bytes = 0
-        self.sent_bytes = 0
         self.ended = False
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the wire has ended, too: it may have something left to send."""
@@ -83,7 +81,6 @@ class Session:
         hub.turn_begin()
         try:
             for frame in batch:
-                self.received_bytes += len(frame)
                 opened = protocol.receive(frame)
                 try:
                     if isinstance(opened, tuple):
@@ -201,14 +198,7 @@ class Session:
     def deliver(self, subscription: int, part: BatchPart) -> None:
         batch = part.batch
         head = DeliverHead(
-            subscription,
-            part.first,
-            batch.topic,
-            part.count,
-            None,
-            batch.origin,
-            part.position,
-            batch.priority,
+            subscription, part.first, batch.topic, part.count, None, batch.origin, part.position, batch.priority
         )
         self.delivered += part.count
         self.protocol.deliver(frames.deliver(head, part.body))
@@ -264,13 +254,11 @@ class Session:
     def flush(self) -> None:
         """The end of a turn: send what it produced."""
         protocol = self.protocol
-        size = protocol.out_bytes
         out = protocol.flush()
         if not out:
             return
         if self.hub.tracing:
             self._trace(out)
-        self.sent_bytes += size
         self.wire.send(out)
         protocol.flushed(self.wire.backlog)
         if protocol.congested:

@@ -129,9 +129,9 @@ def finish_repair(directory: Path) -> None:
         return
     for suffix in ("-wal", "-shm"):
         (directory / f"{FILE}{suffix}").unlink(missing_ok=True)
-    sync_directory(directory)
+    sync_path(directory)
     os.replace(repaired, directory / FILE)
-    sync_directory(directory)
+    sync_path(directory)
 
 
 def open_for_reading(directory: Path) -> sqlite3.Connection:
@@ -195,7 +195,7 @@ def _prepare(database: sqlite3.Connection, directory: Path) -> None:
                 database.execute(statement)
         database.execute(f"PRAGMA user_version = {VERSION}")
         database.execute("COMMIT")
-        sync_directory(directory)
+        sync_path(directory)
     _check_version(database, directory)
     for statement in ADDITIONS:
         database.execute(statement)
@@ -227,8 +227,9 @@ def _check_version(database: sqlite3.Connection, directory: Path) -> None:
         raise JournalUnusable(str(directory), "it is empty: nothing was written to it yet")
 
 
-def sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
+def sync_path(path: Path) -> None:
+    """Have a file, or the names in a directory, on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

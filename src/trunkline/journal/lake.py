@@ -19,6 +19,7 @@ from typing import Any
 from msgspec.structs import astuple
 
 from trunkline.errors import JournalDamaged, MissingExtra
+from trunkline.journal.database import sync_path
 from trunkline.journal.errors import JournalUnusable
 
 try:
@@ -88,12 +89,12 @@ def write(directory: Path, kind: str, day: str, batches: Iterable[pa.RecordBatch
         if not tally.rows:
             return None
         path = _free_name(folder, tally.first, tally.last)
-        checksum = _sync(hidden)
+        sync_path(hidden)
+        checksum = checksum_of(hidden)
         size = hidden.stat().st_size
         os.rename(hidden, path)
-        _sync(folder)
-        _sync(folder.parent)
-        _sync(directory)
+        for changed in (folder, folder.parent, directory):
+            sync_path(changed)
     except pa.ArrowInvalid as error:
         raise JournalUnusable(str(directory), f"a stretch cannot be written as Parquet: {error}") from error
     except OSError as error:
@@ -185,16 +186,6 @@ def _free_name(folder: Path, first: int, last: int) -> Path:
         revision += 1
         path = folder / f"{first:020d}-{last:020d}-{revision}.parquet"
     return path
-
-
-def _sync(path: Path) -> int:
-    """Have a file or directory on disk; the checksum of a file."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    return checksum_of(path) if path.is_file() else 0
 
 
 def checksum_of(path: Path) -> int:

@@ -50,10 +50,7 @@ class Entries:
     """What the ledger gathered, as part of a transaction: first what happened, then how far that brings the cursors."""
 
     def __init__(
-        self,
-        fates: list[tuple[Any, ...]],
-        deeds: list[tuple[str, tuple[Any, ...]]],
-        failed: Callable[[Entries], None],
+        self, fates: list[tuple[Any, ...]], deeds: list[tuple[str, tuple[Any, ...]]], failed: Callable[[Entries], None]
     ) -> None:
         self.fates = fates
         self.deeds = deeds
@@ -178,10 +175,7 @@ class JournalLedger:
     def keep_for(self, subscriber: str, message: Message, story: Sequence[Attempt], due_ns: int) -> None:
         """A message waits for a subscriber, in a state that its topic does not show."""
         self.retries.add((subscriber, message.seq))
-        self.deed(
-            KEEP,
-            (subscriber, message.seq, due_ns, encode(list(story)), encode(message)),
-        )
+        self.deed(KEEP, (subscriber, message.seq, due_ns, encode(list(story)), encode(message)))
 
     def passed_on(self, inbox: Inbox, successor: Inbox, message: Message, story: Sequence[Attempt]) -> None:
         if (inbox.role, message.seq) in self.retries:

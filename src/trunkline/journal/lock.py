@@ -21,10 +21,7 @@ PAUSE_S = 0.02
 
 class Lock:
     def __init__(
-        self,
-        directory: Path,
-        name: str = FILE,
-        locked: Callable[[str, int | None], Exception] = JournalLocked,
+        self, directory: Path, name: str = FILE, locked: Callable[[str, int | None], Exception] = JournalLocked
     ) -> None:
         self._directory = directory
         self._name = name

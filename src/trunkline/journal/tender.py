@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from trunkline.errors import JournalDamaged, JournalError, MissingExtra, TrunklineError
-from trunkline.journal.database import REPAIR, sync_directory
+from trunkline.journal.database import REPAIR, sync_path
 from trunkline.journal.due import Stretch, batches_of, fates_of, next_fates, next_messages, small_runs
 from trunkline.journal.errors import JournalUnusable
 from trunkline.journal.reader import Reader
@@ -316,7 +316,7 @@ class Tender:
             (journal.directory / path).unlink(missing_ok=True)
         for folder in {(journal.directory / path).parent for path in old}:
             # A file that came back after its row is gone would be a stranger that nobody has removed.
-            sync_directory(folder)
+            sync_path(folder)
         if old:
             journal.writer.call(
                 lambda database: database.executemany("DELETE FROM files WHERE path = ?", [(path,) for path in old])

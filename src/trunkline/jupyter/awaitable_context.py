@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -22,9 +21,7 @@ class AwaitableContext(Generic[T]):
         self._opened.append(await self._start)
         return self._opened[0]
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for opened in self._opened:
             ended = self._end(opened)
             if ended is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Final, Self
 
 from trunkline.jupyter.kernel import Kernel
@@ -26,9 +25,7 @@ class WidgetStates:
         self._comms.observers.append(self.take)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._comms.observers.remove(self.take)
 
     def take(self, message: KernelMessage) -> None:

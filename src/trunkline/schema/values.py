@@ -22,12 +22,7 @@ MAX_KEY_CHARS: Final = 60
 _INFINITY: Final = Decimal(f"1{'0' * 400}.1234567")
 """Above all floats, and no integer: a number with which JSON Schema can compare."""
 _NAN: Final = Decimal(f"2{'0' * 400}.1234567")
-_SHOWN: Final = {
-    _INFINITY: math.inf,
-    _INFINITY.copy_negate(): -math.inf,
-    _NAN: math.nan,
-    _NAN.copy_negate(): math.nan,
-}
+_SHOWN: Final = {_INFINITY: math.inf, _INFINITY.copy_negate(): -math.inf, _NAN: math.nan, _NAN.copy_negate(): math.nan}
 
 
 class NotJson(Exception):

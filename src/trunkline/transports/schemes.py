@@ -43,13 +43,7 @@ def _zmq_tcp(keys: KeyStore | None, exposed: bool) -> Transport:
     return ZmqTcpTransport(keys, exposed=exposed)
 
 
-TRANSPORTS: dict[str, Make] = {
-    "pair": _pair,
-    "unix": _unix,
-    "tcp": _tcp,
-    "zmq+ipc": _zmq_ipc,
-    "zmq+tcp": _zmq_tcp,
-}
+TRANSPORTS: dict[str, Make] = {"pair": _pair, "unix": _unix, "tcp": _tcp, "zmq+ipc": _zmq_ipc, "zmq+tcp": _zmq_tcp}
 
 
 def register(scheme: str, transport: Transport) -> None:

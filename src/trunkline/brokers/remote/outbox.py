@@ -20,14 +20,7 @@ from trunkline.brokers.remote.adapter import Adapter, PublishLimits, Rejection, 
 from trunkline.brokers.remote.lane import RemoteLane
 from trunkline.clock import Sequence as Numbers
 from trunkline.delivery.pending import Failures, PendingBatch
-from trunkline.errors import (
-    BackpressureTimeout,
-    MessageTooLarge,
-    NotConfirmed,
-    PartlyRefused,
-    Refused,
-    SchemaBroken,
-)
+from trunkline.errors import BackpressureTimeout, MessageTooLarge, NotConfirmed, PartlyRefused, Refused, SchemaBroken
 from trunkline.message import Message
 from trunkline.settings import Settings
 from trunkline.topic import OWN_PREFIXES, REPLIES
@@ -155,7 +148,7 @@ class Outbox:
         pending.extend(messages, taken, alike=alike)
         if not lane.durable:
             self.send_now(pending)
-        return broken + await self._confirmed(lane, pending, taken)
+        return broken + await self._confirmed(pending, taken)
 
     async def put_alone(self, lane: RemoteLane, messages: Sequence[Message], *, again: bool) -> Failures:
         """A batch that travels in one piece and without others. Returns when the broker has it, on plain topics, too.
@@ -176,7 +169,7 @@ class Outbox:
         lane.in_flight += len(messages)
         self._send(lane, pending, resent=again)
         self._adapter.flush()
-        return broken + await self._confirmed(lane, pending, taken)
+        return broken + await self._confirmed(pending, taken)
 
     def weigh(self, messages: Sequence[Message]) -> int:
         """Bytes in all; raises MessageTooLarge for a message that fits no frame."""
@@ -212,7 +205,7 @@ class Outbox:
                 del self._crowded[lane]
             lane.measure()
 
-    async def _confirmed(self, lane: RemoteLane, pending: PendingBatch, taken: asyncio.Future[Failures]) -> Failures:
+    async def _confirmed(self, pending: PendingBatch, taken: asyncio.Future[Failures]) -> Failures:
         timeout_s = self._settings.backpressure.timeout_s
         done, _ = await self._wait_for(taken, timeout_s, pending, "its publisher was cancelled while waiting for room")
         if not done:

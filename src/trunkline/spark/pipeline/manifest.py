@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from trunkline.journal.database import sync_path
 from trunkline.journal.sealed import File
 from trunkline.spark.errors import WarehouseUnusable
 
@@ -103,15 +104,7 @@ def save(directory: Path, manifest: Manifest) -> None:
         file.flush()
         os.fsync(file.fileno())
     scratch.replace(path)
-    sync_directory(directory)
-
-
-def sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_path(directory)
 
 
 def at(seconds: int) -> datetime:

@@ -10,9 +10,9 @@ import shutil
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from trunkline.journal.database import sync_path
 from trunkline.journal.lock import Lock
 from trunkline.journal.sealed import File
 from trunkline.spark.errors import WarehouseLocked, WarehouseUnusable
@@ -64,9 +64,7 @@ class Warehouse:
     def __enter__(self) -> Self:
         return self.open()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def look(self) -> Manifest:
@@ -178,8 +176,8 @@ class Warehouse:
                 for file in files:
                     with (Path(path) / file).open("rb") as written:
                         os.fsync(written.fileno())
-                manifests.sync_directory(Path(path))
-            manifests.sync_directory(place.parent)
+                sync_path(Path(path))
+            sync_path(place.parent)
 
     def _clear_away(self) -> None:
         """What a run that did not come to its end has left."""
