@@ -12,7 +12,7 @@ import pytest
 
 from trunkline import Delivery, Fate, Message, Overflow, Retry, StreamClosed
 from trunkline.delivery.inbox import Inbox
-from trunkline.delivery.ledger import QuietLedger
+from trunkline.delivery.ledger import Ledger
 from trunkline.delivery.subscribers import DEPARTED
 from trunkline.testing import Simulation
 from trunkline.testing.trial import Trial, text
@@ -135,7 +135,7 @@ async def test_what_is_being_handled_in_a_loop_is_known_as_delivered(trial: Tria
     assert sorted(map(text, taken)) == list("01234567")
 
 
-class CountingLedger(QuietLedger):
+class CountingLedger(Ledger):
     def __init__(self) -> None:
         self.fates = 0
 

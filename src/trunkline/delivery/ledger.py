@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trunkline.delivery.dead_letters import Attempt, DeadLetter
@@ -13,13 +13,17 @@ if TYPE_CHECKING:
     from trunkline.message import Message
 
 
-class Ledger(Protocol):
-    """Everything here is called in the event loop thread, returns at once, and never raises."""
+class Ledger:
+    """Everything here is called in the event loop thread, returns at once, and never raises.
+
+    By default nothing is kept: a ledger implements what it wants to be told of.
+    """
 
     def delivered(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
         """Everything of this inbox from `first` to `last` that has no row of its own."""
 
-    def delivered_one(self, inbox: Inbox, message: Message, at_ns: int) -> None: ...
+    def delivered_one(self, inbox: Inbox, message: Message, at_ns: int) -> None:
+        """One message, with a row of its own."""
 
     def settled(self, inbox: Inbox, message: Message, fate: Fate, reason: str, at_ns: int) -> None:
         """It ended otherwise than by delivery."""
@@ -30,7 +34,8 @@ class Ledger(Protocol):
     def passed_on(self, inbox: Inbox, successor: Inbox, message: Message, story: Sequence[Attempt]) -> None:
         """Another member of the group has it now."""
 
-    def died(self, letter: DeadLetter, inbox: Inbox | None) -> None: ...
+    def died(self, letter: DeadLetter, inbox: Inbox | None) -> None:
+        """It could not be handled at an inbox, or anywhere."""
 
     def revived(self, letter: DeadLetter, message: Message) -> None:
         """A dead letter goes back to the subscriber that failed, as `message`."""
@@ -38,7 +43,8 @@ class Ledger(Protocol):
     def removed(self, letter: DeadLetter) -> None:
         """Somebody looked at a dead letter and threw it away."""
 
-    def orphaned(self, orphan: Orphan) -> None: ...
+    def orphaned(self, orphan: Orphan) -> None:
+        """An answer came to a request that nobody has registered."""
 
     def claimed(self, orphan: Orphan) -> None:
         """The request an orphan answers has come."""
@@ -53,60 +59,10 @@ class Ledger(Protocol):
 
     def keeps_of(self, pattern: str) -> bool:
         """Whether anything that matches is written down."""
+        return False
 
     def attends(self, subscriber: str, pattern: str, since: int) -> None:
         """A subscriber elsewhere gets what matches, of messages after number `since`."""
 
     def leaves(self, subscriber: str) -> None:
         """It is gone, and what it was offered has its fates."""
-
-
-class QuietLedger:
-    """A ledger that keeps nothing, for those who want to be told of some things only."""
-
-    def delivered(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
-        return
-
-    def delivered_one(self, inbox: Inbox, message: Message, at_ns: int) -> None:
-        return
-
-    def settled(self, inbox: Inbox, message: Message, fate: Fate, reason: str, at_ns: int) -> None:
-        return
-
-    def retrying(self, inbox: Inbox, message: Message, story: Sequence[Attempt], pause_s: float) -> None:
-        return
-
-    def passed_on(self, inbox: Inbox, successor: Inbox, message: Message, story: Sequence[Attempt]) -> None:
-        return
-
-    def died(self, letter: DeadLetter, inbox: Inbox | None) -> None:
-        return
-
-    def revived(self, letter: DeadLetter, message: Message) -> None:
-        return
-
-    def removed(self, letter: DeadLetter) -> None:
-        return
-
-    def orphaned(self, orphan: Orphan) -> None:
-        return
-
-    def claimed(self, orphan: Orphan) -> None:
-        return
-
-    def refused(self, message: Message, who: str, reason: str, at_ns: int) -> None:
-        return
-
-    def fate(
-        self, subscriber: str, pattern: str, fate: Fate, first: int, last: int, count: int, reason: str, at_ns: int
-    ) -> None:
-        return
-
-    def keeps_of(self, pattern: str) -> bool:
-        return False
-
-    def attends(self, subscriber: str, pattern: str, since: int) -> None:
-        return
-
-    def leaves(self, subscriber: str) -> None:
-        return

@@ -19,7 +19,7 @@ from trunkline.clock import World
 from trunkline.delivery.dead_letters import Attempt, DeadLetter
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox
-from trunkline.delivery.ledger import QuietLedger
+from trunkline.delivery.ledger import Ledger
 from trunkline.delivery.route import SubscriberGroup
 from trunkline.journal.cursor import Cursor, pack
 from trunkline.journal.ledger import JournalLedger, decode_message, decode_story, readable
@@ -60,7 +60,7 @@ def kept_for(reader: Reader, subscriber: str) -> list[KeptMessage]:
     return found
 
 
-class Feeder(QuietLedger):
+class Feeder(Ledger):
     """One cursor and the inboxes that share it. It is their ledger, too: what they settle moves the cursor."""
 
     def __init__(
@@ -177,7 +177,7 @@ class Feeder(QuietLedger):
                 self._kept[each.message.seq] = each
             else:
                 self.cursor.give_again(each.message.seq)
-                self._take_up(each)
+                self._schedule_retry(each)
 
     async def _read_pending(self) -> None:
         """Read some of what is to be offered before anything new."""
@@ -215,7 +215,7 @@ class Feeder(QuietLedger):
 
     def _take_back(self, message: Message, story: list[Attempt]) -> None:
         if (pause_s := self.pauses.pop(message.seq, 0.0)) > 0:
-            self._take_up(KeptMessage(message, story, self._world.time_ns() + int(pause_s * 1e9)))
+            self._schedule_retry(KeptMessage(message, story, self._world.time_ns() + int(pause_s * 1e9)))
         else:
             # Those that come last were first in line.
             self._waiting.appendleft((message, story))
@@ -248,7 +248,7 @@ class Feeder(QuietLedger):
 
     # What it gets
 
-    def _take_up(self, kept: KeptMessage) -> None:
+    def _schedule_retry(self, kept: KeptMessage) -> None:
         pause_s = (kept.due_ns - self._world.time_ns()) / 1e9
         if pause_s <= 0:
             self._waiting.append((kept.message, kept.story))
@@ -290,7 +290,7 @@ class Feeder(QuietLedger):
         """Something that this subscription was not offered before, in this process."""
         self.cursor.offer(message.seq)
         if self._kept and (kept := self._kept.pop(message.seq, None)) is not None:
-            self._take_up(kept)
+            self._schedule_retry(kept)
             self._offer_waiting()
         else:
             inbox.offer(message)
@@ -306,12 +306,12 @@ class Feeder(QuietLedger):
         if self._behind and self._reading is None and self.room > 0:
             self._reading = asyncio.get_running_loop().create_task(self._catch_up(), name=f"feed {self.cursor.name}")
 
-    def _take_up_passed(self) -> None:
+    def _take_over_passed(self) -> None:
         """Messages that failed before, and are in the journal only as such: retention took them from their topic."""
         for seq in [seq for seq in self._kept if seq <= self.cursor.read]:
             kept = self._kept.pop(seq)
             self.cursor.give_again(seq)
-            self._take_up(kept)
+            self._schedule_retry(kept)
         self._offer_waiting()
 
     def _offer_waiting(self) -> None:
@@ -362,7 +362,7 @@ class Feeder(QuietLedger):
                 if self._ahead:
                     return
                 cursor.skip_to(self._ahead_upto)
-                self._take_up_passed()
+                self._take_over_passed()
                 if cursor.read >= self._journal.intake.committed:
                     self._behind = False
                     return

@@ -13,6 +13,7 @@ from trunkline.clock import World
 from trunkline.delivery.dead_letters import Attempt, DeadLetter
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox
+from trunkline.delivery.ledger import Ledger
 from trunkline.delivery.requests import Orphan
 from trunkline.errors import TrunklineError
 from trunkline.journal import attendance
@@ -85,8 +86,8 @@ class DeliveredRange:
         self.at_ns = at_ns
 
 
-class JournalLedger:
-    """Tells the journal what became of messages. See `trunkline.delivery.ledger.Ledger` for what each call means."""
+class JournalLedger(Ledger):
+    """Tells the journal what became of messages."""
 
     def __init__(self, settings: JournalSettings, world: World, schedule: Callable[[], None]) -> None:
         self._settings = settings

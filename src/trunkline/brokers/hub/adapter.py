@@ -18,14 +18,11 @@ from trunkline.brokers.remote.adapter import (
     Shared,
     SubscribeRequest,
     SubscriptionTerms,
-    TopicTerms,
 )
 from trunkline.brokers.remote.outbox import SentBatch
 from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.delivery.fates import Fate
-from trunkline.delivery.pending import Failures
 from trunkline.errors import HubRefused, HubUnavailable, Refused
-from trunkline.message import Message
 from trunkline.wire import control, frames
 from trunkline.wire.frames import PublishHead
 
@@ -45,7 +42,11 @@ class HubAdapter:
         self.malformed = 0
         self.secrets: dict[str, str] = {}
         """Of the reply topics here: the hub lets nobody subscribe to one without its secret."""
-        self._contracts = Contracts(connection, max_message_bytes)
+        self.open = connection.open
+        self.ready = connection.ready
+        self.flush = connection.flush
+        self.sync = connection.sync
+        self.check = Contracts(connection, max_message_bytes).check
         self._shared: Shared
 
     def attach(self, shared: Shared) -> None:
@@ -90,12 +91,6 @@ class HubAdapter:
         welcome = self.connection.welcome
         return welcome is not None and feature.value not in welcome.features
 
-    def open(self) -> None:
-        self.connection.open()
-
-    async def ready(self) -> control.Welcome:
-        return await self.connection.ready()
-
     async def aclose(self) -> None:
         self.live = False
         await self.connection.aclose()
@@ -110,9 +105,6 @@ class HubAdapter:
 
     def inquire_soon(self, topic: str) -> None:
         self.connection.ask_soon(lambda number: control.Topic(id=number, topic=topic))
-
-    async def check(self, terms: TopicTerms, messages: Sequence[Message]) -> tuple[list[Message], Failures]:
-        return await self._contracts.check(terms, messages)
 
     def encode(self, batch: SentBatch) -> bytes:
         pending = batch.pending
@@ -133,14 +125,8 @@ class HubAdapter:
     def send(self, batch: SentBatch) -> None:
         self.connection.queue((batch.data,))
 
-    def flush(self) -> None:
-        self.connection.flush()
-
     def withdraw(self, number: int, reason: str) -> None:
         self.connection.send(control.Withdraw(batch=number, reason=reason))
-
-    async def sync(self) -> int:
-        return await self.connection.sync()
 
     def _taken(self, taken: control.Taken) -> None:
         rejections: dict[int, list[Rejection]] = {}

@@ -23,7 +23,7 @@ from trunkline.brokers.remote.feed import InboxFeed
 from trunkline.brokers.remote.member import MemberFeed
 from trunkline.delivery.dead_letters import Cause, DeadLetter, Key
 from trunkline.delivery.inbox import Inbox
-from trunkline.delivery.ledger import QuietLedger
+from trunkline.delivery.ledger import Ledger
 from trunkline.delivery.subscribers import Subscribers
 from trunkline.errors import HubError, HubRefused, HubUnavailable, InvalidPayload
 from trunkline.message import Message
@@ -51,7 +51,7 @@ class KeptDeadLetter(msgspec.Struct, frozen=True):
     """Whether the hub gives it back to its subscriber; if not, that is up to the process of the subscriber."""
 
 
-class HubDeadLetters(QuietLedger):
+class HubDeadLetters(Ledger):
     """One for a broker. It is the ledger of the dead letters here: the hub gets to know what is replayed or removed."""
 
     def __init__(self, connection: Connection, served: Subscribers, feeds: Mapping[str, InboxFeed]) -> None:

@@ -95,52 +95,45 @@ class SubscriptionTerms(Protocol):
         """How long reports of fates may wait for others; None if the broker does not want them."""
 
 
-class Arrival(Protocol):
-    """The head of a batch that arrived."""
+class Origin(Protocol):
+    """Messages of one subscription and topic, and where they are in what their publisher published."""
 
     @property
     def subscription(self) -> int: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def origin(self) -> int:
+        """Who published them; 0 if their positions are not counted."""
+
+    @property
+    def position(self) -> int:
+        """How many messages of this priority their publisher had published on the topic before."""
+
+    @property
+    def priority(self) -> int: ...
+
+
+class Arrival(Origin, Protocol):
+    """The head of a batch that arrived."""
+
     @property
     def first(self) -> int:
         """The number of its first message; the others follow without a gap, unless `seqs` lists them."""
 
     @property
-    def topic(self) -> str: ...
-    @property
-    def count(self) -> int: ...
-    @property
     def seqs(self) -> list[int] | None: ...
-    @property
-    def origin(self) -> int:
-        """Who published it; 0 if its positions are not counted."""
-
-    @property
-    def position(self) -> int:
-        """How many messages of this priority its publisher had published on the topic before."""
-
-    @property
-    def priority(self) -> int: ...
 
 
-class DropNotice(Protocol):
+class DropNotice(Origin, Protocol):
     """Messages that the broker dropped and will not deliver."""
 
-    @property
-    def subscription(self) -> int: ...
     @property
     def ranges(self) -> list[tuple[int, int]]: ...
     @property
     def reason(self) -> str: ...
-    @property
-    def topic(self) -> str: ...
-    @property
-    def count(self) -> int: ...
-    @property
-    def origin(self) -> int: ...
-    @property
-    def position(self) -> int: ...
-    @property
-    def priority(self) -> int: ...
 
 
 class Rejection(msgspec.Struct, frozen=True):

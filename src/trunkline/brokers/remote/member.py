@@ -13,7 +13,7 @@ from trunkline.brokers.remote.feed import InboxFeed
 from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox
-from trunkline.delivery.ledger import QuietLedger
+from trunkline.delivery.ledger import Ledger
 from trunkline.delivery.options import Delivery
 from trunkline.errors import Unsupported
 from trunkline.message import Message
@@ -23,7 +23,7 @@ RECENT = 10_000
 dead, which may be replayed."""
 
 
-class MemberFeed(InboxFeed, QuietLedger):
+class MemberFeed(InboxFeed, Ledger):
     """It is the ledger of its inbox. What it does not acknowledge, the broker delivers to others."""
 
     def __init__(self, adapter: Adapter, number: int, inbox: Inbox, delivery: Delivery) -> None:

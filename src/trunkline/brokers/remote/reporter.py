@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trunkline.brokers.remote.adapter import Adapter, FateRange
 from trunkline.delivery.fates import Fate
-from trunkline.delivery.ledger import QuietLedger
+from trunkline.delivery.ledger import Ledger
 from trunkline.delivery.ranges import Ranges
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ ENDS = frozenset({Fate.DELIVERED, Fate.FILTERED, Fate.EXPIRED})
 """Fates after which a dead letter that was replayed is none any more. One that is dropped stays one."""
 
 
-class Reporter(QuietLedger):
+class Reporter(Ledger):
     """The ledger of one inbox. Deliveries that follow each other are one row."""
 
     def __init__(self, adapter: Adapter, subscription: int, inbox: Inbox, pause_s: float) -> None:
