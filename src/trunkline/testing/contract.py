@@ -30,10 +30,10 @@ from trunkline.testing.trial import (
     BrokenPromise,
     Guest,
     Make,
-    Promise,
     Trial,
     expect,
     promise,
+    promises_in,
     raises,
     text,
     until,
@@ -426,31 +426,7 @@ async def taps_see_what_passes(trial: Trial) -> None:
     expect(seen == ["1", "2", "3"], f"the tap saw {seen}")
 
 
-CONTRACT: Final[tuple[Promise, ...]] = (
-    reaches_all_who_match,
-    wildcards_match,
-    streams_are_independent,
-    order_is_kept,
-    an_open_stream_sees_the_next_publish,
-    nothing_from_before_is_seen,
-    messages_arrive_unchanged,
-    filters_let_in_what_fits,
-    explain_tells_one_fate_for_each_subscriber,
-    what_is_large_arrives,
-    what_expired_is_not_delivered,
-    recv_ends_with_none,
-    try_recv_tells_empty_from_closed,
-    iteration_and_batches_agree,
-    several_tasks_may_take,
-    cancelled_recv_loses_nothing,
-    closing_a_stream_concerns_it_alone,
-    what_was_not_taken_gets_a_fate,
-    closing_the_broker_ends_everything,
-    names_are_unique,
-    taps_see_what_passes,
-    *FEATURES,
-    *LIMITS,
-)
+CONTRACT: Final = (*promises_in(globals()), *FEATURES, *LIMITS)
 
 
 async def check_broker(make: Make, guest: Guest | None = None) -> None:

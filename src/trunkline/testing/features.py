@@ -16,7 +16,7 @@ from trunkline.delivery.stream import Stream
 from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import Closed, DuplicateName, InboxFull, InvalidTopic, StreamEmpty
 from trunkline.message import Message
-from trunkline.testing.trial import SOON_S, Promise, Trial, expect, promise, raises, text, until, within
+from trunkline.testing.trial import SOON_S, Trial, expect, promise, promises_in, raises, text, until, within
 from trunkline.topic import endpoint
 from trunkline.wire.control import Qos
 
@@ -411,23 +411,4 @@ async def channels_have_terms(trial: Trial) -> None:
     expect(found == [], f"after it was destroyed, the channels are {found}")
 
 
-FEATURES: Final[tuple[Promise, ...]] = (
-    a_group_shares,
-    a_leaving_member_passes_on,
-    a_stopped_member_gets_no_more,
-    priority_orders_delivery,
-    unacknowledged_comes_again,
-    what_cannot_be_handled_is_a_dead_letter,
-    a_message_may_require_an_ack,
-    block_makes_publishers_wait,
-    overflow_policies_do_as_named,
-    cancelled_publish_leaves_a_fate,
-    links_lead_to_an_endpoint,
-    a_durable_subscription_remembers,
-    a_durable_group_shares,
-    a_durable_subscription_starts_where_it_is_told,
-    the_last_message_is_known,
-    a_subscription_may_start_with_the_last,
-    nothing_is_missed_between_the_last_and_what_follows,
-    channels_have_terms,
-)
+FEATURES: Final = promises_in(globals())

@@ -16,7 +16,7 @@ from trunkline.delivery.stream import Stream
 from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import HeadersTooLarge, InboxFull, MessageTooLarge, NotAllowed
 from trunkline.message import MAX_HEADER_BYTES
-from trunkline.testing.trial import ALLOWED, SOON_S, Promise, Trial, expect, promise, raises, text, until, within
+from trunkline.testing.trial import ALLOWED, SOON_S, Trial, expect, promise, promises_in, raises, text, until, within
 
 DROPPING: Final = (Overflow.DROP_OLDEST, Overflow.DROP_NEWEST)
 
@@ -181,11 +181,4 @@ async def rights_hold(trial: Trial) -> None:
     await trial.has_only(allowed)
 
 
-LIMITS: Final[tuple[Promise, ...]] = (
-    what_is_too_large_is_refused_before_it_leaves,
-    a_capacity_holds,
-    every_policy_leaves_a_fate,
-    backpressure_leaves_a_fate,
-    what_expired_or_died_leaves_a_fate,
-    rights_hold,
-)
+LIMITS: Final = promises_in(globals())

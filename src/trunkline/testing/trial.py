@@ -78,6 +78,11 @@ def promise(attempt: Callable[[Trial], Awaitable[None]]) -> Promise:
     return Promise(attempt)
 
 
+def promises_in(module: Mapping[str, object]) -> tuple[Promise, ...]:
+    """Those that a module defines, in order."""
+    return tuple(each for each in module.values() if isinstance(each, Promise))
+
+
 class Seen(Exception):
     """What a trial saw that is against the promise."""
 

@@ -6,7 +6,7 @@ is ignored, so fields may be added within a version; anything else needs a new o
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -717,8 +717,6 @@ FROM_HUB: Final = (
 
 class _Reader:
     """Reads one direction of the protocol."""
-
-    name: ClassVar[str]
 
     def __init__(self, kinds: tuple[type[Control], ...]) -> None:
         union: Any = kinds[0]
