@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trunkline.delivery import books
@@ -202,6 +202,7 @@ batches = st.lists(
 
 
 @given(batches, st.integers(1, 40), st.sets(st.integers(1, 60), max_size=5), st.booleans())
+@example([(Fate.DELIVERED, 4, 0), (Fate.DEAD, 3, 0)], 1, {6}, False)
 @settings(max_examples=100)
 def test_a_record_tells_the_truth_or_nothing(
     batches: list[tuple[Fate, int, int]], max_rows: int, replayed: set[int], exact: bool

@@ -163,7 +163,7 @@ class Books:
             self._cut(first, last)
             rows.insert(bisect_left(rows, first, key=_first), FateEntry(first, last, fate, reason, now_ns))
         if len(rows) > self._max_rows:
-            self._forgotten = max(self._forgotten, rows.pop(0).last)
+            self._forget_lowest()
 
     def _cut(self, first: int, last: int) -> list[FateEntry]:
         """Forget what the rows say of these. Returns the rows that said something."""
@@ -178,7 +178,12 @@ class Books:
             if found[-1].last > last:
                 kept.append(found[-1].part(last + 1, found[-1].last))
             rows[start:stop] = kept
+            if len(rows) > self._max_rows:
+                self._forget_lowest()
         return found
+
+    def _forget_lowest(self) -> None:
+        self._forgotten = max(self._forgotten, self._rows.pop(0).last)
 
     # A subscriber elsewhere
 
