@@ -97,3 +97,29 @@ def test_what_is_larger_than_a_frame_is_cut(durable: bool, tmp_path: Path) -> No
         await place.stop()
 
     simulate(play)
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 3, 7, 50])
+def test_batches_of_any_size_pass_through_an_inbox_of_any_size(capacity: int) -> None:
+    """Whatever credit is left when a batch comes: none waits for credit that its subscriber has no reason to give."""
+
+    async def play(simulation: Simulation) -> None:
+        place = Place(world(simulation))
+        await place.start()
+        async with (
+            place.bus("subscriber") as subscriber,
+            place.bus("publisher") as publisher,
+            subscriber.subscribe("t", capacity=capacity) as messages,
+        ):
+
+            async def publish() -> None:
+                for size in range(1, 2 * capacity + 3):
+                    await publisher.publish_many("t", [b"x"] * size)
+
+            publishing = asyncio.create_task(publish())
+            for _ in range(sum(range(1, 2 * capacity + 3))):
+                assert await messages.recv(timeout_s=5) is not None
+            await publishing
+        await place.stop()
+
+    simulate(play)

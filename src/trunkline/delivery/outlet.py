@@ -175,8 +175,9 @@ class Outlet(Subscriber[BatchPart]):
                 self._push(part)
                 return
             if self.credit != ENDLESS and part.count > self.credit:
-                if part.count <= self.capacity:
-                    # It fits once more was taken: not worth taking it apart.
+                if part.count <= self.capacity // 2:
+                    # Not worth taking it apart: it fits once more was taken. A client with an empty inbox has given
+                    # credit for at least three quarters of its capacity, and need not give more before that is used.
                     self._push(part)
                     return
                 try:
