@@ -11,9 +11,10 @@ from trunkline import hooks, journal
 
 PUBLIC = """
     Account ActorError ActorFailed ActorProcessFailed Attempt Backpressure BackpressureTimeout BlockingBus
-    BlockingStream Broker Bus BusClosed Cause
+    BlockingStream Broker Bus BusClosed BusCommand BusState Cause
     CircuitOpen Closed Congested DeadLetter Delivery DuplicateName EncodeError Explanation Fate Feature Fields
-    Handler HandlerTimeout History HeadersTooLarge HookFailed HubBroker HubError HubRefused HubUnavailable InboxFull
+    Handler HandlerTimeout Health History HeadersTooLarge HookFailed HubBroker HubError HubRefused HubUnavailable
+    InboxFull
     InvalidExpression InvalidMessage InvalidPayload InvalidPriority InvalidSettings InvalidTopic InvalidTtl
     ExecutionFailed JavaMissing KernelClosed KernelDied KernelError KernelNotStarted KernelRestarted
     JournalDamaged JournalError JournalLocked JournalUnusable ConnectionSettings MemoryBroker Message

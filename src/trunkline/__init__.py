@@ -15,8 +15,11 @@ from trunkline.bus.blocking import BlockingBus as BlockingBus
 from trunkline.bus.blocking import BlockingStream as BlockingStream
 from trunkline.bus.bus import Bus as Bus
 from trunkline.bus.closing import Unfinished as Unfinished
+from trunkline.bus.control import BusCommand as BusCommand
+from trunkline.bus.control import Health as Health
 from trunkline.bus.dispatcher import Handler as Handler
 from trunkline.bus.explain import Explanation as Explanation
+from trunkline.bus.lifecycle import BusState as BusState
 from trunkline.bus.observe import Stats as Stats
 from trunkline.bus.pipeline import Pipeline as Pipeline
 from trunkline.bus.replay import Replayed as Replayed

@@ -22,7 +22,7 @@ from trunkline.errors import (
     MessageTooLarge,
     MissingCorrelationId,
 )
-from trunkline.topic import REPLIES, endpoint, validate_topic
+from trunkline.topic import CONTROL, CONTROL_PREFIX, HEARTBEAT_PREFIX, REPLIES, endpoint, validate_topic
 
 T = TypeVar("T")
 
@@ -187,12 +187,12 @@ class Message(Unchecked, frozen=True, gc=False, omit_defaults=True):
     def _default_topic(self) -> str:
         if self.type in (MessageType.RESPONSE, MessageType.ERROR, MessageType.ACK):
             return self.reply_to or REPLIES
+        if self.type is MessageType.CONTROL:
+            return CONTROL_PREFIX + self.recipient if self.recipient else CONTROL
         if self.recipient:
             return endpoint(self.recipient)
         if self.type is MessageType.HEARTBEAT and self.sender:
-            return f"_heartbeat.{self.sender}"
-        if self.type is MessageType.CONTROL:
-            return "_control"
+            return HEARTBEAT_PREFIX + self.sender
         return ""
 
     @property

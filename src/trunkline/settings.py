@@ -96,6 +96,8 @@ class Settings(Group, frozen=True, kw_only=True):
     request_timeout_s: float = 30.0
     max_dead_letters: int = 1000
     drain_s: float = 5.0
+    heartbeat_s: float | None = None
+    """How often a bus publishes its health; None: never."""
     content_type: str = MSGPACK
     backpressure: Backpressure = Backpressure()
     history: History = History()
@@ -110,7 +112,8 @@ class Settings(Group, frozen=True, kw_only=True):
     def load(cls, path: str | Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
         """Defaults, then the `[bus]` table of a TOML file, then `TRUNKLINE_*` variables, the later winning.
 
-        `TRUNKLINE_BACKPRESSURE__TIMEOUT_S=5` sets `backpressure.timeout_s`. The file is `path`, or `TRUNKLINE_CONFIG`.
+        `TRUNKLINE_BACKPRESSURE__TIMEOUT_S=5` sets `backpressure.timeout_s`; `none` is None. The file is `path`, or
+        `TRUNKLINE_CONFIG`.
         """
         environ = os.environ if environ is None else environ
         path = path or environ.get("TRUNKLINE_CONFIG") or None
@@ -127,7 +130,7 @@ class Settings(Group, frozen=True, kw_only=True):
                         raise InvalidSettings(f"{name} sets a part of {group!r}, which is set as a whole elsewhere")
                 if isinstance(table.get(key), dict):
                     raise InvalidSettings(f"{name} sets {key!r} as a whole, and parts of it are set elsewhere")
-                table[key] = text
+                table[key] = None if text.lower() == "none" else text
         return build(cls, values)
 
 

@@ -21,11 +21,18 @@ MAX_TOPIC_CHARS = 255
 ENDPOINT_PREFIX = "_to."
 REPLY_PREFIX = "_reply."
 DEAD_PREFIX = "_dead."
+HEARTBEAT_PREFIX = "_heartbeat."
+"""The health of the bus NAME is published on `_heartbeat.NAME`."""
+CONTROL = "_control"
+CONTROL_PREFIX = "_control."
+"""Commands for the bus NAME are published on `_control.NAME`."""
 STATE_PREFIX = "_state."
 """The states of actors: of each the last message counts."""
 BROADCAST = "_all"
 REPLIES = "_reply"
 EVERYTHING = ">"
+NEVER_DURABLE = (REPLIES, f"{REPLY_PREFIX}>", f"{DEAD_PREFIX}>", f"{CONTROL_PREFIX}>", f"{HEARTBEAT_PREFIX}>")
+"""A journal records these of the bus's own topics, but publishers never wait for it, even if all topics are durable."""
 OWN_PREFIXES = (REPLY_PREFIX, DEAD_PREFIX)
 """Of the bus's own topics, those that nobody has to be told of beforehand."""
 

@@ -217,3 +217,55 @@ def test_schemas_are_stored_in_versions(hub: Up, tmp_path: Path) -> None:
     assert "1.0.0" in call(hub, "schemas", "list", "order").stdout
     file.write_text("[]")
     assert call(hub, "schemas", "put", "order", str(file)).returncode == 2
+
+
+AGENT = """
+import asyncio, sys
+import trunkline as tl
+
+async def main():
+    async with tl.connect(sys.argv[1], name="agent2") as bus:
+        await bus.broker.ping()
+        print("there", flush=True)
+        while bus.health().state is not tl.BusState.CLOSED:
+            await asyncio.sleep(0.01)
+
+asyncio.run(main())
+"""
+
+
+def test_ping_and_control_of_a_bus(hub: Up) -> None:
+    agent = subprocess.Popen([sys.executable, "-c", AGENT, hub.address], stdout=subprocess.PIPE, text=True)
+    try:
+        assert agent.stdout is not None
+        assert agent.stdout.readline() == "there\n"
+        done = call(hub, "ping", "agent2")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("agent2 is open, answers within ")
+        assert re.search(r"\n  handlers +0\n", done.stdout)
+        for command, state in (("pause", "paused"), ("resume", "open"), ("drain", "draining")):
+            done = call(hub, "control", "agent2", command, "--json")
+            assert done.returncode == 0, done.stderr
+            health = json.loads(done.stdout)
+            assert (health["name"], health["state"]) == ("agent2", state)
+            assert 0 < health["ping_s"] < DEADLINE_S
+        assert agent.wait(DEADLINE_S) == 0
+    finally:
+        agent.kill()
+        agent.communicate()
+    done = call(hub, "ping", "agent2", "--timeout", "0.2")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no answer on '_control.agent2' within 0.2 s" in done.stderr
+    assert "no bus at this hub has the name 'agent2'" in done.stderr
+    assert "trunkline sub '_heartbeat.>'" in done.stderr
+    assert call(hub, "control", "agent2", "fly").returncode == 2
+    done = call(hub, "ping", "not a name")
+    assert (done.returncode, "has spaces" in done.stderr) == (2, True)
+
+
+def test_with_rules_control_needs_a_right_and_says_which(tmp_path: Path) -> None:
+    with up(tmp_path, config=RULES) as ruled:
+        done = call(ruled, "ping", "agent2")
+        assert done.returncode == 1
+        assert "may not publish on _control.agent2" in done.stderr
+        assert "the right to administer on _to.agent2" in done.stderr

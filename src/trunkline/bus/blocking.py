@@ -349,6 +349,7 @@ class BlockingBus:
     # Observation
 
     stats = _asks(Bus.stats)
+    health = _asks(Bus.health)
     accounts = _asks(Bus.accounts)
     pending = _asks(Bus.pending)
     history = _asks(Bus.history)
@@ -371,6 +372,13 @@ class BlockingBus:
     replay = _waits(Bus.replay)
     replay_dead = _waits(Bus.replay_dead)
     replay_orphans = _asks(Bus.replay_orphans)
+
+    # Control
+
+    pause = _asks(Bus.pause)
+    resume = _asks(Bus.resume)
+    control = _waits(Bus.control)
+    ping = _waits(Bus.ping)
 
     def run(self, function: Callable[[Bus], T]) -> T:
         """Call a function with the async bus, in its thread. What it returns is awaited first if it is a coroutine."""

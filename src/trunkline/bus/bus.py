@@ -1,8 +1,8 @@
 """The bus people program against: a face over its parts.
 
 A BusPublisher is the way out, a Requester keeps who waits for answers, Handlers run functions, Traffic counts,
-DeadLetterNotices are published, a Lifecycle says whether it is open, and Closing ends it. What every message passes is
-here, without a call in between.
+DeadLetterNotices are published, a Lifecycle says whether it is open, a Controller executes the commands of other buses,
+and Closing ends it. What every message passes is here, without a call in between.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from trunkline.brokers.broker import Broker, Feature
 from trunkline.bus import replay
 from trunkline.bus.channels import Consumption, Production
 from trunkline.bus.closing import Closing, Unfinished
+from trunkline.bus.control import BusCommand, Controller, Health
 from trunkline.bus.dispatcher import Handler
 from trunkline.bus.explain import Explanation, explain
 from trunkline.bus.handling import HandlerOptions, Handlers
-from trunkline.bus.lifecycle import Lifecycle
+from trunkline.bus.lifecycle import BusState, Lifecycle
 from trunkline.bus.notices import DeadLetterNotices
 from trunkline.bus.observe import Lazy, Stats, Traffic
 from trunkline.bus.pipeline import Pipeline
@@ -48,7 +49,7 @@ from trunkline.errors import (
 from trunkline.hooks.hook import Attachment, Hook, HookChain, HookFunction, Listener
 from trunkline.message import Fields, Message, MessageType
 from trunkline.settings import Settings, build
-from trunkline.topic import BROADCAST, EVERYTHING, REPLIES, endpoint
+from trunkline.topic import BROADCAST, CONTROL_PREFIX, EVERYTHING, REPLIES, endpoint
 from trunkline.unchecked import draft, numbered, seal
 
 log = logging.getLogger("trunkline.bus")
@@ -76,7 +77,7 @@ class Bus:
         self.settings = settings = settings or broker.settings
         self.hooks = HookChain(hooks)
         """The hooks, in the order in which they run."""
-        self._life = Lifecycle(name)
+        self._life = Lifecycle(name, broker.world.time_ns)
         self._traffic = traffic = Traffic(name, settings.history, broker)
         self._publisher = BusPublisher(broker, name, settings, self.hooks, traffic, self._life)
         self._requester = Requester(broker, name, settings, self._publisher, self._life)
@@ -84,6 +85,7 @@ class Bus:
         self.router = Router(self._handlers.start_named, self._handlers.tap_all, settings.backpressure)
         notices = DeadLetterNotices(broker, name, self.hooks, self._life, self.post)
         self._closing = Closing(broker, owns_broker, self._life, self._handlers, notices)
+        self._controller = Controller(self, self._publisher, self._requester, notices.run, self._begin_to_close)
         self._door: ThreadDoor | None = None
         # What `publish` needs, bound once.
         self._lanes: Mapping[str, Any] = self._publisher.lanes
@@ -454,7 +456,15 @@ class Bus:
             account=account,
             per_topic=Lazy(self.broker.published_by_topic),
             per_sender=Lazy(lambda: traffic.senders.counts(total)),
+            state=self._life.state,
         )
+
+    def health(self) -> Health:
+        """The state of this bus and a few totals: the answer to `ping`, and the payload of its heartbeats."""
+        life, served = self._life, self.broker.served
+        handlers, total = len(self._handlers), self._traffic.total
+        at_ns, pending, dead = self._time_ns(), served.pending(), len(served.dead_letters)
+        return Health(self.name, life.state, life.since_ns, at_ns, pending, handlers, total, dead)
 
     def accounts(self) -> Mapping[str, Account]:
         """The books of each subscriber in this process; those that have left are summed up under the empty name.
@@ -498,6 +508,42 @@ class Bus:
         Its subscribers must have left. Retention keeps nothing for it any more.
         """
         return await self.broker.require_store(Feature.DURABLE).forget(name)
+
+    # Control
+
+    def pause(self) -> Health:
+        """Stop handlers from taking messages: they finish what they have, the rest waits in their inboxes.
+
+        Publishing, streams and requests of this bus continue. Closing ends the pause. Raises BusClosed.
+        """
+        if self._life.state is BusState.OPEN:
+            self._life.enter(BusState.PAUSED)
+            self._handlers.pause()
+        elif self._life.state is not BusState.PAUSED:
+            raise BusClosed(self.name)
+        return self.health()
+
+    def resume(self) -> Health:
+        """End a pause, if there is one."""
+        if self._life.state is BusState.PAUSED:
+            self._life.enter(BusState.OPEN)
+            self._handlers.resume()
+        return self.health()
+
+    async def control(self, name: str, command: BusCommand, *, timeout_s: float | None = None) -> Health:
+        """Send a command to the bus `name`; return its health after the command.
+
+        Raises RequestTimeout if no bus of that name answers, RequestFailed if it cannot execute the command, and
+        NotAllowed if the rules of the hub do not let this bus administer the endpoint `name`.
+        """
+        if command not in set(BusCommand):
+            raise UsageError(f"{command!r} is no command: use {', '.join(BusCommand)}")
+        asked: Fields = {"type": MessageType.CONTROL, "recipient": name}
+        return await self.request(CONTROL_PREFIX + name, command, reply=Health, timeout_s=timeout_s, **asked)
+
+    async def ping(self, name: str, *, timeout_s: float | None = None) -> Health:
+        """The health of the bus `name`; raises RequestTimeout if no bus of that name answers."""
+        return await self.control(name, BusCommand.PING, timeout_s=timeout_s)
 
     # Replay
 
@@ -555,6 +601,7 @@ class Bus:
 
     async def __aenter__(self) -> Self:
         self._requester.recall_orphans()
+        self._controller.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -566,16 +613,22 @@ class Bus:
         Handlers may publish and ask while they finish. Closing twice is fine, and gives the same answer. Cancelled, it
         stops waiting and closes at once.
         """
+        closing = self._begin_to_close(drain_s)
+        return await self._closing.wait_for(closing)
+
+    def _begin_to_close(self, drain_s: float | None = None) -> asyncio.Task[list[Unfinished]]:
         drain_s = self.settings.drain_s if drain_s is None else drain_s
-        return await self._closing.run(drain_s, self._stop_publishing, self._end)
+        return self._closing.begin(drain_s, self._stop_publishing, self._controller.untap, self._end)
 
     async def _stop_publishing(self, drain_s: float) -> None:
+        self.resume()
         if self._door is not None:
             await self._door.aclose(drain_s)
         self._lanes = self._publisher.lanes = {}
 
-    def _end(self) -> None:
+    async def _end(self) -> None:
         self._requester.end()
+        await self._controller.aclose()
         self.broker.finders.remove(self._traffic.history.find)
 
     async def quiet(self) -> None:

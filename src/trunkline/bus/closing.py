@@ -41,27 +41,39 @@ class Closing:
         self._task: asyncio.Task[list[Unfinished]] | None = None
         self._hurry = asyncio.Event()
 
-    async def run(
-        self, drain_s: float, stop_publishing: Callable[[float], Awaitable[None]], end: Callable[[], None]
-    ) -> list[Unfinished]:
+    def begin(
+        self,
+        drain_s: float,
+        stop_publishing: Callable[[float], Awaitable[None]],
+        closed: Callable[[], None],
+        end: Callable[[], Awaitable[None]],
+    ) -> asyncio.Task[list[Unfinished]]:
         if self._task is None:
-            self._task = asyncio.create_task(self._run(drain_s, stop_publishing, end))
+            self._task = asyncio.create_task(self._run(drain_s, stop_publishing, closed, end))
+        return self._task
+
+    async def wait_for(self, closing: asyncio.Task[list[Unfinished]]) -> list[Unfinished]:
         try:
-            return await asyncio.shield(self._task)
+            return await asyncio.shield(closing)
         except asyncio.CancelledError:
             self._hurry.set()
             # A handler that closes its own bus is stopped by that: it must not wait for who waits for it.
             if not at_work.get():
-                await self._task
+                await closing
             raise
 
     async def _run(
-        self, drain_s: float, stop_publishing: Callable[[float], Awaitable[None]], end: Callable[[], None]
+        self,
+        drain_s: float,
+        stop_publishing: Callable[[float], Awaitable[None]],
+        closed: Callable[[], None],
+        end: Callable[[], Awaitable[None]],
     ) -> list[Unfinished]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + drain_s
         await stop_publishing(drain_s)
-        self._life.state = BusState.DRAINING
+        self._life.enter(BusState.DRAINING)
+        self._handlers.resume()
         # Held here: a consumer that comes to the end lets go of its stream, which is then ours to close.
         streams = self._handlers.streams
         drain = asyncio.create_task(self._drain(streams))
@@ -71,13 +83,14 @@ class Closing:
         await cancel([drain, hurry])
         if drain.done() and not drain.cancelled() and (error := drain.exception()) is not None:
             log.error("closing went wrong, going on with it", exc_info=error)
-        self._life.state = BusState.CLOSED
+        self._life.enter(BusState.CLOSED)
+        closed()
         parts: list[Handler | Stream] = [*self._handlers, *streams]
         left = [(part, message) for part in parts for message in part.unfinished()]
         for part in parts:
             await part.aclose()
         await self._notices.aclose()
-        end()
+        await end()
         if self._owns_broker:
             await self._broker.aclose()
         if left:

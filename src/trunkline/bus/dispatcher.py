@@ -31,6 +31,7 @@ class Surroundings(Protocol):
 
     hooks: HookChain
     max_message_bytes: int
+    gate: asyncio.Event | None
 
     def handled(self, message: Message, well: bool) -> None: ...
 
@@ -107,8 +108,11 @@ class Handler:
 
     async def _work(self) -> None:
         at_work.set(True)
-        stream = self._stream
+        stream, bus = self._stream, self._bus
         while True:
+            if bus.gate is not None:
+                await bus.gate.wait()
+                continue
             # As `recv`, without a coroutine of its own for each message.
             message = stream.take()
             if message is None:

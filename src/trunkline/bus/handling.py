@@ -54,11 +54,25 @@ class Handlers:
         # Weak: a stream that nobody holds any more is gone, and its subscription with it.
         self._streams: WeakSet[Stream] = WeakSet()
         self._listeners: list[Listener] = []
+        self.gate: asyncio.Event | None = None
+        """While handlers are paused: what they wait for."""
         self.found_by_rules = 0
         """Messages that no subscriber matched, and a rule of the router did."""
 
     def __iter__(self) -> Iterator[Handler]:
         return iter(self._running)
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def pause(self) -> None:
+        """Handlers finish what they have, and take nothing more."""
+        self.gate = asyncio.Event()
+
+    def resume(self) -> None:
+        if self.gate is not None:
+            self.gate.set()
+            self.gate = None
 
     @property
     def streams(self) -> list[Stream]:

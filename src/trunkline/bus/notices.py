@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from trunkline.brokers.broker import Broker
 from trunkline.bus.lifecycle import BusState, Lifecycle, cancel
@@ -34,7 +35,11 @@ class DeadLetterNotices:
         """The death of a notice is not announced again."""
         if letter.message.topic.startswith(DEAD_PREFIX) or self._life.state is BusState.CLOSED:
             return
-        task = asyncio.get_running_loop().create_task(self._send(f"{DEAD_PREFIX}{letter.message.topic}", letter))
+        self.run(self._send(f"{DEAD_PREFIX}{letter.message.topic}", letter))
+
+    def run(self, notice: Coroutine[Any, Any, None]) -> None:
+        """Send something in a task of its own. Closing waits for it, for at most `drain_s`."""
+        task = asyncio.get_running_loop().create_task(notice)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 
 from trunkline.brokers.broker import Broker
+from trunkline.bus.lifecycle import BusState
 from trunkline.delivery.fates import Account, Fate, Outcome
 from trunkline.message import Message
 from trunkline.settings import History
@@ -163,3 +164,4 @@ class Stats(msgspec.Struct, frozen=True):
     account: Account
     per_topic: Mapping[str, int]
     per_sender: Mapping[str, int]
+    state: BusState

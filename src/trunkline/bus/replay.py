@@ -15,7 +15,7 @@ from trunkline.delivery.limits import Buckets, Rate
 from trunkline.errors import Closed, TrunklineError, UsageError
 from trunkline.journal.reader import Reader
 from trunkline.message import Message
-from trunkline.topic import DEAD_PREFIX, REPLIES, validate_pattern, validate_topic
+from trunkline.topic import CONTROL, DEAD_PREFIX, HEARTBEAT_PREFIX, REPLIES, validate_pattern, validate_topic
 
 if TYPE_CHECKING:
     from trunkline.bus.bus import Bus
@@ -25,7 +25,7 @@ T = TypeVar("T")
 REPLAYED_FROM = "replayed-from"
 """The header of a message that is published again: the number it had the first time."""
 CHUNK = 1000
-OWN = (REPLIES, DEAD_PREFIX)
+OWN = (REPLIES, DEAD_PREFIX, CONTROL, HEARTBEAT_PREFIX)
 
 
 class ReplayFailure(msgspec.Struct, frozen=True):

@@ -58,6 +58,9 @@ class Inbox(Subscriber[Message]):
         "successor_of",
     )
 
+    one_for_one = True
+    # What comes back for its next attempt may exceed the capacity: newcomers do not push it out.
+
     def __init__(
         self,
         name: str,

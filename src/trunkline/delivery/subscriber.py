@@ -39,6 +39,9 @@ Item = TypeVar("Item", bound=Ranked)
 class Subscriber(Generic[Item]):
     __slots__ = ("_lanes", "books", "capacity", "closed", "ledger", "name", "overflow", "pattern", "time_ns")
 
+    one_for_one = False
+    """Whether an item makes room for one item only, also if more is queued than may be."""
+
     def __init__(
         self, name: str, pattern: str, time_ns: Callable[[], int], capacity: int, overflow: Overflow, books: Books
     ) -> None:
@@ -65,6 +68,8 @@ class Subscriber(Generic[Item]):
                 victim = self._lanes.pop_lowest(HIGHEST)
                 assert victim is not None
                 self._evict(victim, f"drop_oldest: {why}" + (" of what ranks higher" if victim is item else ""))
+                if self.one_for_one:
+                    break
             return None
         rest, why = self._take_what_fits(policy, item)
         if rest is not None and policy is Overflow.DROP_NEWEST:

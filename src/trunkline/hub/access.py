@@ -7,6 +7,10 @@ Rights are one pure function of the identity, the action, and the topic or patte
                is random, so only those who were given the request know it.
     _dead.X    counts as X, for topics and for patterns: `_dead.data.>` as `data.>`, `_dead.>` as `>`. It is what a
                subscriber of X says about X, so who may subscribe to X may publish it, too.
+    _control.X    has the commands for the bus X. Publishing needs `administer` on `_to.X`, and no rule for publishing
+               replaces that; a pattern, and `_control` alone, need it on `>`. Subscribing counts as `_to.X`.
+    _heartbeat.X  has the health of the bus X. Publishing and subscribing count as subscribing to `_to.X`: an identity
+               that may only send to X cannot fake its heartbeats.
     the rest   (`_to.NAME`, `_all`, `_state.X`, `_reply`) are topics like any other: a rule must cover them.
 """
 
@@ -19,7 +23,19 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from trunkline.errors import InvalidSettings
-from trunkline.topic import DEAD_PREFIX, REPLY_PREFIX, covers, is_wild, matches, validate_pattern
+from trunkline.topic import (
+    CONTROL,
+    CONTROL_PREFIX,
+    DEAD_PREFIX,
+    EVERYTHING,
+    HEARTBEAT_PREFIX,
+    REPLY_PREFIX,
+    covers,
+    endpoint,
+    is_wild,
+    matches,
+    validate_pattern,
+)
 
 MAX_REMEMBERED = 100_000
 
@@ -87,8 +103,14 @@ class Access:
         return action is Action.PUBLISH or (action is Action.SUBSCRIBE and topic in own)
 
     def _allowed(self, identity: str, action: Action, pattern: str) -> bool:
+        if action is Action.PUBLISH and (pattern == CONTROL or pattern.startswith(CONTROL_PREFIX)):
+            named = pattern != CONTROL and not is_wild(pattern)
+            about = endpoint(pattern.removeprefix(CONTROL_PREFIX)) if named else EVERYTHING
+            return self._covered(identity, Action.ADMINISTER, about)
         if self._covered(identity, action, pattern):
             return True
+        if pattern.startswith((CONTROL_PREFIX, HEARTBEAT_PREFIX)) and action in (Action.PUBLISH, Action.SUBSCRIBE):
+            return self._covered(identity, Action.SUBSCRIBE, endpoint(pattern.partition(".")[2]))
         if not pattern.startswith(DEAD_PREFIX):
             return False
         about = pattern.removeprefix(DEAD_PREFIX)

@@ -27,21 +27,9 @@ from trunkline.journal.start import Start, start_of
 from trunkline.journal.store import JournalStore
 from trunkline.message import Message
 from trunkline.settings import Settings
-from trunkline.topic import (
-    DEAD_PREFIX,
-    REPLIES,
-    REPLY_PREFIX,
-    TopicTree,
-    covers,
-    is_wild,
-    overlaps,
-    validate_pattern,
-)
+from trunkline.topic import NEVER_DURABLE, TopicTree, covers, is_wild, overlaps, validate_pattern
 
 log = logging.getLogger("trunkline.journal")
-
-OWN_TOPICS = (REPLIES, f"{REPLY_PREFIX}>", f"{DEAD_PREFIX}>")
-"""Never waited for, even where everything else is durable."""
 
 
 class JournalLane:
@@ -229,8 +217,8 @@ class JournalBroker(MemoryBroker):
     def _is_uniform(self, pattern: str) -> bool:
         """Whether everything that matches is kept, and in the same way; or nothing is."""
         settings = self.journal.settings
-        if any(overlaps(pattern, own) for own in OWN_TOPICS):
-            return any(covers(own, pattern) for own in OWN_TOPICS)
+        if any(overlaps(pattern, own) for own in NEVER_DURABLE):
+            return any(covers(own, pattern) for own in NEVER_DURABLE)
         if any(covers(durable, pattern) for durable in settings.durable):
             return True
         if any(overlaps(pattern, durable) for durable in settings.durable):

@@ -7,7 +7,7 @@ import enum
 from trunkline.brokers.store import Retention as Retention
 from trunkline.errors import InvalidSettings
 from trunkline.settings import Group
-from trunkline.topic import DEAD_PREFIX, EVERYTHING, REPLIES, REPLY_PREFIX, matches, validate_pattern
+from trunkline.topic import EVERYTHING, NEVER_DURABLE, matches, validate_pattern
 
 MIB = 1024 * 1024
 
@@ -66,6 +66,6 @@ class JournalSettings(Group, frozen=True, kw_only=True):
 
     def keeps(self, topic: str) -> TopicStorage:
         if any(matches(pattern, topic) for pattern in self.durable):
-            aside = topic == REPLIES or topic.startswith((REPLY_PREFIX, DEAD_PREFIX))
+            aside = any(matches(own, topic) for own in NEVER_DURABLE)
             return TopicStorage.RECORDED if aside else TopicStorage.DURABLE
         return TopicStorage.RECORDED if any(matches(pattern, topic) for pattern in self.recorded) else TopicStorage.NOT

@@ -76,7 +76,8 @@ class Feed(abc.ABC):
                 self.opening.set_result(None)
         elif not self.opening.done():
             self.opening.set_exception(answer)
-        else:
+            log.debug("%s refused the subscription to %s: %s", self.adapter.url, self.pattern, answer)
+        elif self.opening.exception() is None:
             log.error("%s did not resume the subscription to %s: %s", self.adapter.url, self.pattern, answer)
 
     def close(self) -> None:
