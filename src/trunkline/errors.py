@@ -139,9 +139,10 @@ __all__ = [
 
 
 class TrunklineError(Exception):
-    """The root. `retryable` says whether the same call may succeed later."""
+    """The root. `retryable` says whether the same call may succeed later; `code` is a hub's, if a hub refused."""
 
     retryable: ClassVar[bool] = False
+    code: str = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Text and fields are pickled as they are: the constructors take other arguments than the text.

@@ -272,6 +272,31 @@ def test_compression_is_undone_by_every_reader() -> None:
     on_bus(main, hooks=[hooks.Compress()])
 
 
+@pytest.mark.parametrize(("limit", "size"), [(1000, 5000), (20 * 2**20, 11 * 2**20)])
+def test_compressed_answers_are_unpacked_up_to_the_limit_of_the_bus(limit: int, size: int) -> None:
+    async def main() -> None:
+        # The responder may send more than the one who asks takes.
+        server = tl.Settings(max_message_bytes=20 * 2**20)
+        broker = tl.MemoryBroker()
+        async with (
+            tl.Bus(broker, settings=server, hooks=[hooks.Compress()]) as other,
+            tl.Bus(broker, settings=tl.Settings(max_message_bytes=limit)) as bus,
+        ):
+
+            @other.on("text")
+            async def text(count: int) -> bytes:
+                return bytes(count)
+
+            if size > limit:
+                with pytest.raises(tl.MessageTooLarge):
+                    await bus.request("text", size)
+            else:
+                assert await bus.request("text", size, reply=bytes) == bytes(size)
+        await broker.aclose()
+
+    asyncio.run(main())
+
+
 def test_trace_joins_publisher_and_handler() -> None:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()

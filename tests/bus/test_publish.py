@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 from buses import on_bus, until
 
 import trunkline as tl
+from trunkline.bus import threads
 from trunkline.delivery.stream import Stream
 
 
@@ -395,9 +397,62 @@ def test_publishing_from_threads_keeps_each_threads_order() -> None:
     asyncio.run(main())
 
 
+def test_the_queue_of_the_door_is_bounded_in_messages_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the loop's own thread nobody can wait; another thread waits for room, and not for ever."""
+    monkeypatch.setattr(threads, "MAX_BYTES", 1000)
+    limits = tl.Backpressure(max_pending=5, wait_s=0.01, timeout_s=0.05)
+
+    async def main() -> None:
+        async with tl.connect(settings=tl.Settings(backpressure=limits)) as bus:
+            door = bus.from_thread()
+            found: list[Exception] = []
+
+            def work() -> None:
+                try:
+                    door.publish("t", b"")
+                except tl.TrunklineError as error:
+                    found.append(error)
+
+            for payload, count in ((b"", 5), (bytes(500), 2)):
+                futures = [door.publish("t", payload) for _ in range(count)]
+                with pytest.raises(tl.Congested, match=f"{count} publishes already wait"):
+                    door.publish("t", b"")
+                thread = threading.Thread(target=work)
+                thread.start()
+                # The loop does not get to the queue meanwhile.
+                thread.join()
+                assert isinstance(found.pop(), tl.BackpressureTimeout)
+                await asyncio.gather(*map(asyncio.wrap_future, futures))
+
+    asyncio.run(main())
+
+
+def test_a_thread_waits_for_room_in_the_queue_of_the_door() -> None:
+    limits = tl.Backpressure(max_pending=5)
+
+    async def main() -> None:
+        async with (
+            tl.connect(settings=tl.Settings(backpressure=limits)) as bus,
+            bus.subscribe("t", capacity=1000) as stream,
+        ):
+            door = bus.from_thread()
+
+            def work() -> int:
+                most = 0
+                for number in range(500):
+                    door.publish("t", number)
+                    most = max(most, len(door._queue))
+                return most
+
+            assert await asyncio.to_thread(work) <= 5
+            assert [(await stream.recv()).decode() for _ in range(500)] == list(range(500))  # type: ignore[union-attr]
+
+    asyncio.run(main())
+
+
 def test_door_of_a_loop_that_ended_says_so() -> None:
     async def main() -> tl.ThreadDoor:
-        async with tl.connect() as bus:
+        async with tl.connect(settings=tl.Settings(backpressure=tl.Backpressure(max_pending=1))) as bus:
             return bus.from_thread()
 
     door = asyncio.run(main())

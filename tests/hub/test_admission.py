@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -216,12 +217,19 @@ class Guarded(dict[str, Session]):
     __iter__ = items = values
 
 
+class GuardedCounter(Counter[str]):
+    def total(self) -> int:
+        raise AssertionError("somebody goes through all of them")
+
+
 async def test_hello_costs_the_same_however_many_are_here(simulation: Simulation) -> None:
     """Who comes again, and who comes too often, are found without going through all who are here."""
     async with hub_with(simulation, limits=Limits(connections=2)) as hub:
         first = await Raw.open(hub)
         await first.greet(origin=5)
         before, hub.sessions = hub.sessions, Guarded(hub.sessions)
+        door = hub.answers._admission
+        door._connections = GuardedCounter(door._connections)
         again, other = await Raw.open(hub), await Raw.open(hub)
         await again.greet(origin=5)
         await first.ended.wait()

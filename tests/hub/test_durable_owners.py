@@ -149,6 +149,28 @@ async def test_a_name_that_was_forgotten_is_free(hub_at: Any) -> None:
 
 
 @on_a_real_loop
+async def test_its_owner_and_administrators_forget_it_at_a_running_hub(hub_at: Any) -> None:
+    async with hub_at() as (hub, come):
+        owner, other, admin = await come("data"), await come("nobody"), await come("admin")
+        kept = hub.directory.owners.kept
+        for guest, group in ((owner, None), (admin, None), (owner, "workers"), (admin, "workers")):
+            name = group or "billing"
+            await owner.subscribe(1, "data.x", name="billing", group=group, durable=True)
+            refused = await guest.ask(control.Forget, name=name)
+            assert isinstance(refused, control.Error)
+            assert refused.details == {"error": "DuplicateName"}, "it has a subscriber"
+            await owner.ask(control.Unsubscribe, subscription=1)
+            assert code(await other.ask(control.Forget, name=name)) == "forbidden"
+            assert name in kept()
+            assert await guest.ask(control.Forget, name=name) == control.Done(re=guest.asked)
+            assert await guest.ask(control.Forget, name=name) == control.Done(re=guest.asked, changed=False)
+            assert not kept()
+        assert await other.ask(control.Forget, name="unknown") == control.Done(re=other.asked, changed=False)
+        await other.subscribe(1, "data.x", name="billing", durable=True)
+        assert kept() == {"billing": DurableOwner("cert:nobody")}
+
+
+@on_a_real_loop
 async def test_its_dead_letters_are_for_the_owner_to_replay_and_remove(hub_at: Any) -> None:
     async with hub_at() as (_, come):
         owner, other = await come("data"), await come("nobody")

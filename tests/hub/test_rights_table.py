@@ -165,6 +165,12 @@ async def removes(guest: Guest, scene: Scene) -> bool:
     return bool((await _as(control.LettersDone, guest.ask(control.LetterRemove, letters=letters))).done)
 
 
+async def forgets(guest: Guest, scene: Scene) -> bool:
+    """Of one that nobody uses any more."""
+    await scene.owner.ask(control.Unsubscribe, subscription=DURABLE)
+    return await asks(control.Forget, name="billing")(guest, scene)
+
+
 async def lists_channels(guest: Guest, scene: Scene) -> bool:
     return bool((await _as(control.Channels, guest.ask(control.ChannelList))).channels)
 
@@ -217,6 +223,7 @@ ROWS: dict[type, Row] = {
     control.Fates: Row(MINE, reports),
     control.Link: Row(USERS, asks(control.Link, pattern="orders.placed", topic="orders.copy")),
     control.Unlink: Row(MINE, asks(control.Unlink, pattern="orders.placed", topic="_to.owner")),
+    control.Forget: Row(SEERS, forgets),
     control.Letters: Row(USERS, sees_letters),
     control.LetterReplay: Row(SEERS, replays),
     control.LetterRemove: Row(SEERS, removes),

@@ -337,7 +337,8 @@ class Cell:
                     f"{self.plan.name} has no handler for {what}: write `receive`, or one with @handles"
                 )
             opened = system.bus.opened(message) if system.bus.hooks.opens else message
-            argument = opened if handler.wants_message else opened.decode(handler.wants_payload)
+            limit = system.bus.settings.max_message_bytes
+            argument = opened if handler.wants_message else opened.decode(handler.wants_payload, max_bytes=limit)
         except PayloadError as error:
             await self._refused(message, error, Cause.INVALID_PAYLOAD)
             return False

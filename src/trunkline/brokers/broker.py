@@ -85,8 +85,8 @@ class Lane(Protocol):
 class OwnedLane(Lane, Protocol):
     """A lane that is `stored`: who puts many in can be told of them together."""
 
-    def post(self, message: Message, owner: Owner) -> None:
-        """As `put`, and tell the owner instead of being awaited."""
+    def post(self, message: Message, owner: Owner) -> bool:
+        """As `put`, and tell the owner instead of being awaited; False if the topic is not known yet: then put it."""
 
 
 class Broker(abc.ABC):
@@ -170,6 +170,10 @@ class Broker(abc.ABC):
     async def flush(self) -> None:
         """Return when everything published so far is with the broker."""
         # Nothing to do where a publish is with the broker when it returns.
+        return
+
+    def release_gone(self) -> None:
+        """An owner of messages has given up: what only it waits for, and is not with the broker, fails now."""
         return
 
     def on_lost(self, report: Callable[[Batch[Message], Exception], None]) -> None:

@@ -55,6 +55,9 @@ class ForwardingBroker(Broker):
     async def flush(self) -> None:
         await self.inner.flush()
 
+    def release_gone(self) -> None:
+        self.inner.release_gone()
+
     def on_lost(self, report: Callable[[Batch[Message], Exception], None]) -> None:
         self.inner.on_lost(report)
 

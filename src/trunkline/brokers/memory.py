@@ -45,7 +45,7 @@ class MemoryBroker(Broker):
         return self.resolve(topic)
 
     def forget_route(self, topic: str) -> None:
-        self.tree.routes.pop(topic, None)
+        self.tree.forget_route(topic)
 
     def resolve(self, topic: str) -> Route:
         """The route of a topic: found once, then kept until subscriptions change."""

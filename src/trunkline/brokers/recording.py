@@ -51,6 +51,8 @@ class _RecordingLane:
         self._published.extend(messages)
         return self._inner.put_many(messages, alike=alike)
 
-    def post(self, message: Message, owner: Owner) -> None:
-        self._published.append(message)
-        self._inner.post(message, owner)  # type: ignore[attr-defined]  # only where it is stored
+    def post(self, message: Message, owner: Owner) -> bool:
+        posted: bool = self._inner.post(message, owner)  # type: ignore[attr-defined]  # only where it is stored
+        if posted:
+            self._published.append(message)
+        return posted

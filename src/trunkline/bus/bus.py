@@ -43,6 +43,7 @@ from trunkline.delivery.requests import OrphanBox
 from trunkline.delivery.route import offer
 from trunkline.errors import (
     BusClosed,
+    InvalidSettings,
     RequestTimeout,
     UsageError,
 )
@@ -58,6 +59,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 RAW = codec.RAW
 encode = codec.encode
+MAX_NAME_BYTES = 1000
+"""It is the sender of every message."""
 
 
 class Bus:
@@ -73,6 +76,8 @@ class Bus:
         owns_broker: bool = False,
     ) -> None:
         self.name = name = name or broker.world.program()
+        if len(name.encode()) > MAX_NAME_BYTES:
+            raise InvalidSettings(f"a bus name of {len(name.encode()):,} bytes: it may have {MAX_NAME_BYTES:,}")
         self.broker = broker
         self.settings = settings = settings or broker.settings
         self.hooks = HookChain(hooks)
@@ -186,7 +191,7 @@ class Bus:
 
     def pipeline(self, in_flight: int = 1000) -> Pipeline:
         """Publish many without waiting for each: `async with bus.pipeline() as pipe: await pipe.publish(…)`."""
-        return Pipeline(self.publish, self._publisher, self.name, in_flight)
+        return Pipeline(self.publish, self._publisher, self.name, in_flight, self.broker.release_gone)
 
     async def post(self, message: Message) -> str:
         """Publish a message built by hand, by its type; return its id.
@@ -260,7 +265,7 @@ class Bus:
     def from_thread(self) -> ThreadDoor:
         """The door for other threads. Call this in the event loop, hand the door to the threads."""
         if self._door is None:
-            self._door = ThreadDoor(self.name, self.publish, asyncio.get_running_loop())
+            self._door = ThreadDoor(self.name, self.publish, self.settings.backpressure)
         return self._door
 
     # Asking
@@ -329,7 +334,7 @@ class Bus:
             # Refused, timed out, cancelled, closed. An answer has closed the request by itself.
             self._requester.close(request_id)
             raise
-        return read(self.hooks.open(got), reply)
+        return read(self.hooks.open(got), reply, self.settings.max_message_bytes)
 
     async def try_request(self, topic: str = "", payload: object = b"", **options: Any) -> Any:
         """Like `request`, but None if no answer comes in time, or the bus is closed meanwhile."""
@@ -346,7 +351,7 @@ class Bus:
         except BaseException:
             self._requester.close(request_id)
             raise
-        return read(self.hooks.open(got), reply)
+        return read(self.hooks.open(got), reply, self.settings.max_message_bytes)
 
     def respond(self, request: Message, value: object) -> Awaitable[str]:
         """Answer a request. Handlers need not call it: what they return is the answer."""

@@ -29,12 +29,19 @@ class Pipeline:
     """
 
     def __init__(
-        self, publish: Callable[..., Awaitable[str]], publisher: BusPublisher, name: str, in_flight: int
+        self,
+        publish: Callable[..., Awaitable[str]],
+        publisher: BusPublisher,
+        name: str,
+        in_flight: int,
+        release: Callable[[], None],
     ) -> None:
         if in_flight < 1:
             raise UsageError(f"a pipeline needs room for at least one message, not {in_flight}")
         self._publish = publish
         self._publisher = publisher
+        self._release = release
+        """Tells the broker that this has given up."""
         self._in_flight = in_flight
         self._again = in_flight // 2
         """Go on when so few are left: one wake-up for many."""
@@ -69,7 +76,10 @@ class Pipeline:
             return await self._publish(topic, payload)
         now_ns = publisher.time_ns()
         message_id = publisher.ids.next(now_ns)
-        cast(OwnedLane, lane).post(plain(message_id, topic, body, now_ns, self._name, content_type), self)
+        message = plain(message_id, topic, body, now_ns, self._name, content_type)
+        if not cast(OwnedLane, lane).post(message, self):
+            await self._until(0)
+            return await self._publish(topic, payload)
         self._begun = begun = self._begun + 1
         if begun - self._ended >= self._in_flight:
             await self._until(self._again)
@@ -134,9 +144,10 @@ class Pipeline:
         await self._give_up()
 
     async def _give_up(self) -> None:
-        """Wait for no room any more. What is under way is stored, and its fates are on record."""
+        """Wait for no room and no connection any more. What is under way is stored, and its fates are on record."""
         self.gone = True
         for callback in self._when_gone:
             callback()
         self._when_gone.clear()
+        self._release()
         await self._until(0)

@@ -151,12 +151,12 @@ class Requester:
             pending.fail(BusClosed(self._name))
 
 
-def read(answer: Message, reply: Any) -> Any:
+def read(answer: Message, reply: Any, max_bytes: int) -> Any:
     """The typed value of an answer; raises RequestFailed if the responder said that it failed."""
     if answer.type is MessageType.ERROR:
         try:
-            failure = answer.decode(ErrorAnswer)
+            failure = answer.decode(ErrorAnswer, max_bytes=max_bytes)
         except InvalidPayload as error:
             raise RequestFailed(answer.request_id or "", "UnreadableError", str(error)) from error
         raise RequestFailed(answer.request_id or "", failure.error_type, failure.detail)
-    return answer if reply is Message else answer.decode(reply)
+    return answer if reply is Message else answer.decode(reply, max_bytes=max_bytes)

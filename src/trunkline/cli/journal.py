@@ -236,18 +236,16 @@ def _replay_range(
 @app.command()
 def forget(
     directory: Directory,
-    name: Annotated[
-        str,
-        typer.Argument(help="The name, or the group, of a durable subscription: `stats` lists them.", metavar="NAME"),
-    ],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask first.")] = False,
+    name: subscriptions.Name,
+    yes: subscriptions.Yes = False,
     json: AsJson = False,
 ) -> None:
     """Delete a durable subscription and its pending messages. Retention no longer keeps messages for it.
 
-    The journal must not be in use. A program that has it open can call bus.forget_durable() instead.
+    `stats` lists them. The journal must not be in use: for that of a running hub there is `trunkline forget`, and a
+    program that has it open can call bus.forget_durable().
     """
-    subscriptions.forget(directory, name, yes, json)
+    subscriptions.forget_in(directory, name, yes, json)
 
 
 @app.command()

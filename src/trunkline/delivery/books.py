@@ -23,6 +23,8 @@ MERGE_NS: Final = 1_000_000_000
 MAX_ROWS = 10_000
 MAX_ROWS_ELSEWHERE: Final = 1000
 """Of each of the many subscribers of a hub."""
+MAX_ROWS_LEFT: Final = 100_000
+"""Of all subscribers together that left and are remembered: about 20 MB."""
 MAX_OPEN = 65_536
 """Ranges that may be open. The oldest beyond it count as dropped."""
 LOST: Final = "lost with its subscriber"
@@ -87,6 +89,15 @@ class Books:
         """In the order of their numbers. They do not overlap."""
         self._forgotten = 0
         self._max_rows = MAX_ROWS if max_rows is None else max_rows
+
+    @property
+    def size(self) -> int:
+        """Rows and ranges: a measure of the memory that they take."""
+        return len(self._rows) + len(self.spans)
+
+    def limit_rows(self, most: int) -> None:
+        """Before anything is in them."""
+        self._max_rows = most
 
     # Delivery
 

@@ -1,6 +1,6 @@
 """The routing tree: from a topic to its subscribers, wherever they are.
 
-A route is found once, and kept until subscriptions change.
+A route is found once, and kept until subscriptions change. Then it goes, and nothing holds the subscribers it led to.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ class RoutingTree:
     def __init__(self, engine: Engine, max_topics: int) -> None:
         self._engine = engine
         self.routes: dict[str, Route] = {}
-        """Those that are known to be right."""
+        """Those that are known to be right. They are never mended: whoever holds one may still be using it."""
         self.private_replies = False
         """Whether an answer only reaches a subscription to its very topic, and no wildcard."""
         self.changed: Callable[[], None] = lambda: None
         """Called when subscriptions have changed, and all routes with them."""
         self._max_topics = max_topics
-        self._topics: OrderedDict[str, Route] = OrderedDict()
+        self._published: OrderedDict[str, int] = OrderedDict()
+        """How many messages were published on topics that have no route now."""
         self._tree: TopicTree[Listener | TopicLink] = TopicTree()
         self._links: dict[tuple[str, str], TopicLink] = {}
         self._groups: dict[str, SubscriberGroup] = {}
@@ -54,13 +55,12 @@ class RoutingTree:
         """Raises InvalidTopic."""
         route = self.routes.get(topic)
         if route is None:
-            route = self._topics.get(topic)
-            if route is None:
-                route = Route(validate_topic(topic), self._engine)
-                if len(self._topics) >= self._max_topics:
-                    forgotten, _ = self._topics.popitem(last=False)
-                    self.routes.pop(forgotten, None)
-                self._topics[topic] = route
+            route = Route(validate_topic(topic), self._engine)
+            if len(self.routes) >= self._max_topics:
+                self.forget()
+            route.published = self._published.pop(topic, 0)
+            if len(self.routes) + len(self._published) >= self._max_topics:
+                self._published.popitem(last=False)
             self._lead(route)
             self.routes[topic] = route
         return route
@@ -110,12 +110,23 @@ class RoutingTree:
 
     def forget(self) -> None:
         """Subscriptions have changed: every route is found anew."""
+        for route in self.routes.values():
+            self._keep_count(route)
         self.routes.clear()
         self.changed()
 
+    def forget_route(self, topic: str) -> None:
+        if (route := self.routes.pop(topic, None)) is not None:
+            self._keep_count(route)
+
+    def _keep_count(self, route: Route) -> None:
+        if route.published:
+            self._published[route.topic] = route.published
+
     def published(self) -> dict[str, int]:
         """How many messages were published on each topic."""
-        return {topic: route.published for topic, route in self._topics.items() if route.published}
+        live = {topic: route.published for topic, route in self.routes.items() if route.published}
+        return {**self._published, **live}
 
     # Links
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from trunkline.clock import World
+from trunkline.delivery.books import MAX_ROWS_LEFT, Books
 from trunkline.delivery.custody import Custody
 from trunkline.delivery.dead_letters import DeadLetter, DeadLetters
 from trunkline.delivery.dedupe import Window
@@ -38,6 +39,7 @@ class Served(Protocol):
 
     name: str
     pattern: str
+    books: Books
 
     def account(self) -> Account: ...
 
@@ -146,8 +148,12 @@ class Subscribers:
 
     def _keep(self, leaver: Served) -> None:
         self._leavers.append(leaver)
-        if len(self._leavers) > KEPT_LEAVERS:
-            self._departed += self._leavers.popleft().account()
+        # Not kept as a sum: what a leaver still held may get its fate later.
+        rows = sum(each.books.size for each in self._leavers)
+        while len(self._leavers) > KEPT_LEAVERS or (rows > MAX_ROWS_LEFT and len(self._leavers) > 1):
+            oldest = self._leavers.popleft()
+            rows -= oldest.books.size
+            self._departed += oldest.account()
 
     def redeliver(self, name: str, message: Message, origin: object) -> None:
         """Give a dead message back to the subscriber it died at, or to its successor of the same name."""

@@ -81,6 +81,7 @@ class Admission:
         self._tokens = Tokens()
         self._connections: Counter[str] = Counter()
         """By identity."""
+        self._clients = 0
         self._origins: dict[int, Session] = {}
 
     def hello(self, session: Session, hello: control.Hello) -> control.Control | None:
@@ -102,7 +103,7 @@ class Admission:
                 )
             if hello.token:
                 self._tokens.use(session.identity, hello.token, hello.at, hub.world.time_ns() / 1e9)
-            if self._connections.total() - (before is not None) >= hub.settings.max_clients:
+            if self._clients - (before is not None) >= hub.settings.max_clients:
                 most = hub.settings.max_clients
                 raise ProtocolError(
                     "too_many", f"{most} clients are connected already: raise max_clients, or come later"
@@ -143,6 +144,7 @@ class Admission:
         if origin:
             self._origins[origin] = session
         self._connections[session.identity] += 1
+        self._clients += 1
         session.name = _printable(name[:MAX_NAME]) or session.wire.peer.address
         session.protocol.greeted = True
         log.info("%s is here: %s, %s", session.name, session.identity, session.wire.peer.address)
@@ -151,6 +153,7 @@ class Admission:
         if not session.name:
             return
         self._connections[session.identity] -= 1
+        self._clients -= 1
         if not self._connections[session.identity]:
             del self._connections[session.identity]
         if self._origins.get(session.origin) is session:

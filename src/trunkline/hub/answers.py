@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from trunkline.brokers.broker import Feature
+from trunkline.delivery.books import MAX_ROWS_ELSEWHERE
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.options import END, Delivery
 from trunkline.delivery.outlet import Outlet
@@ -223,6 +224,7 @@ class Answers:
             if hub.access.restricts:
                 self._dead_letters.claim_name(session, message.pattern, delivery)
             stream = broker.subscribe(message.pattern, delivery)
+            stream.inbox.books.limit_rows(MAX_ROWS_ELSEWHERE)
             credit, size = session.opening.pop(message.subscription)
             member = Member(
                 session,

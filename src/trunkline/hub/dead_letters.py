@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from trunkline.brokers.broker import Broker
+from trunkline.brokers.broker import Broker, Feature
 from trunkline.brokers.store import Change, DeadLetterStore
 from trunkline.delivery.dead_letters import Cause, Choice, DeadLetter, Key
 from trunkline.delivery.options import Delivery
@@ -58,6 +58,7 @@ class DeadLetterApi:
             control.Letters: self._list,
             control.LetterReplay: self._replay,
             control.LetterRemove: self._remove,
+            control.Forget: self._forget,
         }
 
     @property
@@ -131,6 +132,23 @@ class DeadLetterApi:
         if delivery.durable:
             keep = self._hub.directory.keep_owners
             owners.claim(name, DurableOwner(session.identity, shared), exists=exists, keep=keep)
+
+    async def _forget(self, session: Session, said: control.Forget) -> control.Control:
+        hub, name = self._hub, said.name
+        store = hub.broker.require_store(Feature.DURABLE)
+        async with self._line(session):
+            # One that is just leaving has left then, and its cursor is on disk.
+            await hub.parted()
+            await hub.broker.flush()
+            owners = hub.directory.owners
+            patterns = [] if self._store is None else self._store.waiting_for(name)
+            if owners.owner(name) != session.identity:
+                for pattern in patterns:
+                    session.require(Action.ADMINISTER, pattern)
+            changed = bool(patterns) and await store.forget(name)
+            owners.forget(name, hub.directory.keep_owners)
+        hub.changed(patterns)
+        return control.Done(re=said.id, changed=changed)
 
     # Looking
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from trunkline.delivery.books import Leaver
+from trunkline.delivery.books import MAX_ROWS_LEFT, Leaver
 
 MAX_LEFT: Final = 1000
 
@@ -13,13 +13,19 @@ MAX_LEFT: Final = 1000
 class Leavers:
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[int, int, str], Leaver] = OrderedDict()
+        self._rows = 0
 
     def put(self, origin: int, subscription: int, leaver: Leaver) -> None:
         if origin:
+            self.take(origin, subscription, leaver.pattern)
             self._kept[origin, subscription, leaver.pattern] = leaver
-            if len(self._kept) > MAX_LEFT:
-                self._kept.popitem(last=False)
+            self._rows += leaver.books.size
+            while len(self._kept) > MAX_LEFT or (self._rows > MAX_ROWS_LEFT and len(self._kept) > 1):
+                self._rows -= self._kept.popitem(last=False)[1].books.size
 
     def take(self, origin: int, subscription: int, pattern: str) -> Leaver | None:
         """The same subscription on its last connection, if it was here."""
-        return self._kept.pop((origin, subscription, pattern), None)
+        leaver = self._kept.pop((origin, subscription, pattern), None)
+        if leaver is not None:
+            self._rows -= leaver.books.size
+        return leaver

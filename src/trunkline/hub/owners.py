@@ -64,6 +64,19 @@ class DurableOwners:
             keep(owners)
         self._replace(owners)
 
+    def owner(self, name: str) -> str | None:
+        """The identity that made it; None if nobody owns the name."""
+        owner = self._owners.get(name)
+        return None if owner is None else owner.identity
+
+    def forget(self, name: str, keep: Keep | None) -> None:
+        """The subscription of this name is gone."""
+        if name in self._owners:
+            owners = {known: owner for known, owner in self._owners.items() if known != name}
+            if keep is not None:
+                keep(owners)
+            self._replace(owners)
+
     def _replace(self, owners: dict[str, DurableOwner]) -> None:
         self._owners = owners
         self._counts = Counter(owner.identity for owner in owners.values())

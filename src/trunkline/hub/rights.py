@@ -65,6 +65,7 @@ RIGHTS: Final[Mapping[type[control.Control], RightsRow]] = MappingProxyType(
         control.Unlink: _own("links"),
         control.Last: _needs(lambda message: (Action.SUBSCRIBE, message.topic)),
         control.Explain: _free("Explanations looks for the topic first: forbidden is not told apart from unknown"),
+        control.Forget: _free("DeadLetterApi requires the owner of the durable subscription, or administer"),
         control.Letters: _free("LetterDesk lists only those on topics that the identity may subscribe to"),
         control.LetterReplay: _free("LetterDesk requires the right to join the subscription that each letter is of"),
         control.LetterRemove: _free("LetterDesk requires the right to join the subscription that each letter is of"),

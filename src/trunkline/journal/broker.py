@@ -60,8 +60,9 @@ class JournalLane:
             return self.put_many((message,), alike=False)
         return self._put(self.topic, message, self.waits)
 
-    def post(self, message: Message, owner: Owner) -> None:
+    def post(self, message: Message, owner: Owner) -> bool:
         self._broker.intake.post(self.topic, message, self.waits, owner)
+        return True
 
     def put_many(self, messages: Sequence[Message], *, alike: bool) -> asyncio.Future[Failures]:
         return self._broker.intake.put_many(self.topic, messages, self.waits, alike=alike)
@@ -251,7 +252,7 @@ class JournalBroker(MemoryBroker):
         elif feeder.cursor.pattern != pattern:
             raise InvalidSettings(
                 f"the durable subscription {name!r} is on {feeder.cursor.pattern!r}, not on {pattern!r}: "
-                "use another name, or forget the old one"
+                f"use another name, or forget the old one with bus.forget_durable({name!r})"
             )
         elif delivery.group is None and feeder.members:
             raise DuplicateName("subscriber", name)
@@ -308,7 +309,7 @@ class JournalBroker(MemoryBroker):
             if written != pattern:
                 raise InvalidSettings(
                     f"the durable subscription {name!r} is on {written!r}, not on {pattern!r}: "
-                    "use another name, or forget the old one"
+                    f"use another name, or forget the old one with bus.forget_durable({name!r})"
                 )
             cursor = Cursor(name, pattern, high, unpack(pending))
         else:

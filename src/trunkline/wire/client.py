@@ -223,7 +223,10 @@ class ClientProtocol:
             self._pause_s = self._backoff_s
             return Welcomed(message)
         if isinstance(message, control.Error):
-            error: HubRefused | ProtocolError = HubRefused(message.code, message.text, message.details)
+            text = message.text
+            if message.code == "version":
+                text += f"; this client speaks version {', '.join(map(str, control.VERSIONS))}: update the older side"
+            error: HubRefused | ProtocolError = HubRefused(message.code, text, message.details)
         else:
             error = ProtocolError("malformed", f"the hub answered HELLO with {type(message).__name__}")
         self._ending = str(error)

@@ -348,6 +348,17 @@ class ExplainAnswer(Answer, frozen=True, kw_only=True, tag="EXPLAIN_ANSWER"):
     outcomes: list[Told] = []
 
 
+class Forget(Ask, frozen=True, kw_only=True, tag="FORGET"):
+    """Remove a durable subscription for good. Answered by DONE, `changed` if there was one.
+
+    Errors: `forbidden` for an identity that neither owns it nor administers its topics; `refused` if it has
+    subscribers, or if the hub has no journal.
+    """
+
+    name: str
+    """Its name, or that of its group."""
+
+
 # Dead letters
 
 
@@ -672,6 +683,7 @@ FROM_CLIENT: Final = (
     Unlink,
     Last,
     Explain,
+    Forget,
     Letters,
     LetterReplay,
     LetterRemove,

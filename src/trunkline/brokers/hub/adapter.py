@@ -145,7 +145,7 @@ class HubAdapter:
 
         def answered(answer: Answer) -> None:
             if isinstance(answer, HubRefused):
-                done(of_subscription(answer))
+                done(of_subscription(answer, request.name))
             else:
                 assert isinstance(answer, control.Subscribed | HubUnavailable)
                 done(answer)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from trunkline.errors import (
     BackpressureTimeout,
+    DuplicateName,
     HubRefused,
     InboxFull,
     InvalidSettings,
@@ -18,9 +19,20 @@ from trunkline.errors import (
     TrunklineError,
 )
 
+E = TypeVar("E", bound=TrunklineError)
+
+
+def _coded(error: E, code: str) -> E:
+    error.code = code
+    return error
+
 
 def refusal(code: str, text: str, details: dict[str, Any]) -> Refused:
-    """What the hub said, as the error that it would be in one process."""
+    """What the hub said, as the error that it would be in one process, with the hub's code."""
+    return _coded(_refusal(code, text, details), code)
+
+
+def _refusal(code: str, text: str, details: dict[str, Any]) -> Refused:
     match code:
         case "inbox_full":
             return InboxFull(str(details.get("name", "?")), int(details.get("capacity", 0)))
@@ -36,17 +48,27 @@ def refusal(code: str, text: str, details: dict[str, Any]) -> Refused:
             return Refused(text)
 
 
-def of_subscription(error: HubRefused) -> TrunklineError:
+def of_subscription(error: HubRefused, name: str) -> TrunklineError:
     """What the hub said of a subscription, as it would be said in one process."""
+    return _coded(_of_subscription(error, name), error.code)
+
+
+def _of_subscription(error: HubRefused, name: str) -> TrunklineError:
     if error.code == "forbidden":
         return NotAllowed(error.text)
     if error.details.get("error") == InvalidSettings.__name__:
         return InvalidSettings(error.text)
+    if error.details.get("error") == DuplicateName.__name__:
+        return DuplicateName("subscriber", name)
     return error
 
 
 def of_last(error: HubRefused) -> TrunklineError:
     """What the hub said when it was asked for the last message of a topic, as it would be said in one process."""
+    return _coded(_of_last(error), error.code)
+
+
+def _of_last(error: HubRefused) -> TrunklineError:
     details = error.details
     match error.code:
         case "forbidden":

@@ -6,11 +6,11 @@ import base64
 from typing import TYPE_CHECKING
 
 from trunkline.brokers.broker import Feature
-from trunkline.brokers.hub.refusals import of_last
+from trunkline.brokers.hub.refusals import of_last, of_subscription
 from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.delivery.fates import Fate, Outcome
 from trunkline.delivery.requests import Why
-from trunkline.errors import HubRefused, InvalidMessage, PayloadError, ProtocolError, Unsupported
+from trunkline.errors import HubRefused, InvalidMessage, PayloadError, ProtocolError
 from trunkline.message import Message
 from trunkline.topic import validate_topic
 from trunkline.wire import control
@@ -76,9 +76,16 @@ class HubStore:
         return
 
     async def forget(self, name: str) -> bool:
-        raise Unsupported(
-            self._broker.name, "forgetting durable subscriptions: that is done in the process that has the journal"
-        )
+        """As everywhere. Raises NotAllowed for an identity that neither owns the name nor administers its topics."""
+        self._broker.check_open()
+        await self._connection.ready()
+        self._broker.require(Feature.DURABLE)
+        try:
+            answer = await self._connection.ask(lambda asked: control.Forget(id=asked, name=name))
+        except HubRefused as error:
+            raise of_subscription(error, name) from error
+        assert isinstance(answer, control.Done)
+        return answer.changed
 
 
 def _message(text: str) -> Message:

@@ -63,6 +63,9 @@ class RemoteBroker(Broker):
     async def flush(self) -> None:
         await self.shared.outbox.flush()
 
+    def release_gone(self) -> None:
+        self.shared.outbox.release_gone()
+
     def has_subscribers(self, topic: str) -> bool:
         lane = self.lanes.get(topic)
         return True if lane is None else lane.has_subscribers

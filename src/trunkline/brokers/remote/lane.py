@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
@@ -53,7 +52,7 @@ class RemoteLane:
         """Messages that the broker has not confirmed."""
         self.published: dict[int, int] = {}
         """Messages so far, by priority."""
-        self.waiting: deque[asyncio.Future[None]] = deque()
+        self.waiting: list[asyncio.Future[None]] = []
         """Who waits for room."""
 
     def learn(self, terms: TopicTerms) -> None:
@@ -91,12 +90,16 @@ class RemoteLane:
             return DONE
         return self.put_many((message,), alike=alike)
 
-    def post(self, message: Message, owner: Owner) -> None:
+    def post(self, message: Message, owner: Owner) -> bool:
+        if self.terms is None:
+            # Whether it is sent again after a reconnection depends on them.
+            return False
         outbox = self._outbox
         pending = outbox.pending.get(self.topic)
         if pending is None:
             pending = outbox.begin(self)
         pending.post(message, owner)
+        return True
 
     def put_many(self, messages: Sequence[Message], *, alike: bool) -> Awaitable[Failures]:
         outbox = self._outbox

@@ -241,6 +241,23 @@ class Outbox:
                 self._adapter.withdraw(sent.number, why)
                 return
 
+    def release_gone(self) -> None:
+        """Withdraw what only owners wait for that have given up. Without a connection it fails at once."""
+        self.send_all_pending()
+        for sent in self._sent.values():
+            if _given_up(sent.pending):
+                self._adapter.withdraw(sent.number, "its publisher has given up")
+        unsent, self._unsent = self._unsent, deque()
+        for sent in unsent:
+            self._keep_unsent(sent)
+
+    def _keep_unsent(self, sent: SentBatch) -> None:
+        if _given_up(sent.pending):
+            self._count_out(sent)
+            self._fail(sent.pending, lambda: NotConfirmed(self._adapter.url))
+        else:
+            self._unsent.append(sent)
+
     # Sending
 
     def send_all_pending(self) -> None:
@@ -416,7 +433,7 @@ class Outbox:
             if batch.lane.durable:
                 batch.resent = True
                 batch.data = self._adapter.encode(batch)
-                self._unsent.append(batch)
+                self._keep_unsent(batch)
                 continue
             lost += batch.size
             self._count_out(batch)
@@ -436,6 +453,12 @@ class Outbox:
             self._fail(batch.pending, lambda: NotConfirmed(self._adapter.url))
         self._sent.clear()
         self._unsent.clear()
+
+
+def _given_up(pending: PendingBatch) -> bool:
+    """Whether all of it was published by owners that have given up."""
+    waiters = pending.waiters
+    return bool(waiters) and waiters[0].start == 0 and all(each.owner is not None and each.gone for each in waiters)
 
 
 def _cuts(messages: Sequence[Message]) -> list[tuple[int, int]]:
