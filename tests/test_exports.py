@@ -19,7 +19,7 @@ PUBLIC = """
     ExecutionFailed JavaMissing KernelClosed KernelDied KernelError KernelNotStarted KernelRestarted
     JournalDamaged JournalError JournalLocked JournalUnusable ConnectionSettings MemoryBroker Message
     MessageExpired MessageTooLarge MessageType MissingCorrelationId MissingExtra Nacked NotAcknowledged NotAllowed
-    NotConfirmed NotHandled NotStored Orphan Orphans Outcome Overflow PartlyRefused PayloadError Pipeline
+    NotConfirmed NotHandled NotRouted NotStored Orphan Orphans Outcome Overflow PartlyRefused PayloadError Pipeline
     PipelineError Priority ProtocolError Qos RateLimited RecordingBroker Refused Reject Replayed RequestError
     RequestFailed RequestTimeout Retry Rule SchemaBroken Settings Stats Stream StreamClosed StreamEmpty Subscription
     SystemStopped ThreadDoor TopicNotStored TrunklineError Unfinished UnknownActor UnknownHandler UnknownScheme

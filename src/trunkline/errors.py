@@ -34,6 +34,7 @@ TrunklineError
 │   ├── NotConfirmed             the connection ended before the hub confirmed the message
 │   ├── NotAllowed               the hub's access rules forbid it
 │   ├── SchemaBroken             the payload does not match the schema of its channel
+│   ├── NotRouted                no rule of the router fits the message
 │   ├── HookFailed               a hook raised
 │   └── PartlyRefused            some messages of a batch were refused: which, and why
 ├── RequestError
@@ -116,6 +117,7 @@ __all__ = [
     "NotAllowed",
     "NotConfirmed",
     "NotHandled",
+    "NotRouted",
     "NotStored",
     "PartlyRefused",
     "PayloadError",
@@ -323,6 +325,19 @@ class CircuitOpen(Refused):
         super().__init__(f"{recipient} failed too often; the next attempt is allowed in {retry_in_s:.3g} s")
         self.recipient = recipient
         self.retry_in_s = retry_in_s
+
+
+class NotRouted(Refused):
+    """`rules` are those that were tried, in their order."""
+
+    def __init__(self, message_id: str, topic: str, rules: Sequence[str]) -> None:
+        super().__init__(
+            f"failed to route message {message_id or 'without an id'} on {topic}: none of the rules fits it; "
+            f"there are: {', '.join(rules) or 'none'}"
+        )
+        self.message_id = message_id
+        self.topic = topic
+        self.rules = rules
 
 
 class RateLimited(Refused):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -52,6 +54,72 @@ async def test_told_and_asked(simulation: Simulation) -> None:
         "from outside",
         "stopped",
     ]
+
+
+async def test_an_actor_acknowledges_to_the_sender(simulation: Simulation) -> None:
+    async with shop(simulation) as (bus, system), bus.subscribe("acks") as acks:
+        await system.spawn(Clerk, [], name="clerk")
+        await system.spawn(Clerk, [], name="careless", failed=Failed.DROP)
+        for clerk in ("clerk", "careless"):
+            for payload, wanted in (("well", tl.MessageType.ACK), ({"fail": "badly"}, tl.MessageType.ERROR)):
+                message_id = await bus.send(f"shop.{clerk}", payload, requires_ack=True, reply_to="acks")
+                answer = await acks.recv(timeout_s=60)
+                assert answer is not None
+                assert (answer.type, answer.request_id) == (wanted, message_id)
+        await bus.send("shop.clerk", "well", requires_ack=True)
+        await bus.send("shop.clerk", "well", requires_ack=True, reply_to="no topic")
+        await asyncio.sleep(5)
+        assert acks.depth == 0
+        # It had failed once, and what its sender got wrong is no failure of its own.
+        assert [actor.restarts for actor in system.actors() if actor.address == "shop.clerk"] == [1]
+
+
+async def test_hooks_reach_actors(simulation: Simulation) -> None:
+    """Around a message told as bytes, too, and the circuit breaker learns from what actors do with it."""
+    around: list[object] = []
+
+    class Around(tl.hooks.Hook):
+        @contextlib.contextmanager
+        def handling(self, message: tl.Message) -> Iterator[None]:
+            around.append(message.decode())
+            try:
+                yield
+            finally:
+                around.append("left")
+
+    class Fragile(Actor):
+        async def receive(self, message: bytes) -> bytes:
+            around.append("called")
+            if message == b"bad":
+                raise ValueError
+            return message
+
+    breaker = tl.hooks.CircuitBreaker(tl.hooks.Breaker(failures=2, open_s=10))
+    hooks = [Around(), breaker]
+    async with (
+        tl.connect("memory:", world=world(simulation), hooks=hooks) as bus,
+        ActorSystem(bus, "shop") as system,
+    ):
+        fragile = await system.spawn(Fragile, name="fragile")
+        await fragile.tell(b"good")
+        assert await fragile.ask(b"good") == b"good"
+        assert around == [b"good", "called", "left"] * 2
+        with pytest.raises(tl.RequestFailed):
+            await fragile.ask(b"bad")
+        await fragile.tell(b"good")
+        await asyncio.sleep(5)
+        # A success in between.
+        for _ in range(2):
+            await fragile.tell(b"bad")
+            await asyncio.sleep(1)
+        assert around == [b"good", "called", "left"] * 2 + [b"bad", "called", "left"] + [
+            b"good", "called", "left",
+        ] + [b"bad", "called", "left"] * 2  # fmt: skip
+        with pytest.raises(tl.CircuitOpen, match=r"shop\.fragile"):
+            await fragile.tell(b"good")
+        await asyncio.sleep(10)
+        assert await fragile.ask(b"good") == b"good"
+        await fragile.tell(b"good")
 
 
 async def test_a_failure_is_a_dead_letter_and_a_new_beginning(simulation: Simulation) -> None:

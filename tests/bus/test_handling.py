@@ -384,6 +384,45 @@ def test_requires_ack_is_answered_with_an_ack_message() -> None:
     on_bus(main)
 
 
+def test_an_ack_of_a_stream_is_published_and_a_dead_letter_is_an_error() -> None:
+    async def main(bus: tl.Bus) -> None:
+        @bus.on("fails", retry=tl.Retry(attempts=2))
+        async def fails() -> None:
+            raise ValueError("broken")
+
+        async with bus.subscribe("acks") as acks, bus.subscribe("t") as messages, bus.subscribe("other") as others:
+
+            async def told() -> tuple[tl.MessageType, str | None, object]:
+                answer = await acks.recv(timeout_s=60)
+                assert answer is not None
+                return answer.type, answer.request_id, answer.decode() if answer.type is tl.MessageType.ERROR else None
+
+            ids = [await bus.publish("t", n, requires_ack=True, reply_to="acks") for n in range(2)]
+            taken = [await messages.recv() for _ in ids]
+            assert acks.depth == 0
+            assert taken[0] is not None
+            assert taken[1] is not None
+            assert messages.ack(taken[0])
+            assert await told() == (tl.MessageType.ACK, ids[0], None)
+            messages.reject(taken[1], "no such order")
+            error = {"error_type": "Reject", "detail": "no such order"}
+            assert await told() == (tl.MessageType.ERROR, ids[1], error)
+            failed = await bus.publish("fails", requires_ack=True, reply_to="acks", request_id="r1")
+            assert failed
+            assert await told() == (tl.MessageType.ERROR, "r1", {"error_type": "ValueError", "detail": "broken"})
+            # Without a need of acknowledgement, or a place for it, nobody is told.
+            await bus.publish("fails", reply_to="acks")
+            await bus.publish("other", requires_ack=True)
+            assert (other := await others.recv()) is not None
+            assert others.ack(other)
+            # A lease that ended is no acknowledgement.
+            assert not messages.ack(taken[0])
+            await asyncio.sleep(60)
+            assert acks.depth == 0
+
+    on_bus(main)
+
+
 def test_concurrency_runs_so_many_at_once_and_one_keeps_order() -> None:
     async def main(bus: tl.Bus) -> None:
         running = peak = 0
@@ -556,4 +595,4 @@ def test_dead_letter_whose_notice_would_be_malformed_is_kept_all_the_same(caplog
             await asyncio.sleep(1)
 
     on_bus(main)
-    assert any("nobody could be told" in message for message in caplog.messages)
+    assert any("no notice of what became" in message for message in caplog.messages)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -223,6 +224,73 @@ def test_unanswered_requests_open_the_circuit_too() -> None:
                 await bus.request(tl.endpoint("deaf"), recipient="deaf", timeout_s=1)
         with pytest.raises(tl.CircuitOpen):
             await bus.request(tl.endpoint("deaf"), recipient="deaf", timeout_s=1)
+
+    on_bus(main, hooks=[breaker])
+
+
+def test_the_circuit_learns_from_requests_by_topic_and_from_other_buses() -> None:
+    breaker = hooks.CircuitBreaker(hooks.Breaker(failures=2, open_s=10))
+
+    async def main(bus: tl.Bus) -> None:
+        well = False
+
+        async def shaky() -> str:
+            if not well:
+                raise ConnectionError
+            return "well"
+
+        async with tl.Bus(bus.broker, name="other") as other:
+            for topic in ("pricing", tl.endpoint("shaky")):
+                other.handle(topic, shaky, retry=tl.Retry(attempts=1), name=topic)
+            # By topic, on the topic of an endpoint, and to an endpoint, which is the same.
+            asks: dict[str, Callable[[], Awaitable[Any]]] = {
+                "pricing": lambda: bus.request("pricing"),
+                "shaky": lambda: bus.request(tl.endpoint("shaky")),
+                "deaf": lambda: bus.request(to="deaf", timeout_s=1),
+                "unheard": lambda: bus.request("unheard", timeout_s=1),
+            }
+            for name, ask in asks.items():
+                with pytest.raises(tl.TrunklineError):
+                    await ask()
+                # Once, although the handler has failed and the answer is an error.
+                assert breaker.state(name) is BreakerState.CLOSED
+                with pytest.raises(tl.TrunklineError):
+                    await ask()
+                assert breaker.state(name) is BreakerState.OPEN
+                with pytest.raises(tl.CircuitOpen) as caught:
+                    await ask()
+                assert caught.value.recipient == name
+            with pytest.raises(tl.CircuitOpen):
+                await bus.send("shaky")
+            # What is for whoever subscribes is for no recipient.
+            await bus.publish("pricing")
+            well = True
+            await asyncio.sleep(11)
+            assert await bus.request("pricing") == "well"
+            assert breaker.state("pricing") is BreakerState.CLOSED
+        assert len(bus.broker.served.listeners) == 1
+
+    on_bus(main, hooks=[breaker])
+
+
+def test_the_circuit_learns_from_errors_of_those_who_answer_by_hand() -> None:
+    breaker = hooks.CircuitBreaker(hooks.Breaker(failures=2))
+
+    async def main(bus: tl.Bus) -> None:
+        async with bus.subscribe("pricing") as requests:
+
+            async def answer() -> None:
+                async for request in requests:
+                    await bus.respond_error(request, ConnectionError("no"))
+
+            answering = asyncio.create_task(answer())
+            for _ in range(2):
+                with pytest.raises(tl.RequestFailed):
+                    await bus.request("pricing")
+            with pytest.raises(tl.CircuitOpen):
+                await bus.request("pricing")
+            requests.stop()
+            await answering
 
     on_bus(main, hooks=[breaker])
 

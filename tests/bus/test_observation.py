@@ -64,6 +64,32 @@ def test_failures_are_counted() -> None:
     on_bus(main)
 
 
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_publisher_that_found_no_room_is_counted(hooked: bool) -> None:
+    metrics = tl.hooks.Metrics()
+
+    async def main(bus: tl.Bus) -> None:
+        async with bus.subscribe("full", overflow="reject", capacity=1), bus.subscribe("slow", capacity=1):
+            for topic, error in (("full", tl.InboxFull), ("slow", tl.BackpressureTimeout)):
+                await bus.publish(topic)
+                with pytest.raises(error):
+                    await bus.publish(topic)
+                with pytest.raises(error):
+                    await bus.publish(topic, priority=60)
+                with pytest.raises(tl.PartlyRefused):
+                    await bus.publish_many(topic, range(2))
+            stats = bus.stats()
+            assert (stats.total_failed, stats.total_refused) == (8, 8)
+            # After a timeout the rest of the batch is offered to nobody.
+            assert (stats.total_messages, stats.account.dropped) == (9, 7)
+            if hooked:
+                assert metrics.refused == {"InboxFull": 4, "BackpressureTimeout": 4}
+                assert metrics.messages_published == 2
+
+    limits = tl.Settings(backpressure=tl.Backpressure(timeout_s=1))
+    on_bus(main, settings=limits, hooks=[metrics] if hooked else [])
+
+
 def test_history_is_ordered_bounded_and_searchable() -> None:
     async def main(bus: tl.Bus) -> None:
         for n in range(15):

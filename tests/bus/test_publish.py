@@ -187,6 +187,41 @@ def test_subscribe_messages_link_a_topic_to_an_endpoint() -> None:
     on_bus(main)
 
 
+def test_subscribe_messages_link_however_they_are_published() -> None:
+    link, unlink = tl.MessageType.SUBSCRIBE, tl.MessageType.UNSUBSCRIBE
+
+    async def main(bus: tl.Bus) -> None:
+        async with bus.subscribe(tl.endpoint("agent1")) as inbox, bus.subscribe("events") as events:
+            both = [events.name, inbox.name]
+            await bus.publish("events", type=link, sender="agent1")
+            assert sorted(bus.subscribers("events")) == sorted(both)
+            await bus.publish_many("events", [b""], type=unlink, sender="agent1")
+            assert bus.subscribers("events") == [events.name]
+            batch = [
+                tl.Message(topic="events", payload=1),
+                tl.Message(type=link, sender="agent1", topic="events"),
+                tl.Message(topic="events", payload=2),
+                tl.Message(type=unlink, sender="agent1", topic="events"),
+                tl.Message(topic="events", payload=3),
+            ]
+            await bus.post_many(batch)
+            assert [message.decode() for message in take_all(inbox)] == [2]
+            assert [message.decode() for message in take_all(events)] == [1, 2, 3]
+            assert bus.subscribers("events") == [events.name]
+            assert bus.stats().total_messages == 7
+        async with tl.Bus(bus.broker, name="other") as other:
+            pass
+        for publish in (
+            lambda: other.publish("events", type=link, sender="agent1"),
+            lambda: other.post(tl.Message(type=link, sender="agent1", topic="events")),
+            lambda: other.post_many([tl.Message(type=unlink, sender="agent1", topic="events")]),
+        ):
+            with pytest.raises(tl.BusClosed):
+                await publish()
+
+    on_bus(main)
+
+
 def test_message_built_by_hand_gets_what_it_lacks_and_keeps_what_it_has() -> None:
     async def main(bus: tl.Bus) -> None:
         async with bus.subscribe(">") as stream:

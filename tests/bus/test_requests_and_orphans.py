@@ -300,3 +300,18 @@ async def test_an_endpoint_is_asked_as_it_is_sent_to(simulation: Simulation) -> 
             await bus.request(to="nobody", timeout_s=1)
         with pytest.raises(tl.CircuitOpen):
             await bus.request(to="nobody", timeout_s=1)
+
+
+async def test_an_error_without_a_request_is_accepted_and_answers_none(simulation: Simulation) -> None:
+    async with tl.connect("memory:", world=world(simulation)) as bus, bus.subscribe("_reply") as replies:
+        for kind in (tl.MessageType.RESPONSE, tl.MessageType.ACK):
+            with pytest.raises(tl.MissingCorrelationId):
+                tl.Message(type=kind, topic="_reply")
+        asking = asyncio.create_task(bus.request("nobody", timeout_s=5))
+        await asyncio.sleep(0)
+        error_id = await bus.post(tl.Message(type=tl.MessageType.ERROR, payload="broken"))
+        assert replies.try_recv().id == error_id
+        assert [orphan.message.id for orphan in bus.orphans] == [error_id]
+        assert not asking.done()
+        with pytest.raises(tl.RequestTimeout):
+            await asking

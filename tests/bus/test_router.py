@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from buses import on_bus, until
 
 import trunkline as tl
 from trunkline import Rule
+from trunkline.journal import Reader
 
 
 def test_rules_filter_by_type_sender_recipient_topic_and_content() -> None:
@@ -156,3 +158,92 @@ def test_mistakes_are_named() -> None:
         assert bus.router.handlers() == []
 
     on_bus(main)
+
+
+def test_messages_routed_by_hand_are_tried_again_one_by_one() -> None:
+    async def main(bus: tl.Bus) -> None:
+        seen: list[int] = []
+
+        async def fails_once(n: int, message: tl.Message) -> None:
+            if not message.attempts:
+                raise RuntimeError("not yet")
+            seen.append(n)
+
+        bus.router.register_handler("h", fails_once, concurrency=3)
+        bus.router.add_rule(Rule(id="r", handler="h"))
+        messages = [bus.message("t", n) for n in range(3)]
+        for message in messages:
+            assert await bus.router.route(message) == ["h"]
+        await bus.publish("t", 3)
+        await until(lambda: len(seen) == 4)
+        assert sorted(seen) == [0, 1, 2, 3]
+        assert bus.accounts()["h"] == tl.Account(accepted=4, delivered=4)
+        assert [message.seq for message in messages] == [0, 0, 0]
+
+    on_bus(main)
+
+
+def test_a_message_routed_by_hand_that_fails_is_a_dead_letter_of_its_own() -> None:
+    async def main(bus: tl.Bus) -> None:
+        well = False
+
+        async def fails(n: int) -> None:
+            if not well:
+                raise RuntimeError(n)
+
+        bus.router.register_handler("h", fails, retry=tl.Retry(attempts=1))
+        bus.router.add_rule(Rule(id="r", handler="h"))
+        for n in range(3):
+            await bus.router.route(tl.Message(topic="t", payload=n))
+        await until(lambda: len(bus.dead_letters) == 3)
+        assert sorted(letter.message.decode() for letter in bus.dead_letters.find()) == [0, 1, 2]
+        assert all(letter.message.id for letter in bus.dead_letters.find())
+        well = True
+        assert len((await bus.replay_dead()).ids) == 3
+        await bus.quiet()
+        assert bus.accounts()["h"] == tl.Account(accepted=3, delivered=3)
+
+    on_bus(main)
+
+
+def test_a_message_that_no_rule_fits_is_named_with_the_rules() -> None:
+    async def main(bus: tl.Bus) -> None:
+        async def handle() -> None: ...
+
+        message = bus.message("orders")
+        with pytest.raises(tl.NotRouted, match=f"route message {message.id} on orders: .*there are: none"):
+            await bus.router.route(message)
+        bus.router.register_handler("h", handle)
+        bus.router.add_rule(Rule(id="low", handler="h", topic="bills"))
+        bus.router.add_rule(Rule(id="off", handler="h", enabled=False))
+        bus.router.add_rule(Rule(id="high", handler="h", priority=3, where="priority > 60"))
+        with pytest.raises(tl.NotRouted, match=r"there are: high, low, off \(disabled\)") as caught:
+            await bus.router.route(message)
+        assert caught.value.rules == ["high", "low", "off (disabled)"]
+        assert await bus.router.route(message.replace(priority=80)) == ["h"]
+
+    on_bus(main)
+
+
+def test_with_a_journal_a_message_routed_by_hand_takes_no_number_of_the_journal(tmp_path: Path) -> None:
+    """Its dead letters are kept beside those of an earlier run."""
+
+    async def main() -> tuple[int, int]:
+        async with tl.connect("memory:", journal=tmp_path) as bus:
+
+            async def fails(n: int) -> None:
+                if n == 1:
+                    raise RuntimeError
+
+            bus.router.register_handler("h", fails, retry=tl.Retry(attempts=1))
+            bus.router.add_rule(Rule(id="r", handler="h"))
+            for n in range(3):
+                await bus.router.route(tl.Message(topic="orders", payload=n))
+            await bus.publish("orders", 3)
+            await bus.quiet()
+            return bus.broker.sequence.last, len(bus.dead_letters)
+
+    assert asyncio.run(main()) == (1, 1)
+    assert asyncio.run(main()) == (2, 2)
+    with Reader(tmp_path) as reader:
+        assert [message.seq for message in reader.messages()] == [1, 2]

@@ -11,7 +11,7 @@ import pytest
 
 import trunkline as tl
 from tests.hub.hubs import Place, connection_of, directory_of, until
-from trunkline.errors import HubRefused, UsageError
+from trunkline.errors import HubRefused, HubUnavailable, UsageError
 from trunkline.hub.settings import HubSettings
 from trunkline.schema import hash_of, schema_of
 from trunkline.testing import Simulation, world
@@ -345,3 +345,49 @@ async def test_a_channel_is_found_by_its_file_while_there_is_no_hub(simulation: 
         assert await directory.find("microphone") is None
         await directory.unregister_producer("camera")
         assert await directory.find("camera") is None
+
+
+async def test_a_file_tells_all_that_the_producer_said_until_its_bus_closes(simulation: Simulation) -> None:
+    place = Place(world(simulation))
+    async with place.bus("reader") as reader:
+        found = directory_of(reader).find
+        async with place.bus("one") as bus, place.bus("one"):
+            config = Config(policy="Latest", capacity=3, page_size=512)
+            await directory_of(bus).register_producer(
+                "camera", schema=Reading, version="2.0.0", config=config, shm_name="/camera", metadata={"hz": 25}
+            )
+            there = await found("camera", schema=Reading)
+            assert there is not None
+            assert (there.shm_name, there.schema_version) == ("/camera", "2.0.0")
+            assert [(each.config, each.metadata) for each in there.producers] == [(config, {"hz": 25})]
+            with pytest.raises(HubRefused, match="schemas differ on camera") as caught:
+                await found("camera", schema=int)
+            assert caught.value.code == "schema_mismatch"
+            with pytest.raises(HubUnavailable):
+                async with bus.produce("microphone", "one"):
+                    pass
+            assert await found("microphone") is None
+            # Others share the connection, and with it what is registered.
+            await bus.aclose()
+            assert await found("camera") is not None
+        assert await found("camera") is None
+        assert await directory_of(bus).register_producer("camera") is False
+        assert await found("camera") is None
+
+
+async def test_what_the_hub_refuses_is_not_announced(simulation: Simulation) -> None:
+    place = Place(world(simulation))
+    await place.start()
+    async with place.bus("maker") as maker, place.bus("other") as other:
+        assert await directory_of(maker).create_channel("camera", schema=Reading)
+        with pytest.raises(HubRefused):
+            await directory_of(other).register_producer("camera", schema=int)
+        assert await directory_of(other).find("camera") is None
+        assert await directory_of(maker).register_producer("camera", schema=Reading)
+        await place.stop()
+        assert await directory_of(other).find("camera", schema=Reading) is not None
+        await place.start()
+        await place.back(maker, other)
+        assert await directory_of(maker).destroy_channel("camera")
+        await place.stop()
+        assert await directory_of(other).find("camera") is None

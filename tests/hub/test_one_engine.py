@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -238,3 +239,78 @@ def test_a_late_confirmation_is_no_backpressure_timeout(tmp_path: Path, monkeypa
         await place.stop()
 
     simulate(play)
+
+
+async def test_what_a_bus_tells_is_of_its_own_process(simulation: Simulation) -> None:
+    place = Place(world(simulation))
+    await place.start()
+    async with place.bus("one") as one, place.bus("another") as other, one.subscribe("here", name="mine"):
+        await one.publish("there")
+        assert one.subscribers("there") == []
+        assert one.subscribers("here") == ["mine"]
+        # Nothing is known of a topic before it was published on.
+        assert other.subscribers("here") == []
+        async with other.subscribe("there", name="theirs", overflow="reject", capacity=1):
+            with pytest.raises(tl.PartlyRefused, match="2 of 3"):
+                await one.publish_many("there", range(3), priority=60)
+            assert (one.stats().total_failed, other.stats().total_failed) == (2, 0)
+            await until(lambda: one.subscribers("there") == ["somebody elsewhere"], "the hub knows a subscriber")
+            await one.publish("here")
+            assert dict(one.stats().per_topic) == {"there": 4, "here": 1}
+            assert dict(other.stats().per_topic) == {}
+            await one.flush()
+            assert dict(one.stats().per_topic) == {"there": 4, "here": 1}
+            assert (list(one.accounts()), list(other.accounts())) == (["mine"], ["theirs"])
+            assert one.stats().subscribers == 1
+        await until(lambda: one.subscribers("there") == [], "the hub knows that it left")
+    await place.stop()
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("group", [None, "workers"])
+async def test_who_waits_for_an_acknowledgement_is_told_once(
+    simulation: Simulation, inside: bool, group: str | None
+) -> None:
+    """Also if a bus in the hub's process could tell it as well."""
+    place = Place(world(simulation))
+    hub = await place.start()
+    breaker = tl.hooks.CircuitBreaker(tl.hooks.Breaker(failures=2))
+    async with contextlib.AsyncExitStack() as stack:
+        if inside:
+            await stack.enter_async_context(tl.Bus(hub.broker, name="inside"))
+        worker = await stack.enter_async_context(place.bus("worker"))
+        asker = await stack.enter_async_context(
+            tl.connect(place.address, name="asker", world=place.world, hooks=[breaker])
+        )
+
+        @worker.on("fails", retry=tl.Retry(attempts=1), group=group)
+        async def fails() -> None:
+            raise ValueError("broken")
+
+        @worker.on("well", group=group)
+        async def well() -> None: ...
+
+        told = await stack.enter_async_context(asker.subscribe("told"))
+        notices = await stack.enter_async_context(asker.subscribe("_dead.>"))
+        taken = await stack.enter_async_context(worker.subscribe("taken", group=group))
+        await worker.flush()
+        ids = {
+            await asker.publish(topic, requires_ack=True, reply_to="told"): topic
+            for topic in ("fails", "well", "taken")
+        }
+        message = await taken.recv()
+        assert message is not None
+        assert taken.ack(message)
+        await asyncio.sleep(5)
+        answers = [told.try_recv() for _ in range(told.depth)]
+        assert sorted((ids[answer.request_id or ""], answer.type.name) for answer in answers) == [
+            ("fails", "ERROR"),
+            ("taken", "ACK"),
+            ("well", "ACK"),
+        ]
+        assert notices.depth == 1
+        # The circuit of a responder elsewhere opens by its answers.
+        for error in (tl.RequestFailed, tl.RequestFailed, tl.CircuitOpen):
+            with pytest.raises(error):
+                await asker.request("fails")
+    await place.stop()

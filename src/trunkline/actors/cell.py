@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from trunkline.actors.actor import Actor, ActorHandler, Plan
@@ -18,12 +18,13 @@ from trunkline.actors.ref import Ref
 from trunkline.actors.settings import Failed, Keep
 from trunkline.actors.state import ActorState
 from trunkline.actors.supervision import Supervisor
+from trunkline.bus.requester import expects_ack
 from trunkline.codec import RAW
 from trunkline.delivery.dead_letters import Cause, describe
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.subscriber import Overflow
-from trunkline.errors import Closed, HandlerTimeout, InvalidPayload, PayloadError, Refused, Reject
+from trunkline.errors import Closed, HandlerTimeout, InvalidPayload, InvalidTopic, PayloadError, Refused, Reject
 from trunkline.hooks.log import TRACE
 from trunkline.message import Message, MessageType, Priority
 
@@ -55,6 +56,7 @@ class Cell:
         "_handled",
         "_last",
         "_life",
+        "_roster",
         "_since",
         "_task",
         "actor",
@@ -91,6 +93,7 @@ class Cell:
         self.make = make
         self.keep = keep
         self.parent = parent
+        self._roster = system.bus.broker.served
         self.ref = Ref(system.bus, system.address(name))
         self.state = CellState.STARTING
         self.actor: Actor | None = None
@@ -261,6 +264,8 @@ class Cell:
             if await self._handle(message):
                 log.log(TRACE, "%s has handled %s from %s", self.ref, message.id, message.sender)
                 self._delivered(message)
+                if self._roster.listeners:
+                    self._roster.handled(message, True)
             self.current = None
             inbox.held -= 1
             count += 1
@@ -321,7 +326,8 @@ class Cell:
         """The handler, if there is one only, which takes bytes as they are, and nothing has to be done around it."""
         handler = self.plan.default
         plain = not self.plan.by_name and self.keep.timeout_s is None and not self.system.bus.hooks.opens
-        plain = plain and not log.isEnabledFor(TRACE)
+        plain = plain and not log.isEnabledFor(TRACE) and not self.system.bus.hooks.surrounds
+        plain = plain and not self._roster.listeners
         if handler is None or not plain or self.memory is not None or handler.in_thread:
             return None
         return handler.function if handler.wants_payload in (bytes, Any) else None
@@ -345,7 +351,11 @@ class Cell:
         if self.context is not None:
             self.context.message = message
         try:
-            result = await self._call(handler, argument)
+            if system.bus.hooks.surrounds:
+                with system.bus.hooks.handling(message):
+                    result = await self._call(handler, argument)
+            else:
+                result = await self._call(handler, argument)
         except Reject as error:
             # Said by the actor itself: no failure of its own.
             await self._refused(message, error, Cause.REJECTED)
@@ -359,7 +369,9 @@ class Cell:
             self.memory.keep(self.actor.snapshot())  # type: ignore[union-attr]  # it has one, or there were no memory
         self._handled = True
         if message.type is REQUEST:
-            await self._send_answer(system.bus.respond(message, result), message)
+            await self._send_answer(message, system.bus.respond, result)
+        elif expects_ack(message):
+            await self._send_answer(message, system.bus.acknowledge)
         return True
 
     def _call(self, handler: ActorHandler, argument: object) -> Any:
@@ -378,10 +390,10 @@ class Cell:
                 raise
             raise HandlerTimeout(self.ref.address, timeout_s) from error
 
-    async def _send_answer(self, answer: Any, message: Message) -> None:
+    async def _send_answer(self, message: Message, answer: Callable[..., Awaitable[str]], *values: object) -> None:
         try:
-            await answer
-        except (Refused, Closed) as error:
+            await answer(message, *values)
+        except (Refused, Closed, InvalidTopic) as error:
             log.warning("%s handled %s, but its answer could not be sent: %s", self.ref, message.id, describe(error))
 
     # Fates
@@ -403,10 +415,11 @@ class Cell:
         """A dead letter that is no failure of the actor."""
         self._attempts = 0
         self._write_down()
+        self._roster.handled(message, False)
         self.inbox.settle(message, Fate.DEAD, describe(error))
         self.system.bury(message, self.ref.address, cause, describe(error), error)
         if message.type is REQUEST:
-            await self._send_answer(self.system.bus.respond_error(message, error), message)
+            await self._send_answer(message, self.system.bus.respond_error, error)
 
     def _give_back(self) -> None:
         """It was interrupted: the next incarnation, or nobody, handles what it was at, unless it was handled."""
@@ -421,14 +434,17 @@ class Cell:
     def failed_on(self, message: Message, error: BaseException) -> None:
         """What becomes of the message that an incarnation failed over, as was said at spawn."""
         self.inbox.held -= 1
+        self._roster.handled(message, False)
         self._attempts += 1
         if self.keep.failed is Failed.RETRY and self._attempts < self.keep.attempts:
             self.inbox.return_to_front(message)
             return
         self._attempts = 0
-        if message.type is REQUEST:
+        dropped = self.keep.failed is Failed.DROP
+        # A dead letter tells those who wait for an acknowledgement by itself.
+        if message.type is REQUEST or (dropped and expects_ack(message)):
             self.system.background(self.system.bus.respond_error(message, error))
-        if self.keep.failed is Failed.DROP:
+        if dropped:
             self.inbox.settle(message, Fate.DROPPED, f"its actor failed: {describe(error)}")
             return
         self.inbox.settle(message, Fate.DEAD, describe(error))

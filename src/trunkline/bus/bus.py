@@ -30,7 +30,7 @@ from trunkline.bus.observe import Lazy, Stats, Traffic
 from trunkline.bus.pipeline import Pipeline
 from trunkline.bus.publisher import BusPublisher
 from trunkline.bus.replay import Replayed
-from trunkline.bus.requester import Requester, read
+from trunkline.bus.requester import Requester, expects_ack, read
 from trunkline.bus.router import Router
 from trunkline.bus.subscription import Subscription
 from trunkline.bus.threads import ThreadDoor
@@ -44,6 +44,8 @@ from trunkline.delivery.route import offer
 from trunkline.errors import (
     BusClosed,
     InvalidSettings,
+    PartlyRefused,
+    Refused,
     RequestTimeout,
     UsageError,
 )
@@ -54,6 +56,8 @@ from trunkline.topic import BROADCAST, CONTROL_PREFIX, EVERYTHING, REPLIES, endp
 from trunkline.unchecked import draft, numbered, seal
 
 log = logging.getLogger("trunkline.bus")
+
+_LINKING = (MessageType.SUBSCRIBE, MessageType.UNSUBSCRIBE)
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -86,11 +90,17 @@ class Bus:
         self._traffic = traffic = Traffic(name, settings.history, broker)
         self._publisher = BusPublisher(broker, name, settings, self.hooks, traffic, self._life)
         self._requester = Requester(broker, name, settings, self._publisher, self._life)
-        self._handlers = Handlers(broker, settings, self.hooks, self._requester, self._life)
-        self.router = Router(self._handlers.start_named, self._handlers.tap_all, settings.backpressure)
-        notices = DeadLetterNotices(broker, name, self.hooks, self._life, self.post)
-        self._closing = Closing(broker, owns_broker, self._life, self._handlers, notices)
-        self._controller = Controller(self, self._publisher, self._requester, notices.run, self._begin_to_close)
+        self._handlers = Handlers(broker, settings, self.hooks, self._requester, self._life, self._acknowledged)
+        self.router = Router(
+            self._handlers.start_named,
+            self._handlers.tap_all,
+            settings.backpressure,
+            self._publisher.stamped,
+            broker.world.time_ns(),
+        )
+        self._notices = DeadLetterNotices(broker, name, self.hooks, self._life, self.post, self._requester)
+        self._closing = Closing(broker, owns_broker, self._life, self._handlers, self._notices)
+        self._controller = Controller(self, self._publisher, self._requester, self._notices.run, self._begin_to_close)
         self._door: ThreadDoor | None = None
         # What `publish` needs, bound once.
         self._lanes: Mapping[str, Any] = self._publisher.lanes
@@ -100,6 +110,7 @@ class Bus:
         self._remember = traffic.history.add
         self._content_type = settings.content_type
         self._small = self._publisher.small
+        self._listeners = broker.served.listeners
         broker.finders.append(traffic.history.find)
         self.hooks.attach(Attachment(name, broker, _loop_time, self.on_handled, self._record_in))
 
@@ -116,7 +127,10 @@ class Bus:
         lane = self._lanes.get(topic)
         if lane is None or fields:
             publisher = self._publisher
-            return await publisher.publish(publisher.message(topic, payload, fields))
+            message = publisher.message(topic, payload, fields)
+            if "type" in fields and message.type in _LINKING:
+                return self._take_link(message)
+            return await publisher.publish(message)
         # The twin, for a message without a field of its own: `BusPublisher.put`, `Route.put`, `Traffic.accept` in one
         # piece. tests/bus/test_twin.py holds the two equal. Every nanosecond here is in the benchmarks.
         if payload.__class__ is bytes:
@@ -169,7 +183,11 @@ class Bus:
                 self._traffic.unrouted += 1
             unsettled = offer(message, (*(full or ()), *lane.special))
             if unsettled is not None:
-                await unsettled.settle(self.broker.settings.backpressure)
+                try:
+                    await unsettled.settle(self.broker.settings.backpressure)
+                except Refused as error:
+                    self._traffic.fail(error)
+                    raise
         return message_id
 
     async def publish_many(self, topic: str, payloads: Iterable[object], **fields: Unpack[Fields]) -> list[str]:
@@ -186,7 +204,7 @@ class Bus:
             return ids
         batch = [publisher.message(topic, value, fields) for value in values]
         if batch:
-            await publisher.send(batch)
+            await self._send(batch)
         return [message.id for message in batch]
 
     def pipeline(self, in_flight: int = 1000) -> Pipeline:
@@ -200,21 +218,39 @@ class Bus:
         undo that.
         """
         message = self._publisher.stamped(message)
-        if message.type is MessageType.SUBSCRIBE:
-            self.link(message.topic, message.sender)
-        elif message.type is MessageType.UNSUBSCRIBE:
-            self.unlink(message.topic, message.sender)
-        else:
-            return await self._publisher.publish(message)
+        return self._take_link(message) if message.type in _LINKING else await self._publisher.publish(message)
+
+    def _take_link(self, message: Message) -> str:
+        """A SUBSCRIBE or UNSUBSCRIBE."""
+        self._life.check_open()
+        change = self.link if message.type is MessageType.SUBSCRIBE else self.unlink
+        change(message.topic, message.sender)
         self._traffic.accept((message,), routed=True, alike=False)
         return message.id
+
+    async def _send(self, batch: list[Message]) -> None:
+        """Messages of one topic, in order; among them may be such that are for the bus itself."""
+        if not any(message.type in _LINKING for message in batch):
+            await self._publisher.send(batch)
+            return
+        refused: list[tuple[Message, Exception]] = []
+        for message in batch:
+            try:
+                if message.type in _LINKING:
+                    self._take_link(message)
+                else:
+                    await self._publisher.publish(message)
+            except Refused as error:
+                refused.append((message, error))
+        if refused:
+            raise PartlyRefused(refused, len(batch))
 
     async def post_many(self, messages: Sequence[Message]) -> None:
         """Publish messages built by hand, all of one topic, priority and ttl, in order, as one batch.
 
         Raises PartlyRefused, with what was refused, if only some were.
         """
-        await self._publisher.post_many(messages)
+        await self._publisher.post_many(messages, self._send)
 
     def message(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> Message:
         """A message with id, time and sender, not yet published: hand it to `post`. Raises MessageTooLarge."""
@@ -330,9 +366,14 @@ class Bus:
             except RequestTimeout:
                 self._handlers.handled(message, False)
                 raise
+            if self._listeners:
+                self.broker.served.answered(message, got.type is not MessageType.ERROR)
         except BaseException:
             # Refused, timed out, cancelled, closed. An answer has closed the request by itself.
             self._requester.close(request_id)
+            if answer.done() and not answer.cancelled():
+                # It was due while it waited to be sent: the event loop must not complain of an error nobody has read.
+                answer.exception()
             raise
         return read(self.hooks.open(got), reply, self.settings.max_message_bytes)
 
@@ -419,9 +460,10 @@ class Bus:
         return self._handlers.handle(pattern, function, options)
 
     def subscribers(self, topic: str) -> list[str]:
-        """The names of the subscribers in this process that would get a message on this topic.
+        """The names of the subscribers in this process that would get a message on this topic, and of no others.
 
-        Through a hub, if there are none, `somebody elsewhere` if others would get it.
+        Names elsewhere are for those who may see them: `trunkline status`, or the consumers of a channel. If there are
+        none here, `["somebody elsewhere"]` says that the hub knows some. It does of topics published on from here.
         """
         return self.broker.subscribers(topic)
 
@@ -433,7 +475,10 @@ class Bus:
         return self.hooks.open(message)
 
     def on_handled(self, listener: Listener) -> None:
-        """Call `listener(message, well)` after each handling, and with False for a request nobody answered."""
+        """Call `listener(message, well)` after each handling by a handler or an actor of any bus on this broker.
+
+        Also with each request of this broker's buses that was answered, and with False if it had no answer in time.
+        """
         self._handlers.on_handled(listener)
 
     def _record_in(self, ledger: Ledger) -> None:
@@ -443,7 +488,10 @@ class Bus:
     # Observation
 
     def stats(self) -> Stats:
-        """How the bus is doing, in this process; cheap enough to call at any time."""
+        """How this bus and the subscribers in this process are doing, never those elsewhere: see `Stats`.
+
+        Cheap enough to call at any time.
+        """
         traffic = self._traffic
         total = traffic.total
         accounts = self.broker.served.accounts()
@@ -472,9 +520,9 @@ class Bus:
         return Health(self.name, life.state, life.since_ns, at_ns, pending, handlers, total, dead)
 
     def accounts(self) -> Mapping[str, Account]:
-        """The books of each subscriber in this process; those that have left are summed up under the empty name.
+        """The books of each subscriber in this process, of whichever bus on the same broker; none of those elsewhere.
 
-        Of a hub as a whole, `trunkline status` shows the sum.
+        Those that have left are summed up under the empty name. Of a hub as a whole, `trunkline status` shows the sum.
         """
         return self.broker.served.accounts()
 
@@ -602,6 +650,11 @@ class Bus:
         """Take up orphans that a journal has kept: a request that waits gets its answer, the rest can be claimed."""
         return self._requester.replay_orphans(request_id, max_age_s)
 
+    def _acknowledged(self, message: Message) -> None:
+        """A message of a stream was acknowledged."""
+        if expects_ack(message):
+            self._notices.notify(message, lambda: self.acknowledge(message))
+
     # Life
 
     async def __aenter__(self) -> Self:
@@ -633,6 +686,7 @@ class Bus:
 
     async def _end(self) -> None:
         self._requester.end()
+        self._handlers.end()
         await self._controller.aclose()
         self.broker.finders.remove(self._traffic.history.find)
 

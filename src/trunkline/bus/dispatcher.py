@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from trunkline.bus.handlers import Call
 from trunkline.bus.lifecycle import at_work
+from trunkline.bus.requester import expects_ack
 from trunkline.delivery.dead_letters import Cause, describe
 from trunkline.delivery.fates import Account
 from trunkline.delivery.stream import Stream
@@ -33,9 +34,10 @@ class Surroundings(Protocol):
     max_message_bytes: int
     gate: asyncio.Event | None
 
-    def handled(self, message: Message, well: bool) -> None: ...
-
     def forget(self, handler: Handler) -> None: ...
+
+    @property
+    def handled(self) -> Callable[[Message, bool], None]: ...
 
     @property
     def respond(self) -> Callable[[Message, MessageType, object], Awaitable[str]]: ...
@@ -155,7 +157,7 @@ class Handler:
         else:
             self._custody.ack(message)
             self._bus.handled(message, True)
-            if message.requires_ack and message.reply_to is not None and message.type is not MessageType.REQUEST:
+            if expects_ack(message):
                 await self._send_answer(self._bus.respond(message, MessageType.ACK, b""), message)
 
     async def _send_answer(self, answer: Awaitable[str], message: Message) -> None:

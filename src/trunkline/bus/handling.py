@@ -42,12 +42,20 @@ class Handlers:
     """Also what the dispatcher of each handler needs of the bus."""
 
     def __init__(
-        self, broker: Broker, settings: Settings, hooks: HookChain, requester: Requester, life: Lifecycle
+        self,
+        broker: Broker,
+        settings: Settings,
+        hooks: HookChain,
+        requester: Requester,
+        life: Lifecycle,
+        on_ack: Callable[[Message], None],
     ) -> None:
         self._broker = broker
         self._life = life
+        self._on_ack = on_ack
         self.hooks = hooks
         self.max_message_bytes = settings.max_message_bytes
+        self.handled = broker.served.handled
         self.respond = requester.answer
         self.respond_error = requester.answer_error
         self._running: set[Handler] = set()
@@ -85,6 +93,7 @@ class Handlers:
     def _open(self, pattern: str, delivery: Delivery) -> Stream:
         self._life.check_open()
         stream = self._broker.subscribe(pattern, delivery)
+        stream.on_ack = self._on_ack
         if self.hooks.opens:
             stream.read_with(self.hooks.readable)
         self._streams.add(stream)
@@ -154,10 +163,12 @@ class Handlers:
 
     def on_handled(self, listener: Listener) -> None:
         self._listeners.append(listener)
+        self._broker.served.listeners.append(listener)
 
-    def handled(self, message: Message, well: bool) -> None:
+    def end(self) -> None:
+        """The bus is closed: its listeners are called no more."""
         for listener in self._listeners:
-            listener(message, well)
+            self._broker.served.listeners.remove(listener)
 
     # The end
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from trunkline.brokers.broker import Broker
 from trunkline.bus.lifecycle import BusState, Lifecycle, cancel
-from trunkline.bus.requester import MAX_DETAIL
+from trunkline.bus.requester import MAX_DETAIL, Requester, expects_ack
 from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.errors import TrunklineError
 from trunkline.hooks.hook import HookChain
@@ -21,21 +21,45 @@ log = logging.getLogger("trunkline.bus")
 
 class DeadLetterNotices:
     def __init__(
-        self, broker: Broker, name: str, hooks: HookChain, life: Lifecycle, post: Callable[[Message], Awaitable[str]]
+        self,
+        broker: Broker,
+        name: str,
+        hooks: HookChain,
+        life: Lifecycle,
+        post: Callable[[Message], Awaitable[str]],
+        requester: Requester,
     ) -> None:
         self._broker = broker
         self._name = name
         self._hooks = hooks
         self._life = life
         self._post = post
+        self._requester = requester
         self._tasks: set[asyncio.Task[None]] = set()
         broker.served.announcers.append(self._announce)
 
     def _announce(self, letter: DeadLetter) -> None:
-        """The death of a notice is not announced again."""
-        if letter.message.topic.startswith(DEAD_PREFIX) or self._life.state is BusState.CLOSED:
+        """For subscribers to `_dead.>`, and for who waits for an acknowledgement.
+
+        The death of a notice is not announced again.
+        """
+        message = letter.message
+        if message.topic.startswith(DEAD_PREFIX) or self._life.state is BusState.CLOSED:
             return
-        self.run(self._send(f"{DEAD_PREFIX}{letter.message.topic}", letter))
+        self.notify(message, lambda: self._send(f"{DEAD_PREFIX}{message.topic}", letter))
+        if expects_ack(message):
+            self.notify(message, lambda: self._requester.answer_failure(message, letter.reason))
+
+    def notify(self, message: Message, send: Callable[[], Awaitable[object]]) -> None:
+        """Send a notice about a message in the background."""
+
+        async def notify() -> None:
+            try:
+                await send()
+            except TrunklineError as error:
+                log.warning("no notice of what became of %s: %s", message.id, error)
+
+        self.run(notify())
 
     def run(self, notice: Coroutine[Any, Any, None]) -> None:
         """Send something in a task of its own. Closing waits for it, for at most `drain_s`."""
@@ -44,32 +68,29 @@ class DeadLetterNotices:
         task.add_done_callback(self._tasks.discard)
 
     async def _send(self, topic: str, letter: DeadLetter) -> None:
-        try:
-            if not self._broker.has_subscribers(topic):
-                return
-            # Payload, format and trace as they were; whom it was for and what it asked no longer count.
-            notice = self._hooks.reopened(letter.message).replace(
-                id="",
-                topic=topic,
-                type=MessageType.ERROR,
-                sender=self._name,
-                timestamp_ns=0,
-                correlation_id=letter.message.id,
-                headers={
-                    "subscriber": letter.subscriber,
-                    "cause": letter.cause.value,
-                    "reason": letter.reason[:MAX_DETAIL],
-                },
-                recipient=None,
-                request_id=None,
-                reply_to=None,
-                ttl_s=None,
-                requires_ack=False,
-                attempts=0,
-            )
-            await self._post(notice)
-        except TrunklineError as error:
-            log.warning("nobody could be told of the dead letter %s: %s", letter.message.id, error)
+        if not self._broker.has_subscribers(topic):
+            return
+        # Payload, format and trace as they were; whom it was for and what it asked no longer count.
+        notice = self._hooks.reopened(letter.message).replace(
+            id="",
+            topic=topic,
+            type=MessageType.ERROR,
+            sender=self._name,
+            timestamp_ns=0,
+            correlation_id=letter.message.id,
+            headers={
+                "subscriber": letter.subscriber,
+                "cause": letter.cause.value,
+                "reason": letter.reason[:MAX_DETAIL],
+            },
+            recipient=None,
+            request_id=None,
+            reply_to=None,
+            ttl_s=None,
+            requires_ack=False,
+            attempts=0,
+        )
+        await self._post(notice)
 
     async def sent(self) -> None:
         """Return when the notices of all dead letters so far are published."""

@@ -112,6 +112,10 @@ class Traffic:
             self.history.remember(message)
             self.senders.add(message.sender)
 
+    def fail(self, error: BaseException) -> None:
+        """A message was accepted, and its publisher got an error all the same: one subscriber had no room."""
+        self.refusals.by_error[type(error).__name__] += 1
+
     def refuse(self, message: Message, error: BaseException) -> None:
         """Their publisher was told no."""
         now_ns = self._world.time_ns()
@@ -148,8 +152,11 @@ class Lazy(Mapping[str, int]):
 class Stats(msgspec.Struct, frozen=True):
     """How the bus is doing.
 
-    `total_messages` were accepted, `total_failed` refused or dead, `unrouted` had no subscriber. `pending` deliveries
-    are in flight. `per_topic` and `per_sender` are gathered when first looked at.
+    Of this bus: `total_messages` were accepted; for `total_refused` the publisher got an error, also if only some
+    subscribers had no room, so that the message was accepted; `total_failed` are those, and the deaths in `account`;
+    `unrouted` had no subscriber. Of this process: `account` sums up its subscribers, `pending` of their deliveries are
+    in flight. `per_topic` has what buses of this process published through the same broker or connection. It and
+    `per_sender` are gathered when first looked at.
     """
 
     total_messages: int

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import groupby, repeat
 from typing import Any
 
@@ -159,7 +159,7 @@ class BusPublisher:
         if error is not None:
             raise error
 
-    async def post_many(self, messages: Sequence[Message]) -> None:
+    async def post_many(self, messages: Sequence[Message], send: Callable[[list[Message]], Awaitable[None]]) -> None:
         """As `send`, for messages built by hand."""
         stamped: list[Message] = []
         refused: list[tuple[Message, Exception]] = []
@@ -170,7 +170,7 @@ class BusPublisher:
                 refused.append((message, error))
         if stamped:
             try:
-                await self.send(stamped)
+                await send(stamped)
             except PartlyRefused as error:
                 refused += error.refused
         if refused:
@@ -243,6 +243,9 @@ class BusPublisher:
         out = {id(message) for message, _ in refused}
         self._traffic.accept([message for message in batch if id(message) not in out], routed=routed, alike=alike)
         self._refuse(refused)
+        for message, why in failures:
+            if message.seq and isinstance(why, Refused):
+                self._traffic.fail(why)
 
     def _refuse(self, refused: Sequence[tuple[Message, BaseException]]) -> None:
         for message, why in refused:

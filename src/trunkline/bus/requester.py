@@ -60,7 +60,10 @@ class Requester:
         )
 
     def answer_error(self, to: Message, error: BaseException) -> Awaitable[str]:
-        kind, _, detail = describe(error).partition(": ")
+        return self.answer_failure(to, describe(error))
+
+    def answer_failure(self, to: Message, reason: str) -> Awaitable[str]:
+        kind, _, detail = reason.partition(": ")
         return self.answer(to, MessageType.ERROR, ErrorAnswer(kind, detail[:MAX_DETAIL]))
 
     def expect(self, request_id: str, topic: str, timeout_s: float | None) -> asyncio.Future[Message]:
@@ -149,6 +152,11 @@ class Requester:
             self._timer.cancel()
         for pending in self._requests:
             pending.fail(BusClosed(self._name))
+
+
+def expects_ack(message: Message) -> bool:
+    """Whether its `reply_to` is notified that it was handled, or is dead. A request has its answer instead."""
+    return message.requires_ack and message.reply_to is not None and message.type is not MessageType.REQUEST
 
 
 def read(answer: Message, reply: Any, max_bytes: int) -> Any:

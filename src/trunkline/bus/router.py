@@ -16,11 +16,12 @@ import msgspec
 from trunkline.bus.dispatcher import Handler
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.route import Take, offer
-from trunkline.errors import DuplicateName, UnknownHandler, UsageError
+from trunkline.errors import DuplicateName, NotRouted, UnknownHandler, UsageError
 from trunkline.expression import Filter, compile_filter
 from trunkline.message import Message, MessageType
 from trunkline.settings import Backpressure, Group
 from trunkline.topic import EVERYTHING, TopicTree, validate_pattern
+from trunkline.unchecked import number
 
 MAX_CACHED_TOPICS = 10_000
 
@@ -76,10 +77,20 @@ StartHandler = Callable[..., tuple[Handler, Inbox]]
 
 
 class Router:
-    def __init__(self, start: StartHandler, tap: Callable[[Take], Callable[[], None]], limits: Backpressure) -> None:
+    def __init__(
+        self,
+        start: StartHandler,
+        tap: Callable[[Take], Callable[[], None]],
+        limits: Backpressure,
+        stamped: Callable[[Message], Message],
+        now_ns: int,
+    ) -> None:
         self._start = start
         self._tap = tap
         self._limits = limits
+        self._stamped = stamped
+        # Below zero, where no broker numbers, and above those of an earlier run, which may be in a journal.
+        self._routed = itertools.count(now_ns - 2**63)
         self._untap: Callable[[], None] | None = None
         self._handlers: dict[str, tuple[Handler, Inbox]] = {}
         self._rules: dict[str, _Active] = {}
@@ -138,8 +149,16 @@ class Router:
         return [active.rule for active in self._candidates(message.topic) if active.fits(message)]
 
     async def route(self, message: Message) -> list[str]:
-        """Give a message to the handlers its rules name; return their names. The bus does this with every publish."""
+        """Give a copy of a message to the handlers its rules name, and to nobody else; return their names.
+
+        The bus does this with every publish. Raises NotRouted if no rule fits, and what a publish raises.
+        """
         inboxes = self.select(message)
+        if not inboxes:
+            tried = [f"{rule.id}{'' if rule.enabled else ' (disabled)'}" for rule in self.rules()]
+            raise NotRouted(message.id, message.topic, tried)
+        message = self._stamped(message)
+        number(message, next(self._routed))
         if (unsettled := offer(message, inboxes)) is not None:
             await unsettled.settle(self._limits)
         return [inbox.name for inbox in inboxes]

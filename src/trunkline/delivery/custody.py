@@ -28,7 +28,7 @@ class Custody:
         lease_s: float,
         retry: Retry,
         chance: random.Random,
-        on_dead: Callable[[DeadLetter, Inbox], None],
+        on_dead: Callable[[DeadLetter, Inbox, bool], None],
     ) -> None:
         self._inbox = inbox
         self._retry = retry
@@ -126,7 +126,7 @@ class Custody:
             attempts=attempts,
             at_ns=self._inbox.time_ns(),
         )
-        self._on_dead(letter, self._inbox)
+        self._on_dead(letter, self._inbox, True)
 
     def end(self, message: Message, fate: Fate, reason: str) -> bool:
         """Whoever holds it says how it ended, otherwise than by delivery. False if the lease had ended before."""
@@ -136,10 +136,10 @@ class Custody:
         return True
 
     def bury(self, message: Message, letter: DeadLetter) -> bool:
-        """Whoever holds it has given it up, and has written the letter. False if the lease had ended before."""
+        """Whoever holds it has given it up, and has written and announced the letter. False if the lease had ended."""
         if not self.end(message, Fate.DEAD, f"{letter.cause}: {letter.reason}"):
             return False
-        self._on_dead(letter, self._inbox)
+        self._on_dead(letter, self._inbox, False)
         return True
 
     def history_of(self, seq: int) -> list[Attempt]:

@@ -27,6 +27,8 @@ class Stream:
         self._simple = not ack and not inbox.books.exact
         """Taking is delivery, and ranges are enough to record it: the short cuts are open."""
         self._read: Callable[[Message], Message] | None = None
+        self.on_ack: Callable[[Message], None] | None = None
+        """Called with each message that was acknowledged by `ack`."""
 
     def read_with(self, read: Callable[[Message], Message]) -> None:
         """Give out what `read` makes of each message. In custody, and if it dies, it stays as it came."""
@@ -200,7 +202,10 @@ class Stream:
 
     def ack(self, message: Message) -> bool:
         """It was handled. False if its lease had ended: it may have been delivered again."""
-        return self.custody.ack(message)
+        done = self.custody.ack(message)
+        if done and self.on_ack is not None:
+            self.on_ack(message)
+        return done
 
     def nack(self, message: Message, reason: str = "not handled") -> float | None:
         """It was not handled: it is tried again after the pause returned.

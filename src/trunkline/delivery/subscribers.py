@@ -24,13 +24,14 @@ from trunkline.delivery.stream import Stream
 from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import DuplicateName, UnknownHandler
 from trunkline.expression import compile_filter
-from trunkline.message import Message
+from trunkline.message import Message, MessageType
 from trunkline.settings import Settings
 from trunkline.topic import ENDPOINT_PREFIX
 
 log = logging.getLogger("trunkline.delivery")
 
 KEPT_LEAVERS = 64
+KEPT_FAILURES = 1000
 DEPARTED = ""
 
 
@@ -54,6 +55,9 @@ class Subscribers:
         self.dead_letters = DeadLetters(settings.max_dead_letters, self.redeliver)
         self.announcers: list[Callable[[DeadLetter], None]] = []
         """Who tells of dead letters. Of several buses on one broker, the first does."""
+        self.listeners: list[Callable[[Message, bool], None]] = []
+        """Called with each message that a handler or an actor is done with, and whether that went well."""
+        self._failed: dict[str, None] = {}
         self.ledger: Ledger | None = None
         self.exact = False
         """Whether numbers may come out of order, so that every delivery needs a row of its own."""
@@ -214,6 +218,22 @@ class Subscribers:
 
         return gate
 
+    def handled(self, message: Message, well: bool) -> None:
+        """A handler or an actor of this process is done with a message, or a request had no answer in time."""
+        if not self.listeners:
+            return
+        if not well and message.type is MessageType.REQUEST:
+            self._failed[message.id] = None
+            if len(self._failed) > KEPT_FAILURES:
+                del self._failed[next(iter(self._failed))]
+        for listener in self.listeners:
+            listener(message, well)
+
+    def answered(self, request: Message, well: bool) -> None:
+        """A request of this process has its answer. A failure that is known from its handler counts once."""
+        if well or request.id not in self._failed:
+            self.handled(request, well)
+
     def bury(self, letter: DeadLetter) -> None:
         """A message that nobody could take, or whose death is on record with whoever it died at."""
         self.dead_letters.add(letter)
@@ -222,7 +242,7 @@ class Subscribers:
         if self.announcers:
             self.announcers[0](letter)
 
-    def _bury(self, letter: DeadLetter, inbox: Inbox) -> None:
+    def _bury(self, letter: DeadLetter, inbox: Inbox, announce: bool) -> None:
         self.dead_letters.add(letter, inbox)
         if inbox.ledger is not None:
             inbox.ledger.died(letter, inbox)
@@ -234,7 +254,7 @@ class Subscribers:
             letter.message.attempts,
             letter.reason,
         )
-        if self.announcers:
+        if announce and self.announcers:
             self.announcers[0](letter)
 
     # What it can tell

@@ -7,11 +7,16 @@ from collections.abc import Callable
 from trunkline.delivery.breaker import Breaker, BreakerState, Circuit
 from trunkline.errors import BackpressureTimeout, CircuitOpen, Congested, InboxFull, PartlyRefused, Refused
 from trunkline.hooks.hook import Attachment, Batch, Forward, Hook, Stage, each
-from trunkline.message import Message
+from trunkline.message import Message, MessageType
+from trunkline.topic import ENDPOINT_PREFIX
 
 
 class CircuitBreaker(Hook):
-    """One circuit per recipient. A handler that fails, an unanswered request, a full inbox: each is a failure."""
+    """One circuit per recipient: an endpoint, or the topic of requests that name none.
+
+    Failures are: a handler or an actor that fails, on any bus of this broker; a request that is answered with an error
+    or not in time, wherever its responder is; a full inbox.
+    """
 
     stage = Stage.BREAKER
 
@@ -26,7 +31,8 @@ class CircuitBreaker(Hook):
         bus.on_handled(self._handled)
 
     def state(self, recipient: str) -> BreakerState:
-        circuit = self._circuits.get(recipient)
+        """Of an endpoint, by its name, or of a topic that requests are sent to."""
+        circuit = self._circuits.get(ENDPOINT_PREFIX + recipient) or self._circuits.get(recipient)
         return BreakerState.CLOSED if circuit is None else circuit.state
 
     async def __call__(self, batch: Batch, forward: Forward) -> None:
@@ -46,19 +52,21 @@ class CircuitBreaker(Hook):
             self._handled(message, False)
 
     def _allow(self, message: Message) -> Message:
-        circuit = self._circuits.get(message.recipient or "")
+        topic = _recipient(message)
+        circuit = self._circuits.get(topic)
         if circuit is not None and (wait_s := circuit.allow(self._time())) > 0:
-            raise CircuitOpen(message.recipient or "", wait_s)
+            raise CircuitOpen(topic.removeprefix(ENDPOINT_PREFIX), wait_s)
         return message
 
     def _handled(self, message: Message, well: bool) -> None:
-        if message.recipient is None:
+        topic = _recipient(message)
+        if not topic:
             return
-        circuit = self._circuits.get(message.recipient)
+        circuit = self._circuits.get(topic)
         if circuit is None:
             if well:
                 return
-            circuit = self._circuits[message.recipient] = Circuit(self._rules)
+            circuit = self._circuits[topic] = Circuit(self._rules)
             if len(self._circuits) > self._rules.max_circuits:
                 del self._circuits[next(iter(self._circuits))]
         if well:
@@ -69,3 +77,11 @@ class CircuitBreaker(Hook):
     def _time(self) -> float:
         assert self._now is not None, "the bus attaches its hooks"
         return self._now()
+
+
+def _recipient(message: Message) -> str:
+    """The topic of the one it is for; empty if it is for whoever subscribes."""
+    if message.recipient is not None:
+        return ENDPOINT_PREFIX + message.recipient
+    single = message.type is MessageType.REQUEST or message.topic.startswith(ENDPOINT_PREFIX)
+    return message.topic if single else ""

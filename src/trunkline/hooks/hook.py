@@ -51,7 +51,7 @@ class Attachment:
     now: Callable[[], float]
     """The event loop's time, in seconds."""
     on_handled: Callable[[Listener], None]
-    """Have `listener(message, well)` called after each handling, and with False for a request nobody answered."""
+    """Have `listener(message, well)` called as `Bus.on_handled` says."""
     record_in: Callable[[Ledger], None]
     """From now on, fates are written there."""
 
@@ -75,7 +75,7 @@ class Hook:
         return message
 
     def handling(self, message: Message) -> AbstractContextManager[None]:
-        """Entered before a handler is called with the message, left when it has returned or raised."""
+        """Entered before a handler or an actor is called with the message, left when it has returned or raised."""
         return contextlib.nullcontext()
 
     def attach(self, bus: Attachment) -> None:

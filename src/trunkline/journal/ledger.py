@@ -125,7 +125,7 @@ class JournalLedger(Ledger):
     def delivered_one(self, inbox: Inbox, message: Message, at_ns: int) -> None:
         seq = message.seq
         self.done_with(inbox.role, seq)
-        if not self.keeps(message.topic):
+        if seq < 0 or not self.keeps(message.topic):
             return
         span = self._spans.get(inbox.name)
         # An endpoint gets more than its pattern says: such a message has a row of its own.

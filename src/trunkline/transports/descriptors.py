@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from trunkline.transports.runtime import runtime_directory
+from trunkline.wire.control import Config
 
 FOLDER = "channels"
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
@@ -27,6 +28,7 @@ class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
     shm_name: str = ""
     schema_hash: str = ""
     schema_version: str = ""
+    config: Config = Config()
     metadata: dict[str, Any] = {}
     pid: int = 0
     started: str = ""

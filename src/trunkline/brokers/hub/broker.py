@@ -111,6 +111,8 @@ class HubBroker(RemoteBroker):
         return answer.stats
 
     async def before_release(self) -> None:
+        if self.shared.users == 1:
+            self.directory.withdraw()
         await self.dead_letters.aclose()
 
 

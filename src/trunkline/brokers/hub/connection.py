@@ -81,6 +81,10 @@ class Connection:
         return self.protocol.phase is Phase.LIVE
 
     @property
+    def closed(self) -> bool:
+        return self.protocol.phase is Phase.CLOSED
+
+    @property
     def welcome(self) -> control.Welcome | None:
         """How the hub has greeted this client, last time."""
         return self.protocol.welcome
@@ -102,7 +106,7 @@ class Connection:
 
     def open(self) -> None:
         """Seek the hub, if nobody does yet. Never waits."""
-        if self._task is None and self.protocol.phase is not Phase.CLOSED:
+        if self._task is None and not self.closed:
             self._task = asyncio.ensure_future(self._run())
 
     async def ready(self, timeout_s: float | None = None) -> control.Welcome:
@@ -110,7 +114,7 @@ class Connection:
         self.open()
         if self.protocol.phase is Phase.LIVE and self.welcome is not None:
             return self.welcome
-        if self.protocol.phase is Phase.CLOSED:
+        if self.closed:
             raise HubUnavailable(self.url, "the connection is closed")
         waiter: asyncio.Future[control.Welcome] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
@@ -125,7 +129,7 @@ class Connection:
 
         Closing twice is fine, and so is closing what was never opened.
         """
-        if self.protocol.phase is Phase.CLOSED:
+        if self.closed:
             return
         wire = self._wire
         self._perform(self.protocol.close())

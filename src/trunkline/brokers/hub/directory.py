@@ -84,16 +84,20 @@ class HubDirectory:
         if schema is not None:
             info = await self._have_schema(channel, schema_of(schema), request.schema_hash, version)
             request = replace(request, schema_version=info.version if info is not None else version)
+        known = await self._register(("producer", channel), request)
         self._announce(request)
-        return await self._register(("producer", channel), request)
+        return known
 
     def _announce(self, request: control.ProducerRegister) -> None:
-        """For processes of this machine, also while there is no hub."""
+        """For processes of this machine, also while there is no hub. What the hub has refused is not announced."""
+        if self._connection.closed:
+            return
         descriptor = Descriptor(
             channel=request.channel,
             shm_name=request.shm_name,
             schema_hash=request.schema_hash,
             schema_version=request.schema_version,
+            config=request.config,
             metadata=request.metadata,
         )
         try:
@@ -112,15 +116,13 @@ class HubDirectory:
         """The channel that was just registered for, or not."""
         info = await self.describe(key[1]) if known else None
         if info is None:
-            self._registered.pop(key, None)
+            self._drop(key)
             raise HubUnavailable(self._connection.url, f"nobody can say what the channel {key[1]} is")
         return info
 
     async def unregister_producer(self, channel: str) -> bool:
         """False if it was not registered at the hub."""
-        self._registered.pop(("producer", channel), None)
-        with contextlib.suppress(OSError, InvalidSettings):
-            self._files.withdraw(channel)
+        self._drop(("producer", channel))
         return await self._do(control.ProducerUnregister(id=0, channel=channel))
 
     async def register_consumer(
@@ -150,29 +152,37 @@ class HubDirectory:
     async def discover_producer(self, channel: str, *, schema: Any = None) -> DiscoveryResponse | None:
         """Who produces there, and where the data is; None if nobody does. Raises HubRefused if the schema differs."""
         found = await self._discover(channel)
-        if found is None or not found.producers:
-            return None
-        if schema is not None and (expected := hash_of(schema)) != found.schema_hash:
-            has = found.schema_hash or "none"
-            raise HubRefused("schema_mismatch", f"schemas differ on {channel}: it has {has}, expected is {expected}")
-        return found
+        return _checked(found, schema) if found is not None and found.producers else None
 
-    async def find(self, channel: str) -> DiscoveryResponse | None:
-        """As `discover_producer`, and if the hub does not answer, or knows of none, by the files of this machine."""
-        found = await self.discover_producer(channel)
+    async def find(self, channel: str, *, schema: Any = None) -> DiscoveryResponse | None:
+        """As `discover_producer`, and if the hub does not answer, or knows of none, by the files of this machine.
+
+        The schema is compared with that of the file then, in the same way.
+        """
+        found = await self.discover_producer(channel, schema=schema)
         if found is not None:
             return found
         descriptor = self._files.find(channel)
         if descriptor is None:
             return None
-        return DiscoveryResponse(
+        producer = PeerInfo(
+            name=f"pid {descriptor.pid}",
+            identity="",
+            status="active",
+            since=0.0,
+            config=descriptor.config,
+            metadata=descriptor.metadata,
+        )
+        found = DiscoveryResponse(
             re=0,
             channel=channel,
             shm_name=descriptor.shm_name,
             schema_hash=descriptor.schema_hash,
             schema_version=descriptor.schema_version,
             status="active",
+            producers=[producer],
         )
+        return _checked(found, schema)
 
     async def discover_consumers(self, channel: str) -> list[PeerInfo] | None:
         found = await self._discover(channel)
@@ -320,7 +330,19 @@ class HubDirectory:
     def _forget(self, channel: str) -> None:
         self._made.pop(("channel", channel), None)
         for key in [key for key in self._registered if key[1] == channel]:
-            del self._registered[key]
+            self._drop(key)
+
+    def _drop(self, key: Key) -> None:
+        """Not registered any more; a producer is not found by its file, either."""
+        self._registered.pop(key, None)
+        if key[0] == "producer":
+            with contextlib.suppress(OSError, InvalidSettings):
+                self._files.withdraw(key[1])
+
+    def withdraw(self) -> None:
+        """The last bus on this connection closes: its producers are found no more."""
+        for key in list(self._registered):
+            self._drop(key)
 
     # The connection
 
@@ -340,6 +362,13 @@ class HubDirectory:
 
     def disconnected(self) -> None:
         return
+
+
+def _checked(found: DiscoveryResponse, schema: Any) -> DiscoveryResponse:
+    if schema is not None and (expected := hash_of(schema)) != found.schema_hash:
+        text = f"schemas differ on {found.channel}: it has {found.schema_hash or 'none'}, expected is {expected}"
+        raise HubRefused("schema_mismatch", text)
+    return found
 
 
 def _terms(info: ChannelInfo) -> Terms:

@@ -77,6 +77,9 @@ class RemoteBroker(Broker):
         elsewhere = lane is not None and lane.terms is not None and lane.has_subscribers
         return here or (["somebody elsewhere"] if elsewhere else [])
 
+    def published_by_topic(self) -> dict[str, int]:
+        return self.shared.outbox.published()
+
     def on_lost(self, report: Callable[[Batch[Message], Exception], None]) -> None:
         self._on_lost.append(report)
         self.shared.outbox.on_lost.append(report)

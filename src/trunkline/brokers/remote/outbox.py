@@ -105,6 +105,12 @@ class Outbox:
             if topic not in self.pending:
                 del self.lanes[topic]
 
+    def published(self) -> dict[str, int]:
+        """How many messages were published on each topic in use, with those that are not sent yet."""
+        unsent = {topic: len(pending.messages) for topic, pending in self.pending.items()}
+        counts = {topic: sum(lane.published.values()) + unsent.get(topic, 0) for topic, lane in self.lanes.items()}
+        return {topic: count for topic, count in counts.items() if count}
+
     def begin(self, lane: RemoteLane) -> PendingBatch:
         pending = self.pending[lane.topic] = PendingBatch(lane.topic)
         if not self._scheduled:
