@@ -81,7 +81,9 @@ class Attacker:
     def hello(self) -> bytes:
         token = f"{next(_tokens)}-{self.chance.random()}"
         number, origin = next(self._numbers), self._origin()
-        return said(control.Hello(id=number, versions=[1], name="attacker", origin=origin, token=token, at=time.time()))
+        return said(
+            control.Hello(id=number, versions=[1], name="attacker", origin=origin, token=token, at_ns=time.time_ns())
+        )
 
     def _origin(self) -> int:
         # Now and then that of another: who comes again takes the place of who was there.

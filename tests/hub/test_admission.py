@@ -155,13 +155,13 @@ def test_a_replayed_hello_is_refused_however_many_came_since() -> None:
 async def _replay_after_many(simulation: Simulation) -> None:
     """It is refused as long as its time is taken, and then because of its time."""
     async with hub_with(simulation) as hub:
-        overheard = hello(token="overheard", at=simulation.time_ns() / 1e9)
+        overheard = hello(token="overheard", at_ns=simulation.time_ns())
         first = await Raw.open(hub)
         first.say(overheard)
         await first.hear(control.Welcome)
         for number in range(10_001):
             other = await Raw.open(hub)
-            await other.greet(token=f"another {number}", at=simulation.time_ns() / 1e9)
+            await other.greet(token=f"another {number}", at_ns=simulation.time_ns())
             other.wire.abort()
             await other.ended.wait()
         for code, pause_s in (("replayed", FRESH_S / 2), ("replayed", FRESH_S), ("stale", FRESH_S), ("stale", 0)):
@@ -176,12 +176,12 @@ async def test_a_hello_of_the_wrong_time_says_so(simulation: Simulation) -> None
     async with hub_with(simulation) as hub:
         for wrong_s in (-FRESH_S - 1, FRESH_S + 1, float(2**53)):
             raw = await Raw.open(hub)
-            raw.say(hello(token=f"{wrong_s}", at=simulation.time_ns() / 1e9 + wrong_s))
+            raw.say(hello(token=f"{wrong_s}", at_ns=simulation.time_ns() + int(wrong_s * 1e9)))
             error = await raw.hear(control.Error)
             assert (error.code, error.re) == ("stale", 1)
             assert "clock" in error.text
             await raw.ended.wait()
-        await (await Raw.open(hub)).greet(token="in time", at=simulation.time_ns() / 1e9 - FRESH_S + 1)
+        await (await Raw.open(hub)).greet(token="in time", at_ns=simulation.time_ns() - int((FRESH_S - 1) * 1e9))
 
 
 def test_tokens_are_forgotten_when_they_are_stale_and_refused_when_there_are_too_many(

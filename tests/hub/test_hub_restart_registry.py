@@ -286,10 +286,10 @@ async def test_an_embedded_hub_says_it_to_who_needs_it(simulation: Simulation) -
 def test_what_is_kept_is_all_there_is_to_restore() -> None:
     registry, schemas = Registry(), SchemaRegistry()
     who = Who("s1", "alice's desk", "alice")
-    registry.create(who, ChannelCreate(id=1, channel="a", pattern="a.*", schema_hash="h", schema_version="1.0.0"), 5.0)
-    registry.register_producer(who, ProducerRegister(id=1, channel="b", schema_hash="x"), 6.0)
-    registry.create(who, ChannelCreate(id=1, channel="b", qos=Qos(priority=1), description="d"), 7.0)
-    registry.register_producer(who, ProducerRegister(id=1, channel="passing"), 8.0)
+    registry.create(who, ChannelCreate(id=1, channel="a", pattern="a.*", schema_hash="h", schema_version="1.0.0"), 5)
+    registry.register_producer(who, ProducerRegister(id=1, channel="b", schema_hash="x"), 6)
+    registry.create(who, ChannelCreate(id=1, channel="b", qos=Qos(priority=1), description="d"), 7)
+    registry.register_producer(who, ProducerRegister(id=1, channel="passing"), 8)
     schemas.put("s", schema_of(Reading))
     schemas.put("s", schema_of(Wider), "1.2.0", "full")
     schemas.put("t", schema_of(Reading), "", "none")
@@ -301,7 +301,7 @@ def test_what_is_kept_is_all_there_is_to_restore() -> None:
     assert again.find("a.x") is again.channel("a")
     b = again.channel("b")
     assert b is not None
-    assert (b.created, b.schema_hash, b.producers) == (6.0, "", {})
+    assert (b.created_ns, b.schema_hash, b.producers) == (6, "", {})
     assert others.kept() == schemas.kept()
     assert others.get(hash=hash_of(Reading)) == schemas.get(hash=hash_of(Reading))
     assert others.overview("s") == schemas.overview("s")

@@ -52,23 +52,23 @@ def test_a_producer_brings_its_channel_with_it() -> None:
     registry = Registry()
     config = Config(policy="RingBuffer", capacity=10, page_size=4096)
     said = producer("sensor_data", "abc123", schema_version="1.0.0", config=config, shm_name="/pylabhub_sensor_data")
-    effect = registry.register_producer(ALICE, said, 5.0)
+    effect = registry.register_producer(ALICE, said, 5)
     assert (effect.changed, effect.patterns, effect.notices) == (True, ["sensor_data"], [])
     found = registry.known("sensor_data").discovered(7)
     assert (found.re, found.channel, found.status) == (7, "sensor_data", "active")
     assert (found.shm_name, found.schema_hash, found.schema_version) == ("/pylabhub_sensor_data", "abc123", "1.0.0")
-    assert [(each.name, each.identity, each.since, each.config) for each in found.producers] == [
-        ("alice's sensor", "alice", 5.0, config)
+    assert [(each.name, each.identity, each.since_ns, each.config) for each in found.producers] == [
+        ("alice's sensor", "alice", 5, config)
     ]
     assert info(registry, "sensor_data").owner == "alice"
 
 
 def test_producers_find_consumers_and_the_reverse() -> None:
     registry = Registry()
-    registry.register_producer(ALICE, producer(), 1.0)
-    effect = registry.register_consumer(BOB, consumer(metadata={"room": 3}), 2.0)
+    registry.register_producer(ALICE, producer(), 1)
+    effect = registry.register_consumer(BOB, consumer(metadata={"room": 3}), 2)
     assert told(effect) == [("s1", "consumer_joined", "k1")]
-    assert told(registry.register_producer(CAROL, producer(), 3.0)) == [
+    assert told(registry.register_producer(CAROL, producer(), 3)) == [
         ("s1", "producer_joined", "carol's desk"),
         ("s2", "producer_joined", "carol's desk"),
     ]
@@ -81,24 +81,24 @@ def test_producers_find_consumers_and_the_reverse() -> None:
 
 def test_saying_it_twice_changes_nothing() -> None:
     registry = Registry()
-    registry.register_producer(ALICE, producer(), 1.0)
-    registry.register_consumer(BOB, consumer(), 1.0)
-    assert not registry.register_producer(ALICE, producer(), 2.0).changed
-    assert not registry.register_consumer(BOB, consumer(), 2.0).changed
-    effect = registry.register_producer(ALICE, producer(metadata={"a": 1}), 3.0)
+    registry.register_producer(ALICE, producer(), 1)
+    registry.register_consumer(BOB, consumer(), 1)
+    assert not registry.register_producer(ALICE, producer(), 2).changed
+    assert not registry.register_consumer(BOB, consumer(), 2).changed
+    effect = registry.register_producer(ALICE, producer(metadata={"a": 1}), 3)
     assert effect.changed
     assert not effect.notices
-    assert [each.since for each in info(registry).producers] == [1.0]
+    assert [each.since_ns for each in info(registry).producers] == [1]
 
 
 def test_a_consumer_that_comes_back_is_moved_and_not_lost_with_its_old_session() -> None:
     registry = Registry()
-    registry.register_consumer(BOB, consumer(), 1.0)
+    registry.register_consumer(BOB, consumer(), 1)
     again = BOB._replace(session="s9")
-    assert registry.register_consumer(again, consumer(), 2.0).changed
+    assert registry.register_consumer(again, consumer(), 2).changed
     assert not registry.left("s2").notices
     assert [each.name for each in info(registry).consumers] == ["k1"]
-    assert refused(lambda: registry.register_consumer(CAROL, consumer(), 3.0)) == (
+    assert refused(lambda: registry.register_consumer(CAROL, consumer(), 3)) == (
         "exists",
         "c has a consumer k1, of bob",
     )
@@ -108,8 +108,8 @@ def test_a_consumer_that_comes_back_is_moved_and_not_lost_with_its_old_session()
 
 def test_what_came_by_itself_goes_with_the_last() -> None:
     registry = Registry()
-    registry.register_producer(ALICE, producer(), 1.0)
-    registry.register_consumer(BOB, consumer(), 1.0)
+    registry.register_producer(ALICE, producer(), 1)
+    registry.register_consumer(BOB, consumer(), 1)
     assert registry.left("s1").patterns == []
     assert registry.known("c").discovered(1).status == "idle"
     assert registry.left("s2").patterns == ["c"]
@@ -119,42 +119,42 @@ def test_what_came_by_itself_goes_with_the_last() -> None:
 
 def test_what_was_created_stays() -> None:
     registry = Registry()
-    registry.create(ALICE, create(), 1.0)
-    registry.register_producer(ALICE, producer(), 1.0)
+    registry.create(ALICE, create(), 1)
+    registry.register_producer(ALICE, producer(), 1)
     registry.left("s1")
     assert info(registry).owner == "alice"
-    assert not registry.create(ALICE, create(), 2.0).changed
-    assert refused(lambda: registry.create(ALICE, create(description="other"), 2.0))[0] == "exists"
-    assert refused(lambda: registry.create(BOB, create(), 2.0))[0] == "exists"
+    assert not registry.create(ALICE, create(), 2).changed
+    assert refused(lambda: registry.create(ALICE, create(description="other"), 2))[0] == "exists"
+    assert refused(lambda: registry.create(BOB, create(), 2))[0] == "exists"
 
 
 def test_only_its_owner_or_an_administrator_destroys_it() -> None:
     registry = Registry()
-    registry.create(ALICE, create(), 1.0)
-    registry.register_producer(BOB, producer(), 1.0)
-    registry.register_consumer(CAROL, consumer(), 1.0)
+    registry.create(ALICE, create(), 1)
+    registry.register_producer(BOB, producer(), 1)
+    registry.register_consumer(CAROL, consumer(), 1)
     assert refused(lambda: registry.destroy(BOB, "c")) == ("not_owner", "the channel c belongs to alice")
     effect = registry.destroy(ALICE, "c")
     assert told(effect) == [("s2", "destroyed", ""), ("s3", "destroyed", "")]
     assert effect.patterns == ["c"]
     assert refused(lambda: registry.destroy(ALICE, "c"))[0] == "unknown_channel"
     assert not registry.left("s2").notices
-    registry.create(ALICE, create(), 2.0)
+    registry.create(ALICE, create(), 2)
     registry.destroy(ROOT, "c")
     assert len(registry) == 0
 
 
 def test_schemas_must_be_the_same() -> None:
     registry = Registry()
-    registry.register_producer(ALICE, producer(hash="aaa"), 1.0)
-    code, text = refused(lambda: registry.register_producer(BOB, producer(hash="bbb"), 1.0))
+    registry.register_producer(ALICE, producer(hash="aaa"), 1)
+    code, text = refused(lambda: registry.register_producer(BOB, producer(hash="bbb"), 1))
     assert code == "schema_mismatch"
     assert text == "schemas differ on c: the channel has aaa, the producer has bbb"
-    code, text = refused(lambda: registry.register_consumer(BOB, consumer(hash="bbb"), 1.0))
+    code, text = refused(lambda: registry.register_consumer(BOB, consumer(hash="bbb"), 1))
     assert (code, text) == ("schema_mismatch", "schemas differ on c: the channel has aaa, the consumer expects bbb")
-    registry.register_consumer(BOB, consumer(hash="aaa"), 1.0)
-    registry.register_consumer(CAROL, consumer(id="k2"), 1.0)
-    assert registry.register_producer(ALICE, producer(hash="ccc"), 2.0).patterns == ["c"], (
+    registry.register_consumer(BOB, consumer(hash="aaa"), 1)
+    registry.register_consumer(CAROL, consumer(id="k2"), 1)
+    assert registry.register_producer(ALICE, producer(hash="ccc"), 2).patterns == ["c"], (
         "its only producer may change it"
     )
     assert [each.name for each in info(registry).consumers] == ["k2"]
@@ -162,17 +162,17 @@ def test_schemas_must_be_the_same() -> None:
 
 def test_a_channel_without_a_schema_has_none_for_who_expects_one() -> None:
     registry = Registry()
-    registry.register_producer(ALICE, producer(), 1.0)
-    code, text = refused(lambda: registry.register_consumer(BOB, consumer(hash="bbb"), 1.0))
+    registry.register_producer(ALICE, producer(), 1)
+    code, text = refused(lambda: registry.register_consumer(BOB, consumer(hash="bbb"), 1))
     assert (code, text) == ("schema_mismatch", "schemas differ on c: the channel has none, the consumer expects bbb")
 
 
 def test_consumers_may_come_first_and_are_told_if_it_is_not_what_they_wait_for() -> None:
     registry = Registry()
-    registry.register_consumer(BOB, consumer(id="k1", hash="aaa"), 1.0)
-    registry.register_consumer(CAROL, consumer(id="k2", hash="bbb"), 1.0)
+    registry.register_consumer(BOB, consumer(id="k1", hash="aaa"), 1)
+    registry.register_consumer(CAROL, consumer(id="k2", hash="bbb"), 1)
     assert info(registry).owner == ""
-    effect = registry.register_producer(ALICE, producer(hash="aaa"), 2.0)
+    effect = registry.register_producer(ALICE, producer(hash="aaa"), 2)
     assert told(effect) == [
         ("s2", "producer_joined", "alice's sensor"),
         ("s3", "producer_joined", "alice's sensor"),
@@ -185,10 +185,10 @@ def test_consumers_may_come_first_and_are_told_if_it_is_not_what_they_wait_for()
 
 def test_a_channel_that_came_by_itself_can_be_made_to_stay() -> None:
     registry = Registry()
-    registry.register_producer(ALICE, producer(hash="aaa"), 1.0)
-    assert refused(lambda: registry.create(BOB, create(), 1.0))[0] == "not_owner"
-    assert refused(lambda: registry.create(ALICE, create(hash="bbb"), 1.0))[0] == "schema_mismatch"
-    effect = registry.create(ALICE, create(pattern="c.>", hash="aaa", qos=Qos(priority=75)), 2.0)
+    registry.register_producer(ALICE, producer(hash="aaa"), 1)
+    assert refused(lambda: registry.create(BOB, create(), 1))[0] == "not_owner"
+    assert refused(lambda: registry.create(ALICE, create(hash="bbb"), 1))[0] == "schema_mismatch"
+    effect = registry.create(ALICE, create(pattern="c.>", hash="aaa", qos=Qos(priority=75)), 2)
     assert effect.patterns == ["c", "c.>"]
     assert registry.find("c") is None
     found = registry.find("c.x")
@@ -200,9 +200,9 @@ def test_a_channel_that_came_by_itself_can_be_made_to_stay() -> None:
 
 def test_suspicion_is_told_once_and_taken_back() -> None:
     registry = Registry()
-    registry.register_producer(ALICE, producer(), 1.0)
-    registry.register_producer(BOB, producer(shm_name="/second"), 2.0)
-    registry.register_consumer(ALICE, consumer(), 1.0)
+    registry.register_producer(ALICE, producer(), 1)
+    registry.register_producer(BOB, producer(shm_name="/second"), 2)
+    registry.register_consumer(ALICE, consumer(), 1)
     effect = registry.suspect("s1", True)
     assert told(effect) == [("s2", "producer_suspected", "alice's sensor"), ("s2", "consumer_suspected", "k1")]
     assert not registry.suspect("s1", True).notices
@@ -222,7 +222,7 @@ def test_suspicion_is_told_once_and_taken_back() -> None:
 def test_the_pattern_that_says_most_counts(topic: str, name: str | None) -> None:
     registry = Registry()
     for channel, pattern in {"all": ">", "rest": "a.>", "star": "a.b.*", "exact": "a.b.c", "x": ""}.items():
-        registry.create(ALICE, create(channel, pattern), 1.0)
+        registry.create(ALICE, create(channel, pattern), 1)
     found = registry.find(topic)
     assert (None if found is None else found.name) == name
     assert registry.find(topic) is found
@@ -230,25 +230,25 @@ def test_the_pattern_that_says_most_counts(topic: str, name: str | None) -> None
 
 def test_topics_belong_to_one_channel() -> None:
     registry = Registry()
-    registry.create(ALICE, create("one", "a.>"), 1.0)
-    assert refused(lambda: registry.create(BOB, create("two", "a.>"), 1.0)) == (
+    registry.create(ALICE, create("one", "a.>"), 1)
+    assert refused(lambda: registry.create(BOB, create("two", "a.>"), 1)) == (
         "exists",
         "the topics a.> belong to the channel one already",
     )
-    registry.create(ALICE, create("three", "b"), 1.0)
-    assert refused(lambda: registry.register_producer(BOB, producer("b"), 1.0))[0] == "exists"
+    registry.create(ALICE, create("three", "b"), 1)
+    assert refused(lambda: registry.register_producer(BOB, producer("b"), 1))[0] == "exists"
     assert [channel.name for channel in registry.select("*")] == ["one", "three"]
     registry.destroy(ALICE, "one")
-    registry.create(BOB, create("two", "a.>"), 1.0)
+    registry.create(BOB, create("two", "a.>"), 1)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a.*", "_to.x", "_x"])
 def test_names_are_like_topics(name: str) -> None:
     registry = Registry()
     for step in (
-        lambda: registry.create(ALICE, create(name), 1.0),
-        lambda: registry.register_producer(ALICE, producer(name), 1.0),
-        lambda: registry.register_consumer(ALICE, consumer(name), 1.0),
+        lambda: registry.create(ALICE, create(name), 1),
+        lambda: registry.register_producer(ALICE, producer(name), 1),
+        lambda: registry.register_consumer(ALICE, consumer(name), 1),
     ):
         assert refused(step)[0] == "invalid_topic"
     assert len(registry) == 0
@@ -256,19 +256,19 @@ def test_names_are_like_topics(name: str) -> None:
 
 def test_it_is_bounded() -> None:
     registry = Registry(RegistryLimits(channels=2, peers=4, registrations=3, request_bytes=100))
-    assert refused(lambda: registry.register_producer(ALICE, producer(metadata={"a": "x" * 99}), 1.0))[0] == "too_large"
-    assert refused(lambda: registry.register_producer(ALICE, producer(shm_name="x" * 99), 1.0))[0] == "too_large"
-    assert refused(lambda: registry.create(ALICE, create(description="x" * 99), 1.0))[0] == "too_large"
+    assert refused(lambda: registry.register_producer(ALICE, producer(metadata={"a": "x" * 99}), 1))[0] == "too_large"
+    assert refused(lambda: registry.register_producer(ALICE, producer(shm_name="x" * 99), 1))[0] == "too_large"
+    assert refused(lambda: registry.create(ALICE, create(description="x" * 99), 1))[0] == "too_large"
     for n in range(3):
-        registry.register_consumer(ALICE, consumer(id=f"k{n}"), 1.0)
-    assert refused(lambda: registry.register_consumer(ALICE, consumer(id="k3"), 1.0))[0] == "too_many"
-    assert refused(lambda: registry.register_producer(ALICE, producer("d"), 1.0))[0] == "too_many"
-    registry.register_consumer(ALICE, consumer(id="k1"), 2.0)
-    registry.register_producer(CAROL, producer(), 1.0)
-    assert refused(lambda: registry.register_producer(BOB, producer(), 1.0))[0] == "too_many"
-    registry.register_producer(BOB, producer("d"), 1.0)
-    assert refused(lambda: registry.register_producer(BOB, producer("e"), 1.0))[0] == "too_many"
-    assert refused(lambda: registry.register_consumer(BOB, consumer(id=""), 1.0))[0] == "malformed"
+        registry.register_consumer(ALICE, consumer(id=f"k{n}"), 1)
+    assert refused(lambda: registry.register_consumer(ALICE, consumer(id="k3"), 1))[0] == "too_many"
+    assert refused(lambda: registry.register_producer(ALICE, producer("d"), 1))[0] == "too_many"
+    registry.register_consumer(ALICE, consumer(id="k1"), 2)
+    registry.register_producer(CAROL, producer(), 1)
+    assert refused(lambda: registry.register_producer(BOB, producer(), 1))[0] == "too_many"
+    registry.register_producer(BOB, producer("d"), 1)
+    assert refused(lambda: registry.register_producer(BOB, producer("e"), 1))[0] == "too_many"
+    assert refused(lambda: registry.register_consumer(BOB, consumer(id=""), 1))[0] == "malformed"
 
 
 # Whatever happens, in whatever order
@@ -288,7 +288,7 @@ STEPS = st.one_of(
 )
 
 
-def do(registry: Registry, step: str, who: Who, name: str, value: str, now: float) -> Effect:
+def do(registry: Registry, step: str, who: Who, name: str, value: str, now: int) -> Effect:
     match step:
         case "produce":
             return registry.register_producer(who, producer(name, value), now)

@@ -200,9 +200,9 @@ def test_contracts_are_what_the_hub_has_kept(tmp_path: Path) -> None:
     hash = hash_of(ORDER)
     version = KeptVersion(version="1.0.0", hash=hash, schema=ORDER)
     channels = [
-        KeptChannel(channel="ticks", pattern="ticks", owner="me", created=0.0),
-        KeptChannel(channel="orders", pattern="orders.*", owner="me", created=0.0, schema_hash=hash),
-        KeptChannel(channel="lost", pattern="lost", owner="me", created=0.0, schema_hash="of nothing"),
+        KeptChannel(channel="ticks", pattern="ticks", owner="me", created_ns=0),
+        KeptChannel(channel="orders", pattern="orders.*", owner="me", created_ns=0, schema_hash=hash),
+        KeptChannel(channel="lost", pattern="lost", owner="me", created_ns=0, schema_hash="of nothing"),
     ]
     RegistryFile(tmp_path).write(
         KeptRegistry(channels=channels, schemas=[KeptSchema(name="order", compatibility="none", versions=[version])])

@@ -228,7 +228,7 @@ def registry(channels: tuple[ChannelContract, ...]) -> Registry:
     made = Registry()
     who = Who("session", "name", "identity")
     for channel in channels:
-        made.create(who, ChannelCreate(id=1, channel=channel.name, pattern=channel.pattern), 0.0)
+        made.create(who, ChannelCreate(id=1, channel=channel.name, pattern=channel.pattern), 0)
     return made
 
 

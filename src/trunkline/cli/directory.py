@@ -96,7 +96,7 @@ def _people(title: str, people: list[PeerInfo]) -> None:
     show.table(
         title,
         ["name", "identity", "status", "since"],
-        [[each.name, each.identity, each.status, show.time_of(int(each.since * 1e9))] for each in people],
+        [[each.name, each.identity, each.status, show.time_of(each.since_ns)] for each in people],
     )
 
 

@@ -54,12 +54,14 @@ def trace(
 
             def show_traced(traced: control.Traced) -> None:
                 if json:
-                    show.json({"at": traced.at, "client": traced.client, "direction": traced.direction, **traced.what})
+                    show.json(
+                        {"at_ns": traced.at_ns, "client": traced.client, "direction": traced.direction, **traced.what}
+                    )
                 else:
                     arrow = "→ hub" if traced.direction == "in" else "← hub"
                     rest = {name: value for name, value in traced.what.items() if name != "type"}
                     show.output(
-                        f"{show.time_of(int(traced.at * 1e9))}  {traced.client} {arrow}  ",
+                        f"{show.time_of(traced.at_ns)}  {traced.client} {arrow}  ",
                         (str(traced.what["type"]), "bold"),
                         f"  {rest}",
                     )

@@ -38,6 +38,7 @@ class Orphan(msgspec.Struct, frozen=True):
     message: Message
     why: Why
     at_s: float
+    """When it came, by the clock that its age is counted by. The time of day is in the message."""
 
 
 class Pending(msgspec.Struct):

@@ -102,7 +102,7 @@ class Admission:
                     "version", f"this hub speaks version {', '.join(map(str, VERSIONS))} of the protocol"
                 )
             if hello.token:
-                self._tokens.use(session.identity, hello.token, hello.at, hub.world.time_ns() / 1e9)
+                self._tokens.use(session.identity, hello.token, hello.at_ns / 1e9, hub.world.time_ns() / 1e9)
             if self._clients - (before is not None) >= hub.settings.max_clients:
                 most = hub.settings.max_clients
                 raise ProtocolError(

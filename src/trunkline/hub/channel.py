@@ -21,11 +21,11 @@ Registration = control.ProducerRegister | control.ConsumerRegister
 class Peer:
     """A producer, registered by one session, or a consumer, known by its id, of which there is one on a channel."""
 
-    def __init__(self, session: str, name: str, identity: str, since: float, registration: Registration) -> None:
+    def __init__(self, session: str, name: str, identity: str, since_ns: int, registration: Registration) -> None:
         self.session = session
         self.name = name
         self.identity = identity
-        self.since = since
+        self.since_ns = since_ns
         self.suspected = False
         self.registration = registration
 
@@ -43,7 +43,7 @@ class Peer:
             name=self.name,
             identity=self.identity,
             status=SUSPECTED if self.suspected else ACTIVE,
-            since=self.since,
+            since_ns=self.since_ns,
             config=self.registration.config if isinstance(self.registration, control.ProducerRegister) else None,
             metadata=self.registration.metadata,
         )
@@ -55,19 +55,19 @@ class KeptChannel(Struct, frozen=True, kw_only=True, omit_defaults=True):
     channel: str
     pattern: str
     owner: str
-    created: float
+    created_ns: int
     schema_hash: str = ""
     schema_version: str = ""
     qos: Qos = Qos()
     description: str = ""
 
     @classmethod
-    def of(cls, request: control.ChannelCreate, owner: str, created: float) -> KeptChannel:
+    def of(cls, request: control.ChannelCreate, owner: str, created_ns: int) -> KeptChannel:
         return cls(
             channel=request.channel,
             pattern=request.pattern or request.channel,
             owner=owner,
-            created=created,
+            created_ns=created_ns,
             schema_hash=request.schema_hash,
             schema_version=request.schema_version,
             qos=request.qos,
@@ -76,12 +76,12 @@ class KeptChannel(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Channel:
-    def __init__(self, name: str, owner: str, created: float) -> None:
+    def __init__(self, name: str, owner: str, created_ns: int) -> None:
         self.name = name
         self.pattern = name
         self.owner = owner
         """An identity; empty while only consumers wait for somebody to produce."""
-        self.created = created
+        self.created_ns = created_ns
         self.kept: KeptChannel | None = None
         """How it was created; None if it came by itself, and goes when nobody is left on it."""
         self.qos = Qos()
@@ -127,7 +127,7 @@ class Channel:
 
     def _registrations(self) -> list[control.ProducerRegister]:
         """By its producers, the most trusted first: who is not suspected, and was there first."""
-        ranked = sorted(self.producers.values(), key=lambda each: (each.suspected, each.since))
+        ranked = sorted(self.producers.values(), key=lambda each: (each.suspected, each.since_ns))
         return [each.registration for each in ranked if isinstance(each.registration, control.ProducerRegister)]
 
     def contract(self) -> tuple[Any, ...]:
@@ -154,7 +154,7 @@ class Channel:
             channel=self.name,
             pattern=self.pattern,
             owner=self.owner,
-            created=self.created,
+            created_ns=self.created_ns,
             schema_hash=self.schema_hash,
             schema_version=self.schema_version,
             qos=self.qos,

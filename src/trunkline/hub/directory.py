@@ -122,8 +122,8 @@ class DirectoryApi:
         kept = KeptRegistry(channels=self.registry.kept(), schemas=self.schemas.kept(), owners=self.owners.kept())
         self._file.write(replace(kept, **changed))
 
-    def _now(self) -> float:
-        return self._hub.world.time_ns() / 1e9
+    def _now_ns(self) -> int:
+        return self._hub.world.time_ns()
 
     def _who(self, session: Session, channel: str) -> Who:
         administers = session.may(Action.ADMINISTER, channel)
@@ -155,7 +155,7 @@ class DirectoryApi:
             session.require(Action.CREATE, request.channel)
         request = replace(request, schema_version=self._version(request.schema_hash, request.schema_version))
         who = self._who(session, request.channel)
-        return self._done(request.id, self.registry.register_producer(who, request, self._now()))
+        return self._done(request.id, self.registry.register_producer(who, request, self._now_ns()))
 
     def _version(self, hash: str, version: str) -> str:
         """The version of a schema, also for who has not said it."""
@@ -167,7 +167,7 @@ class DirectoryApi:
     def _register_consumer(self, session: Session, request: control.ConsumerRegister) -> control.Control:
         self._require(session, Action.SUBSCRIBE, request.channel)
         who = self._who(session, request.channel)
-        return self._done(request.id, self.registry.register_consumer(who, request, self._now()))
+        return self._done(request.id, self.registry.register_consumer(who, request, self._now_ns()))
 
     def _unregister_consumer(self, session: Session, request: control.ConsumerUnregister) -> control.Control:
         return self._done(
@@ -220,7 +220,7 @@ class DirectoryApi:
         self._check_qos(request.qos, pattern)
         request = replace(request, schema_version=self._version(request.schema_hash, request.schema_version))
         who = self._who(session, request.channel)
-        return self._done(request.id, self.registry.create(who, request, self._now(), self._keep_channels))
+        return self._done(request.id, self.registry.create(who, request, self._now_ns(), self._keep_channels))
 
     def _check_qos(self, qos: control.Qos, pattern: str) -> None:
         if not 0 <= qos.priority <= 100:

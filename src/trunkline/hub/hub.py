@@ -330,7 +330,7 @@ class Hub:
             if watcher is not session and not watcher.full and fnmatchcase(session.name or "?", names):
                 watcher.send(
                     control.Traced(
-                        at=self.world.time_ns() / 1e9,
+                        at_ns=self.world.time_ns(),
                         client=session.name or session.wire.peer.address,
                         direction=direction,
                         what=what,

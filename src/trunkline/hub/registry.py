@@ -6,7 +6,7 @@ created with, otherwise that of its producers while there are any.
 
 The events that the others on a channel are told of: producer_joined, producer_left, producer_suspected,
 producer_recovered, the same four of consumer_, schema_mismatch (a consumer that expected another schema than the
-channel has got now, and is registered no longer) and destroyed.
+channel has got now_ns, and is registered no longer) and destroyed.
 """
 
 from __future__ import annotations
@@ -97,16 +97,16 @@ class Registry:
 
     # Channels
 
-    def create(self, who: Who, request: control.ChannelCreate, now: float, keep: Keep | None = None) -> Effect:
+    def create(self, who: Who, request: control.ChannelCreate, now_ns: int, keep: Keep | None = None) -> Effect:
         """As asked for. What came by itself may be made one that stays, by its owner."""
         pattern = request.pattern or request.channel
         _check_name(request.channel, pattern)
         self._check_size(request)
         channel = self._channels.get(request.channel)
         if channel is None:
-            kept = KeptChannel.of(request, who.identity, now)
+            kept = KeptChannel.of(request, who.identity, now_ns)
         else:
-            kept = KeptChannel.of(request, channel.owner or who.identity, channel.created)
+            kept = KeptChannel.of(request, channel.owner or who.identity, channel.created_ns)
             if channel.kept is not None:
                 if channel.owner == who.identity and channel.kept == kept:
                     return Effect(changed=False)
@@ -121,7 +121,7 @@ class Registry:
                 raise _mismatch(channel, "its producers have", channel.schema_hash, "asked for is", request.schema_hash)
         if keep is not None:
             keep([*self.kept(), kept])
-        channel = channel or self._add(request.channel, kept.owner, now)
+        channel = channel or self._add(request.channel, kept.owner, now_ns)
         effect = Effect()
         effect.patterns += dict.fromkeys((channel.pattern, pattern))
         channel.become(kept)
@@ -154,7 +154,7 @@ class Registry:
             _check_name(each.channel, each.pattern)
             if each.channel in self._channels or each.pattern in self._patterns:
                 raise ProtocolError("exists", f"{each.channel}, or its topics {each.pattern}, are there twice")
-            channel = self._channels[each.channel] = Channel(each.channel, each.owner, each.created)
+            channel = self._channels[each.channel] = Channel(each.channel, each.owner, each.created_ns)
             channel.become(each)
             self._place(channel, each.pattern)
 
@@ -167,9 +167,9 @@ class Registry:
             raise ProtocolError("too_many", f"there are {self._limits.channels} channels already")
         self._check_free(name, None)
 
-    def _add(self, name: str, owner: str, now: float) -> Channel:
+    def _add(self, name: str, owner: str, now_ns: int) -> Channel:
         self._check_new(name)
-        channel = self._channels[name] = Channel(name, owner, now)
+        channel = self._channels[name] = Channel(name, owner, now_ns)
         self._place(channel, name)
         return channel
 
@@ -195,7 +195,7 @@ class Registry:
 
     # Producers and consumers
 
-    def register_producer(self, who: Who, request: control.ProducerRegister, now: float) -> Effect:
+    def register_producer(self, who: Who, request: control.ProducerRegister, now_ns: int) -> Effect:
         self._check(request)
         channel = self._channels.get(request.channel)
         if channel is not None and request.schema_hash:
@@ -205,15 +205,15 @@ class Registry:
         key = ("producer", request.channel, "")
         self._check_room(who, key)
         before = channel.contract() if channel is not None else None
-        channel = channel or self._add(request.channel, "", now)
-        effect = self._register(channel, channel.producers, who.session, Peer(*who[:3], now, request), key)
+        channel = channel or self._add(request.channel, "", now_ns)
+        effect = self._register(channel, channel.producers, who.session, Peer(*who[:3], now_ns, request), key)
         channel.owner = channel.owner or who.identity
         self._part_with_strangers(channel, effect)
         if channel.contract() != before:
             effect.patterns.append(channel.pattern)
         return effect
 
-    def register_consumer(self, who: Who, request: control.ConsumerRegister, now: float) -> Effect:
+    def register_consumer(self, who: Who, request: control.ConsumerRegister, now_ns: int) -> Effect:
         """The same consumer from another session of the same identity is one that has come back: it is moved there."""
         self._check(request)
         name = request.consumer_id
@@ -230,8 +230,8 @@ class Registry:
         key = ("consumer", request.channel, name)
         self._check_room(who, key)
         patterns = [] if channel is not None else [request.channel]
-        channel = channel or self._add(request.channel, "", now)
-        peer = Peer(who.session, name, who.identity, now, request)
+        channel = channel or self._add(request.channel, "", now_ns)
+        peer = Peer(who.session, name, who.identity, now_ns, request)
         effect = self._register(channel, channel.consumers, name, peer, key)
         effect.patterns += patterns
         return effect
@@ -243,7 +243,7 @@ class Registry:
             effect = Effect()
             effect.notify(channel, f"{held[0]}_joined", peer.name, but=peer.session)
         else:
-            peer.since = had.since
+            peer.since_ns = had.since_ns
             effect = Effect(changed=had.session != peer.session or not had.is_as(peer.registration))
             if had.session != peer.session:
                 self._forget(had.session, held)

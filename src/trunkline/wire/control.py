@@ -52,7 +52,7 @@ class Hello(Ask, frozen=True, kw_only=True, tag="HELLO"):
     """
     token: str = ""
     """Never the same twice: a hello that was overheard and is said again is refused."""
-    at: float = 0.0
+    at_ns: int = 0
     """When it is said, in seconds since 1970. A token without it is remembered as long as the hub runs."""
     max_frame_bytes: int = 64 * 1024 * 1024
     """What the client takes in one frame. A message that does not fit is dropped, and that is on record."""
@@ -497,7 +497,7 @@ class PeerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     identity: str
     status: str
     """active, or suspected: not heard of for longer than it should be."""
-    since: float
+    since_ns: int
     config: Config | None = None
     metadata: dict[str, Any] = {}
 
@@ -569,7 +569,7 @@ class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     channel: str
     pattern: str
     owner: str
-    created: float
+    created_ns: int
     schema_hash: str = ""
     schema_version: str = ""
     qos: Qos = Qos()
@@ -660,7 +660,7 @@ class Trace(Ask, frozen=True, kw_only=True, tag="TRACE"):
 class Traced(Control, frozen=True, kw_only=True, tag="TRACED"):
     """Something that was said on a connection, for those who asked by TRACE."""
 
-    at: float
+    at_ns: int
     client: str
     direction: str
     what: dict[str, Any]

@@ -193,7 +193,7 @@ class Connection:
             library="trunkline",
             origin=self.origin,
             token=self.world.uuid7(),
-            at=self.world.time_ns() / 1e9,
+            at_ns=self.world.time_ns(),
             max_frame_bytes=self.settings.max_frame_bytes,
         )
 

@@ -169,7 +169,7 @@ class HubDirectory:
             name=f"pid {descriptor.pid}",
             identity="",
             status="active",
-            since=0.0,
+            since_ns=0,
             config=descriptor.config,
             metadata=descriptor.metadata,
         )
