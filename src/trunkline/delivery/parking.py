@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import logging
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunkline.delivery")
 
 
-class Waiting:
+class Waiting(abc.ABC):
     """A publish that waits for room. When `entered` is done, it waits no longer."""
 
     __slots__ = ("entered", "since")
@@ -30,13 +31,13 @@ class Waiting:
         self.since = loop.time()
 
     @property
+    @abc.abstractmethod
     def where(self) -> str:
         """The name of a subscriber it waits for."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def unpark(self, why: str) -> None:
         """Wait no longer: it is dropped where it has not entered; nothing happens if it has."""
-        raise NotImplementedError
 
     async def wait(self, limits: Backpressure) -> None:
         """Return when the message has entered; raise BackpressureTimeout if there is no room in time.

@@ -6,6 +6,7 @@ they came, for a subscriber elsewhere. The policies are the same, and are here.
 
 from __future__ import annotations
 
+import abc
 import enum
 import logging
 from collections.abc import Callable
@@ -36,7 +37,7 @@ class Overflow(enum.StrEnum):
 Item = TypeVar("Item", bound=Ranked)
 
 
-class Subscriber(Generic[Item]):
+class Subscriber(abc.ABC, Generic[Item]):
     __slots__ = ("_lanes", "books", "capacity", "closed", "ledger", "name", "overflow", "pattern", "time_ns")
 
     one_for_one = False
@@ -85,28 +86,28 @@ class Subscriber(Generic[Item]):
 
     # What the two kinds of queue do in their own way
 
+    @abc.abstractmethod
     def _wait_for_room(self, item: Item) -> Waiting | None:
         """Its publisher waits until there is room."""
-        raise NotImplementedError
 
-    def _enqueue(self, item: Item) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _enqueue(self, item: Item) -> None: ...
 
+    @abc.abstractmethod
     def _overfull(self) -> str | None:
         """Why something must go, if more is queued than may be."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _evict(self, item: Item, why: str) -> None:
         """Drop an item that was taken out of the queue, or as much of it as must go."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _take_what_fits(self, policy: Overflow, item: Item) -> tuple[Item | None, str]:
         """Take as much of an item as there is room for. Returns the rest, and why there is no room for it."""
-        raise NotImplementedError
 
-    def _drop(self, item: Item, why: str) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _drop(self, item: Item, why: str) -> None: ...
 
+    @abc.abstractmethod
     def _refuse(self, item: Item, why: str) -> None:
         """Drop it, and tell its publisher."""
-        raise NotImplementedError
