@@ -19,7 +19,8 @@ class SharedConnection:
 
     def __init__(self, adapter: Adapter, settings: Settings) -> None:
         self.adapter = adapter
-        self.numbers = BrokerNumbers()
+        self.numbers = Numbers()
+        """The last number that the broker has given, as far as it is known here. None is given here."""
         self.outbox = Outbox(adapter, settings, self.numbers)
         self.users = 0
         self._feeds: dict[int, Feed] = {}
@@ -126,13 +127,6 @@ class SharedConnection:
             self._home.pop(self._key, None)
             self.outbox.close()
             await self.adapter.aclose()
-
-
-class BrokerNumbers(Numbers):
-    """The numbers that the broker has given, as far as they are known here. It gives none itself."""
-
-    def next(self) -> int:
-        return -1
 
 
 _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, SharedConnection]] = WeakKeyDictionary()
