@@ -352,7 +352,7 @@ async def test_a_file_tells_all_that_the_producer_said_until_its_bus_closes(simu
     async with place.bus("reader") as reader:
         found = directory_of(reader).find
         async with place.bus("one") as bus, place.bus("one"):
-            config = Config(policy="Latest", capacity=3, page_size=512)
+            config = Config(policy="Single", capacity=3, page_size=512)
             await directory_of(bus).register_producer(
                 "camera", schema=Reading, version="2.0.0", config=config, shm_name="/camera", metadata={"hz": 25}
             )

@@ -255,10 +255,10 @@ def test_names_are_like_topics(name: str) -> None:
 
 
 def test_it_is_bounded() -> None:
-    registry = Registry(RegistryLimits(channels=2, peers=4, registrations=3, request_bytes=100))
-    assert refused(lambda: registry.register_producer(ALICE, producer(metadata={"a": "x" * 99}), 1))[0] == "too_large"
-    assert refused(lambda: registry.register_producer(ALICE, producer(shm_name="x" * 99), 1))[0] == "too_large"
-    assert refused(lambda: registry.create(ALICE, create(description="x" * 99), 1))[0] == "too_large"
+    registry = Registry(RegistryLimits(channels=2, peers=4, registrations=3, request_bytes=250))
+    assert refused(lambda: registry.register_producer(ALICE, producer(metadata={"a": "x" * 249}), 1))[0] == "too_large"
+    assert refused(lambda: registry.register_producer(ALICE, producer(shm_name="x" * 249), 1))[0] == "too_large"
+    assert refused(lambda: registry.create(ALICE, create(description="x" * 249), 1))[0] == "too_large"
     for n in range(3):
         registry.register_consumer(ALICE, consumer(id=f"k{n}"), 1)
     assert refused(lambda: registry.register_consumer(ALICE, consumer(id="k3"), 1))[0] == "too_many"

@@ -197,6 +197,8 @@ class Registry:
 
     def register_producer(self, who: Who, request: control.ProducerRegister, now_ns: int) -> Effect:
         self._check(request)
+        if problem := request.config.problem():
+            raise ProtocolError("malformed", problem)
         channel = self._channels.get(request.channel)
         if channel is not None and request.schema_hash:
             had = channel.schema_without(who.session)

@@ -6,6 +6,7 @@ is ignored, so fields may be added within a version; anything else needs a new o
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
@@ -25,8 +26,8 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 class Ask(Control, frozen=True, kw_only=True):
     """Something that is answered."""
 
-    id: int
-    """Chosen by the client: its answer has it in `re`."""
+    id: int = 0
+    """Chosen by the client: its answer has it in `re`. Who waits for each answer before asking again needs none."""
 
 
 class Answer(Control, frozen=True, kw_only=True):
@@ -443,16 +444,41 @@ class LettersDone(Answer, frozen=True, kw_only=True, tag="LETTERS_DONE"):
 # Who speaks what
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class BufferPolicy(StrEnum):
+    """What a producer keeps for its consumers: the latest frame, two that take turns, or the last `capacity`."""
+
+    SINGLE = "Single"
+    DOUBLE_BUFFER = "DoubleBuffer"
+    RING_BUFFER = "RingBuffer"
+
+
+MAX_CAPACITY: Final = 1 << 20
+MAX_PAGE_BYTES: Final = 1 << 30
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
     """How a producer lays its data out."""
 
-    policy: str = "RingBuffer"
+    policy: str = BufferPolicy.RING_BUFFER.value
+    """Single, DoubleBuffer or RingBuffer."""
     capacity: int = 10
+    """How many frames a ring has, 1 to 1,048,576; the other policies have as many as their names say."""
     page_size: int = 4096
+    """In bytes: a power of two, up to 1 GiB."""
+
+    def problem(self) -> str:
+        """What cannot be, or nothing."""
+        if self.policy not in list(BufferPolicy):
+            return f"a policy is {', '.join(BufferPolicy)}, not {self.policy!r}"
+        if not 1 <= self.capacity <= MAX_CAPACITY:
+            return f"a capacity is from 1 to {MAX_CAPACITY:,}, not {self.capacity:,}"
+        if not 1 <= self.page_size <= MAX_PAGE_BYTES or self.page_size & (self.page_size - 1):
+            return f"a page size is a power of two up to {MAX_PAGE_BYTES:,} bytes, not {self.page_size:,}"
+        return ""
 
 
-class ProducerRegister(Ask, frozen=True, kw_only=True, tag="PRODUCER_REGISTER"):
-    """This client produces on a channel."""
+class ProducerRegister(Ask, frozen=True, kw_only=True, omit_defaults=False, tag="PRODUCER_REGISTER"):
+    """This client produces on a channel. All fields are sent, also those with their default."""
 
     channel: str
     schema_hash: str = ""
@@ -502,7 +528,7 @@ class PeerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     metadata: dict[str, Any] = {}
 
 
-class DiscoveryResponse(Answer, frozen=True, kw_only=True, tag="DISCOVERY_RESPONSE"):
+class DiscoveryResponse(Answer, frozen=True, kw_only=True, omit_defaults=False, tag="DISCOVERY_RESPONSE"):
     """The answer to DISCOVERY_REQUEST."""
 
     channel: str

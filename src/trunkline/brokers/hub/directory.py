@@ -70,14 +70,17 @@ class HubDirectory:
     ) -> bool:
         """Produce on a channel; True if the hub knows. The schema, a type or a JSON Schema, is put there first.
 
-        Whoever produces first makes the channel, unless it was created.
+        Whoever produces first makes the channel, unless it was created. Raises InvalidSettings if the config cannot be.
         """
+        config = config or Config()
+        if problem := config.problem():
+            raise InvalidSettings(problem)
         request = control.ProducerRegister(
             id=0,
             channel=channel,
             schema_hash="" if schema is None else hash_of(schema),
             schema_version=version,
-            config=config or Config(),
+            config=config,
             shm_name=shm_name,
             metadata=dict(metadata or {}),
         )
