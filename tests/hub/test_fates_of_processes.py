@@ -26,8 +26,6 @@ from tests.hub.taker import plan
 from trunkline.delivery.books import LOST
 
 DEADLINE_S = 60.0
-UNSAID_S = 0.25
-"""What a subscriber took so shortly before it was killed, it may not have been able to report."""
 
 
 class Taker:
@@ -38,7 +36,7 @@ class Taker:
         command = plan(address=hub.address, file=str(self._file), name=name, kind=kind)
         self.process = subprocess.Popen(command, cwd=ROOT)
         self.before: set[str] = set()
-        """What it had taken a moment before it was killed."""
+        """What it had taken, and reported, before it was killed."""
 
     def notes(self) -> list[tuple[str, str]]:
         text = self._file.read_text() if self._file.exists() else ""
@@ -118,7 +116,8 @@ async def play(hub: RunningHub, there: dict[str, Taker], chance: random.Random, 
         await asyncio.sleep(chance.random())
         for name in ("killed", "killed too"):
             there[name].before = there[name].took()
-            await asyncio.sleep(UNSAID_S)
+            for message_id in there[name].before:
+                await reported(stranger, message_id, name)
             there[name].process.kill()
             there[name].process.wait()
         there["stopped"].process.send_signal(signal.SIGSTOP)
@@ -130,6 +129,10 @@ async def play(hub: RunningHub, there: dict[str, Taker], chance: random.Random, 
         await publish(60)
         there["drops"].process.send_signal(signal.SIGCONT)
         await settle(there, ids)
+        await reported(bus, ids[-1], "plain", "batches", "acknowledged")
+        for name in ("one", "other"):
+            if taken := [message_id for message_id in ids if message_id in there[name].took()]:
+                await reported(bus, taken[-1], name)
         account = (await stats_of(bus))["account"]
         ends = ("delivered", "filtered", "expired", "dropped", "dead", "in_flight")
         assert account["accepted"] == sum(account[name] for name in ends)
@@ -157,7 +160,18 @@ async def settle(there: dict[str, Taker], ids: list[str]) -> None:
     while any(len(taker.took()) < len(ids) for taker in fast) or len(team(there)) < len(ids):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.05)
-    await asyncio.sleep(0.2)
+
+
+async def reported(bus: tl.Bus, message_id: str, *names: str) -> None:
+    """Return when the hub has heard that they took this message. Each says so in the order in which it takes them."""
+
+    async def said() -> set[str]:
+        found = await outcome_of(bus, message_id)
+        return {found[name][0] for name in names}
+
+    async with asyncio.timeout(DEADLINE_S):
+        while await said() != {"delivered"}:  # noqa: ASYNC110  # the hub is another process
+            await asyncio.sleep(0.02)
 
 
 def team(there: dict[str, Taker]) -> set[str]:

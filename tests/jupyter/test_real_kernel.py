@@ -306,7 +306,7 @@ def test_attached_to_one_that_is_busy() -> None:
 def test_the_heart_of_an_attached_kernel_stops() -> None:
     async def main() -> None:
         async with start_kernel() as first:
-            settings = KernelSettings(heartbeat_s=0.1, heartbeat_timeout_s=1.0)
+            settings = KernelSettings(heartbeat_s=0.1, heartbeat_timeout_s=3.0)
             async with attach(first.connection_file, settings=settings) as second:
                 pid = int((await first.run("import os; os.getpid()")).text or "")
                 execution = await second.execute("import time; time.sleep(60)")
