@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Annotated
 
 import typer
@@ -31,7 +32,8 @@ def explain(message: MessageId, hub: Hub = "", json: AsJson = False) -> None:
 
 
 def show_outcomes(message: Message | None, outcomes: Sequence[Outcome], unknown: str, *, json: bool) -> None:
-    """Raises Exit if there is no such message."""
+    """In one order, wherever it was asked. Raises Exit if there is no such message."""
+    outcomes = sorted(outcomes, key=attrgetter("subscriber"))
     if json:
         show.json({"message": None if message is None else show.record(message), "outcomes": outcomes})
     elif message is not None:

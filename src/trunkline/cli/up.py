@@ -30,7 +30,7 @@ def up(
     journal: Annotated[
         Path | None, typer.Option(help="Store every topic in a journal in this directory: publishes are durable.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file with a [hub] table.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with a table called hub.")] = None,
     keys: Annotated[Path | None, typer.Option(help="The directory of keys; see `trunkline keys`.")] = None,
     insecure: Annotated[
         bool,
