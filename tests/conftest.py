@@ -56,6 +56,7 @@ SLOW = (
     "tests/journal/test_crash.py",
     "tests/journal/test_durable.py",
     "tests/journal/test_faults_",
+    "tests/journal/test_journal_memory.py",
     "tests/journal/test_large.py",
     "tests/journal/test_last.py",
     "tests/journal/test_reader.py",

@@ -12,11 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import harness, hub_cost
+from benchmarks import harness, hub_cost, soak
 from benchmarks.__main__ import main
 from benchmarks.cases import CASES, ON_HUB
 from benchmarks.harness import Case, Sample, run, summarize
@@ -142,6 +143,42 @@ def test_the_cost_of_a_message_is_told_by_process() -> None:
     costs = hub_cost.measure(UNIX, rounds=1, count=300)
     assert set(costs) == {"ours", *CASES["hub"].peers}
     assert all(each.took > 0 and each.publisher > 0 and each.subscriber > 0 for each in costs.values())
+
+
+def test_a_soak_counts_its_messages_and_the_memory_of_each_process(capsys: pytest.CaptureFixture[str]) -> None:
+    code = soak.main(["--minutes", "0.05", "--rate", "500", "--json"])
+    summary = msgspec.json.decode(capsys.readouterr().out, type=soak.Summary)
+    assert summary.messages > 100
+    assert set(summary.processes) == set(soak.NAMES)
+    assert all(each.start > 1 and each.end > 1 for each in summary.processes.values())
+    assert code == (0 if summary.level else 1)
+
+
+def test_a_soak_ends_early_and_still_sums_up() -> None:
+    root = Path(harness.__file__).parent.parent
+    command = [sys.executable, "-u", "-m", "benchmarks.soak", "--minutes", "60", "--rate", "500"]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("soaking")
+        process.send_signal(signal.SIGTERM)
+        out, errors = process.communicate(timeout=60)
+    assert "publisher" in out, errors
+    assert process.returncode in (0, 1)
+
+
+def test_the_growth_of_a_soak_is_that_after_its_first_quarter() -> None:
+    def samples(*mib: float) -> list[list[float]]:
+        """Of all processes the same, for a tenth of the run each."""
+        return [[each] * len(soak.NAMES) for each in mib for _ in range(10)]
+
+    assert not soak.summarize(1.0, 1, samples(*[50.0] * 4, *[100.0] * 6)).level
+    assert soak.summarize(1.0, 1, samples(50.0, 75.0, *[100.0] * 7, 101.5)).level
+    grown = samples(50.0, *[100.0] * 9)
+    for each in grown[-10:]:
+        each[-1] = 102.5
+    summary = soak.summarize(1.0, 1, grown)
+    assert [name for name, each in summary.processes.items() if not each.level] == [soak.NAMES[-1]]
+    assert "more than 2%" in soak.table(summary).splitlines()[-1]
 
 
 # The harness

@@ -22,6 +22,9 @@ from trunkline.topic import (
     validate_topic,
 )
 
+MAX_UNUSED = 10_000
+"""Topics that were not used between two changes of subscriptions, and whose counts are kept: at most 5 MB."""
+
 
 class TopicLink:
     """What matches its pattern also goes to the subscribers of `topic`."""
@@ -107,11 +110,17 @@ class RoutingTree:
         for each in (pattern,) if isinstance(entry, Tap) else patterns(pattern):
             self._tree.remove(each, entry)
         self.forget()
+        if pattern.startswith(REPLY_PREFIX):
+            # Nobody else ever has this topic.
+            self._published.pop(pattern, None)
 
     def forget(self) -> None:
         """Subscriptions have changed: every route is found anew."""
         for route in self.routes.values():
             self._keep_count(route)
+        # Those in use are the newest.
+        while len(self._published) > len(self.routes) + MAX_UNUSED:
+            self._published.popitem(last=False)
         self.routes.clear()
         self.changed()
 

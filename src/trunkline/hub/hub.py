@@ -135,7 +135,7 @@ class Hub:
             # They come faster than they can be told why. It cannot be spoken to before it has its receiver.
             loop.call_soon(session.end, "too many clients")
         else:
-            loop.call_later(self.settings.hello_s, session.hello_missing)
+            session.hello_timer = loop.call_later(self.settings.hello_s, session.hello_missing)
         return session
 
     async def aclose(self) -> None:

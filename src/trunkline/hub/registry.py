@@ -20,7 +20,7 @@ from trunkline.topic import EVERYTHING, MAX_TOPIC_CHARS, TopicTree, matches, val
 from trunkline.wire import control
 from trunkline.wire.control import ChannelChanged
 
-MAX_CACHED: Final = 100_000
+MAX_CACHED: Final = 10_000
 Held = tuple[str, str, str]
 """A registration: producer or consumer, the channel, and the consumer's id."""
 Keep = Callable[[list[KeptChannel]], None]

@@ -72,6 +72,7 @@ class Session:
         self._congested: dict[Outlet, None] = {}
         self._drain_waiters: list[asyncio.Future[None]] = []
         self._taken_timer: asyncio.TimerHandle | None = None
+        self.hello_timer: asyncio.TimerHandle | None = None
 
     # Input
 
@@ -329,8 +330,10 @@ class Session:
         if self.ended:
             return
         self.ended = True
-        if self._taken_timer is not None:
-            self._taken_timer.cancel()
+        # They would hold the session until they are due.
+        for timer in (self._taken_timer, self.hello_timer):
+            if timer is not None:
+                timer.cancel()
         self._wake_drain_waiters()
         try:
             self.hub.left(self, self.protocol.reason)

@@ -51,6 +51,18 @@ class Cursor:
         self._again = sorted(pending)
         self.changed = True
 
+    def rewind(self, unwritten: Iterable[int]) -> None:
+        """Nobody has what was offered and has no fate: begin again where a restart would.
+
+        `unwritten` are those whose fate is for `ranges` still.
+        """
+        self.catch_up()
+        self._again = self.pending()
+        self.read = self.ahead = self.high
+        self._line.clear()
+        self._out.clear()
+        self._places = {seq: self._places[seq] for seq in unwritten if seq in self._places}
+
     def give_again(self, seq: int) -> bool:
         """A settled message is to be handled once more; False if it is out, or was not even offered yet."""
         if seq > self.read or self.is_out(seq):

@@ -19,6 +19,7 @@ VERSION = 1
 REPAIR = "`trunkline journal verify --repair` saves what can be read"
 WAL_PAGES = 4000
 PAGE_BYTES = 4096
+LENGTHEN_BYTES = 64 * 1024
 
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -212,7 +213,10 @@ def lengthen_log(database: sqlite3.Connection, directory: Path) -> None:
     with (directory / f"{FILE}-wal").open("r+b") as log:
         missing = length - log.seek(0, os.SEEK_END)
         if missing > 0 and space.f_bavail * space.f_frsize > 8 * length:
-            log.write(bytes(missing))
+            # In pieces: after one large block is freed, the C library keeps all memory up to that size for itself.
+            piece = bytes(LENGTHEN_BYTES)
+            for done in range(0, missing, LENGTHEN_BYTES):
+                log.write(piece[: missing - done])
             log.flush()
             os.fsync(log.fileno())
 

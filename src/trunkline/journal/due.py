@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from trunkline.journal.database import FILE
@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 FATES_STEP = 5000
 JOIN_AT = 8
 """So many small files in a row are joined, however small they are together."""
+
+MESSAGE_ENDS = (
+    "SELECT (SELECT min(first) FROM batches), (SELECT last FROM batches ORDER BY first DESC LIMIT 1),"
+    " (SELECT at_ns FROM batches ORDER BY first LIMIT 1)"
+)
+FATE_ENDS = (
+    "SELECT (SELECT min(number) FROM fates), (SELECT max(number) FROM fates),"
+    " (SELECT at_ns FROM fates ORDER BY number LIMIT 1)"
+)
 
 
 class Stretch:
@@ -36,10 +45,10 @@ def next_messages(reader: Reader, settings: JournalSettings, now_ns: int, everyt
     """The oldest batches, if it is time to seal them."""
     from trunkline.journal.lake import day_of
 
-    if not everything and not _may_be_due(reader, settings, now_ns):
+    if not everything and not _may_be_due(reader, MESSAGE_ENDS, settings, now_ns):
         return None
     stretch: Stretch | None = None
-    for first, last, at_ns, size in reader.query(
+    for first, last, at_ns, size in reader.each(
         "SELECT first, last, at_ns, length(body) FROM batches ORDER BY first LIMIT ?", (settings.seal_rows,)
     ):
         day = day_of(at_ns)
@@ -56,16 +65,14 @@ def next_messages(reader: Reader, settings: JournalSettings, now_ns: int, everyt
     return stretch if stretch is not None and (everything or _is_due(stretch, settings, now_ns)) else None
 
 
-def _may_be_due(reader: Reader, settings: JournalSettings, now_ns: int) -> bool:
+def _may_be_due(reader: Reader, ends: str, settings: JournalSettings, now_ns: int) -> bool:
     """A look that costs nothing: most of the time there is nothing to do."""
-    found = reader.query(
-        "SELECT (SELECT min(first) FROM batches), (SELECT max(last) FROM batches),"
-        " (SELECT at_ns FROM batches ORDER BY first LIMIT 1)"
-    )[0]
-    first, last, at_ns = found
+    first, last, at_ns = reader.query(ends)[0]
     if first is None:
         return False
-    size = (reader.directory / FILE).stat().st_size
+    # With the log: what is new may be only there.
+    files = (reader.directory / FILE, reader.directory / f"{FILE}-wal")
+    size = sum(file.stat().st_size for file in files if file.exists())
     age_s = (now_ns - at_ns) / 1e9
     return bool(last - first + 1 >= settings.seal_rows or size >= settings.seal_bytes or age_s >= settings.seal_age_s)
 
@@ -81,8 +88,10 @@ def next_fates(reader: Reader, settings: JournalSettings, now_ns: int, everythin
     """The oldest fates, by their own numbers, if it is time to seal them."""
     from trunkline.journal.lake import day_of
 
+    if not everything and not _may_be_due(reader, FATE_ENDS, settings, now_ns):
+        return None
     stretch: Stretch | None = None
-    for number, at_ns, size in reader.query(
+    for number, at_ns, size in reader.each(
         "SELECT number, at_ns, length(subscriber) + length(pattern) + length(reason) FROM fates"
         " ORDER BY number LIMIT ?",
         (settings.seal_rows,),
@@ -120,28 +129,31 @@ def fates_of(reader: Reader, stretch: Stretch) -> Iterator[pa.RecordBatch]:
         after = rows[-1][0]
 
 
-def small_runs(files: list[File], payloads: dict[str, int], seal_rows: int, seal_bytes: int) -> list[list[File]]:
+def small_runs(files: Iterable[tuple[File, int]], seal_rows: int, seal_bytes: int) -> Iterator[list[File]]:
     """Neighbours of one day that are worth joining: enough of them, or large enough together.
 
-    By rows, and by bytes that are not compressed: `payloads` are those of the payloads, by path.
+    By rows, and by bytes that are not compressed. The files come in order, each with the bytes of its payloads.
     """
+    run: list[File] = []
+    run_rows = run_bytes = 0
 
-    def sizes(run: list[File]) -> tuple[int, int]:
-        return sum(file.rows for file in run), sum(max(file.bytes, payloads.get(file.path, 0)) for file in run)
-
-    def fills_half(run: list[File]) -> bool:
-        rows, size = sizes(run)
+    def fills_half(rows: int, size: int) -> bool:
         return rows >= seal_rows // 2 or size >= seal_bytes // 2
 
-    runs: list[list[File]] = []
-    run: list[File] = []
-    for file in files:
-        small = not fills_half([file])
-        rows, size = sizes([*run, file])
-        if run and (not small or file.day != run[0].day or rows > seal_rows or size > seal_bytes):
-            runs.append(run)
-            run = []
+    def is_worth_it() -> bool:
+        return len(run) > 1 and (len(run) >= JOIN_AT or fills_half(run_rows, run_bytes))
+
+    for file, payloads in files:
+        rows, size = file.rows, max(file.bytes, payloads)
+        small = not fills_half(rows, size)
+        full = run_rows + rows > seal_rows or run_bytes + size > seal_bytes
+        if run and (not small or file.day != run[0].day or full):
+            if is_worth_it():
+                yield run
+            run, run_rows, run_bytes = [], 0, 0
         if small:
             run.append(file)
-    runs.append(run)
-    return [run for run in runs if len(run) > 1 and (len(run) >= JOIN_AT or fills_half(run))]
+            run_rows += rows
+            run_bytes += size
+    if is_worth_it():
+        yield run

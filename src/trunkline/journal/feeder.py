@@ -38,6 +38,9 @@ SAVE = (
 )
 AGAIN_S = 1.0
 READ_AHEAD = 1000
+LARGE_BYTES = 4096
+MAX_LARGE_BYTES = 64 * 1024 * 1024
+"""Of large messages that one subscriber holds. Of small ones there are few enough: its inbox has a capacity."""
 MAX_PAUSE_S = 3600.0
 """A clock that was set back must not keep a retry waiting for ever."""
 
@@ -88,6 +91,9 @@ class Feeder(Ledger):
         """Given back by a person before it was ready."""
         self._kept: dict[int, KeptMessage] = {}
         """Failed before the last restart, and not read again yet."""
+        self._large: dict[int, tuple[Inbox, int]] = {}
+        """Large messages by number: who has them, and how many bytes they are."""
+        self._large_bytes: dict[Inbox, int] = {}
         self._delivered: list[int] = []
         self._delivered_ns = 0
         self._behind = True
@@ -100,6 +106,8 @@ class Feeder(Ledger):
         self._enough = 1
         self._looking = False
         self._recalled = False
+        self._rested = False
+        """Whether it was without subscribers before, and has forgotten what it had read."""
         self._kept_safe = True
         self._quiet: list[asyncio.Future[None]] = []
 
@@ -138,6 +146,7 @@ class Feeder(Ledger):
 
     def _opened(self, ready: asyncio.Task[None]) -> None:
         self._note_idle()
+        self._forget_messages()
         # A handler does not wait for it: without this, nobody would hear, and nobody would try again.
         if not ready.cancelled() and (error := ready.exception()) is not None and self.members:
             name = self.cursor.name
@@ -164,6 +173,10 @@ class Feeder(Ledger):
         if self._start is not None:
             self.cursor.start_at(*await self._journal.in_thread(self._start))
             self._ahead_upto = self.cursor.read
+            self._start = None
+        if self._rested:
+            # What its last subscribers failed on may not be written yet.
+            await self._journal.flush()
         name = self.cursor.name
         kept = await self._journal.in_thread(lambda reader: kept_for(reader, name))
         # What a person gave back while this was on its way is here already.
@@ -197,6 +210,26 @@ class Feeder(Ledger):
         self._note_idle()
         self._measure()
 
+    def _forget_messages(self) -> None:
+        """Nobody works on it: what it has read is in the journal, and is read again when somebody comes.
+
+        What is left is its place: the numbers that are out below the highest one that has its fate.
+        """
+        ready = self._ready is not None and self._ready.done() and not self._has_failed
+        if self.members or not self.durable or self._paused or not ready or self._reading is not None:
+            return
+        self.cursor.rewind(self._delivered)
+        self._ahead_upto = self.cursor.read
+        for some in (self._waiting, self._unread, self._ahead, self._kept, self._given, self.pauses):
+            some.clear()
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        self._behind = True
+        self._ready = None
+        self._recalled = False
+        self._rested = True
+
     def part_from_abandoned(self) -> None:
         """Streams that nobody holds any more: what they had goes to the others."""
         for member in [member for member in self.members if member.abandoned]:
@@ -214,6 +247,8 @@ class Feeder(Ledger):
         return choose
 
     def _take_back(self, message: Message, story: list[Attempt]) -> None:
+        if self._large:
+            self._take(message.seq)
         if (pause_s := self.pauses.pop(message.seq, 0.0)) > 0:
             self._schedule_retry(KeptMessage(message, story, self._world.time_ns() + int(pause_s * 1e9)))
         else:
@@ -293,7 +328,27 @@ class Feeder(Ledger):
             self._schedule_retry(kept)
             self._offer_waiting()
         else:
+            if len(message.payload) > LARGE_BYTES:
+                self._hand(message, inbox)
             inbox.offer(message)
+
+    def _hand(self, message: Message, inbox: Inbox) -> None:
+        """A large message goes to a subscriber."""
+        self._take(message.seq)
+        size = len(message.payload)
+        self._large[message.seq] = inbox, size
+        self._large_bytes[inbox] = self._large_bytes.get(inbox, 0) + size
+
+    def _take(self, seq: int) -> None:
+        """No subscriber has this one now."""
+        if (known := self._large.pop(seq, None)) is not None:
+            inbox, size = known
+            self._large_bytes[inbox] -= size
+            if not self._large_bytes[inbox]:
+                del self._large_bytes[inbox]
+
+    def _is_heavy(self, inbox: Inbox) -> bool:
+        return self._large_bytes.get(inbox, 0) >= MAX_LARGE_BYTES
 
     def feed(self) -> None:
         """Offer what waits, and read on if there is room."""
@@ -302,6 +357,7 @@ class Feeder(Ledger):
         if self._paused or self._ready is None:
             return
         self.part_from_abandoned()
+        self._forget_messages()
         self._offer_waiting()
         if self._behind and self._reading is None and self.room > 0:
             self._reading = asyncio.get_running_loop().create_task(self._catch_up(), name=f"feed {self.cursor.name}")
@@ -319,17 +375,23 @@ class Feeder(Ledger):
             message, story = self._waiting.popleft()
             if story and inbox.custody is not None:
                 inbox.custody.take_over(message.seq, story)
+            if len(message.payload) > LARGE_BYTES:
+                self._hand(message, inbox)
             inbox.readmit(message)
 
     @property
     def room(self) -> int:
-        return sum(member.free for member in self.members if not member.closed)
+        light = (member for member in self.members if not (self._large and self._is_heavy(member)))
+        return sum(member.free for member in light if not member.closed)
 
     def _free_member(self) -> Inbox | None:
-        if len(self.members) == 1:
-            only = self.members[0]
+        members = self.members
+        if self._large:
+            members = [member for member in members if not self._is_heavy(member)]
+        if len(members) == 1:
+            only = members[0]
             return only if only.free > 0 and not only.closed and not only.abandoned else None
-        free = [member for member in self.members if member.free > 0 and not member.closed and not member.abandoned]
+        free = [member for member in members if member.free > 0 and not member.closed and not member.abandoned]
         if len(free) <= 1:
             return free[0] if free else None
         return self._group.pick(free)
@@ -372,6 +434,7 @@ class Feeder(Ledger):
         finally:
             self._reading = None
             self._note_idle()
+            self._forget_messages()
 
     def _read_on(self, reader: Reader, limit: int) -> tuple[list[Message], int]:
         """Called in the thread that reads. Retention waits, and knows then what was read."""
@@ -396,14 +459,14 @@ class Feeder(Ledger):
                 self._delivered.append(message.seq)
                 self._delivered_ns = at_ns
             self._ledger.done_with(self.cursor.name, message.seq)
-        self._room_again(inbox)
+        self._room_again(inbox, message.seq)
 
     def settled(self, inbox: Inbox, message: Message, fate: Fate, reason: str, at_ns: int) -> None:
         if self.cursor.settle(message.seq):
             self.cursor.forget_place(message.seq)
             self._ledger.done_with(self.cursor.name, message.seq)
             self._settle(message.seq, fate, reason)
-        self._room_again(inbox)
+        self._room_again(inbox, message.seq)
 
     def _settle(self, seq: int, fate: Fate, reason: str) -> None:
         self._ledger.fate(self.cursor.name, self.cursor.pattern, fate, seq, seq, 1, reason, self._world.time_ns())
@@ -428,7 +491,9 @@ class Feeder(Ledger):
                 if not waiter.done():
                     waiter.set_result(None)
 
-    def _room_again(self, inbox: Inbox) -> None:
+    def _room_again(self, inbox: Inbox, seq: int) -> None:
+        if self._large:
+            self._take(seq)
         if self._quiet:
             self._note_idle()
         self._ledger.schedule()
@@ -444,6 +509,8 @@ class Feeder(Ledger):
 
     def passed_on(self, inbox: Inbox, successor: Inbox, message: Message, story: Sequence[Attempt]) -> None:
         """Nothing to write: it is the same subscription's."""
+        if message.seq in self._large:
+            self._hand(message, successor)
 
     def died(self, letter: DeadLetter, inbox: Inbox | None) -> None:
         self._ledger.died(letter, inbox)

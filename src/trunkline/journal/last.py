@@ -58,7 +58,7 @@ def last_message(reader: Reader, topic: str, before: int | None = None) -> Messa
             try:
                 message = _of_file(reader, topic, file, place, upto)
             except JournalDamaged as damage:
-                if file in reader.files():
+                if reader.counts(file):
                     reader.on_damage(damage)
                     raise
                 # It was replaced while it was read, and is gone: its messages are elsewhere now.

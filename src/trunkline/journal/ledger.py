@@ -31,6 +31,7 @@ FATE = (
 )
 KEEP = "INSERT OR REPLACE INTO retries VALUES (?, ?, ?, ?, ?)"
 MAX_KNOWN_TOPICS = 10_000
+"""Topics and patterns of which it is remembered whether they are kept: at most 4 MB."""
 
 encode = msgspec.msgpack.Encoder().encode
 decode_message = msgspec.msgpack.Decoder(Message).decode
@@ -237,12 +238,10 @@ class JournalLedger(Ledger):
     def keeps(self, topic: str) -> bool:
         known = self._keeps.get(topic)
         if known is None:
-            if len(self._keeps) >= MAX_KNOWN_TOPICS:
-                self._keeps.clear()
             known = self._settings.keeps(topic) is not TopicStorage.NOT
             if self._only:
                 known = any(matches(pattern, topic) for pattern in self._only)
-            self._keeps[topic] = known
+            self._remember(topic, known)
         return known
 
     def keep_only(self, pattern: str) -> None:
@@ -255,8 +254,14 @@ class JournalLedger(Ledger):
         known = self._keeps.get(pattern)
         if known is None:
             kept = self._only or (*self._settings.durable, *self._settings.recorded)
-            known = self._keeps[pattern] = any(overlaps(pattern, each) for each in kept)
+            known = any(overlaps(pattern, each) for each in kept)
+            self._remember(pattern, known)
         return known
+
+    def _remember(self, topic: str, known: bool) -> None:
+        if len(self._keeps) >= MAX_KNOWN_TOPICS:
+            self._keeps.clear()
+        self._keeps[topic] = known
 
     # What is written
 

@@ -25,7 +25,7 @@ from trunkline.journal.body import StoredBatch
 from trunkline.journal.errors import JournalUnusable
 from trunkline.journal.explain import RecordedFate
 from trunkline.journal.last import last_message, last_numbers
-from trunkline.journal.range import Range, cut, range_of
+from trunkline.journal.range import FOREVER, Range, cut, range_of
 from trunkline.journal.sealed import FILE_COLUMNS, File, listed
 from trunkline.journal.snapshot import Fits, Head
 from trunkline.message import Message
@@ -39,6 +39,8 @@ log = logging.getLogger("trunkline.journal")
 STEP_BYTES = 8 * 1024 * 1024
 STEP_MESSAGES = 50_000
 NO_LIMIT = 2**63
+MAX_CHECKED = 1000
+"""Files that a reader remembers to have checked: about 250 bytes each. One beyond that is checked again."""
 COLUMNS = "first, last, topic, at_ns, since_ns, until_ns, checksum, body"
 
 Damage = Callable[[JournalDamaged], None]
@@ -59,7 +61,8 @@ class Reader:
         self.on_damage = on_damage
         self._database = files.open_for_reading(self.directory)
         self._pattern = EVERYTHING
-        self._checked: set[str] = set()
+        self._checked: dict[str, None] = {}
+        """Paths of the last files that were found to be what was written."""
         self._catching_up: tuple[File, int, Iterator[pa.RecordBatch]] | None = None
         """A file that `some_after` reads, how far it came, and the rest of it."""
         self._database.create_function("wanted", 1, self._wanted, deterministic=True)
@@ -251,7 +254,7 @@ class Reader:
             self.check(found)
             batch = self._slice_after(found, after)
         except JournalDamaged as damage:
-            if found not in self.files():
+            if not self.counts(found):
                 return [], after
             self.on_damage(damage)
             return [], upto
@@ -290,17 +293,21 @@ class Reader:
                 "SELECT coalesce(sum(last - max(first, ?) + 1), 0) FROM batches WHERE first >= ? AND wanted(topic)",
                 (after + 1, start),
             ).fetchone()
+            (sealed,) = database.execute(
+                "SELECT coalesce(sum(t.count), 0) FROM files f JOIN file_topics t ON t.path = f.path"
+                " WHERE f.kind = 'messages' AND f.replaced_ns IS NULL AND f.first > ? AND wanted(t.topic)",
+                (after,),
+            ).fetchone()
+            file = self._file_upto(after)
+            if file is None or file.last <= after:
+                return int(hot + sealed)
             parts = database.execute(
-                "SELECT path, first, count FROM file_topics WHERE last > ? AND wanted(topic)", (after,)
+                "SELECT first, count FROM file_topics WHERE path = ? AND last > ? AND wanted(topic)", (file.path, after)
             ).fetchall()
-            known = {file.path: file for file in listed(database, "messages")}
-        whole = sum(count for path, first, count in parts if first > after and path in known)
-        cut_through = {path for path, first, _ in parts if first <= after and path in known}
-        wanted = Range(pattern, first=after + 1)
-        rest = sum(batch.num_rows for path in cut_through for batch in self.file_batches(known[path], wanted, ["seq"]))
-        # Those of a file that is cut through, but of topics that are not, were counted twice.
-        twice = sum(count for path, first, count in parts if first > after and path in cut_through)
-        return int(hot + whole + rest - twice)
+        if all(first > after for first, _ in parts):
+            return int(hot + sealed + sum(count for _, count in parts))
+        rest = self.file_batches(file, Range(pattern, first=after + 1), ["seq"])
+        return int(hot + sealed + sum(batch.num_rows for batch in rest))
 
     def last_of(self, topic: str, before: int | None = None) -> Message | None:
         """The last message of a topic, below the number `before` if that is given; None if none is stored.
@@ -319,7 +326,7 @@ class Reader:
         rows: list[tuple[Any, ...]] = []
         with self.snapshot() as database:
             # Both of one moment: what is sealed meanwhile would be told twice, or not at all.
-            files = listed(database, "messages")
+            file = self._file_upto(FOREVER)
             wanted = 0
             for values in database.execute(f"SELECT {COLUMNS} FROM batches WHERE wanted(topic) ORDER BY first DESC"):
                 if wanted >= count:
@@ -328,10 +335,12 @@ class Reader:
                 wanted += values[1] - values[0] + 1 if isinstance(values[1], int) else 0
         good = [row for values in reversed(rows) if (row := self.row(values)) is not None]
         found = [message for row in good for message in self.messages_of(row)]
-        for file in reversed(files):
-            if len(found) >= count:
-                break
-            found = [*deque(self._file_messages(file, Range(pattern)), count - len(found)), *found]
+        upto = 0 if file is None else file.last
+        while file is not None and len(found) < count:
+            sealed = self._file_messages(file, Range(pattern, last=upto))
+            found = [*deque(sealed, count - len(found)), *found]
+            upto = file.first - 1
+            file = self._file_upto(upto)
         return found[-count:] if count else []
 
     def some(self, seqs: list[int]) -> list[Message]:
@@ -371,7 +380,7 @@ class Reader:
                 yield message
                 done = message.seq
         except JournalDamaged as damage:
-            if file in self.files():
+            if self.counts(file):
                 self.on_damage(damage)
             else:
                 # It was replaced, and is gone: what it held is elsewhere now.
@@ -380,8 +389,10 @@ class Reader:
     def last_before(self, at_ns: int) -> int:
         """The number of the last message that the journal took before a point in time."""
         (last,) = self.query("SELECT coalesce(max(last), 0) FROM batches WHERE at_ns < ?", (at_ns,))[0]
-        for file in reversed(self.files()):
-            if last or file.at_ns >= at_ns:
+        upto = FOREVER
+        while not last and (file := self._file_upto(upto)) is not None:
+            upto = file.first - 1
+            if file.at_ns >= at_ns:
                 continue
             if file.until_at_ns < at_ns:
                 return file.last
@@ -414,6 +425,31 @@ class Reader:
         with self.snapshot() as database:
             return listed(database, kind)
 
+    def file(self, path: str) -> File | None:
+        """The sealed file at a path, if it counts."""
+        rows = self.query(f"SELECT {FILE_COLUMNS} FROM files WHERE path = ? AND replaced_ns IS NULL", (path,))
+        return File(*rows[0]) if rows else None
+
+    def counts(self, file: File) -> bool:
+        """Whether it counts still: it may have been replaced."""
+        return self.file(file.path) == file
+
+    def sized_files(self, kind: str) -> Iterator[tuple[File, int]]:
+        """The sealed files that count, in order, one at a time; each with the bytes of its payloads."""
+        payloads = "coalesce((SELECT sum(t.bytes) FROM file_topics t WHERE t.path = files.path), 0)"
+        query = f"SELECT {FILE_COLUMNS}, {payloads} FROM files WHERE kind = ? AND replaced_ns IS NULL ORDER BY first"
+        for *values, size in self.each(query, (kind,)):
+            yield File(*values), size
+
+    def _file_upto(self, number: int) -> File | None:
+        """The last sealed file of messages that begins at a number, or below it."""
+        rows = self.query(
+            f"SELECT {FILE_COLUMNS} FROM files WHERE kind = 'messages' AND replaced_ns IS NULL AND first <= ?"
+            " ORDER BY first DESC LIMIT 1",
+            (number,),
+        )
+        return File(*rows[0]) if rows else None
+
     def _file_messages(self, file: File, wanted: Range) -> Iterator[Message]:
         from trunkline.journal import layout
 
@@ -432,7 +468,7 @@ class Reader:
                 if wanted is not None and "seq" in batch.schema.names:
                     after = batch.column("seq")[-1].as_py()
         except JournalDamaged as damage:
-            if wanted is not None and file not in self.files(file.kind):
+            if wanted is not None and not self.counts(file):
                 # It was replaced, and is gone: what it held is elsewhere now.
                 rest = msgspec.structs.replace(
                     wanted, first=max(after + 1, file.first), last=min(wanted.last, file.last)
@@ -447,12 +483,14 @@ class Reader:
                 yield from self.file_batches(found, narrowed, columns)
 
     def check(self, file: File) -> None:
-        """Once a file and reader: whether it is what was written."""
+        """Whether it is what was written: once a file and reader, unless it has read many others since."""
         from trunkline.journal import lake
 
         if file.path not in self._checked:
             lake.check(self.directory, file)
-            self._checked.add(file.path)
+            self._checked[file.path] = None
+            if len(self._checked) > MAX_CHECKED:
+                del self._checked[next(iter(self._checked))]
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
@@ -469,6 +507,13 @@ class Reader:
     def query(self, sql: str, values: tuple[Any, ...] | dict[str, Any] = ()) -> list[tuple[Any, ...]]:
         try:
             return self._database.execute(sql, values).fetchall()
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            raise JournalUnusable(str(self.directory), files.why(error, self.directory)) from error
+
+    def each(self, sql: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        """The same row by row, of one moment: for what may be more than memory should hold."""
+        try:
+            yield from self._database.execute(sql, values)
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise JournalUnusable(str(self.directory), files.why(error, self.directory)) from error
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 import msgspec
 
@@ -15,6 +17,12 @@ from trunkline.journal.settings import Retention
 from trunkline.journal.writer import Database
 from trunkline.topic import STATE_PREFIX, matches
 
+PIECES = (
+    "SELECT topic, path, first, last, count, bytes, until_at_ns FROM file_topics UNION ALL"
+    " SELECT topic, NULL, first, last, last - first + 1, length(body), at_ns FROM batches"
+    " ORDER BY topic DESC, first DESC"
+)
+"""Topic by topic, newest first: two indexes are read side by side, and nothing is sorted."""
 Numbers = dict[str, "array[int]"]
 """The numbers of the messages of a file that go, in order, by topic."""
 
@@ -50,7 +58,7 @@ class Remove(msgspec.Struct, frozen=True):
     why: str
     even_unread: bool
     place: int
-    """Its ordinal among the pieces of its topic."""
+    """Its ordinal among the pieces of its topic: the newest is 0, the one before it -1."""
     unread_by: tuple[Unread, ...] = ()
 
 
@@ -73,28 +81,40 @@ def plan(
     """What is to go now: the oldest pieces beyond a limit that nobody needs.
 
     Rules come in lists: of each the first that matches a topic counts, and of those the one that keeps least. What lies
-    beyond `committed` is on its way to its subscribers, and stays.
+    beyond `committed` is on its way to its subscribers, and stays. Only what goes is held in memory.
     """
     removes: list[Remove] = []
-    for topic, pieces in _pieces(reader).items():
-        handed_out = [piece for piece in pieces if piece.last <= committed]
-        fitting = (next((rule for rule in some if matches(rule.topics, topic)), None) for some in rules)
-        going = (_going(rule, handed_out, now_ns, progress) for rule in fitting if rule is not None)
+    for topic, rows in groupby(reader.each(PIECES), itemgetter(0)):
+        fitting = [next((rule for rule in some if matches(rule.topics, topic)), None) for some in rules]
+        handed_out = (piece for row in rows if (piece := StoredPart(*row)).last <= committed)
+        going = _going([rule for rule in fitting if rule is not None], handed_out, now_ns, progress)
         # Each takes the oldest, up to somewhere.
         most: list[Remove] = max(going, key=lambda some: len(some), default=[])
-        removes += most
+        removes += reversed(most)
     return removes
 
 
-def _going(rule: Retention, pieces: list[StoredPart], now_ns: int, progress: list[CursorProgress]) -> list[Remove]:
-    """Without those that somebody needs. They are few: what is unread, or held by a subscriber at this moment."""
-    newest = pieces[-1] if pieces and (rule.keep_last or pieces[-1].topic.startswith(STATE_PREFIX)) else None
-    beyond = [
-        Remove(piece.topic, piece.path, piece.first, piece.last, piece.count, why, rule.even_unread, place)
-        for place, (piece, why) in enumerate(_beyond(rule, pieces, now_ns))
-        if piece is not newest
-    ]
-    return [remove for remove in beyond if is_free(remove, progress)]
+def _going(
+    rules: list[Retention], pieces: Iterable[StoredPart], now_ns: int, progress: list[CursorProgress]
+) -> list[list[Remove]]:
+    """For each rule the pieces of one topic that lie wholly beyond a limit, newest first, as they come.
+
+    Without those that somebody needs: what is unread, or held by a subscriber at this moment.
+    """
+    going: list[list[Remove]] = [[] for _ in rules]
+    count = size = 0
+    for place, piece in enumerate(pieces):
+        for rule, some in zip(rules, going, strict=True):
+            kept = place == 0 and (rule.keep_last or piece.topic.startswith(STATE_PREFIX))
+            why = "" if kept else _beyond(rule, piece, count, size, now_ns)
+            if why:
+                numbers = (piece.first, piece.last, piece.count)
+                remove = Remove(piece.topic, piece.path, *numbers, why, rule.even_unread, -place)
+                if is_free(remove, progress):
+                    some.append(remove)
+        count += piece.count
+        size += piece.bytes
+    return going
 
 
 def is_free(remove: Remove, progress: list[CursorProgress]) -> bool:
@@ -122,38 +142,15 @@ def _unread(remove: Remove, progress: CursorProgress, numbers: Numbers) -> Unrea
     return Unread(progress.name, first, remove.last, count)
 
 
-def _pieces(reader: Reader) -> Mapping[str, list[StoredPart]]:
-    """By topic, oldest first."""
-    found: dict[str, list[StoredPart]] = {}
-    for row in reader.query(
-        "SELECT t.topic, t.path, t.first, t.last, t.count, t.bytes, t.until_at_ns FROM file_topics t ORDER BY t.first"
-    ):
-        found.setdefault(row[0], []).append(StoredPart(*row))
-    for topic, first, last, size, at_ns in reader.query(
-        "SELECT topic, first, last, length(body), at_ns FROM batches ORDER BY first"
-    ):
-        found.setdefault(topic, []).append(StoredPart(topic, None, first, last, last - first + 1, size, at_ns))
-    return found
-
-
-def _beyond(rule: Retention, pieces: list[StoredPart], now_ns: int) -> list[tuple[StoredPart, str]]:
-    """The pieces that lie wholly beyond a limit, oldest first, and which."""
-    count = size = 0
-    beyond: list[tuple[StoredPart, str]] = []
-    for piece in reversed(pieces):
-        why = ""
-        if rule.max_age_s is not None and now_ns - piece.at_ns > rule.max_age_s * 1e9:
-            why = f"older than max_age_s ({rule.max_age_s:g})"
-        elif rule.max_count is not None and count >= rule.max_count:
-            why = f"more than max_count ({rule.max_count})"
-        elif rule.max_bytes is not None and size >= rule.max_bytes:
-            why = f"more than max_bytes ({rule.max_bytes})"
-        count += piece.count
-        size += piece.bytes
-        if why:
-            beyond.append((piece, why))
-    beyond.reverse()
-    return beyond
+def _beyond(rule: Retention, piece: StoredPart, count: int, size: int, now_ns: int) -> str:
+    """Which limit a piece lies wholly beyond, with so much after it on its topic; empty if none."""
+    if rule.max_age_s is not None and now_ns - piece.at_ns > rule.max_age_s * 1e9:
+        return f"older than max_age_s ({rule.max_age_s:g})"
+    if rule.max_count is not None and count >= rule.max_count:
+        return f"more than max_count ({rule.max_count})"
+    if rule.max_bytes is not None and size >= rule.max_bytes:
+        return f"more than max_bytes ({rule.max_bytes})"
+    return ""
 
 
 def log_lines(removes: list[Remove]) -> list[tuple[str, bool]]:

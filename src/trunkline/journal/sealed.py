@@ -6,6 +6,8 @@ import sqlite3
 
 import msgspec
 
+from trunkline.journal.range import FOREVER
+
 
 class File(msgspec.Struct, frozen=True):
     """A sealed file that counts."""
@@ -28,9 +30,11 @@ class File(msgspec.Struct, frozen=True):
 FILE_COLUMNS = ", ".join(File.__struct_fields__)
 
 
-def listed(database: sqlite3.Connection, kind: str) -> list[File]:
-    """The files that count, in order."""
+def listed(database: sqlite3.Connection, kind: str, first: int = 0, last: int = FOREVER) -> list[File]:
+    """The files that count and hold something from `first` to `last`, in order."""
     rows = database.execute(
-        f"SELECT {FILE_COLUMNS} FROM files WHERE kind = ? AND replaced_ns IS NULL ORDER BY first", (kind,)
+        f"SELECT {FILE_COLUMNS} FROM files"
+        " WHERE kind = ? AND replaced_ns IS NULL AND first <= ? AND last >= ? ORDER BY first",
+        (kind, last, first),
     )
     return [File(*row) for row in rows]

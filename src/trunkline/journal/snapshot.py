@@ -75,7 +75,7 @@ def heads(database: sqlite3.Connection, kind: str, first: int, last: int, fits: 
 def _counted(
     database: sqlite3.Connection, kind: str, first: int, last: int, fits: Fits | None
 ) -> list[tuple[File, int]]:
-    found = [file for file in listed(database, kind) if file.first <= last and file.last >= first]
+    found = listed(database, kind, first, last)
     if fits is None:
         return [(file, file.rows) for file in found]
     database.create_function("fits", 1, cache(fits), deterministic=True)

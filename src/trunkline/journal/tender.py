@@ -185,9 +185,9 @@ class Tender:
         with self._turn, self._reader() as reader:
             joined = 0
             settings = self._journal.settings
-            payloads = dict(reader.query("SELECT path, sum(bytes) FROM file_topics GROUP BY path"))
             for kind in ("messages", "fates"):
-                for run in small_runs(reader.files(kind), payloads, settings.seal_rows, settings.seal_bytes):
+                # As a whole, before anything is joined: only the files of the runs are held in memory.
+                for run in list(small_runs(reader.sized_files(kind), settings.seal_rows, settings.seal_bytes)):
                     # What is damaged stays as it is: joined, the damage would get a fresh checksum.
                     for sound, part in groupby(run, self._is_sound):
                         files = list(part)
@@ -270,10 +270,12 @@ class Tender:
             progress = journal.progress(reader.query)
             removes = plan(reader, journal.retention, journal.world.time_ns(), progress, committed)
             try:
-                for file in [*reader.files(), None]:
-                    part = [remove for remove in removes if remove.path == (file and file.path)]
-                    if part and not self._stopping:
-                        removed += self._remove(reader, file, part)
+                # The files in order, and then what is not sealed.
+                removes.sort(key=lambda remove: (remove.path is None, remove.path))
+                for path, part in groupby(removes, lambda remove: remove.path):
+                    file = None if path is None else reader.file(path)
+                    if (path is None or file is not None) and not self._stopping:
+                        removed += self._remove(reader, file, list(part))
             finally:
                 for text, unread in log_lines(removed):
                     log.log(logging.WARNING if unread else logging.INFO, "%s", text)

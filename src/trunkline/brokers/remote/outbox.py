@@ -9,6 +9,7 @@ batches that were not confirmed are sent again; the others are reported as lost.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +38,9 @@ FRAME_BYTES = 256 * 1024
 """What a frame may need besides what is in its messages."""
 EXTRA_BYTES = 300
 """What a message counts beyond its frame, for the window in bytes. A hub counts the same."""
+
+MAX_OWN_TOPICS = 1000
+"""Reply topics of others and topics of dead letters with a lane, about 700 bytes each: most are never used again."""
 
 
 class SentBatch:
@@ -77,6 +81,8 @@ class Outbox:
         """Lanes in which somebody waits for room."""
         self.pending: dict[str, PendingBatch] = {}
         self.lanes: dict[str, RemoteLane] = {}
+        self._own: dict[str, None] = {}
+        """Of the lanes, those of the bus's own topics, oldest first."""
         self._sent: OrderedDict[int, SentBatch] = OrderedDict()
         self._unsent: deque[SentBatch] = deque()
         """Made while there was no connection, or one that drains too slowly."""
@@ -98,12 +104,29 @@ class Outbox:
             lane = self.lanes[topic] = RemoteLane(self, topic)
             if topic == REPLIES or topic.startswith(OWN_PREFIXES):
                 lane.learn(_OwnTopic(topic))
+                self._own[topic] = None
+                if len(self._own) > MAX_OWN_TOPICS:
+                    self._forget_own()
         return lane
 
     def _forget_idle(self) -> None:
-        for topic in [topic for topic, lane in self.lanes.items() if not lane.in_flight and not lane.waiting][:1000]:
-            if topic not in self.pending:
+        for topic in [topic for topic, lane in self.lanes.items() if self._is_idle(lane)][:1000]:
+            del self.lanes[topic]
+            self._own.pop(topic, None)
+
+    def _forget_own(self) -> None:
+        """Up to two of the oldest for each that comes. One with something on its way counts as the newest then."""
+        for topic in list(itertools.islice(self._own, 2)):
+            del self._own[topic]
+            if self._is_idle(self.lanes[topic]):
                 del self.lanes[topic]
+            else:
+                self._own[topic] = None
+            if len(self._own) <= MAX_OWN_TOPICS:
+                break
+
+    def _is_idle(self, lane: RemoteLane) -> bool:
+        return not lane.in_flight and not lane.waiting and lane.topic not in self.pending
 
     def published(self) -> dict[str, int]:
         """How many messages were published on each topic in use, with those that are not sent yet."""
