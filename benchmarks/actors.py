@@ -1,4 +1,10 @@
-"""How fast is one actor told something, in process, through the broker?"""
+"""How fast is one actor told something, in process, through the broker?
+
+Ours: `await actor.tell` one by one into a bounded mailbox, an inbox of the bus with its books; the actor handles each
+in its own task.
+pykka: `tell` puts an envelope into a queue without end, and the actor's thread calls `on_receive`. It is measured as
+the system places the two threads and on one core, which is faster; the promise is against that.
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,8 @@ from benchmarks import (
     actors_many,
     actors_processes,
     backpressure,
+    blocking_request,
+    bubus,
     fanout,
     handler,
     hub,
@@ -41,6 +43,8 @@ from benchmarks import (
     spark_start,
     spark_tail,
     stats,
+    thread_publish,
+    zenoh,
 )
 from benchmarks.harness import Case
 from benchmarks.hubs import TRANSPORTS, UNIX
@@ -48,8 +52,11 @@ from benchmarks.hubs import TRANSPORTS, UNIX
 _MODULES = (
     inproc,
     inproc_batch,
+    bubus,
     fanout,
     request,
+    blocking_request,
+    thread_publish,
     memory,
     routing,
     routing_new,
@@ -95,6 +102,7 @@ _ON_HUB: tuple[Callable[[str], Case], ...] = (
 ON_HUB: dict[str, Callable[[str], Case]] = {make(UNIX).name: make for make in _ON_HUB}
 """Those that run with any transport to a hub."""
 CASES |= {name: make(UNIX) for name, make in ON_HUB.items()}
+CASES[zenoh.CASE.name] = zenoh.CASE
 
 
 def promised_cases() -> dict[str, Case]:

@@ -1,7 +1,8 @@
 """How fast does `publish` reach one subscriber that takes every message with `async for`?
 
 The default bus: ids, counters, history, fates and ttl checks are on. The queue carries the same struct and does nothing
-else; what is missing to 1.0 is the price of all that.
+else; what is missing to 1.0 is the price of all that. pykka's `tell` puts an envelope into the queue of a thread; its
+threads run as the system places them, and on one core, which is faster.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""How long does one durable publish take, one at a time? The target is twice a bare append with fdatasync."""
+"""How long does one durable publish take, one at a time? The target is twice a bare append with fdatasync.
+
+Ours: `await bus.publish` on a durable topic. The message is a row with a checksum and an index in SQLite, which appends
+a few pages to its log and syncs it. While the disk is fast that happens in the event loop's thread.
+The peer: 200 bytes appended to a file by `write`, and one `fdatasync`.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +40,7 @@ CASE = Case(
     better="less",
     ours=ours,
     peers={SYNC: append_p50},
-    target={SYNC: 0.37},
-    aim={SYNC: 0.5},
+    target={SYNC: 0.5},
+    aim={SYNC: 0.6},
     size=100,
 )

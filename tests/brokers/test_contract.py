@@ -23,7 +23,7 @@ from trunkline import (
 )
 from trunkline.delivery.fates import Outcome
 from trunkline.delivery.inbox import Inbox
-from trunkline.journal import Journal, JournalBroker
+from trunkline.journal import Journal, JournalBroker, JournalSettings
 from trunkline.message import NORMAL
 from trunkline.testing import (
     CONTRACT,
@@ -73,9 +73,10 @@ class PlainBroker(MemoryBroker):
 class Journaled(JournalBroker):
     """With a journal in a directory that goes with it. No threads: time is virtual."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, commit_in_loop_s: float = 0.0) -> None:
         self._folder = tempfile.TemporaryDirectory()
-        journal = Journal(self._folder.name, world=world, threaded=False)
+        settings = JournalSettings(commit_in_loop_s=commit_in_loop_s)
+        journal = Journal(self._folder.name, settings, world=world, threaded=False)
         super().__init__(journal, owns_journal=True)
 
     async def aclose(self) -> None:
@@ -86,6 +87,7 @@ class Journaled(JournalBroker):
 BROKERS: dict[str, Callable[[World], Broker]] = {
     "memory": MemoryBroker,
     "journal": Journaled,
+    "journal, committed in the loop": lambda world: Journaled(world, commit_in_loop_s=3600.0),
     "recording": lambda world: RecordingBroker(MemoryBroker(world)),
     "recording over a journal": lambda world: RecordingBroker(Journaled(world)),
     "plain": PlainBroker,

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import asyncio
+import gc
 import inspect
+import signal
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -202,3 +206,45 @@ def test_parts_of_the_bus_without_an_event_loop() -> None:
         assert bus.unlink("news.*", "me")
         assert bus.replay_dead().count == 0
         assert bus.message("t", 1).topic == "t"
+
+
+def test_an_interrupted_call_is_cancelled_in_the_thread_of_the_bus() -> None:
+    ended: list[str] = []
+
+    async def wait_for_ever() -> None:
+        # As Ctrl-C does, while the main thread waits for this.
+        signal.pthread_kill(main, signal.SIGINT)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append(threading.current_thread().name)
+            raise
+
+    main = threading.get_ident()
+    assert threading.current_thread() is threading.main_thread()
+    with tl.connect_blocking(name="bus") as bus:
+        with pytest.raises(KeyboardInterrupt):
+            _ = bus.run(lambda _: wait_for_ever())
+        # The cancellation was handed to the loop first.
+        assert bus.publish("t")
+        assert ended == ["trunkline bus"]
+
+
+def test_an_error_of_a_call_keeps_nothing_alive() -> None:
+    class Kept:
+        pass
+
+    def fail(bus: tl.Bus) -> None:
+        kept = Kept()
+        seen.append(weakref.ref(kept))
+        raise ValueError("no")
+
+    seen: list[weakref.ref[Kept]] = []
+    with tl.connect_blocking() as bus:
+        gc.disable()
+        try:
+            with pytest.raises(ValueError, match="no"):
+                bus.run(fail)
+            assert seen[0]() is None
+        finally:
+            gc.enable()

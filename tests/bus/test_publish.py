@@ -485,6 +485,37 @@ def test_a_thread_waits_for_room_in_the_queue_of_the_door() -> None:
     asyncio.run(main())
 
 
+def test_what_the_loop_took_and_did_not_publish_yet_still_counts() -> None:
+    """One is being published, and five more may wait behind it; closing tells all who wait."""
+    limits = tl.Backpressure(max_pending=5, wait_s=0.01, timeout_s=0.05)
+    begun: list[object] = []
+
+    async def publish(topic: str, payload: object) -> str:
+        begun.append(payload)
+        await asyncio.Event().wait()
+        return ""
+
+    async def main() -> None:
+        door = tl.ThreadDoor("door", publish, limits)
+        futures = [door.publish("t", number) for number in range(5)]
+        await until(lambda: begun)
+
+        def fill() -> None:
+            while True:
+                futures.append(door.publish("t", b""))
+
+        with pytest.raises(tl.BackpressureTimeout):
+            await asyncio.to_thread(fill)
+        assert (len(futures), begun) == (6, [0])
+        assert not any(future.done() for future in futures)
+        await door.aclose(0.0)
+        for future in futures:
+            with pytest.raises(tl.BusClosed):
+                future.result(0)
+
+    asyncio.run(main())
+
+
 def test_door_of_a_loop_that_ended_says_so() -> None:
     async def main() -> tl.ThreadDoor:
         async with tl.connect(settings=tl.Settings(backpressure=tl.Backpressure(max_pending=1))) as bus:

@@ -23,6 +23,7 @@ from typing import Any
 import trunkline as tl
 from trunkline.delivery.stream import Stream
 from trunkline.journal import Journal, JournalSettings, Reader, Retention, Sync
+from trunkline.journal.writer import Writer
 
 BALLAST = "ballast"
 MANY_HELD = 200
@@ -51,11 +52,11 @@ class Life:
     It closes when its standard input is closed, if it lives to see that.
     """
 
-    def __init__(self, directory: str, seed: str, sync: str) -> None:
+    def __init__(self, directory: str, seed: str, sync: str, **settings: Any) -> None:
         self._directory = directory
         self._seed = seed
         self._chance = random.Random(seed)
-        self._settings = JournalSettings(seal_rows=2000, tend_s=0.05, replaced_s=0.0, sync=Sync(sync))
+        self._settings = JournalSettings(seal_rows=2000, tend_s=0.05, replaced_s=0.0, sync=Sync(sync), **settings)
         self._numbers = itertools.count()
         self._said = 0
 
@@ -68,10 +69,7 @@ class Life:
             ):
                 say("open")
                 work = asyncio.gather(
-                    *(self._one_by_one(bus, topic) for topic in ("work.a", "work.b", "other.c") for _ in range(3)),
-                    self._many(bus),
-                    self._pipe(bus),
-                    self._dressed(bus),
+                    *self._publishing(bus, journal),
                     self._work(stream),
                     self._watch(watcher),
                     self._flush(bus),
@@ -81,6 +79,10 @@ class Life:
                 work.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await work
+
+    def _publishing(self, bus: tl.Bus, journal: Journal) -> list[Coroutine[Any, Any, None]]:
+        each = [self._one_by_one(bus, topic) for topic in ("work.a", "work.b", "other.c") for _ in range(3)]
+        return [*each, self._many(bus), self._pipe(bus), self._dressed(bus)]
 
     def _payload(self) -> bytes:
         return f"{self._seed}-{next(self._numbers)}".encode()
@@ -145,6 +147,23 @@ class Life:
             await asyncio.sleep(self._chance.uniform(0.0, 0.05))
 
 
+class LoneLife(Life):
+    """Publishes one message at a time. The event loop's thread commits them, however long that takes."""
+
+    def __init__(self, directory: str, seed: str, sync: str) -> None:
+        super().__init__(directory, seed, sync, commit_in_loop_s=3600.0)
+
+    def _publishing(self, bus: tl.Bus, journal: Journal) -> list[Coroutine[Any, Any, None]]:
+        return [self._alone(bus, journal.writer)]
+
+    async def _alone(self, bus: tl.Bus, writer: Writer) -> None:
+        for topic in itertools.cycle(("work.a", "other.c")):
+            payload = self._payload()
+            before = writer.commits_in_loop
+            message_id = await bus.publish(topic, payload)
+            say_many([f"p {topic} {payload.decode()} {message_id}", *["here"] * (writer.commits_in_loop - before)])
+
+
 def _say_published(topic: str, payloads: list[bytes], ids: list[str]) -> None:
     say_many([f"p {topic} {payload.decode()} {name}" for payload, name in zip(payloads, ids, strict=True)])
 
@@ -157,6 +176,11 @@ def worker(bus: tl.Bus, **options: Any) -> Any:
 async def live(directory: str, seed: str, sync: str) -> None:
     await asyncio.to_thread(sys.stdin.readline)
     await Life(directory, seed, sync).run()
+
+
+async def live_alone(directory: str, seed: str, sync: str) -> None:
+    await asyncio.to_thread(sys.stdin.readline)
+    await LoneLife(directory, seed, sync).run()
 
 
 async def drain(directory: str, upto: str) -> None:
@@ -498,7 +522,7 @@ async def squeeze(directory: str) -> None:
     say("stored", stored)
 
 
-ASYNC = (live, drain, seal, seal_nothing, remove, die, own, fill, fill_and_settle, fill_and_seal, squeeze)
+ASYNC = (live, live_alone, drain, seal, seal_nothing, remove, die, own, fill, fill_and_settle, fill_and_seal, squeeze)
 PLAIN = (read, flip)
 
 

@@ -19,6 +19,8 @@ from trunkline.testing import Simulation, world
 T = TypeVar("T")
 
 NS = 1_000_000_000
+ALWAYS_S = 3600.0
+"""As `commit_in_loop_s`: no commit takes so long, so that the event loop's thread commits whatever is lone."""
 MAX_READS = 500
 
 
@@ -113,7 +115,9 @@ class SlowJournal(Journal):
         super().open()
         if fresh:
             self._hurry = False
+            self._commit_here = self.writer.commit_here
             self.writer.put = self._put_later  # type: ignore[method-assign]  # the moment is all that is changed
+            self.writer.commit_here = self._maybe_here  # type: ignore[method-assign]
         return self
 
     def _moment_s(self) -> float:
@@ -125,6 +129,10 @@ class SlowJournal(Journal):
             self._come_round()
         elif self._round is None:
             self._round = asyncio.get_running_loop().call_later(self._moment_s(), self._come_round)
+
+    def _maybe_here(self, jobs: Sequence[Job]) -> bool:
+        """As a thread would: not while something waits, nor with a disk that was slow lately."""
+        return not self._waiting and self._random.random() < 0.5 and self._commit_here(jobs)
 
     def _come_round(self) -> None:
         self._round = None
@@ -163,7 +171,8 @@ class Place:
     def __init__(self, simulation: Simulation, directory: Path, *, slow: bool = False, **settings: Any) -> None:
         self.simulation = simulation
         self.directory = directory / f"seed {simulation.seed}"
-        self.settings = JournalSettings(**{"sync": Sync.SYSTEM, **settings})
+        in_loop_s = ALWAYS_S if slow or simulation.seed % 2 else 0.0
+        self.settings = JournalSettings(**{"sync": Sync.SYSTEM, "commit_in_loop_s": in_loop_s, **settings})
         self.slow = slow
 
     def journal(self) -> Journal:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast
@@ -35,6 +35,55 @@ T = TypeVar("T")
 U = TypeVar("U")
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class BlockingCall(Generic[T]):
+    """A coroutine that runs in the thread of an event loop while another thread waits for its end."""
+
+    __slots__ = ("_done", "_error", "_result", "_task", "_work")
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        self._task: asyncio.Task[None] | None = None
+        self._error: BaseException | None = None
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            self._result = await self._work
+        except (KeyboardInterrupt, SystemExit) as error:
+            self._error = error
+            raise
+        except asyncio.CancelledError as error:
+            self._error = CancelledError()
+            self._error.__cause__ = error
+            raise
+        except BaseException as error:
+            self._error = error
+        finally:
+            # Here, and not by a callback of the task, which would be another turn of the loop.
+            self._done.release()
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def wait(self) -> None:
+        self._done.acquire()
+
+    def result(self) -> T:
+        error, self._error = self._error, None
+        if error is None:
+            return self._result
+        try:
+            raise error
+        finally:
+            # Its traceback has this frame, which must not keep it.
+            del error
 
 
 class LoopThread:
@@ -65,16 +114,20 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             work.close()
             raise UsageError("a blocking call from the bus's own thread would wait for itself: use the async bus there")
+        call = BlockingCall(work)
         try:
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            self._loop.call_soon_threadsafe(call.start)
         except RuntimeError as error:
             work.close()
             raise BusClosed(self._name) from error
         try:
-            return future.result()
+            call.wait()
         except BaseException:
-            future.cancel()
+            with suppress(RuntimeError):
+                # Nothing is left to cancel if the loop has ended.
+                self._loop.call_soon_threadsafe(call.cancel)
             raise
+        return call.result()
 
     def stop(self) -> None:
         if not self._loop.is_closed():

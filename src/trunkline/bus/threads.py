@@ -14,6 +14,10 @@ from trunkline.message import Fields
 from trunkline.settings import Backpressure
 
 MAX_BYTES: Final = 64 * 1024 * 1024
+TOGETHER: Final = 64
+"""How many the event loop takes out of the queue at once: threads and loop then seldom wait for the same lock."""
+
+QueuedPublish = tuple[str, object, Fields, Future[str]]
 
 
 class ThreadDoor:
@@ -29,9 +33,13 @@ class ThreadDoor:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-        self._queue: deque[tuple[str, object, Fields, Future[str]]] = deque()
+        self._queue: deque[QueuedPublish] = deque()
+        self._taken: deque[QueuedPublish] = deque()
+        """Out of the queue, and not published yet: they still count. Only the event loop changes it."""
         self._bytes = 0
-        self._lock = threading.Condition()
+        self._taken_bytes = 0
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
         self._awake = False
         self._task: asyncio.Task[None] | None = None
 
@@ -58,40 +66,43 @@ class ThreadDoor:
         return future
 
     def _has_room(self) -> bool:
-        return len(self._queue) < self._limits.max_pending and self._bytes < MAX_BYTES
+        return len(self._queue) + len(self._taken) < self._limits.max_pending and self._bytes < MAX_BYTES
 
     def _wait(self) -> None:
         name = f"the queue for threads of {self._name}"
         if threading.get_ident() == self._loop_thread:
-            raise Congested(name, len(self._queue))
-        if not self._lock.wait_for(self._has_room, self._limits.timeout_s):
+            raise Congested(name, len(self._queue) + len(self._taken))
+        if not self._room.wait_for(self._has_room, self._limits.timeout_s):
             raise BackpressureTimeout(name, self._limits.timeout_s)
 
     def _open(self) -> None:
         self._task = self._loop.create_task(self._drain(), name="publishing from threads")
 
     async def _drain(self) -> None:
-        while (item := self._next()) is not None:
-            topic, payload, fields, future = item
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(await self._publish(topic, payload, **fields))
-            except Exception as error:
-                future.set_exception(error)
-            except asyncio.CancelledError:
-                future.set_exception(BusClosed(self._name))
-                raise
+        while taken := self._take():
+            while taken:
+                topic, payload, fields, future = taken.popleft()
+                if not future.set_running_or_notify_cancel():
+                    continue
+                try:
+                    future.set_result(await self._publish(topic, payload, **fields))
+                except Exception as error:
+                    future.set_exception(error)
+                except asyncio.CancelledError:
+                    future.set_exception(BusClosed(self._name))
+                    raise
 
-    def _next(self) -> tuple[str, object, Fields, Future[str]] | None:
+    def _take(self) -> deque[QueuedPublish]:
+        """The next ones, when those before are published; none: whoever publishes next wakes the loop."""
+        queue, taken = self._queue, self._taken
         with self._lock:
-            if self._queue:
-                item = self._queue.popleft()
-                self._bytes -= _size(item[1])
-                self._lock.notify()
-                return item
-            self._awake = False
-            return None
+            self._bytes -= self._taken_bytes
+            while queue and len(taken) < TOGETHER:
+                taken.append(queue.popleft())
+            self._taken_bytes = sum([_size(item[1]) for item in taken])
+            self._awake = bool(taken)
+            self._room.notify_all()
+        return taken
 
     async def aclose(self, within_s: float) -> None:
         """Finish what was handed in, for at most so long."""
@@ -102,9 +113,10 @@ class ThreadDoor:
         self._fail_queued()
 
     def _fail_queued(self) -> None:
-        while (item := self._next()) is not None:
-            if item[3].set_running_or_notify_cancel():
-                item[3].set_exception(BusClosed(self._name))
+        while taken := self._taken or self._take():
+            future = taken.popleft()[3]
+            if future.set_running_or_notify_cancel():
+                future.set_exception(BusClosed(self._name))
 
 
 def _size(payload: object) -> int:

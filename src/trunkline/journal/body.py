@@ -63,7 +63,8 @@ def make_batch(messages: Sequence[Message], at_ns: int, *, plain: bool = False, 
     first = messages[0].seq
     topic = messages[0].topic
     times = [message.timestamp_ns for message in messages]
-    body = columns.encode(messages, times, plain=plain, alike=alike)
+    # A message alone has a faster way of its own, to the same bytes.
+    body = columns.encode(messages, times, plain=plain and len(messages) > 1, alike=alike)
     since_ns, until_ns = min(times), max(times)
     check = checksum(first, topic, at_ns, since_ns, until_ns, body)
     return StoredBatch(first, messages[-1].seq, topic, at_ns, since_ns, until_ns, check, body)

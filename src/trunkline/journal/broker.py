@@ -35,7 +35,7 @@ log = logging.getLogger("trunkline.journal")
 class JournalLane:
     """A topic that the journal keeps, ready for publishers."""
 
-    __slots__ = ("_broker", "_put", "feeders", "has_subscribers", "topic", "waits")
+    __slots__ = ("_broker", "_pending", "_put", "feeders", "has_subscribers", "topic", "waits")
 
     plain = None
     stored = True
@@ -47,6 +47,7 @@ class JournalLane:
         self.waits = waits
         self.feeders: list[Feeder] = broker.feeders_of(topic)
         self.has_subscribers = broker.has_subscribers(topic)
+        self._pending = broker.intake.pending
         self._put = broker.intake.put
 
     def reserve(self, count: int) -> int:
@@ -61,7 +62,11 @@ class JournalLane:
         return self._put(self.topic, message, self.waits)
 
     def post(self, message: Message, owner: Owner) -> bool:
-        self._broker.intake.post(self.topic, message, self.waits, owner)
+        pending = self._pending.get(self.topic)
+        if pending is not None and pending.owner is owner:
+            pending.messages.append(message)
+        else:
+            self._broker.intake.post(self.topic, message, self.waits, owner)
         return True
 
     def put_many(self, messages: Sequence[Message], *, alike: bool) -> asyncio.Future[Failures]:
@@ -138,8 +143,10 @@ class JournalBroker(MemoryBroker):
         return lane
 
     def resolve(self, topic: str) -> Route:
+        known = topic in self.tree.routes
         route = super().resolve(topic)
-        route.stored = self.journal.settings.keeps(topic) is not TopicStorage.NOT
+        if not known:
+            route.stored = self.journal.settings.keeps(topic) is not TopicStorage.NOT
         return route
 
     def forget_route(self, topic: str) -> None:

@@ -18,6 +18,8 @@ REPAIRED = "journal.db.repaired"
 VERSION = 1
 REPAIR = "`trunkline journal verify --repair` saves what can be read"
 WAL_PAGES = 4000
+PATIENCE_S = 10
+"""How long a statement waits for another process."""
 PAGE_BYTES = 4096
 LENGTHEN_BYTES = 64 * 1024
 
@@ -103,13 +105,13 @@ def open_for_writing(directory: Path, sync: Sync) -> sqlite3.Connection:
     path = directory / FILE
     finish_repair(directory)
     try:
-        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=PATIENCE_S)
         try:
             # Pages are overwritten when they are reused: erasing them first would double the work.
             database.execute("PRAGMA secure_delete = OFF")
             database.execute("PRAGMA journal_mode = WAL")
             database.execute(f"PRAGMA synchronous = {'FULL' if sync is Sync.DISK else 'NORMAL'}")
-            database.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+            set_patience(database, patient=True)
             database.execute("PRAGMA cache_size = -16384")
             _prepare(database, directory)
         except BaseException:
@@ -118,6 +120,12 @@ def open_for_writing(directory: Path, sync: Sync) -> sqlite3.Connection:
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise JournalUnusable(str(directory), why(error, directory)) from error
     return database
+
+
+def set_patience(database: sqlite3.Connection, *, patient: bool) -> None:
+    """Whether a commit may take long: wait for another process, and move a full log into the database."""
+    database.execute(f"PRAGMA busy_timeout = {PATIENCE_S * 1000 if patient else 0}")
+    database.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES if patient else 0}")
 
 
 def finish_repair(directory: Path) -> None:

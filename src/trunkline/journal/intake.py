@@ -1,6 +1,7 @@
 """The intake: what one turn of the event loop published is numbered, handed to the writer, and given on once committed.
 
 A lone message waits for nothing but the end of the turn; a burst travels as one row a topic and one commit in all.
+While the disk is fast, a lone message is committed in the event loop's own thread, without a hand-over to the writer.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ log = logging.getLogger("trunkline.journal")
 
 MAX_ROW_MESSAGES = 10_000
 MAX_ROW_BYTES = 8 * 1024 * 1024
+MAX_LONE_BYTES = 64 * 1024
 INSERT = "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 
 
@@ -54,6 +56,7 @@ class Rows:
     ) -> None:
         self.pendings = pendings
         self.committed = committed
+        self.size = sum([len(pending.messages) for pending in pendings])
 
     def write(self, database: Database) -> None:
         rows = []
@@ -162,9 +165,13 @@ class Intake:
         if not self._scheduled:
             self._scheduled = True
             self._loop = asyncio.get_running_loop()
-            self._loop.call_soon(self.flush)
+            self._loop.call_soon(self._end_turn)
 
-    def flush(self) -> None:
+    def _end_turn(self) -> None:
+        self.flush(here=True)
+
+    def flush(self, *, here: bool = False) -> None:
+        """Hand over what waits. With `here`, in the event loop: what is lone may be committed at once."""
         self._scheduled = False
         pendings = list(self.pending.values())
         self.pending.clear()
@@ -179,9 +186,12 @@ class Intake:
                 numbers.last += len(messages)
                 pending.size = sum([len(message.payload) for message in messages])
                 self.backlog += pending.size
-            self._under_way.update(pendings)
             jobs.append(Rows(pendings, self._committed))
         jobs.extend(self.more())
+        if here and self._is_lone(pendings) and self._writer.commit_here(jobs):
+            self._committed(pendings, None)
+            return
+        self._under_way.update(pendings)
         if jobs:
             try:
                 self._writer.put(jobs)
@@ -193,6 +203,15 @@ class Intake:
         for pending in pendings:
             if not pending.waits and self.backlog <= self._max_backlog:
                 self._give(pending)
+
+    def _is_lone(self, pendings: list[PendingWrite]) -> bool:
+        """Whether nothing else is under way, and all of these are small and waited for in this process."""
+        return (
+            bool(pendings)
+            and not self._under_way
+            and sum([pending.size for pending in pendings]) <= MAX_LONE_BYTES
+            and all(pending.waits and not pending.batches for pending in pendings)
+        )
 
     def after(self, jobs: Sequence[Job], error: Exception | None) -> None:
         """Called by the writer's thread."""
@@ -228,7 +247,10 @@ class Intake:
 
     def through(self, pending: PendingWrite) -> None:
         """It is with everybody who listens: tell those who published it."""
-        pending.settle(pending.failures)
+        if len(pending.waiters) == 1 and not pending.failures:
+            pending.waiters[0].settled(pending.messages, [])
+        else:
+            pending.settle(pending.failures)
 
     def _fail(self, pending: PendingWrite, error: Exception) -> None:
         if pending.given:

@@ -106,7 +106,7 @@ class Journal:
             raise JournalUnusable(str(self.directory), str(error)) from error
         self._lock.take()
         try:
-            self._writer = Writer(self.directory, self.settings.sync, self._after)
+            self._writer = Writer(self.directory, self.settings, self.world, self._after)
             self._writer.open(threaded=self.threaded)
             self._reader = Reader(self.directory, on_damage=self.quarantine)
             numbers = Numbers(self._reader.query(LAST)[0][0] or 0)

@@ -56,6 +56,7 @@ class Entries:
     ) -> None:
         self.fates = fates
         self.deeds = deeds
+        self.size = len(fates) + len(deeds)
         self._failed = failed
 
     def write(self, database: Database) -> None:

@@ -37,13 +37,15 @@ class JournalSettings(Group, frozen=True, kw_only=True):
     half of `seal_rows` are joined. A file that was replaced stays for `replaced_s`, for those who still read it.
     """
 
-    may_be_zero = frozenset({"replaced_s", "flush_s"})
+    may_be_zero = frozenset({"replaced_s", "flush_s", "commit_in_loop_s"})
 
     durable: tuple[str, ...] = (EVERYTHING,)
     recorded: tuple[str, ...] = ()
     sync: Sync = Sync.DISK
     flush_s: float = 0.02
     """How long acknowledgements and fates may wait for a commit to travel with."""
+    commit_in_loop_s: float = 0.001
+    """While commits take less than this, a lone publish of this process is committed in the event loop's thread."""
     max_backlog_bytes: int = 64 * MIB
     prefetch: int = 1000
     """How many messages a durable subscriber holds in its inbox, unless its `capacity` says otherwise."""

@@ -1,20 +1,25 @@
-"""The writer: one thread, one connection. Whatever waits when it comes round is written in one transaction."""
+"""The writer: one thread, one connection. Whatever waits when it comes round is written in one transaction.
+
+The event loop's thread may use the connection for a lone message, if nobody else does and commits are fast.
+"""
 
 from __future__ import annotations
 
 import logging
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
+from trunkline.clock import World
 from trunkline.errors import NotStored
 from trunkline.journal import database as files
 from trunkline.journal.errors import JournalUnusable
-from trunkline.journal.settings import Sync
+from trunkline.journal.settings import JournalSettings
 
 log = logging.getLogger("trunkline.journal")
 
@@ -22,9 +27,18 @@ T = TypeVar("T")
 
 Database = sqlite3.Connection
 
+UNKNOWN_NS: Final = 1_000_000_000
+MAX_HERE: Final = 32
+"""How many messages and entries the caller's thread commits at once. More is a burst, which is the writer's."""
+MAX_IN_A_ROW: Final = 128
+"""After so many commits in the caller's thread, one is the writer's: it empties the log if that is due."""
+
 
 class Job(Protocol):
     """A piece of a transaction."""
+
+    size: int
+    """How many messages, fates and other entries it has."""
 
     def write(self, database: Database) -> None: ...
 
@@ -34,6 +48,8 @@ class Job(Protocol):
 
 class FunctionJob(Generic[T]):
     """A function to run inside a transaction; `future` has its result after the commit."""
+
+    size = 1
 
     def __init__(self, function: Callable[[Database], T]) -> None:
         self._function = function
@@ -53,16 +69,45 @@ class FunctionJob(Generic[T]):
             self.future.set_exception(error)
 
 
+class CommitTime:
+    """How long a commit takes: a moving average that rises at once, and falls by a quarter of the difference."""
+
+    def __init__(self) -> None:
+        self.average_ns = UNKNOWN_NS
+
+    def add(self, took_ns: int) -> None:
+        self.average_ns = max(took_ns, self.average_ns - (self.average_ns - took_ns) // 4)
+
+    def failed(self) -> None:
+        self.average_ns = UNKNOWN_NS
+
+
 class Writer:
-    def __init__(self, directory: Path, sync: Sync, after: Callable[[Sequence[Job], Exception | None], None]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        settings: JournalSettings,
+        world: World,
+        after: Callable[[Sequence[Job], Exception | None], None],
+    ) -> None:
         self._directory = directory
-        self._sync = sync
+        self._sync = settings.sync
+        self._max_here_ns = round(settings.commit_in_loop_s * 1e9)
+        self._time_ns = world.time_ns
         self._after = after
-        """Called with all jobs of a transaction, by the writer's own thread."""
-        self._queue: SimpleQueue[Sequence[Job] | None] = SimpleQueue()
+        """Called with all jobs of a transaction by the thread that wrote them, except after `commit_here`."""
+        self._waiting: deque[Sequence[Job]] = deque()
+        self._wake: SimpleQueue[bool] = SimpleQueue()
+        """True: something may be waiting. False: the end."""
+        self._turn = threading.Lock()
+        """Held by the thread that uses the connection. Whoever holds it writes first what waits."""
         self._database: Database | None = None
         self._thread: threading.Thread | None = None
+        self._in_a_row = 0
+        """Commits in the caller's thread since the last one of the writer's."""
+        self.commit_time = CommitTime()
         self.commits = 0
+        self.commits_in_loop = 0
 
     def open(self, *, threaded: bool = True) -> None:
         self._database = files.open_for_writing(self._directory, self._sync)
@@ -77,7 +122,44 @@ class Writer:
         if self._thread is None:
             self._commit(jobs)
         else:
-            self._queue.put(jobs)
+            self._waiting.append(jobs)
+            self._wake.put(True)
+
+    def commit_here(self, jobs: Sequence[Job]) -> bool:
+        """Commit these in the calling thread. False if nothing was done: then `put` them.
+
+        Never waits for another thread or process, nor for a disk that was slow lately. Whatever goes wrong is left to
+        the writer's thread, which tries again and says why it failed.
+        """
+        if self.commit_time.average_ns >= self._max_here_ns or self._in_a_row >= MAX_IN_A_ROW:
+            return False
+        if sum([job.size for job in jobs]) > MAX_HERE or not self._turn.acquire(blocking=False):
+            return False
+        try:
+            database = self._database
+            if self._waiting or database is None:
+                return False
+            self._in_a_row += 1
+            if self._in_a_row == 1:
+                files.set_patience(database, patient=False)
+            changes = database.total_changes
+            try:
+                if self._try(jobs) is not None:
+                    return False
+            except BaseException:
+                # Ctrl-C comes when a call into SQLite returns, which may be the one that committed.
+                if database.in_transaction or database.total_changes == changes:
+                    self._roll_back(database)
+                    self.put(jobs)
+                else:
+                    self._tell(jobs, None)
+                    self._after(jobs, None)
+                raise
+        finally:
+            self._turn.release()
+        self.commits_in_loop += 1
+        self._tell(jobs, None)
+        return True
 
     def call(self, function: Callable[[Database], T]) -> Future[T]:
         job = FunctionJob(function)
@@ -87,33 +169,35 @@ class Writer:
     def close(self) -> None:
         """Write what waits, and stop."""
         if self._thread is not None:
-            self._queue.put(None)
+            self._wake.put(False)
             self._thread.join()
             self._thread = None
-            while self._queue.qsize():
+            while self._waiting:
                 # They came after the end. Whoever waits for them must be told.
-                self._finish(self._queue.get() or (), JournalUnusable(str(self._directory), "it is closed"))
-        if self._database is not None:
-            try:
-                self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            except sqlite3.Error as error:
-                log.warning("%s: the log stays, the next start reads it: %s", self._directory, error)
-            self._database.close()
-            self._database = None
+                jobs, error = self._waiting.popleft(), JournalUnusable(str(self._directory), "it is closed")
+                self._tell(jobs, error)
+                self._after(jobs, error)
+        with self._turn:
+            if self._database is not None:
+                try:
+                    self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                except sqlite3.Error as error:
+                    log.warning("%s: the log stays, the next start reads it: %s", self._directory, error)
+                self._database.close()
+                self._database = None
 
     def _run(self) -> None:
-        self._lengthen()
-        queue = self._queue
-        while (jobs := queue.get()) is not None:
-            if queue.qsize():
-                jobs = list(jobs)
-                while queue.qsize():
-                    more = queue.get()
-                    if more is None:
-                        queue.put(None)
-                        break
-                    jobs.extend(more)
-            self._commit(jobs)
+        with self._turn:
+            self._lengthen()
+        while self._wake.get():
+            with self._turn:
+                jobs: list[Job] = []
+                while self._waiting:
+                    jobs.extend(self._waiting.popleft())
+                outcomes = self._write(jobs) if jobs else []
+            # Only now: who hears of a commit may want to make the next one.
+            for done, error in outcomes:
+                self._after(done, error)
 
     def _lengthen(self) -> None:
         assert self._database is not None
@@ -125,17 +209,29 @@ class Writer:
             self._roll_back(self._database)
 
     def _commit(self, jobs: Sequence[Job]) -> None:
+        for done, error in self._write(jobs):
+            self._after(done, error)
+
+    def _write(self, jobs: Sequence[Job]) -> list[tuple[Sequence[Job], Exception | None]]:
+        """One transaction, or one for each if one of them is at fault; what became of each."""
+        if self._in_a_row:
+            assert self._database is not None
+            files.set_patience(self._database, patient=True)
+            self._in_a_row = 0
         error = self._try(jobs)
         if error is not None and len(jobs) > 1 and not isinstance(error, NotStored):
             # One of them is at fault, not the disk: the others must not suffer for it.
-            for job in jobs:
-                self._finish([job], self._try([job]))
-            return
-        self._finish(jobs, error)
+            outcomes: list[tuple[Sequence[Job], Exception | None]] = [([job], self._try([job])) for job in jobs]
+        else:
+            outcomes = [(jobs, error)]
+        for done, error in outcomes:
+            self._tell(done, error)
+        return outcomes
 
     def _try(self, jobs: Sequence[Job]) -> Exception | None:
         database = self._database
         assert database is not None
+        began_ns = self._time_ns()
         try:
             database.execute("BEGIN IMMEDIATE")
             for job in jobs:
@@ -143,14 +239,15 @@ class Writer:
             database.execute("COMMIT")
         except Exception as error:
             self._roll_back(database)
+            self.commit_time.failed()
             if isinstance(error, sqlite3.OperationalError | sqlite3.DatabaseError) and not isinstance(
                 error, sqlite3.IntegrityError | sqlite3.ProgrammingError
             ):
-                log.error("%s: nothing was written: %s", self._directory, error)
                 stored = NotStored(files.why(error, self._directory))
                 stored.__cause__ = error
                 return stored
             return error
+        self.commit_time.add(self._time_ns() - began_ns)
         self.commits += 1
         return None
 
@@ -161,11 +258,12 @@ class Writer:
             except sqlite3.Error as error:
                 log.error("%s: cannot even take back: %s", self._directory, error)
 
-    def _finish(self, jobs: Sequence[Job], error: Exception | None) -> None:
+    def _tell(self, jobs: Sequence[Job], error: Exception | None) -> None:
+        if isinstance(error, NotStored):
+            log.error("%s: nothing was written: %s", self._directory, error.__cause__ or error)
         for job in jobs:
             try:
                 job.done(error)
             except Exception:
                 # Others wait for this thread.
                 log.exception("%s: somebody could not be told of a commit", self._directory)
-        self._after(jobs, error)
