@@ -18,6 +18,7 @@ from benchmarks import (
     hub_fanout,
     hub_latency,
     hub_loaded,
+    hub_many,
     hub_memory,
     inproc,
     inproc_batch,
@@ -91,6 +92,7 @@ CASES[actors_many.MEMORY.name] = actors_many.MEMORY
 
 _ON_HUB: tuple[Callable[[str], Case], ...] = (
     hub.case,
+    hub_many.case,
     hub_fanout.case,
     hub_latency.case,
     hub_latency.p99,

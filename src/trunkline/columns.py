@@ -20,9 +20,9 @@ import msgspec
 from msgspec.structs import astuple
 
 from trunkline.codec import RAW
-from trunkline.errors import MAX_TTL_S, InvalidMessage, InvalidPayload, TrunklineError
-from trunkline.message import NORMAL, Message, MessageType
-from trunkline.unchecked import number
+from trunkline.errors import MAX_TTL_S, HeadersTooLarge, InvalidMessage, InvalidPayload
+from trunkline.message import MAX_HEADER_BYTES, NORMAL, Message, MessageType, Unchecked
+from trunkline.unchecked import seal
 
 MAX_UNPACKED = 4096
 CORE = ("id", "topic", "payload", "timestamp_ns", "seq")
@@ -189,7 +189,7 @@ def _build_one(topic: str, body: Body, seq: int) -> Message:
 
 _encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(Body).decode
-_decode_alone = msgspec.msgpack.Decoder(Message).decode
+_decode_alone = msgspec.msgpack.Decoder(Unchecked).decode
 _MAPS = frozenset({*range(0x80, 0x90), 0xDE})
 """What the first byte of a map is; columns begin as an array."""
 
@@ -228,22 +228,27 @@ def read_batch(topic: str, data: bytes | memoryview, seqs: Sequence[int]) -> tup
 
 def _read_alone(topic: str, data: bytes | memoryview, seq: int) -> tuple[list[Message], bool]:
     try:
-        message = _decode_alone(data)
-    except (msgspec.DecodeError, TrunklineError, UnicodeDecodeError, RecursionError) as error:
+        message: Any = _decode_alone(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidPayload(f"not a message: {error}") from error
     plain = message.priority == NORMAL and message.ttl_s is None and not message.requires_ack
     # The types are right already. The topic is the one it was routed by.
     if not (
         message.payload.__class__ is bytes
         and message.topic == topic
-        and message.content_type
         and 0 <= message.timestamp_ns < 2**63
         and 0 <= message.attempts < 2**63
         and (message.type not in ANSWERS or message.request_id)
         and (plain or (0 <= message.priority <= 100 and (message.ttl_s is None or 0 < message.ttl_s <= MAX_TTL_S)))
     ):
         raise InvalidPayload("not a message: a field has a value that no message may have")
-    number(message, seq)
+    # Its texts are text, and all of them together are shorter than what is read.
+    seal(message, "__class__", Message)
+    if not message.content_type:
+        seal(message, "content_type", RAW)
+    if len(data) - len(message.payload) > MAX_HEADER_BYTES and message.header_bytes > MAX_HEADER_BYTES:
+        raise InvalidPayload(f"not a message: {HeadersTooLarge(message.header_bytes, MAX_HEADER_BYTES)}")
+    seal(message, "seq", seq)
     return [message], plain
 
 

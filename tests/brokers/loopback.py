@@ -80,6 +80,8 @@ class LoopbackServer:
         self.seq = 0
         self.stored: dict[str, list[str]] = {}
         self.resent = 0
+        self.batches: list[list[bytes]] = []
+        """The payloads of each batch that came."""
         self.withdrawn: list[int] = []
         self.unconfirmed: list[tuple[LoopbackAdapter, int, int]] = []
         self.left: dict[str, dict[int, tuple[Head, bytes]]] = {}
@@ -88,6 +90,7 @@ class LoopbackServer:
     def take(self, adapter: LoopbackAdapter, batch: SentBatch) -> None:
         topic, messages = batch.pending.topic, batch.pending.messages
         self.resent += batch.resent
+        self.batches.append([bytes(message.payload) for message in messages])
         if batch.lane.durable:
             known = self.stored.setdefault(topic, [])
             if batch.resent and messages[0].id in known:

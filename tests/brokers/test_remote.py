@@ -76,6 +76,45 @@ def test_what_is_published_arrives_in_order_and_its_fates_are_reported() -> None
     play(act)
 
 
+def test_a_lone_publish_is_sent_at_once_and_a_burst_travels_together() -> None:
+    async def act(server: LoopbackServer, publisher: LoopbackBroker, subscriber: LoopbackBroker) -> None:
+        async def put(*payloads: bytes) -> list[list[bytes]]:
+            """What has been sent when these are published, before the turn ends."""
+            server.batches.clear()
+            for payload in payloads:
+                await publisher.publish([message("t", payload)])
+            return list(server.batches)
+
+        async def turn_ends() -> list[list[bytes]]:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            return server.batches
+
+        await put(b"asks what the topic is")
+        await turn_ends()
+        for _ in range(3):
+            assert await put(b"1") == [[b"1"]], "it waits for nothing"
+            await turn_ends()
+        assert await put(b"1", b"2", b"3") == [[b"1"]]
+        assert await turn_ends() == [[b"1"], [b"2", b"3"]]
+        for _ in range(3):
+            assert await put(b"1", b"2") == []
+            assert await turn_ends() == [[b"1", b"2"]], "after a burst, the first of the next one waits for the others"
+        assert await put(b"1") == []
+        assert await turn_ends() == [[b"1"]]
+        assert await put(b"1") == [[b"1"]]
+        await turn_ends()
+        server.batches.clear()
+        for number in (b"1", b"2", b"3"):
+            await publisher.publish([message("t", number)])
+        await publisher.publish([tl.Message(topic="t", payload=b"!", priority=90)])
+        await publisher.publish([message("t", b"4")])
+        assert server.batches == [[b"1"], [b"2", b"3"], [b"!"]], "what is urgent waits for nothing either"
+        assert (await turn_ends())[-1] == [b"4"]
+
+    play(act)
+
+
 def test_an_unconfirmed_durable_batch_is_sent_again_and_stored_once() -> None:
     async def act(server: LoopbackServer, publisher: LoopbackBroker, subscriber: LoopbackBroker) -> None:
         server.confirms = False

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from trunkline import InvalidPayload, Message, MessageType, columns
 from trunkline.codec import RAW
 from trunkline.columns import Strings, pack
+from trunkline.message import MAX_HEADER_BYTES
 
 texts = st.text(max_size=12)
 optional_texts = st.none() | texts
@@ -274,3 +275,10 @@ def test_nesting_without_end_is_refused() -> None:
 def test_a_count_beyond_all_bounds_is_refused() -> None:
     with pytest.raises(InvalidPayload):
         columns.read("t", body_of(1), range(1, 2**70))
+
+
+def test_a_message_alone_has_no_more_headers_than_any_other() -> None:
+    fields = {"id": "i", "topic": "t", "payload": bytes(MAX_HEADER_BYTES)}
+    assert read(msgspec.msgpack.encode(fields), 1)[0].content_type == RAW
+    with pytest.raises(InvalidPayload, match="header"):
+        read(msgspec.msgpack.encode({**fields, "headers": {"a": "b" * MAX_HEADER_BYTES}}), 1)

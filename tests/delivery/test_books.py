@@ -79,6 +79,19 @@ class Told(RuleBasedStateMachine):
         self.lost -= expected
 
     @rule(one=numbers, other=numbers)
+    def report_next(self, one: int, other: int) -> None:
+        first, last = min(one, other), max(one, other)
+        oldest = min((number for number, fate in self.truth.items() if fate is None), default=0)
+        named = range(first, last + 1)
+        expected = first == oldest and all(number in self.truth and self.truth[number] is None for number in named)
+        if self.books.report_next(first, last, self.now):
+            assert expected
+            self.truth |= dict.fromkeys(named, Fate.DELIVERED)
+        else:
+            # What was opened again may be in two ranges.
+            assert not expected or first < last
+
+    @rule(one=numbers, other=numbers)
     def still_has(self, one: int, other: int) -> None:
         first, last = min(one, other), max(one, other)
         back = {number for number in self.lost if first <= number <= last}

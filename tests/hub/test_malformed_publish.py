@@ -143,6 +143,30 @@ async def test_where_the_hub_itself_fails_the_publisher_is_told(
         assert "ZeroDivisionError" in caplog.text
 
 
+async def test_where_the_hub_fails_at_a_batch_that_nothing_holds_up_the_publisher_is_told(
+    simulation: Simulation, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with meeting(simulation) as (place, publisher, subscriber), subscriber.subscribe("*") as messages:
+        await publisher.publish("bad", 1)
+        await publisher.publish("good", 2)
+        assert [await received(messages) for _ in range(2)] == [1, 2]
+        well = place.hub.broker.take_straight
+
+        def fail(head: PublishHead, body: bytes, origin: int) -> int:
+            if head.topic == "bad":
+                raise ZeroDivisionError
+            return well(head, body, origin)
+
+        place.hub.broker.take_straight = fail  # type: ignore[method-assign]
+        await publisher.publish("bad", 3)
+        await publisher.publish("good", 4)
+        assert await received(messages) == 4
+        await publisher.flush()
+        assert publisher.stats().total_refused == 1, "its publisher did not wait, and is told afterwards"
+        assert place.hub.counts["internal_errors"] == 1
+        assert "ZeroDivisionError" in caplog.text
+
+
 async def heard(line: Line) -> dict[str, Any]:
     while (told := await line.hear())["type"] == "HEARTBEAT":
         pass

@@ -5,24 +5,20 @@ from __future__ import annotations
 import pytest
 
 from trunkline import Message, columns
-from trunkline.delivery.batch import Batch
 from trunkline.hub import recent
 from trunkline.hub.recent import Recent
-from trunkline.wire.frames import PublishHead
 
 
-def batch(first: int, count: int, size: int) -> Batch:
+def remember(known: Recent, first: int, count: int, size: int) -> None:
     messages = [Message(id=f"id-{number}", topic="t", payload=bytes(size)) for number in range(first, first + count)]
-    found = Batch(None, PublishHead(1, "t", count), columns.pack_batch(messages))
-    found.first = first
-    return found
+    known.remember(first, count, "t", columns.pack_batch(messages))
 
 
 @pytest.mark.parametrize(("count", "size"), [(1, 10), (1, 100_000), (20, 10), (20, 100_000)])
 def test_each_is_found(count: int, size: int) -> None:
     known = Recent()
     for first in range(1, 200, count + 3):
-        known.remember(batch(first, count, size))
+        remember(known, first, count, size)
     for first in range(1, 200, count + 3):
         for number in range(first, first + count):
             for asked in (0, number, 1):
@@ -39,7 +35,7 @@ def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recent, "MAX_BYTES", 10_000)
     known = Recent()
     for first in range(1, 1000):
-        known.remember(batch(first, 1, 100))
+        remember(known, first, 1, 100)
     assert known.find("id-1", 1) is None
     assert known.find("id-999") is not None
     assert known._bytes <= 10_000
@@ -48,7 +44,5 @@ def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_cannot_be_read_is_not_found() -> None:
     known = Recent()
     for body in (b"", b"\xff" * 10, b"\x93" * 10_000, b"\x82" * 10_000):
-        broken = Batch(None, PublishHead(1, "t", 1), body)
-        broken.first = 1
-        known.remember(broken)
+        known.remember(1, 1, "t", body)
     assert known.find("id-1") is None

@@ -160,9 +160,27 @@ def test_batches_that_follow_each_other_are_one_run() -> None:
         assert not protocol.taken_due, "nobody waits for it"
     assert sent(protocol) == []
     protocol.report()
-    assert sent(protocol) == [control.Taken(runs=[(0, 1, 10), (2, 3, 20)])]
+    assert sent(protocol) == [], "it waits for something to travel with"
     protocol.report()
-    assert sent(protocol) == []
+    assert sent(protocol) == [control.Taken(runs=[(0, 1, 10), (2, 3, 20)])]
+    for _ in range(2):
+        protocol.report()
+        assert sent(protocol) == []
+
+
+def test_taken_that_has_waited_travels_with_the_next_batch() -> None:
+    protocol = protocol_of()
+    protocol.settle(accept(protocol, 0))
+    protocol.deliver((b"\3head", b"body"))
+    assert len(protocol.flush()) == 1, "it waits for others"
+    protocol.report()
+    assert protocol.flush() == []
+    protocol.deliver((b"\3head", b"body"))
+    batch, taken = protocol.flush()
+    assert batch == (b"\3head", b"body")
+    assert isinstance(control.read_from_hub(memoryview(taken[0])[1:]), control.Taken)
+    protocol.report()
+    assert not protocol.taken_joins
 
 
 def test_taken_is_due_when_somebody_waits_or_enough_has_gathered() -> None:
@@ -508,6 +526,7 @@ class Conversation(RuleBasedStateMachine):
             return
         for batch in self.outstanding:
             self.protocol.settle(batch)
+        self.protocol.report()
         self.protocol.report()
         self.flushes(0)
         assert self.answered.keys() == self.accepted.keys()

@@ -206,6 +206,17 @@ class Books:
             for begin, end in self.open.take(*oldest):
                 self.end(begin, end, Fate.DROPPED, UNREPORTED, now_ns)
 
+    def report_next(self, first: int, last: int, now_ns: int) -> bool:
+        """The subscriber says that these were delivered, which are the oldest it has not reported on.
+
+        That is what nearly all reports say. False if they are others: then `report` is to be asked, and nothing has
+        happened.
+        """
+        if not self.open.take_first(first, last):
+            return False
+        self.deliver(first, last, last - first + 1, now_ns)
+        return True
+
     def report(self, first: int, last: int, fate: Fate, reason: str, now_ns: int) -> list[tuple[int, int]]:
         """The subscriber says how these ended. Returns those that count: handed to it, and not reported on before.
 

@@ -43,6 +43,15 @@ class Lanes(Generic[T]):
             if level < NORMAL:
                 yield from self._others[level]
 
+    @property
+    def levels(self) -> list[int]:
+        """The priorities of what waits, the highest first."""
+        found = [level for level in self._levels if self._others[level]] if self.elsewhere else []
+        if self.normal:
+            found.append(NORMAL)
+            found.sort(reverse=True)
+        return found
+
     def put(self, message: T, *, front: bool = False) -> None:
         lane = self.normal
         if message.priority != NORMAL:

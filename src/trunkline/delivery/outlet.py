@@ -19,6 +19,7 @@ from trunkline.delivery.subscriber import Overflow, Subscriber
 from trunkline.errors import InvalidPayload
 from trunkline.message import Message
 from trunkline.wire.control import Dropped
+from trunkline.wire.frames import DeliverHead, PublishHead
 
 ENDLESS = -1
 MAX_EARLIER = 10_000
@@ -40,7 +41,7 @@ class OutletClient(Protocol):
     def full(self) -> bool:
         """Whether it drains too slowly to be given more."""
 
-    def deliver(self, subscription: int, part: BatchPart) -> None: ...
+    def deliver(self, head: DeliverHead, body: bytes) -> None: ...
 
     def count_dropped(self, count: int) -> None: ...
 
@@ -113,6 +114,17 @@ class Outlet(Subscriber[BatchPart]):
         else:
             self._overflow(self.overflow, part)
 
+    def offer_straight(self, head: PublishHead, body: bytes, origin: int, first: int) -> bool:
+        """As `offer`, without a batch, of one that can be sent now. False if it cannot: then nothing has happened."""
+        count = head.count
+        if self._lanes or not self._may_send(count) or len(body) > self._client.max_body_bytes:
+            return False
+        self.books.accepted += count
+        self._hand(
+            DeliverHead(self.subscription, first, head.topic, count, None, origin, head.position, head.priority), body
+        )
+        return True
+
     def _may_send(self, count: int) -> bool:
         return (self.credit == ENDLESS or self.credit >= count) and self.credit_bytes > 0 and not self._client.full
 
@@ -120,14 +132,25 @@ class Outlet(Subscriber[BatchPart]):
         if len(part.body) > self._client.max_body_bytes:
             self._send_in_parts(part)
             return
+        batch = part.batch
+        place = part.position
+        self._hand(
+            DeliverHead(
+                self.subscription, part.first, batch.topic, part.count, None, batch.origin, place, batch.priority
+            ),
+            part.body,
+        )
+
+    def _hand(self, head: DeliverHead, body: bytes) -> None:
+        first, count = head.first, head.count
         if self.credit != ENDLESS:
-            self.credit -= part.count
-        self.credit_bytes -= len(part.body)
+            self.credit -= count
+        self.credit_bytes -= len(body)
         if self.reports:
-            self.books.hand(part.first, part.last, self.time_ns())
+            self.books.hand(first, first + count - 1, self.time_ns())
         else:
-            self.books.delivered += part.count
-        self._client.deliver(self.subscription, part)
+            self.books.delivered += count
+        self._client.deliver(head, body)
 
     def _send_in_parts(self, part: BatchPart) -> None:
         """Its client takes smaller frames than its publisher sends."""
@@ -161,11 +184,13 @@ class Outlet(Subscriber[BatchPart]):
         self.credit_bytes += size
         self.pump()
 
-    def pump(self) -> None:
-        """Send what waits, as far as there is credit, the highest priority first."""
+    def pump(self, least: int = 0) -> None:
+        """Send what waits, of priority `least` or higher, as far as there is credit, the highest first."""
         while self._lanes and not self.closed:
             if self._client.full:
                 self._client.congested(self)
+                return
+            if least and self._lanes.levels[0] < least:
                 return
             part = self._pop()
             if part.why_lost:
@@ -309,9 +334,10 @@ class Outlet(Subscriber[BatchPart]):
             )
         )
 
-    def rank(self) -> int:
-        """The highest priority that waits here."""
-        return max((part.priority for part in self._lanes), default=0)
+    @property
+    def levels(self) -> list[int]:
+        """The priorities of what waits here, the highest first."""
+        return self._lanes.levels
 
     def holds(self, batch: Batch) -> bool:
         """Whether some of it waits here."""
@@ -353,6 +379,16 @@ class Outlet(Subscriber[BatchPart]):
         return self.books.settled[Fate.DROPPED] - before
 
     # What it can tell
+
+    def report_next(self, first: int, last: int) -> bool:
+        """See `Books.report_next`."""
+        now_ns = self.time_ns()
+        if not self.books.report_next(first, last, now_ns):
+            return False
+        if self.ledger is not None:
+            count = last - first + 1
+            self.ledger.fate(self.name, self.pattern, Fate.DELIVERED, first, last, count, "", now_ns)
+        return True
 
     def report(self, first: int, last: int, fate: Fate, reason: str) -> int:
         """Its client says how these ended. How many of them it could speak of."""

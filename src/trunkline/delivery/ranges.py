@@ -56,6 +56,10 @@ class Ranges:
         stop = bisect_right(begins, last)
         if start >= stop:
             return []
+        if stop - start == 1 and first <= begins[start] and ends[start] <= last:
+            begin, end = begins.pop(start), ends.pop(start)
+            self.total -= end - begin + 1
+            return [(begin, end)]
         found = [
             (max(first, begin), min(last, end)) for begin, end in zip(begins[start:stop], ends[start:stop], strict=True)
         ]
@@ -68,6 +72,18 @@ class Ranges:
         ends[start:stop] = [end for _, end in left]
         self.total -= sum(end - begin + 1 for begin, end in found)
         return found
+
+    def take_first(self, first: int, last: int) -> bool:
+        """Take these, if all of them are in and nothing below them is. False if that is not so: then none is taken."""
+        begins, ends = self._begins, self._ends
+        if not begins or begins[0] != first or ends[0] < last:
+            return False
+        if ends[0] == last:
+            del begins[0], ends[0]
+        else:
+            begins[0] = last + 1
+        self.total -= last - first + 1
+        return True
 
     def clear(self) -> None:
         self._begins.clear()

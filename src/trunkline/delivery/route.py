@@ -13,6 +13,7 @@ from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.outlet import Outlet
 from trunkline.delivery.parking import Waiting, WaitingBatch
 from trunkline.delivery.pending import Failures
+from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import BackpressureTimeout, Congested, InboxFull, Refused
 from trunkline.message import NORMAL, Message
 from trunkline.settings import Backpressure
@@ -134,6 +135,7 @@ class Route:
         "all_plain",
         "has_subscribers",
         "local",
+        "only",
         "outlets",
         "plain",
         "published",
@@ -156,6 +158,8 @@ class Route:
         """Subscribers elsewhere: they take batches unopened."""
         self.local: tuple[Sink | Tap, ...] = ()
         """The other sinks."""
+        self.only: Outlet | None = None
+        """The one that gets everything here, if that is an outlet that refuses nothing."""
         self.stored = False
         """Whether messages here are stored before anybody sees them."""
         self.has_subscribers = False
@@ -167,6 +171,8 @@ class Route:
         self.plain = tuple(plain)
         self.outlets = tuple(outlets)
         self.local = (*plain, *special)
+        alone = len(outlets) == 1 and not self.local and outlets[0].overflow is not Overflow.REJECT
+        self.only = outlets[0] if alone else None
         self.special = (*special, OutletSink(self.outlets)) if outlets else tuple(special)
         self.sinks = (*self.plain, *self.special)
         self.all_plain = bool(plain) and not self.special

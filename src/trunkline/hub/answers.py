@@ -329,6 +329,8 @@ class Answers:
     def _take_row(self, outlet: Outlet, fate: Fate, row: control.FateRow) -> bool:
         """False if its subscriber was not sent these messages."""
         first, began = row.first, self._hub.began
+        if fate is Fate.DELIVERED and not row.reason and outlet.report_next(first, row.last):
+            return True
         if row.last > began and not outlet.books.has(max(first, began + 1), row.last):
             return False
         if first <= began:

@@ -48,4 +48,4 @@ def fates(rows: list[FateRow], last: int) -> Iterator[tuple[Fate, FateRow]]:
         fate = Fate(row.fate) if row.fate in (Fate.DELIVERED, Fate.IN_FLIGHT) else ended(row.fate)
         if not 0 < row.first <= row.last <= last or row.count != row.last - row.first + 1:
             raise ProtocolError("malformed", f"{row.count} messages from {row.first} to {row.last} cannot be")
-        yield fate, replace(row, reason=row.reason[:MAX_REASON])
+        yield fate, row if len(row.reason) <= MAX_REASON else replace(row, reason=row.reason[:MAX_REASON])

@@ -34,6 +34,7 @@ from trunkline.journal.errors import JournalUnusable
 from trunkline.transports.schemes import transport_for
 from trunkline.transports.transport import Listener, Wire
 from trunkline.wire import control
+from trunkline.wire.frames import PublishHead
 
 log = logging.getLogger("trunkline.hub")
 
@@ -263,11 +264,22 @@ class Hub:
         self.published += batch.count
         try:
             if self.broker.take(batch):
-                self.recent.remember(batch)
+                self.recent.remember(batch.first, batch.count, topic, batch.body)
         except InvalidTopic as error:
             self.published -= batch.count
             batch.fail(-1, "invalid_topic", str(error))
             batch.done()
+
+    def publish_straight(self, head: PublishHead, body: bytes, origin: int) -> int:
+        """As `publish`, without a batch, of one that no rule is about: see `take_straight` for what it returns."""
+        topic = head.topic
+        if self.directory.registry.find(topic) is not None:
+            return 0
+        first = self.broker.take_straight(head, body, origin)
+        if first:
+            self.published += head.count
+            self.recent.remember(first, head.count, topic, body)
+        return first
 
     def link(self, pattern: str, topic: str) -> None:
         """Several clients may want the same link: it ends with the last of them."""

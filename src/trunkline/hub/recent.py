@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from trunkline import columns
-from trunkline.delivery.batch import Batch
 from trunkline.errors import InvalidPayload
 from trunkline.message import Message
 
@@ -41,12 +40,11 @@ class Recent:
         self._batches: deque[Remembered] = deque()
         self._bytes = 0
 
-    def remember(self, batch: Batch) -> None:
-        body = batch.body
+    def remember(self, first: int, count: int, topic: str, body: bytes) -> None:
         whole = len(body) <= SMALL_BYTES
         if not whole:
             body = _ids(body)
-        self._batches.append(Remembered(batch.first, batch.count, batch.topic, body, whole))
+        self._batches.append(Remembered(first, count, topic, body, whole))
         self._bytes += len(body) + EXTRA_BYTES
         while self._bytes > MAX_BYTES or len(self._batches) > MAX_BATCHES:
             self._bytes -= len(self._batches.popleft().body) + EXTRA_BYTES

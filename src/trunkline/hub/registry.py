@@ -64,10 +64,8 @@ class Registry:
 
     def find(self, topic: str) -> Channel | None:
         """The channel a topic belongs to: of several, the one whose pattern says most. The bus's own belong to none."""
-        try:
+        if topic in self._found:
             return self._found[topic]
-        except KeyError:
-            pass
         if topic.startswith("_") or len(topic) > MAX_TOPIC_CHARS:
             return None
         if len(self._found) >= MAX_CACHED:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trunkline import columns
-from trunkline.delivery.batch import Batch, BatchPart
+from trunkline.delivery.batch import Batch
 from trunkline.delivery.outlet import Outlet
 from trunkline.errors import InvalidPayload, ProtocolError, TrunklineError
 from trunkline.hub.access import Action
@@ -25,6 +25,8 @@ log = logging.getLogger("trunkline.hub")
 
 TAKEN_S = 0.005
 """TAKEN may wait so long for more batches to be settled, unless a publisher waits for it."""
+JOIN_S = 0.02
+"""And so much longer for another frame to its publisher, to share its write."""
 
 
 class Session:
@@ -67,6 +69,9 @@ class Session:
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the wire has ended, too: it may have something left to send."""
         self._restricted = hub.access.restricts
+        self._free = not self._restricted and hub.rates is None
+        """Whether no rule and no rate is to be looked at before its batches are given on."""
+        self._now = asyncio.get_running_loop().time
         self._reading = True
         self._suspected = False
         self._congested: dict[Outlet, None] = {}
@@ -78,7 +83,7 @@ class Session:
 
     def received(self, batch: Sequence[memoryview]) -> None:
         hub, protocol = self.hub, self.protocol
-        protocol.active_at = hub.now()
+        protocol.active_at = self._now()
         hub.turn_begin()
         try:
             for frame in batch:
@@ -112,7 +117,17 @@ class Session:
 
     def _publish(self, head: PublishHead, body: memoryview) -> None:
         hub, protocol = self.hub, self.protocol
-        batch = Batch(self, head, bytes(body), self.origin)
+        data = bytes(body)
+        if self._free:
+            protocol.passing = head.number
+            first = hub.publish_straight(head, data, self.origin)
+            protocol.passing = -1
+            if first:
+                self.published += head.count
+                protocol.confirm(head.number, first, head.count, urgent=head.urgent)
+                self._confirmed()
+                return
+        batch = Batch(self, head, data, self.origin)
         protocol.accept(batch)
         self.published += head.count
         if self._restricted and not self._may_be_answered(batch):
@@ -173,7 +188,10 @@ class Session:
             return
         if protocol.reading is not self._reading:
             self._apply_reading()
-        if protocol.taken_due:
+        self._confirmed()
+
+    def _confirmed(self) -> None:
+        if self.protocol.taken_due:
             self.hub.touch(self)
         elif self._taken_timer is None:
             # One frame less for each request: TAKEN a moment later is enough for all of them.
@@ -182,7 +200,10 @@ class Session:
     def _report_taken(self) -> None:
         self._taken_timer = None
         self.protocol.report()
-        self.hub.touch(self)
+        if self.protocol.taken_due:
+            self.hub.touch(self)
+        elif self.protocol.taken_joins:
+            self._taken_timer = asyncio.get_running_loop().call_later(JOIN_S, self._report_taken)
 
     # Output
 
@@ -196,22 +217,16 @@ class Session:
         protocol = self.protocol
         return protocol.congested and protocol.shrunk(self.wire.backlog)
 
-    def deliver(self, subscription: int, part: BatchPart) -> None:
-        batch = part.batch
-        head = DeliverHead(
-            subscription, part.first, batch.topic, part.count, None, batch.origin, part.position, batch.priority
-        )
-        self.delivered += part.count
-        self.protocol.deliver(frames.deliver(head, part.body))
+    def deliver(self, head: DeliverHead, body: bytes) -> None:
+        self.delivered += head.count
+        self.protocol.deliver(frames.deliver(head, body))
         self.hub.touch(self)
 
     def deliver_some(self, subscription: int, topic: str, seqs: list[int], body: bytes) -> None:
         # Messages of another priority are in another order.
         consecutive = seqs == list(range(seqs[0], seqs[0] + len(seqs)))
         head = DeliverHead(subscription, seqs[0], topic, len(seqs), None if consecutive else seqs)
-        self.delivered += len(seqs)
-        self.protocol.deliver(frames.deliver(head, body))
-        self.hub.touch(self)
+        self.deliver(head, body)
 
     def count_dropped(self, count: int) -> None:
         self.hub.counts["dropped"] += count
@@ -236,10 +251,11 @@ class Session:
         try:
             self.protocol.drained(self.wire.backlog)
             self.hub.touch(self)
-            # The highest priority first; among equals, the outlet that has waited longest.
+            # The highest priority of all of them first; among equals, the outlet that has waited longest.
             congested, self._congested = list(self._congested), {}
-            for outlet in sorted(congested, key=Outlet.rank, reverse=True):
-                outlet.pump()
+            for level in sorted({level for outlet in congested for level in outlet.levels}, reverse=True):
+                for outlet in congested:
+                    outlet.pump(level)
             if not self.full:
                 self._wake_drain_waiters()
         finally:

@@ -35,6 +35,9 @@ HANDSHAKE_S = 10.0
 
 
 JOINED_BYTES = 32 * 1024
+UNSENT_BYTES = 128 * 1024
+"""What the kernel may hold of a TCP connection beyond what is on its way: it would take megabytes, and nothing
+overtakes them. A unix socket holds about as much by itself."""
 
 
 class SocketWire(asyncio.Protocol):
@@ -69,6 +72,9 @@ class SocketWire(asyncio.Protocol):
         # Not always a subclass: those of uvloop are none.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(HIGH_BYTES, LOW_BYTES)
+        sock: socket.socket | None = self._transport.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         try:
             self.peer = self._admit(self._transport)
         except ConnectionRefusedError as refused:
@@ -104,6 +110,10 @@ class SocketWire(asyncio.Protocol):
 
     def send(self, frames: Sequence[Frame]) -> None:
         if self._closing or self._transport.is_closing():
+            return
+        if len(frames) == 1 and len(frames[0]) == 1 and len(frames[0][0]) <= JOINED_BYTES:
+            (part,) = frames[0]
+            self._transport.write(LENGTH.pack(len(part)) + part)
             return
         buffers: list[Any] = []
         total = 0

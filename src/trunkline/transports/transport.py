@@ -70,7 +70,8 @@ class Receiver(Protocol):
         """The connection has ended, and nothing more will come. Told once, whoever ended it."""
 
 
-HIGH_BYTES = 256 * 1024
+HIGH_BYTES = 128 * 1024
+"""Little, for nothing overtakes what is in here: what is urgent passes all that waits before it is given to `send`."""
 LOW_BYTES = 64 * 1024
 LINGER_S = 5.0
 """So long a connection that was closed may take to send what was given to it."""

@@ -77,12 +77,14 @@ class ServerProtocol(Generic[B]):
         "malformed",
         "out_bytes",
         "overrun",
+        "passing",
         "pending",
         "pending_bytes",
         "reading",
         "reason",
         "suspected",
         "taken_due",
+        "taken_joins",
     )
 
     def __init__(self, limits: ServerLimits, now: float) -> None:
@@ -105,12 +107,16 @@ class ServerProtocol(Generic[B]):
         self.pending: dict[int, tuple[B, int]] = {}
         """By number: batches that are not taken, and their sizes."""
         self.pending_bytes = 0
+        self.passing = -1
+        """The number of a batch that is being given on at once, without having been pending."""
         self._runs: list[tuple[int, int, int]] = []
         self._failures: list[control.Failure] = []
         self._next_seq = 0
         self._unreported = 0
         self.taken_due = False
         """Whether the next flush sends TAKEN."""
+        self.taken_joins = False
+        """Whether the next flush that has something else to send sends TAKEN with it."""
         self._notices = Notices()
         self.has_notices = False
         """Whether notices wait until the client is not congested."""
@@ -176,7 +182,14 @@ class ServerProtocol(Generic[B]):
         self.pending_bytes -= pending[1]
         if not self.reading:
             self._update_reading()
-        failures, first, count = batch.failures, batch.first, batch.count
+        self.confirm(number, batch.first, batch.count, urgent=batch.urgent)
+        if batch.failures:
+            self._failures += batch.failures
+            self.taken_due = True
+        return True
+
+    def confirm(self, number: int, first: int, count: int, *, urgent: bool) -> None:
+        """A batch is taken, from its number `first` on, which need not have been pending."""
         runs = self._runs
         begin, end, seq = runs[-1] if runs else (0, -2, 0)
         if number == end + 1 and first == self._next_seq:
@@ -185,12 +198,8 @@ class ServerProtocol(Generic[B]):
             runs.append((number, number, first))
         self._next_seq = first + count
         self._unreported += count
-        if failures:
-            self._failures += failures
+        if urgent or self._unreported * 8 >= self._limits.window:
             self.taken_due = True
-        elif batch.urgent or self._unreported * 8 >= self._limits.window:
-            self.taken_due = True
-        return True
 
     def fail(self, frame: memoryview) -> None:
         """The hub itself failed at a frame. A batch in it is answered by this, unless it is answered already."""
@@ -200,7 +209,9 @@ class ServerProtocol(Generic[B]):
             self.pending_bytes -= pending[1]
             self._update_reading()
         text = "the hub failed at this frame: its log has the reason"
-        self.send(control.Error(code="internal", text=text, batch=-1 if pending is None else number))
+        unanswered = pending is not None or number == self.passing
+        self.passing = -1
+        self.send(control.Error(code="internal", text=text, batch=number if unanswered else -1))
 
     # Reading
 
@@ -266,19 +277,21 @@ class ServerProtocol(Generic[B]):
             self.send(notice)
 
     def report(self) -> None:
-        """TAKEN for what is settled has waited long enough."""
-        self.taken_due = bool(self._runs or self._failures)
+        """TAKEN for what is settled has waited long enough for others, and then for something to travel with."""
+        waits = bool(self._runs or self._failures)
+        self.taken_due = waits and self.taken_joins
+        self.taken_joins = waits
 
     def _send_taken(self) -> None:
         taken = control.Taken(runs=self._runs, failures=self._failures)
         self._runs, self._failures = [], []
         self._unreported = 0
-        self.taken_due = False
+        self.taken_due = self.taken_joins = False
         self._put(control.write(taken))
 
     def flush(self) -> list[Parts]:
         """The frames to send now, in order."""
-        if self.taken_due:
+        if self.taken_due or (self.taken_joins and self._out):
             self._send_taken()
         out, self._out = self._out, []
         self.out_bytes = 0
@@ -350,7 +363,7 @@ class ServerProtocol(Generic[B]):
         self.ended = True
         self.reason = reason
         self.reading = False
-        self.taken_due = False
+        self.taken_due = self.taken_joins = False
         self.pending.clear()
         self.pending_bytes = 0
         self._runs, self._failures = [], []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from trunkline.brokers.hub.settings import ConnectionSettings
@@ -226,7 +226,7 @@ class Connection:
 
     # What the protocol decides
 
-    def _perform(self, actions: Iterator[client.Action]) -> None:
+    def _perform(self, actions: Iterable[client.Action]) -> None:
         for action in actions:
             match action:
                 case client.Answered(number, answer):
@@ -344,7 +344,8 @@ class Connection:
     # Called by the transport
 
     def received(self, batch: Sequence[memoryview]) -> None:
-        self._perform(self.protocol.received(batch, asyncio.get_running_loop().time()))
+        if actions := self.protocol.received(batch, asyncio.get_running_loop().time()):
+            self._perform(actions)
 
     def broken(self, error: ProtocolError) -> None:
         self._perform(self.protocol.broken(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import logging
+from math import inf
 from typing import Any
 
 from trunkline import columns
@@ -152,6 +153,8 @@ class InboxFeed(Feed):
         """Messages that the broker may still deliver."""
         self._worth = max(1, inbox.capacity // 4)
         """How many messages of credit are worth telling the broker, while it has some."""
+        self._enough = -inf if self._endless else inbox.capacity - self._worth
+        """Above it, whatever room there is would not be worth telling."""
         self._max_bytes = adapter.max_inbox_bytes
         self._half = self._max_bytes // 2
         self._credit_bytes = 0
@@ -219,15 +222,17 @@ class InboxFeed(Feed):
         if missing := self._places.passed(head.origin, head.topic, head.priority, head.position, head.count):
             self._miss(missing, head.topic)
         messages, plain = self.read(head, body)
-        self._credit -= head.count
+        count = head.count
+        self._credit -= count
         self._credit_bytes -= len(body)
         if self._reporter is not None:
-            self._reporter.arrived(head.first, head.first + head.count - 1)
+            self._reporter.arrived(head.first, head.first + count - 1)
         if messages:
             self.fill(messages, plain)
         elif self._reporter is not None:
-            self._reporter.unreadable(head.first, head.first + head.count - 1)
-        self.give_credit()
+            self._reporter.unreadable(head.first, head.first + count - 1)
+        if self._credit <= self._enough or self._credit_bytes <= self._half:
+            self.give_credit()
 
     def fill(self, messages: list[Message], plain: bool) -> None:
         inbox = self.inbox
@@ -246,6 +251,8 @@ class InboxFeed(Feed):
 
     def give_credit(self) -> None:
         """Give the broker credit for the room there is, if that is worth a message."""
+        if self._credit > self._enough and self._credit_bytes > self._half:
+            return
         inbox = self.inbox
         if self.closed or inbox.closed:
             return

@@ -72,6 +72,9 @@ class RemoteLane:
         outbox = self._outbox
         if self.in_flight >= outbox.window or not self.immediate or outbox.full:
             return False
+        if outbox.idle:
+            outbox.send_first(self, [message])
+            return True
         pending = outbox.pending.get(self.topic)
         if pending is None:
             pending = outbox.begin(self)
@@ -104,12 +107,16 @@ class RemoteLane:
     def put_many(self, messages: Sequence[Message], *, alike: bool) -> Awaitable[Failures]:
         outbox = self._outbox
         size = 0
-        if not alike:
+        if not alike and (len(messages) > 1 or len(messages[0].payload) > outbox.small_bytes):
             # Otherwise they are small.
             size = outbox.weigh(messages)
-            if not is_plain(messages[0]):
-                return self._put_apart(messages)
+        apart = not alike and not is_plain(messages[0])
         if size <= LARGE_BYTES and self.immediate and self.in_flight < outbox.window and not outbox.full:
+            if apart or (outbox.idle and len(messages) == 1):
+                # Of another kind than the rest of its topic, it is in a frame of its own in any case.
+                outbox.send_topic(self.topic)
+                outbox.send_first(self, list(messages), plain=alike)
+                return DONE
             pending = outbox.pending.get(self.topic)
             if pending is None:
                 pending = outbox.begin(self)
@@ -123,7 +130,7 @@ class RemoteLane:
             if len(pending.messages) >= SOON:
                 outbox.send_now(pending)
             return DONE
-        return outbox.put_slowly(self, messages, alike=alike)
+        return self._put_apart(messages) if apart else outbox.put_slowly(self, messages, alike=alike)
 
     async def _put_apart(self, messages: Sequence[Message]) -> Failures:
         """Of another kind than the rest: in a frame of its own."""

@@ -1,9 +1,10 @@
 """The outbox: batches on their way to a broker elsewhere.
 
-What one turn of the event loop publishes on one topic travels as one batch. On a plain topic a publish is done when it
-is in the outbox, which runs ahead of the broker by no more than a window, in messages and in bytes. Where a subscriber
-may refuse, or the broker stores first, it is done when the broker has confirmed it. After a reconnection, durable
-batches that were not confirmed are sent again; the others are reported as lost.
+What one turn of the event loop publishes on one topic travels as one batch; what is published alone is sent at once. On
+a plain topic a publish is done when it is in the outbox, which runs ahead of the broker by no more than a window, in
+messages and in bytes. Where a subscriber may refuse, or the broker stores first, it is done when the broker has
+confirmed it. After a reconnection, durable batches that were not confirmed are sent again; the others are reported as
+lost.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from typing import Any
 import msgspec
 
 from trunkline.brokers.remote.adapter import Adapter, PublishLimits, Rejection, TopicTerms
-from trunkline.brokers.remote.lane import RemoteLane
+from trunkline.brokers.remote.lane import LARGE_BYTES, RemoteLane
 from trunkline.clock import Sequence as Numbers
 from trunkline.delivery.pending import Failures, PendingBatch
 from trunkline.errors import BackpressureTimeout, MessageTooLarge, NotConfirmed, PartlyRefused, Refused, SchemaBroken
-from trunkline.message import Message
+from trunkline.message import MAX_HEADER_BYTES, Message
 from trunkline.settings import Settings
 from trunkline.topic import OWN_PREFIXES, REPLIES
 from trunkline.unchecked import number, number_all, take_numbers
@@ -74,6 +75,8 @@ class Outbox:
         self.window = settings.backpressure.max_pending
         self.window_bytes = adapter.max_unsent_bytes
         self._max_message = MAX_FRAME_BYTES - FRAME_BYTES
+        self.small_bytes = LARGE_BYTES
+        """A payload up to this size fits a frame with whatever header fields it has, and need not be weighed."""
         self.full = False
         """Whether as many bytes are on their way as may be."""
         self._bytes = 0
@@ -88,6 +91,11 @@ class Outbox:
         """Made while there was no connection, or one that drains too slowly."""
         self._number = 0
         self._scheduled = False
+        self.idle = True
+        """Whether the next publish is sent at once: it is the first of a turn of the event loop, and the last turn with
+        a publish had no other."""
+        self._begun = 0
+        """Batches of this turn."""
         self.confirmed = 0
         """Messages that the broker has."""
         self.lost_messages = 0
@@ -136,10 +144,25 @@ class Outbox:
 
     def begin(self, lane: RemoteLane) -> PendingBatch:
         pending = self.pending[lane.topic] = PendingBatch(lane.topic)
+        self._count_in()
+        return pending
+
+    def _count_in(self) -> None:
+        self.idle = False
+        self._begun += 1
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self.send_all_pending)
-        return pending
+            asyncio.get_running_loop().call_soon(self._end_turn)
+
+    def send_first(self, lane: RemoteLane, messages: list[Message], *, plain: bool = True) -> None:
+        """A batch that waits for no other: the first of a turn, while `idle`, or one of another kind than the rest."""
+        self._count_in()
+        pending = PendingBatch(lane.topic)
+        pending.messages = messages
+        pending.plain = plain
+        lane.in_flight += len(messages)
+        self._send(lane, pending)
+        self._adapter.flush()
 
     async def put_slowly(self, lane: RemoteLane, messages: Sequence[Message], *, alike: bool) -> Failures:
         """The whole way: ask what the topic is, wait for room, and for confirmation where that is needed."""
@@ -289,9 +312,17 @@ class Outbox:
 
     # Sending
 
-    def send_all_pending(self) -> None:
-        """At the end of a turn of the event loop."""
+    def _end_turn(self) -> None:
+        """At the end of a turn of the event loop in which something was published."""
         self._scheduled = False
+        self.idle = self._begun == 1
+        self._begun = 0
+        if self.pending:
+            self.idle = self.idle and all(len(pending.messages) == 1 for pending in self.pending.values())
+            self.send_all_pending()
+
+    def send_all_pending(self) -> None:
+        """In the middle of a turn: what was published so far."""
         for pending in list(self.pending.values()):
             self.send_pending(pending)
         self._adapter.flush()
@@ -437,6 +468,7 @@ class Outbox:
     def connected(self, limits: PublishLimits) -> None:
         self.window = min(limits.window, self._settings.backpressure.max_pending)
         self._max_message = limits.max_frame_bytes - FRAME_BYTES
+        self.small_bytes = min(LARGE_BYTES, self._max_message - MAX_HEADER_BYTES)
         self.window_bytes = min(limits.window_bytes, self._adapter.max_unsent_bytes)
         for lane in self.lanes.values():
             if lane.terms is not None and not isinstance(lane.terms, _OwnTopic):

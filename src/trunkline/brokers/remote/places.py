@@ -24,10 +24,11 @@ class Places:
             return 0
         key = (origin, topic, priority)
         expected = self._next.pop(key, position)
-        self._next[key] = max(expected, position + count)
+        end = position + count
+        self._next[key] = end if end > expected else expected
         if len(self._next) > MAX_PLACES:
             self._next.popitem(last=False)
-        return max(0, position - expected)
+        return position - expected if position > expected else 0
 
     def overlap(self, origin: int, topic: str, priority: int, position: int, count: int) -> int:
         """How many of these were passed, or counted as missing, before."""

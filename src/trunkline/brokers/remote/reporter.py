@@ -38,7 +38,13 @@ class Reporter(Ledger):
         self._mixed = False
         """Whether numbers have arrived in another order than their own: then ranges say little."""
         self._open = Ranges()
-        """What arrived and was not reported."""
+        """What arrived and was not reported, up to the last `_fold`."""
+        self._arrived_from = 0
+        """The first of what arrived since, without a gap, up to `_highest`; 0 if nothing did."""
+        self._taken_from = self._taken_to = 0
+        """What was delivered last, without a gap; 0 if nothing was since the last `_fold`."""
+        self._taken_before: list[tuple[int, int]] = []
+        """What was delivered before that, since the last `_fold`."""
         self._rows: list[FateRange] = []
         self._reported: deque[FateRange] = deque(maxlen=MAX_ROWS)
         """The last rows that were reported, and are again after a reconnection: they may not have arrived."""
@@ -55,12 +61,33 @@ class Reporter(Ledger):
                 self._end_replay(inbox, seq, Fate.DELIVERED)
         if self._mixed:
             self._count_what_is_gone()
-            return
-        for begin, end in self._open.take(first, last):
-            self._row(Fate.DELIVERED, begin, end, "")
+        else:
+            self._taken(first, last)
+
+    def _taken(self, first: int, last: int) -> None:
+        if first != self._taken_to + 1 or not self._taken_from:
+            if self._taken_from:
+                self._taken_before.append((self._taken_from, self._taken_to))
+                if len(self._taken_before) >= MAX_ROWS:
+                    self._fold()
+            self._taken_from = first
+        self._taken_to = last
+
+    def _fold(self) -> None:
+        """Enter what arrived and what was delivered. A message costs little before that, and those in a row nothing."""
+        if self._arrived_from:
+            self._open.add(self._arrived_from, self._highest)
+            self._arrived_from = 0
+        if self._taken_from:
+            taken, self._taken_before = [*self._taken_before, (self._taken_from, self._taken_to)], []
+            self._taken_from = 0
+            for first, last in taken:
+                for begin, end in self._open.take(first, last):
+                    self._row(Fate.DELIVERED, begin, end, "")
 
     def _count_what_is_gone(self) -> None:
         """What arrived, is not here any more, and did not end otherwise, was delivered."""
+        self._fold()
         waiting = sorted(message.seq for message in self._inbox.unfinished())
         for first, last in list(self._open):
             start = first
@@ -70,23 +97,37 @@ class Reporter(Ledger):
                 start = seq + 1
 
     def delivered_one(self, inbox: Inbox, message: Message, at_ns: int) -> None:
-        self._end(inbox, message.seq, Fate.DELIVERED, "")
+        seq = message.seq
+        if self.replayed:
+            self._end(inbox, seq, Fate.DELIVERED, "")
+        else:
+            self._taken(seq, seq)
 
     def settled(self, inbox: Inbox, message: Message, fate: Fate, reason: str, at_ns: int) -> None:
         self._end(inbox, message.seq, fate, reason)
 
     def arrived(self, first: int, last: int) -> None:
-        # Of several topics at a broker with a journal, or of channels that rank differently, numbers need not rise.
-        self._mixed = self._mixed or first <= self._highest
-        self._highest = max(self._highest, last)
-        self._open.add(first, last)
-        self._schedule()
+        if first <= self._highest:
+            # Of several topics at a broker with a journal, or of channels that rank differently.
+            self._fold()
+            self._mixed = True
+            self._open.add(first, last)
+        elif first != self._highest + 1 or not self._arrived_from:
+            if self._arrived_from:
+                self._open.add(self._arrived_from, self._highest)
+            self._arrived_from = first
+        if last > self._highest:
+            self._highest = last
+        if self._timer is None:
+            self._schedule()
 
     def unreadable(self, first: int, last: int) -> None:
+        self._fold()
         for begin, end in self._open.take(first, last):
             self._row(Fate.DROPPED, begin, end, "it could not be read")
 
     def _end(self, inbox: Inbox, seq: int, fate: Fate, reason: str) -> None:
+        self._fold()
         if self._open.take(seq, seq) or seq in self.replayed:
             self._row(fate, seq, seq, reason)
         self._end_replay(inbox, seq, fate)
@@ -136,6 +177,7 @@ class Reporter(Ledger):
         for first in self._inbox.books.running:
             # What is in it is plain and in order: all before the head of the queue was handed out.
             self.delivered(self._inbox, first, queue[0].seq - 1 if queue else self._highest, 0, 0)
+        self._fold()
 
     def report_now(self) -> None:
         """The broker asks."""
@@ -144,6 +186,7 @@ class Reporter(Ledger):
 
     def resume(self) -> None:
         """On another connection: the last reports may not have arrived, and what is still here is not lost."""
+        self._fold()
         self._rows[:0] = self._reported
         for first, last in self._open:
             self._row(Fate.IN_FLIGHT, first, last, "")

@@ -1,0 +1,36 @@
+"""How many messages a second go from one process to another, through a hub in a third, if they are published together?
+
+100 bytes each, from the first publish to the last message received. Ours gives the bus 256 payloads at a time with
+`publish_many`, which sends them as one frame, and receives in batches. nats-py has no such call: it publishes one by
+one into a buffer that leaves in large writes, turns its event loop after every 500, and takes messages by a callback,
+which is the fastest it can do.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from benchmarks.harness import Case
+from benchmarks.hub import MANY, NATS, pairs
+from benchmarks.hubs import UNIX, named
+from benchmarks.processes import crew
+from benchmarks.servers import together
+from benchmarks.traffic import rate
+
+
+def case(transport: str) -> Case:
+    workers = crew(2)
+    sides = {name: pair for name, pair in pairs(transport).items() if name in (MANY, NATS)}
+    measures = {name: partial(rate, pair=pair, crew=workers) for name, pair in sides.items()}
+    return Case(
+        name=named("hub-many", transport),
+        question=f"from one process to another through a hub, 256 at a time, {transport}, 100 bytes",
+        unit="messages/s",
+        better="more",
+        ours=measures.pop(MANY),
+        peers=measures,
+        target={NATS: 3.5} if transport == UNIX else {},
+        aim={NATS: 8.0} if transport == UNIX else {},
+        size=50_000,
+        around=partial(together, workers, *(pair.server for pair in sides.values())),
+    )
