@@ -39,6 +39,6 @@ CASE = Case(
     better="less",
     ours=ours,
     peers={ASK: ask, **on_one_core(ASK, ask)},
-    target={one_core(ASK): 0.65},
+    target={one_core(ASK): 1.2},
     aim={ASK: 2.0},
 )

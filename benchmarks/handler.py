@@ -45,4 +45,5 @@ CASE = Case(
     better="more",
     ours=ours,
     peers={QUEUE: queue},
+    target={QUEUE: 0.54},
 )

@@ -54,6 +54,6 @@ CASE = Case(
     better="less",
     ours=ours,
     peers={ASK: ask, **on_one_core(ASK, ask)},
-    target={one_core(ASK): 0.7},
+    target={one_core(ASK): 1.5},
     aim={ASK: 2.0},
 )

@@ -22,6 +22,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from trunkline import MemoryBroker
+from trunkline.delivery.eager import EagerSteps
 from trunkline.testing import Simulation, no_leaks, simulate, world
 from trunkline.testing.trial import tried
 from trunkline.transports.zmq.socket import close_socket, open_socket
@@ -140,6 +141,12 @@ def own_runtime(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     """Sockets and descriptor files of a test are nobody else's; and no child leaves an archive of Spark's classes."""
     monkeypatch.setenv("TRUNKLINE_RUNTIME", str(tmp_path_factory.getbasetemp() / "runtime"))
     monkeypatch.setenv("TRUNKLINE_CACHE", "off")
+
+
+@pytest.fixture(params=[True, False], ids=["eager", "in turn"])
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle handlers and actors run at once, or in the next turn of the event loop: all promises hold either way."""
+    monkeypatch.setattr(EagerSteps, "enabled", request.param)
 
 
 @pytest.fixture

@@ -262,13 +262,16 @@ def test_json_is_one_object_per_promise(capsys: pytest.CaptureFixture[str], monk
     ("arguments", "complaint"),
     [
         (["--check", "inprc"], "did you mean 'inproc'"),
-        (["--check", "handler"], "'handler' has no target"),
+        (["--check", "made-up"], "'made-up' has no target"),
         (["--check", "hub", "--transport", "tcp"], "--check has its own rounds"),
         (["--check", "hub", "--rounds", "3"], "--check has its own rounds"),
         (["inproc", "--full"], "--full belongs to --check"),
     ],
 )
-def test_wrong_usage(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CASES, "made-up", case(target={}))
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2

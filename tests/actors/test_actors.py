@@ -29,6 +29,8 @@ from trunkline.actors.actor import plan_of
 from trunkline.delivery.dead_letters import Cause
 from trunkline.testing import Simulation, world
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 
 async def test_told_and_asked(simulation: Simulation) -> None:
     log: list[Any] = []

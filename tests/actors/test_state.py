@@ -23,6 +23,8 @@ from trunkline.hub.hub import Hub
 from trunkline.journal import Journal, JournalBroker, JournalSettings, Reader
 from trunkline.testing import Simulation, world
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 T = TypeVar("T")
 ROOT = Path(__file__).parent.parent.parent
 MIB = 1024 * 1024

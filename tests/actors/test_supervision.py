@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from trunkline.actors.supervision import Lifetime, Restart, Strategy, Supervisor, Verdict
 from trunkline.errors import InvalidSettings
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 NAMES = ("a", "b", "c", "d")
 
 

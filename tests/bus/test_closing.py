@@ -10,6 +10,8 @@ from buses import on_bus, until
 import trunkline as tl
 from trunkline.testing.simulate import Simulation, simulate
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 
 def test_closing_lets_handlers_finish_what_is_there() -> None:
     done: list[int] = []

@@ -17,6 +17,8 @@ from trunkline.journal import Journal, JournalBroker, JournalSettings
 from trunkline.journal.settings import TopicStorage
 from trunkline.testing import Simulation, simulate, world
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 NS = 1_000_000_000
 
 

@@ -12,6 +12,8 @@ from buses import on_bus, until
 import trunkline as tl
 from trunkline.delivery.dead_letters import Cause
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 
 class Order(msgspec.Struct):
     id: str

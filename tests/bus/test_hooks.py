@@ -19,6 +19,8 @@ from trunkline import hooks
 from trunkline.delivery.breaker import BreakerState
 from trunkline.testing import Simulation, world
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 
 class MemoryStore:
     def __init__(self) -> None:

@@ -12,6 +12,8 @@ from trunkline.delivery.requests import Why
 from trunkline.hooks import CircuitBreaker
 from trunkline.testing import Simulation, world
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 
 class Quote(msgspec.Struct):
     sku: str

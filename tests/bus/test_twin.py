@@ -16,6 +16,8 @@ from trunkline.errors import TrunklineError
 from trunkline.journal import Journal, JournalBroker
 from trunkline.testing import Simulation, simulate, world
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 TOPICS = ("a", "b", "c")
 SMALL = tl.Settings(
     history=tl.History(max_messages=5, max_payload_bytes=20),

@@ -145,7 +145,7 @@ def test_rows_are_bounded_and_what_was_forgotten_is_not_called_delivered() -> No
     for seq in range(1, MAX_ROWS + extra + 1):
         record.end(seq * 2, seq * 2, Fate.DROPPED, "full", NOW)
     record.deliver(1, 2 * (MAX_ROWS + extra), MAX_ROWS + extra, NOW)
-    assert len(record._rows) == MAX_ROWS
+    assert len(record.rows) == MAX_ROWS
     # Even numbers were dropped: the first ten are forgotten, and so is all that lies among them.
     assert [known(record, seq) for seq in range(1, 2 * extra + 1)] == [None] * 2 * extra
     assert known(record, 2 * extra + 1) is Fate.DELIVERED
@@ -178,7 +178,7 @@ def test_exact_rows_are_bounded_too() -> None:
     record.exact = True
     for seq in range(1, MAX_ROWS + 11):
         record.deliver_one(2 * seq, NOW)
-    assert len(record._rows) == MAX_ROWS
+    assert len(record.rows) == MAX_ROWS
     assert known(record, 20) is None
     assert known(record, 22) is Fate.DELIVERED
 
@@ -189,7 +189,7 @@ def test_rows_that_follow_each_other_and_are_alike_are_one(fate: Fate) -> None:
     record.exact = True
     for seq in range(1, 1001):
         record.end(seq, seq, fate, "", NOW) if fate is not Fate.DELIVERED else record.deliver_one(seq, NOW)
-    assert len(record._rows) == 1
+    assert len(record.rows) == 1
     assert {known(record, seq) for seq in range(1, 1001)} == {fate}
     record.end(500, 500, Fate.DEAD, "other", NOW)
     assert [known(record, seq) for seq in (499, 500, 501)] == [fate, Fate.DEAD, fate]
@@ -230,7 +230,7 @@ def test_a_record_tells_the_truth_or_nothing(
             if truth.get(seq) is Fate.DEAD:
                 record.deliver_one(seq, now)
                 truth[seq] = Fate.DELIVERED
-        assert len(record._rows) <= max_rows
+        assert len(record.rows) <= max_rows
         assert len(record.spans) <= max_rows
         for seq in range(len(truth) + 5):
             assert known(record, seq) in (truth.get(seq), None)

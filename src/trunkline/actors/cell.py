@@ -1,6 +1,7 @@
 """A cell: the place of one actor in its system. Mailbox and address last; incarnations come and go in it.
 
-An idle actor has no task: a future in its mailbox starts one when something comes, and that works until it is empty.
+An idle actor has no task: a future in its mailbox starts one when something comes. The actors that were busy last keep
+their tasks while they are idle: such an actor handles the next message at once.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from trunkline.actors.supervision import Supervisor
 from trunkline.bus.requester import expects_ack
 from trunkline.codec import RAW
 from trunkline.delivery.dead_letters import Cause, describe
+from trunkline.delivery.eager import Sleeper
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.subscriber import Overflow
@@ -35,7 +37,10 @@ log = logging.getLogger("trunkline.actors")
 
 TURN: Final = 500
 """So many messages are handled in one turn of the event loop: then it is the turn of others."""
+MAX_IDLE: Final = 1000
+"""So many idle actors of a system keep their tasks: 2 KB each."""
 REQUEST: Final = MessageType.REQUEST
+RESPONSE: Final = MessageType.RESPONSE
 PUBLISH: Final = MessageType.PUBLISH
 
 
@@ -45,6 +50,24 @@ class CellState(enum.StrEnum):
     RESTARTING = "restarting"
     STOPPING = "stopping"
     STOPPED = "stopped"
+
+
+class IdleActors:
+    """Those that keep their tasks: the last `MAX_IDLE` that were busy."""
+
+    def __init__(self) -> None:
+        self._cells: dict[Cell, None] = {}
+
+    def enter(self, cell: Cell) -> None:
+        self._cells[cell] = None
+        if len(self._cells) > MAX_IDLE:
+            oldest = next(iter(self._cells))
+            del self._cells[oldest]
+            oldest.inbox.wake()
+
+    def leave(self, cell: Cell) -> bool:
+        """False if it was let go meanwhile."""
+        return self._cells.pop(cell, self) is None
 
 
 class Cell:
@@ -129,6 +152,7 @@ class Cell:
             self.inbox.full = self._overflow
         else:
             self.inbox.full = lambda message: self._lost(message, self.keep.overflow or Overflow.BLOCK)
+        self.inbox.told = True
 
     def _overflow(self, message: Message) -> Overflow:
         """Who sends what matters waits; the rest is told, or not even that."""
@@ -230,11 +254,7 @@ class Cell:
         except Exception as error:
             failure, message, self.current = error, self.current, None
         finally:
-            if self.context is not None:
-                self.context.message = None
-            self._write_down()
-            if self.memory is not None:
-                self.memory.save_soon()
+            self._rest()
             if self._task is asyncio.current_task():
                 self._task = None
         if failure is not None:
@@ -244,31 +264,56 @@ class Cell:
         elif self.state is CellState.RUNNING:
             self._listen()
 
+    def _rest(self) -> None:
+        """There is nothing to handle."""
+        if self.context is not None:
+            self.context.message = None
+        if self._since:
+            self._write_down()
+        if self.memory is not None:
+            self.memory.save_soon()
+
     async def _handle_all(self) -> None:
-        inbox = self.inbox
+        """All that is there, and what comes as long as the actor may keep its task."""
+        inbox, idle = self.inbox, self.system.idle
+        queue = inbox.queue
         handler = self._raw_handler()
         count = 0
         while not self._ending and self.state is CellState.RUNNING:
-            if handler is not None and inbox.queue:
+            if handler is not None and queue and queue[0].type is PUBLISH:
                 count += await self._handle_raw(handler)
             message = inbox.pull() if count < TURN else None
-            if message is None:
-                if count < TURN:
-                    return
+            if message is not None:
+                inbox.held += 1
+                self.current = message
+                self._handled = False
+                if await self._handle(message):
+                    log.log(TRACE, "%s has handled %s from %s", self.ref, message.id, message.sender)
+                    self._delivered(message)
+                    if self._roster.listeners:
+                        self._roster.handled(message, True)
+                self.current = None
+                inbox.held -= 1
+                count += 1
+            elif count >= TURN:
                 count = 0
                 await asyncio.sleep(0)
-                continue
-            inbox.held += 1
-            self.current = message
-            self._handled = False
-            if await self._handle(message):
-                log.log(TRACE, "%s has handled %s from %s", self.ref, message.id, message.sender)
-                self._delivered(message)
-                if self._roster.listeners:
-                    self._roster.handled(message, True)
-            self.current = None
-            inbox.held -= 1
-            count += 1
+            else:
+                self._rest()
+                sleeper = Sleeper(loop=self.system.loop)
+                idle.enter(self)
+                inbox.fall_asleep(sleeper)
+                try:
+                    await sleeper
+                except asyncio.CancelledError:
+                    inbox.disturbed(sleeper)
+                    raise
+                finally:
+                    kept = idle.leave(self)
+                if not kept:
+                    return
+                handler = self._raw_handler()
+                count = 0
 
     async def _handle_raw(self, handler: Callable[..., Any]) -> int:
         """Bytes for the one handler there is, one after the other: what `_handle` and `_delivered` do, without calls.
@@ -286,10 +331,10 @@ class Cell:
             while queue:
                 if inbox.needs_pull and (inbox.marked or inbox.elsewhere):
                     break
-                message = queue[0]
+                message = queue.popleft()
                 if message.content_type != RAW or message.type is not PUBLISH or message.encoding:
+                    queue.appendleft(message)
                     break
-                queue.popleft()
                 if inbox.needs_pull:
                     # Somebody waits to be let in.
                     inbox.make_room()
@@ -369,7 +414,7 @@ class Cell:
             self.memory.keep(self.actor.snapshot())  # type: ignore[union-attr]  # it has one, or there were no memory
         self._handled = True
         if message.type is REQUEST:
-            await self._send_answer(message, system.bus.respond, result)
+            await self._send_answer(message, system.bus.answer_now, RESPONSE, result)
         elif expects_ack(message):
             await self._send_answer(message, system.bus.acknowledge)
         return True
@@ -390,9 +435,12 @@ class Cell:
                 raise
             raise HandlerTimeout(self.ref.address, timeout_s) from error
 
-    async def _send_answer(self, message: Message, answer: Callable[..., Awaitable[str]], *values: object) -> None:
+    async def _send_answer(
+        self, message: Message, answer: Callable[..., Awaitable[object] | None], *values: object
+    ) -> None:
         try:
-            await answer(message, *values)
+            if (waiting := answer(message, *values)) is not None:
+                await waiting
         except (Refused, Closed, InvalidTopic) as error:
             log.warning("%s handled %s, but its answer could not be sent: %s", self.ref, message.id, describe(error))
 

@@ -34,7 +34,8 @@ class Ref:
         Raises InboxFull, or waits, if the mailbox is full: as the actor was spawned.
         """
         if payload.__class__ in PLAIN:
-            return self._publish(self.topic, payload, **fields)
+            # With no keywords at all, CPython need not put together and take apart a dictionary for them.
+            return self._publish(self.topic, payload, **fields) if fields else self._publish(self.topic, payload)
         named: Fields = {"schema": payload.__class__.__name__, **fields}
         return self._publish(self.topic, payload, **named)
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from trunkline.actors.actor import Actor, plan_of
-from trunkline.actors.cell import Cell, CellState
+from trunkline.actors.cell import Cell, CellState, IdleActors
 from trunkline.actors.errors import ActorFailed, SystemStopped, UnknownActor
 from trunkline.actors.pool import Pool, Routing
 from trunkline.actors.process import InProcess
@@ -85,6 +85,7 @@ class ActorSystem:
         """How a pool gets another member."""
         self._family = Supervisor(self.settings.strategy)
         self._tasks: set[asyncio.Future[Any]] = set()
+        self.idle = IdleActors()
         self._numbers = 0
         self._ended = asyncio.Event()
         self._untap: list[Callable[[], None]] = []

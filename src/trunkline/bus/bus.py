@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -35,6 +36,7 @@ from trunkline.bus.router import Router
 from trunkline.bus.subscription import Subscription
 from trunkline.bus.threads import ThreadDoor
 from trunkline.delivery.dead_letters import Cause, DeadLetters
+from trunkline.delivery.eager import EVERYONE, MAX_DEPTH, MAX_IN_A_ROW, TOLD
 from trunkline.delivery.fates import Account
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.ledger import Ledger
@@ -57,6 +59,7 @@ from trunkline.unchecked import draft, numbered, seal
 
 log = logging.getLogger("trunkline.bus")
 
+REQUEST = MessageType.REQUEST
 _LINKING = (MessageType.SUBSCRIBE, MessageType.UNSUBSCRIBE)
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -90,6 +93,8 @@ class Bus:
         self._traffic = traffic = Traffic(name, settings.history, broker)
         self._publisher = BusPublisher(broker, name, settings, self.hooks, traffic, self._life)
         self._requester = Requester(broker, name, settings, self._publisher, self._life)
+        self.answer_now = self._requester.answer_now
+        """For actors, as for handlers."""
         self._handlers = Handlers(broker, settings, self.hooks, self._requester, self._life, self._acknowledged)
         self.router = Router(
             self._handlers.start_named,
@@ -111,6 +116,7 @@ class Bus:
         self._content_type = settings.content_type
         self._small = self._publisher.small
         self._listeners = broker.served.listeners
+        self._eager = broker.served.eager
         broker.finders.append(traffic.history.find)
         self.hooks.attach(Attachment(name, broker, _loop_time, self.on_handled, self._record_in))
 
@@ -130,7 +136,11 @@ class Bus:
             message = publisher.message(topic, payload, fields)
             if "type" in fields and message.type in _LINKING:
                 return self._take_link(message)
-            return await publisher.publish(message)
+            if lane is None or lane.plain is None:
+                return await publisher.publish(message)
+            if (waiting := self._publish_now(message)) is not None:
+                await waiting
+            return message.id
         # The twin, for a message without a field of its own: `BusPublisher.put`, `Route.put`, `Traffic.accept` in one
         # piece. tests/bus/test_twin.py holds the two equal. Every nanosecond here is in the benchmarks.
         if payload.__class__ is bytes:
@@ -167,13 +177,18 @@ class Bus:
         self._traffic.total += 1
         remember(message)
         full: list[Inbox] | None = None
+        told = False
         for inbox in inboxes:
             queue = inbox.queue
             if len(queue) < inbox.room:
                 inbox.books.accepted += 1
                 queue.append(message)
                 if inbox.sleepers:
-                    inbox.wake()
+                    if inbox.told:
+                        told = True
+                        self._eager.ready.append(inbox)
+                    else:
+                        inbox.wake()
             elif full is None:
                 full = [inbox]
             else:
@@ -183,12 +198,31 @@ class Bus:
                 self._traffic.unrouted += 1
             unsettled = offer(message, (*(full or ()), *lane.special))
             if unsettled is not None:
+                self._eager.wake_all()
                 try:
                     await unsettled.settle(self.broker.settings.backpressure)
                 except Refused as error:
                     self._traffic.fail(error)
                     raise
+                return message_id
+        if told:
+            self._eager.run_once()
         return message_id
+
+    def _publish_now(self, message: Message) -> Awaitable[object] | None:
+        """Publish in this process; an idle actor runs inside this. Returns what is left to be awaited, or None."""
+        eager = self._eager
+        eager.collecting = TOLD
+        try:
+            waiting = self._publisher.publish_now(message)
+        finally:
+            eager.collecting = 0
+        if eager.ready:
+            if waiting is None:
+                eager.run_once()
+            else:
+                eager.wake_all()
+        return waiting
 
     async def publish_many(self, topic: str, payloads: Iterable[object], **fields: Unpack[Fields]) -> list[str]:
         """Publish several payloads on one topic, in order, as one batch; return their ids.
@@ -259,7 +293,10 @@ class Bus:
     async def send(self, to: str, payload: object = b"", **fields: Unpack[Fields]) -> str:
         """Send to the endpoint `to`; return the message's id."""
         direct: Fields = {"type": MessageType.DIRECT, "recipient": to, **fields}
-        return await self._publisher.publish(self._publisher.message(endpoint(to), payload, direct))
+        message = self._publisher.message(endpoint(to), payload, direct)
+        if (waiting := self._publish_now(message)) is not None:
+            await waiting
+        return message.id
 
     async def broadcast(self, payload: object = b"", **fields: Unpack[Fields]) -> str:
         """Send to all endpoints; return the message's id."""
@@ -347,35 +384,52 @@ class Bus:
             if topic:
                 raise UsageError(f"either a topic, {topic!r}, or to={to!r}: not both")
             topic, fields["recipient"] = endpoint(to), to
-        publisher, requester = self._publisher, self._requester
+        publisher, requester, eager = self._publisher, self._requester, self._eager
         request_id = fields.get("request_id") or self._ids.next(self._time_ns())
         # Registered before it is sent: the fastest answer finds it.
-        answer = requester.expect(request_id, topic, timeout_s)
+        answer = requester.expect(request_id, topic, timeout_s, timed=False)
         try:
             if fields:
-                asked: Fields = {"type": MessageType.REQUEST, "reply_to": requester.reply_topic, **fields}
+                asked: Fields = {"type": REQUEST, "reply_to": requester.reply_topic, **fields}
                 asked["request_id"] = request_id
                 message = publisher.message(topic, payload, asked)
             else:
                 message = publisher.compose(
-                    topic, payload, MessageType.REQUEST, None, request_id, None, requester.reply_topic
+                    topic, payload, REQUEST, None, request_id, None, requester.reply_topic, now=True
                 )
-            await publisher.publish(message)
+            # An idle handler in this process runs inside `run`: often the answer is there after it.
+            if eager.enabled and eager.depth < MAX_DEPTH and sys.exception() is None:
+                eager.collecting = EVERYONE
             try:
-                got = await answer
-            except RequestTimeout:
-                self._handlers.handled(message, False)
-                raise
+                waiting = publisher.publish_now(message)
+            finally:
+                eager.collecting = 0
+            if waiting is not None:
+                requester.time(answer)
+                eager.wake_all()
+                await waiting
+            if eager.ready:
+                eager.run()
+            got = answer.got
+            if got is None:
+                requester.time(answer)
+                try:
+                    got = await answer.wait()
+                except RequestTimeout:
+                    self._handlers.handled(message, False)
+                    raise
+            else:
+                eager.left -= 1
+                if not eager.left:
+                    eager.left = MAX_IN_A_ROW
+                    await asyncio.sleep(0)
             if self._listeners:
                 self.broker.served.answered(message, got.type is not MessageType.ERROR)
         except BaseException:
             # Refused, timed out, cancelled, closed. An answer has closed the request by itself.
             self._requester.close(request_id)
-            if answer.done() and not answer.cancelled():
-                # It was due while it waited to be sent: the event loop must not complain of an error nobody has read.
-                answer.exception()
             raise
-        return read(self.hooks.open(got), reply, self.settings.max_message_bytes)
+        return read(self.hooks.open(got) if self.hooks.opens else got, reply, self.settings.max_message_bytes)
 
     async def try_request(self, topic: str = "", payload: object = b"", **options: Any) -> Any:
         """Like `request`, but None if no answer comes in time, or the bus is closed meanwhile."""
@@ -388,7 +442,7 @@ class Bus:
         """Wait for the answer to a request that was sent by hand; one that came before is claimed."""
         answer = self._requester.expect(request_id, REPLIES, timeout_s)
         try:
-            got = await answer
+            got = await answer.wait()
         except BaseException:
             self._requester.close(request_id)
             raise

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from trunkline.bus.handlers import Call
 from trunkline.bus.lifecycle import at_work
 from trunkline.bus.requester import expects_ack
+from trunkline.codec import RAW
 from trunkline.delivery.dead_letters import Cause, describe
+from trunkline.delivery.eager import Sleeper
 from trunkline.delivery.fates import Account
 from trunkline.delivery.stream import Stream
 from trunkline.errors import Closed, HandlerTimeout, PayloadError, Refused, Reject
@@ -24,6 +27,7 @@ from trunkline.topic import is_wild
 
 log = logging.getLogger("trunkline.handlers")
 
+REQUEST: Final = MessageType.REQUEST
 _CAUSES = {Reject: Cause.REJECTED, HandlerTimeout: Cause.HANDLER_TIMEOUT}
 
 
@@ -40,7 +44,10 @@ class Surroundings(Protocol):
     def handled(self) -> Callable[[Message, bool], None]: ...
 
     @property
-    def respond(self) -> Callable[[Message, MessageType, object], Awaitable[str]]: ...
+    def listeners(self) -> list[Callable[[Message, bool], None]]: ...
+
+    @property
+    def respond(self) -> Callable[[Message, MessageType, object], Awaitable[object] | None]: ...
 
     @property
     def respond_error(self) -> Callable[[Message, BaseException], Awaitable[str]]: ...
@@ -61,10 +68,16 @@ class Handler:
         self._bus = bus
         self._hooks = bus.hooks
         self._stream = stream
+        self._inbox = stream.inbox
         self._custody = stream.custody
         self._call = call
         self._timeout_s = timeout_s
         self._wild = is_wild(stream.pattern)
+        self._bare = concurrency == 1 and timeout_s is None and not bus.hooks.opens and not bus.hooks.surrounds
+        """Whether nothing is to be done around the function, and one message is handled at a time."""
+        self._current: Message | None = None
+        """Of those that `_handle_plain` handles."""
+        self._loop = asyncio.get_running_loop()
         self._workers = [
             asyncio.create_task(self._work(), name=f"{stream.name} worker {number}")
             for number in range(1, concurrency + 1)
@@ -111,25 +124,121 @@ class Handler:
     async def _work(self) -> None:
         at_work.set(True)
         stream, bus = self._stream, self._bus
+        message: Message | None = None
         while True:
             if bus.gate is not None:
                 await bus.gate.wait()
                 continue
-            # As `recv`, without a coroutine of its own for each message.
-            message = stream.take()
-            if message is None:
-                if await stream.more():
-                    continue
-                return
             try:
-                await self._handle(message)
+                if self._is_plain():
+                    await self._handle_plain()
+                    continue
+                # As `recv`, without a coroutine of its own for each message.
+                message = stream.take()
+                if message is not None:
+                    await self._handle(message)
             except asyncio.CancelledError:
-                self._custody.give_back(message)
+                if (taken := message or self._current) is not None:
+                    self._custody.give_back(taken)
                 raise
             except Exception as error:
                 # Not the function: what we do around it. One message must not end the handler.
-                log.exception("%s: handling %s went wrong", self.name, message.id)
-                self._custody.fail(message, error)
+                if (taken := message or self._current) is None:
+                    raise
+                log.exception("%s: handling %s went wrong", self.name, taken.id)
+                self._custody.fail(taken, error)
+                self._current = None
+            if message is not None:
+                message = None
+            elif not await stream.more(eager=True):
+                return
+
+    def _is_plain(self) -> bool:
+        """Whether neither the inbox nor its books need more than `_handle_plain` does."""
+        inbox, bus = self._inbox, self._bus
+        if not self._bare or inbox.needs_pull or inbox.closed or inbox.books.exact or inbox.ledger is not None:
+            return False
+        return bus.gate is None and not bus.listeners
+
+    async def _handle_plain(self) -> None:
+        """As `take`, `_handle` and `more`, without calls in between, for messages with nothing special about them.
+
+        Returns when something needs more. What was delivered without a pause is recorded as a range.
+        """
+        bus, inbox, custody, call, wild = self._bus, self._inbox, self._custody, self._call, self._wild
+        queue, books, held, listeners = inbox.queue, inbox.books, custody.leases.held, bus.listeners
+        run, takes_bytes = call.run, call.takes_bytes
+        begun = first = last = count = 0
+        try:
+            while (
+                not (inbox.needs_pull or inbox.closed or books.exact or listeners)
+                and inbox.ledger is None
+                and bus.gate is None
+            ):
+                if not queue:
+                    if begun:
+                        self._record(begun, first, last, count)
+                        begun = 0
+                    self._current = None
+                    sleeper = inbox.fall_asleep(Sleeper(loop=self._loop))
+                    try:
+                        await sleeper
+                    except asyncio.CancelledError:
+                        inbox.disturbed(sleeper)
+                        raise
+                    continue
+                self._current = message = queue.popleft()
+                seq = message.seq
+                if not begun:
+                    begun = first = last = seq
+                    count = 0
+                    books.running.append(begun)
+                inbox.held += 1
+                held[seq] = (message, math.inf)
+                if len(queue) <= inbox.refill_at and inbox.refill is not None:
+                    inbox.refill()
+                try:
+                    if takes_bytes and message.content_type == RAW and not message.encoding:
+                        result = await run(message.payload)
+                    else:
+                        try:
+                            arguments = call.arguments(message, bus.max_message_bytes)
+                        except PayloadError as error:
+                            await self._failed(message, error, Cause.INVALID_PAYLOAD)
+                            continue
+                        result = await run(*arguments)
+                    if message.type is REQUEST and (result is not None or not wild):
+                        await self._answer(message, MessageType.RESPONSE, result)
+                except BaseException as error:
+                    await self._went_wrong(message, error)
+                    continue
+                if held.pop(seq, None) is None:
+                    # Its subscriber has left meanwhile, and it has another fate.
+                    continue
+                inbox.held -= 1
+                books.delivered += 1
+                count += 1
+                if seq > last:
+                    last = seq
+                elif seq < first:
+                    first = seq
+                if books.rows:
+                    books.cut(seq, seq)
+                if custody.attempts:
+                    custody.forget(seq)
+        finally:
+            if begun:
+                self._record(begun, first, last, count)
+
+    def _record(self, begun: int, first: int, last: int, count: int) -> None:
+        """The end of what `_handle_plain` delivered without a pause."""
+        inbox = self._inbox
+        inbox.books.running.remove(begun)
+        if count:
+            inbox.books.covered += count
+            inbox.books.cover(first, last, inbox.time_ns())
+        if inbox.idle is not None:
+            inbox.check_idle()
 
     async def _handle(self, message: Message) -> None:
         self._custody.working.add(message.seq)
@@ -145,27 +254,27 @@ class Handler:
             guarded = self._timeout_s is not None or self._hooks.surrounds
             result = await (self._run(message, arguments) if guarded else self._call.run(*arguments))
             # None from one that listens to many topics (a monitor on ">") is no answer.
-            if message.type is MessageType.REQUEST and (result is not None or not self._wild):
-                await self._send_answer(self._bus.respond(message, MessageType.RESPONSE, result), message)
-        except asyncio.CancelledError as error:
-            if (task := asyncio.current_task()) is None or task.cancelling():
-                raise
-            # Nobody stops this worker: something that the function waited for was cancelled.
-            await self._failed(message, error, Cause.HANDLER_FAILED)
-        except Exception as error:
-            await self._failed(message, error, _CAUSES.get(type(error), Cause.HANDLER_FAILED))
+            if message.type is REQUEST and (result is not None or not self._wild):
+                await self._answer(message, MessageType.RESPONSE, result)
+        except BaseException as error:
+            await self._went_wrong(message, error)
         else:
             self._custody.ack(message)
             self._bus.handled(message, True)
             if expects_ack(message):
-                await self._send_answer(self._bus.respond(message, MessageType.ACK, b""), message)
+                await self._answer(message, MessageType.ACK, b"")
 
-    async def _send_answer(self, answer: Awaitable[str], message: Message) -> None:
+    async def _answer(self, message: Message, type: MessageType, value: object) -> None:
         """Send an answer. If it is refused, the work is done all the same: doing it again would not help."""
         try:
-            await answer
+            waiting = self._bus.respond(message, type, value)
+            if waiting is not None:
+                await waiting
         except (Refused, Closed) as error:
-            log.warning("%s handled %s, but its answer could not be sent: %s", self.name, message.id, describe(error))
+            self._unsent(message, error)
+
+    def _unsent(self, message: Message, error: Exception) -> None:
+        log.warning("%s handled %s, but its answer could not be sent: %s", self.name, message.id, describe(error))
 
     async def _run(self, message: Message, arguments: list[Any]) -> Any:
         with self._hooks.handling(message):
@@ -177,10 +286,22 @@ class Handler:
                     raise
                 raise HandlerTimeout(self.name, self._timeout_s) from error
 
+    async def _went_wrong(self, message: Message, error: BaseException) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise error
+            # Nobody stops this worker: something that the function waited for was cancelled.
+        elif not isinstance(error, Exception):
+            raise error
+        await self._failed(message, error, _CAUSES.get(type(error), Cause.HANDLER_FAILED))
+
     async def _failed(self, message: Message, error: BaseException, cause: Cause) -> None:
         pause_s = self._custody.fail(message, error, cause)
         self._bus.handled(message, False)
         if pause_s is not None:
             log.info("%s failed on %s, next attempt in %.3g s: %s", self.name, message.id, pause_s, describe(error))
         elif message.type is MessageType.REQUEST and not self._wild:
-            await self._send_answer(self._bus.respond_error(message, error), message)
+            try:
+                await self._bus.respond_error(message, error)
+            except (Refused, Closed) as refusal:
+                self._unsent(message, refusal)

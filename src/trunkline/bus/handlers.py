@@ -15,11 +15,13 @@ from trunkline.message import Message
 class Call:
     """A function with the types of its arguments: `arguments` reads them from a message, `run` calls it with them."""
 
-    __slots__ = ("_function", "_wanted", "run")
+    __slots__ = ("_function", "_wanted", "run", "takes_bytes")
 
     def __init__(self, function: Callable[..., Any], wanted: list[Any]) -> None:
         self._function = function
         self._wanted = wanted
+        self.takes_bytes = wanted in ([bytes], [Any])
+        """Whether a payload of raw bytes is the one argument, as it is."""
         self.run: Callable[..., Awaitable[Any]] = function if is_async(function) else self._run_in_thread
 
     def arguments(self, message: Message, max_bytes: int) -> list[Any]:

@@ -56,7 +56,8 @@ class Handlers:
         self.hooks = hooks
         self.max_message_bytes = settings.max_message_bytes
         self.handled = broker.served.handled
-        self.respond = requester.answer
+        self.listeners = broker.served.listeners
+        self.respond = requester.answer_now
         self.respond_error = requester.answer_error
         self._running: set[Handler] = set()
         # Weak: a stream that nobody holds any more is gone, and its subscription with it.

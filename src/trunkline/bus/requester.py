@@ -14,7 +14,7 @@ from trunkline.bus.publisher import BusPublisher
 from trunkline.bus.replay import Replayed
 from trunkline.delivery.dead_letters import describe
 from trunkline.delivery.ledger import Ledger
-from trunkline.delivery.requests import Orphan, OrphanBox, Pending, Requests, Why
+from trunkline.delivery.requests import Orphan, OrphanBox, Requests, Why
 from trunkline.errors import BusClosed, InvalidPayload, RequestFailed, RequestTimeout
 from trunkline.message import Message, MessageType
 from trunkline.settings import Settings
@@ -31,6 +31,43 @@ class ErrorAnswer(msgspec.Struct, frozen=True):
     detail: str
 
 
+class AwaitedAnswer(msgspec.Struct):
+    """An open request of a bus. It has a future from the moment that somebody waits for the answer."""
+
+    request_id: str
+    sender: str
+    topic: str
+    sent_at_s: float
+    timeout_s: float
+    got: Message | None = None
+    error: Exception | None = None
+    future: asyncio.Future[Message] | None = None
+    accepts: None = None
+
+    @property
+    def deadline_s(self) -> float:
+        return self.sent_at_s + self.timeout_s
+
+    def answer(self, message: Message) -> bool:
+        self.got = message
+        if self.future is not None and not self.future.done():
+            self.future.set_result(message)
+        return True
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        if self.future is not None and not self.future.done():
+            self.future.set_exception(error)
+
+    async def wait(self) -> Message:
+        if self.error is not None:
+            raise self.error
+        if self.got is not None:
+            return self.got
+        self.future = asyncio.get_running_loop().create_future()
+        return await self.future
+
+
 class Requester:
     def __init__(self, broker: Broker, name: str, settings: Settings, publisher: BusPublisher, life: Lifecycle) -> None:
         self._broker = broker
@@ -42,6 +79,7 @@ class Requester:
         self._requests = Requests(settings.orphans)
         self._requests.orphans.ledger = broker.served.ledger
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.reply_topic = broker.reply_topic()
         self._untap = [broker.tap(topic, self._take_answer) for topic in (self.reply_topic, REPLIES)]
         self.close = self._requests.close
@@ -52,11 +90,16 @@ class Requester:
         return len(self._requests)
 
     def answer(self, to: Message, type: MessageType, value: object) -> Awaitable[str]:
-        publisher = self._publisher
-        return publisher.publish(
-            publisher.compose(
-                to.reply_to or REPLIES, value, type, to.sender or None, to.request_id or to.id, to.correlation_id, None
-            )
+        return self._publisher.publish(self._compose(to, type, value, now=False))
+
+    def answer_now(self, to: Message, type: MessageType, value: object) -> Awaitable[object] | None:
+        """As `answer`, at once: what is left to be awaited, or None."""
+        return self._publisher.publish_now(self._compose(to, type, value, now=True))
+
+    def _compose(self, to: Message, type: MessageType, value: object, *, now: bool) -> Message:
+        topic, request_id = to.reply_to or REPLIES, to.request_id or to.id
+        return self._publisher.compose(
+            topic, value, type, to.sender or None, request_id, to.correlation_id, None, now=now
         )
 
     def answer_error(self, to: Message, error: BaseException) -> Awaitable[str]:
@@ -66,28 +109,29 @@ class Requester:
         kind, _, detail = reason.partition(": ")
         return self.answer(to, MessageType.ERROR, ErrorAnswer(kind, detail[:MAX_DETAIL]))
 
-    def expect(self, request_id: str, topic: str, timeout_s: float | None) -> asyncio.Future[Message]:
-        """Register a request, before it is sent. Whoever calls this closes it in the table, whatever happens."""
+    def expect(self, request_id: str, topic: str, timeout_s: float | None, *, timed: bool = True) -> AwaitedAnswer:
+        """Register a request, before it is sent. Whoever calls this closes it in the table, whatever happens.
+
+        It is due when its time is over, if it is `timed`, and from `time` on otherwise.
+        """
         if self._life.state is not BusState.OPEN:
             self._life.check_open()
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Message] = loop.create_future()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        if timeout_s is None:
+            timeout_s = self._timeout_s
+        awaited = AwaitedAnswer(request_id, self._name, topic, self._loop.time(), timeout_s)
+        self._requests.open(awaited, timed=False)
+        if timed:
+            self.time(awaited)
+        return awaited
 
-        def answer(message: Message) -> bool:
-            if not future.done():
-                future.set_result(message)
-            return True
-
-        def fail(error: Exception) -> None:
-            if not future.done():
-                future.set_exception(error)
-
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        now = loop.time()
-        self._requests.open(Pending(request_id, self._name, topic, now, timeout_s, answer, fail))
-        if self._timer is None or self._timer.when() > now + timeout_s:
-            self._watch()
-        return future
+    def time(self, awaited: AwaitedAnswer) -> None:
+        """From now on it is due when its time is over."""
+        if awaited.request_id in self._requests:
+            self._requests.time(awaited)
+            if self._timer is None or self._timer.when() > awaited.deadline_s:
+                self._watch()
 
     def _watch(self) -> None:
         """One timer for all requests: it rings when the next one is due."""

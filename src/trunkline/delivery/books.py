@@ -61,12 +61,12 @@ class Books:
     __slots__ = (
         "_forgotten",
         "_max_rows",
-        "_rows",
         "accepted",
         "covered",
         "delivered",
         "exact",
         "open",
+        "rows",
         "running",
         "settled",
         "spans",
@@ -85,7 +85,7 @@ class Books:
         """The first number of each batch that is being taken one by one."""
         self.spans: list[FateEntry] = []
         """Delivered: all of this subscriber from `first` to `last` that has no row of its own."""
-        self._rows: list[FateEntry] = []
+        self.rows: list[FateEntry] = []
         """In the order of their numbers. They do not overlap."""
         self._forgotten = 0
         self._max_rows = MAX_ROWS if max_rows is None else max_rows
@@ -93,7 +93,7 @@ class Books:
     @property
     def size(self) -> int:
         """Rows and ranges: a measure of the memory that they take."""
-        return len(self._rows) + len(self.spans)
+        return len(self.rows) + len(self.spans)
 
     def limit_rows(self, most: int) -> None:
         """Before anything is in them."""
@@ -113,8 +113,8 @@ class Books:
         if self.exact:
             self._put(number, number, Fate.DELIVERED, "", now_ns)
         else:
-            if self._rows:
-                self._cut(number, number)
+            if self.rows:
+                self.cut(number, number)
             self.cover(number, number, now_ns)
 
     def cover(self, first: int, last: int, now_ns: int) -> None:
@@ -160,7 +160,7 @@ class Books:
         self.settled[Fate.DEAD] -= 1
 
     def _put(self, first: int, last: int, fate: Fate, reason: str, now_ns: int) -> None:
-        rows = self._rows
+        rows = self.rows
         row = rows[-1] if rows else None
         if row is None or first > row.last + 1:
             rows.append(FateEntry(first, last, fate, reason, now_ns))
@@ -171,14 +171,14 @@ class Books:
                 return
             rows.append(FateEntry(first, last, fate, reason, now_ns))
         else:
-            self._cut(first, last)
+            self.cut(first, last)
             rows.insert(bisect_left(rows, first, key=_first), FateEntry(first, last, fate, reason, now_ns))
         if len(rows) > self._max_rows:
             self._forget_lowest()
 
-    def _cut(self, first: int, last: int) -> list[FateEntry]:
+    def cut(self, first: int, last: int) -> list[FateEntry]:
         """Forget what the rows say of these. Returns the rows that said something."""
-        rows = self._rows
+        rows = self.rows
         start = bisect_left(rows, first, key=_last)
         stop = bisect_right(rows, last, start, key=_first)
         found = rows[start:stop]
@@ -194,7 +194,7 @@ class Books:
         return found
 
     def _forget_lowest(self) -> None:
-        self._forgotten = max(self._forgotten, self._rows.pop(0).last)
+        self._forgotten = max(self._forgotten, self.rows.pop(0).last)
 
     # A subscriber elsewhere
 
@@ -237,7 +237,7 @@ class Books:
 
     def _open_again(self, first: int, last: int, *, dead: bool = True) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
-        for row in self._cut(first, last):
+        for row in self.cut(first, last):
             begin, end = max(first, row.first), min(last, row.last)
             if row.reason == LOST or (dead and row.fate is Fate.DEAD):
                 found.append((begin, end))
@@ -273,7 +273,7 @@ class Books:
         """Whether it was offered all of these, as far as that is still known."""
         missing = last - first + 1 - self.open.count(first, last)
         if missing:
-            for row in (*self._rows, *self.spans):
+            for row in (*self.rows, *self.spans):
                 missing -= max(0, min(last, row.last) - max(first, row.first) + 1)
         return missing <= 0
 
@@ -281,7 +281,7 @@ class Books:
         """Of a message that its pattern matches; None if it was not offered, or longer ago than is known."""
         if self.open.total and number in self.open:
             return Fate.IN_FLIGHT, "handed over; its subscriber has not reported on it", 0
-        rows = self._rows
+        rows = self.rows
         place = bisect_left(rows, number, key=_last)
         if place < len(rows) and rows[place].first <= number:
             row = rows[place]

@@ -37,7 +37,8 @@ class Custody:
         self.leases = Leases(lease_s)
         self.working: set[int] = set()
         """Handlers at work right now: their leases are renewed instead of ended."""
-        self._attempts: dict[int, list[Attempt]] = {}
+        self.attempts: dict[int, list[Attempt]] = {}
+        """Failed ones, of each message that has no fate yet."""
         self._delayed: dict[int, tuple[Message, asyncio.TimerHandle]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -75,7 +76,7 @@ class Custody:
             return None
         attempt = message.attempts + 1
         failed = msgspec.structs.replace(message, attempts=attempt)
-        self._attempts.setdefault(message.seq, []).append(Attempt(attempt, self._inbox.time_ns(), describe(error)))
+        self.attempts.setdefault(message.seq, []).append(Attempt(attempt, self._inbox.time_ns(), describe(error)))
         if cause is Cause.INVALID_PAYLOAD or cause is Cause.REJECTED or not self._retry.allows(attempt, error):
             self._bury(failed, error, cause)
             return None
@@ -86,7 +87,7 @@ class Custody:
         self._delayed[failed.seq] = (failed, timer)
         self._inbox.delay()
         if self._inbox.ledger is not None:
-            self._inbox.ledger.retrying(self._inbox, failed, self._attempts[failed.seq], pause_s)
+            self._inbox.ledger.retrying(self._inbox, failed, self.attempts[failed.seq], pause_s)
         return pause_s
 
     def give_back(self, message: Message) -> bool:
@@ -114,7 +115,7 @@ class Custody:
 
     def _bury(self, message: Message, error: BaseException, cause: Cause) -> None:
         reason = describe(error)
-        attempts = tuple(self._attempts.pop(message.seq, ()))
+        attempts = tuple(self.attempts.pop(message.seq, ()))
         self._inbox.settle(message, Fate.DEAD, f"{cause}: {reason}")
         letter = DeadLetter(
             message=message,
@@ -144,21 +145,21 @@ class Custody:
 
     def history_of(self, seq: int) -> list[Attempt]:
         """The failed attempts at a message that is on its way."""
-        return self._attempts.get(seq, [])
+        return self.attempts.get(seq, [])
 
     def hand_over(self, seq: int) -> list[Attempt]:
         """The failed attempts at a message that goes to somebody else."""
-        return self._attempts.pop(seq, [])
+        return self.attempts.pop(seq, [])
 
     def take_over(self, seq: int, attempts: list[Attempt]) -> None:
         """A message comes from another member of the group, with its story."""
         if attempts:
-            self._attempts[seq] = attempts
+            self.attempts[seq] = attempts
 
     def forget(self, seq: int) -> None:
         """The message has its fate: its failed attempts no longer matter."""
-        if self._attempts:
-            self._attempts.pop(seq, None)
+        if self.attempts:
+            self.attempts.pop(seq, None)
 
     def _watch(self) -> None:
         if self._timer is None and (ends := self.leases.next_end()) is not None:

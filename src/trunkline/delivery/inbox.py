@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from trunkline.delivery.books import Books
+from trunkline.delivery.eager import EVERYONE, NEVER, EagerSteps, Sleeper
 from trunkline.delivery.fates import Account, Fate, Outcome
 from trunkline.delivery.parking import Parked, Waiting
 from trunkline.delivery.subscriber import Overflow, Subscriber
@@ -38,6 +39,7 @@ class Inbox(Subscriber[Message]):
         "back",
         "custody",
         "delayed",
+        "eager",
         "full",
         "gate",
         "gone",
@@ -56,6 +58,7 @@ class Inbox(Subscriber[Message]):
         "room",
         "sleepers",
         "successor_of",
+        "told",
     )
 
     one_for_one = True
@@ -88,6 +91,9 @@ class Inbox(Subscriber[Message]):
         """Whether the next message needs `pull`: other lanes in use, marked messages, publishers waiting."""
         # A list: an empty deque takes 760 bytes, and few ever sleep here.
         self.sleepers: list[asyncio.Future[None]] = []
+        self.eager: EagerSteps = NEVER
+        self.told = False
+        """Whether an idle worker runs at once on any message, as an actor does, and not only on a request."""
         self.parked: list[Parked] = []
         self._admission: asyncio.TimerHandle | None = None
         self.readers = 0
@@ -253,23 +259,35 @@ class Inbox(Subscriber[Message]):
         self.readers += change
         self._measure()
 
-    async def sleep(self) -> None:
-        """Return at the next wake-up: something came in, was acknowledged, or the inbox was closed."""
-        self.check_idle()
-        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def sleep(self, *, eager: bool = False) -> None:
+        """Return at the next wake-up: something came in, was acknowledged, or the inbox was closed.
+
+        An `eager` sleeper may be continued inside the call that has something for it.
+        """
+        loop = asyncio.get_running_loop()
+        sleeper = self.fall_asleep(Sleeper(loop=loop) if eager else loop.create_future())
+        try:
+            await sleeper
+        except asyncio.CancelledError:
+            self.disturbed(sleeper)
+            raise
+
+    def fall_asleep(self, sleeper: asyncio.Future[None]) -> asyncio.Future[None]:
+        """The next wake-up is for this one, which is to be awaited; if that is cancelled, call `disturbed`."""
+        if self.idle is not None:
+            self.check_idle()
         self.sleepers.append(sleeper)
         if self.refill is not None:
             # After the sleeper is in its place: what is asked for may arrive at once.
             self.refill()
-        try:
-            await sleeper
-        except asyncio.CancelledError:
-            if not sleeper.cancelled():
-                # Woken and cancelled in the same turn: pass the wake-up on, or another sleeper misses a message.
-                self.wake()
-            elif sleeper in self.sleepers:
-                self.sleepers.remove(sleeper)
-            raise
+        return sleeper
+
+    def disturbed(self, sleeper: asyncio.Future[None]) -> None:
+        if not sleeper.cancelled():
+            # Woken and cancelled in the same turn: pass the wake-up on, or another sleeper misses a message.
+            self.wake()
+        elif sleeper in self.sleepers:
+            self.sleepers.remove(sleeper)
 
     def check_idle(self) -> None:
         """Tell whoever waits for it if nothing is in flight."""
@@ -284,10 +302,24 @@ class Inbox(Subscriber[Message]):
             await self.idle.wait()
 
     def wake(self) -> None:
+        if (wanted := self.eager.collecting) and (self.told or wanted == EVERYONE):
+            self.eager.ready.append(self)
+            return
         while self.sleepers:
             sleeper = self.sleepers.pop(0)
             if not sleeper.done():
                 sleeper.set_result(None)
+                return
+
+    def wake_now(self) -> None:
+        """As `wake`; a worker that may be continued at once is."""
+        while self.sleepers:
+            sleeper = self.sleepers.pop(0)
+            if not sleeper.done():
+                if isinstance(sleeper, Sleeper):
+                    sleeper.step()
+                else:
+                    sleeper.set_result(None)
                 return
 
     # Publishers that wait

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from trunkline.message import Message
 
 
@@ -13,50 +15,53 @@ class Leases:
 
     def __init__(self, lease_s: float) -> None:
         self.lease_s = lease_s
-        self._held: dict[int, tuple[Message, float]] = {}
+        self.held: dict[int, tuple[Message, float]] = {}
+        """Each message with the end of its lease: `math.inf` for one that is held as long as its handler works."""
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self.held)
 
     def __contains__(self, seq: int) -> bool:
-        return seq in self._held
+        return seq in self.held
 
     def grant(self, message: Message, now: float) -> None:
-        self._held.pop(message.seq, None)
-        self._held[message.seq] = (message, now + self.lease_s)
+        self.held.pop(message.seq, None)
+        self.held[message.seq] = (message, now + self.lease_s)
 
     def renew(self, seq: int, now: float) -> bool:
         """Hold it for another full lease; False if it is not held (any more)."""
-        held = self._held.pop(seq, None)
+        held = self.held.pop(seq, None)
         if held is None:
             return False
-        self._held[seq] = (held[0], now + self.lease_s)
+        self.held[seq] = (held[0], now + self.lease_s)
         return True
 
     def end(self, seq: int) -> Message | None:
-        held = self._held.pop(seq, None)
+        held = self.held.pop(seq, None)
         return None if held is None else held[0]
 
     def holds(self, message: Message) -> bool:
         """Whether this very attempt at the message is held: a later one is somebody else's."""
-        held = self._held.get(message.seq)
+        held = self.held.get(message.seq)
         return held is not None and (held[0] is message or held[0].attempts == message.attempts)
 
     def original(self, message: Message) -> Message:
         """The message as it was handed out, if this is a copy of it."""
-        return self._held[message.seq][0] if self.holds(message) else message
+        return self.held[message.seq][0] if self.holds(message) else message
 
     def due(self, now: float) -> list[Message]:
         """What is held past its lease, longest first; it stays held until `end` or `renew`."""
         due: list[Message] = []
-        for message, ends in self._held.values():
+        for message, ends in self.held.values():
+            if ends == math.inf:
+                continue
             if ends > now:
                 break
             due.append(message)
         return due
 
     def next_end(self) -> float | None:
-        return next((ends for _, ends in self._held.values()), None)
+        return next((ends for _, ends in self.held.values() if ends != math.inf), None)
 
     def messages(self) -> list[Message]:
-        return [message for message, _ in self._held.values()]
+        return [message for message, _ in self.held.values()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -41,6 +41,29 @@ class Orphan(msgspec.Struct, frozen=True):
     """When it came, by the clock that its age is counted by. The time of day is in the message."""
 
 
+class OpenRequest(Protocol):
+    """What the table must know of a request."""
+
+    request_id: str
+    sender: str
+    topic: str
+    sent_at_s: float
+    timeout_s: float
+
+    @property
+    def deadline_s(self) -> float: ...
+
+    @property
+    def accepts(self) -> Callable[[Message], bool] | None:
+        """Which answers it knows what to do with; None: any."""
+
+    @property
+    def answer(self) -> Answer: ...
+
+    @property
+    def fail(self) -> Callable[[Exception], None]: ...
+
+
 class Pending(msgspec.Struct):
     """One open request: who asked what and when, and whom to tell of the answer, or that none will come."""
 
@@ -52,7 +75,6 @@ class Pending(msgspec.Struct):
     answer: Answer
     fail: Callable[[Exception], None]
     accepts: Callable[[Message], bool] | None = None
-    """Which answers it knows what to do with; None: any."""
 
     @property
     def deadline_s(self) -> float:
@@ -130,9 +152,9 @@ class Requests:
     """The table of open requests. An answer is routed by one lookup; without one it becomes an orphan."""
 
     def __init__(self, limits: OrphanLimits) -> None:
-        self._open: dict[str, Pending] = {}
+        self._open: dict[str, OpenRequest] = {}
         # By how long they wait: within one timeout the oldest is always the next to be due. One timer serves all.
-        self._by_timeout: dict[float, dict[str, Pending]] = {}
+        self._by_timeout: dict[float, dict[str, OpenRequest]] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._max_ended = limits.max_messages
         self.orphans = OrphanBox(limits)
@@ -143,29 +165,35 @@ class Requests:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._open
 
-    def __iter__(self) -> Iterator[Pending]:
+    def __iter__(self) -> Iterator[OpenRequest]:
         return iter(list(self._open.values()))
 
-    def find(self, request_id: str) -> Pending | None:
+    def find(self, request_id: str) -> OpenRequest | None:
         return self._open.get(request_id)
 
-    def open(self, pending: Pending) -> None:
+    def open(self, pending: OpenRequest, *, timed: bool = True) -> None:
         """Register a request, before it is sent. Orphans that answer it are claimed, in order, at once.
 
-        An id that is open already is a DuplicateName.
+        An id that is open already is a DuplicateName. One that is not `timed` is never due, until `time` is called.
         """
         request_id = pending.request_id
         if request_id in self._open:
             raise DuplicateName("request", request_id)
         self._open[request_id] = pending
+        if timed:
+            self.time(pending)
+        if request_id in self._ended:
+            del self._ended[request_id]
+        if self.orphans.total and len(self.orphans):
+            self.orphans.expire(pending.sent_at_s)
+            self.orphans.claim(request_id, self.answer, self._why)
+
+    def time(self, pending: OpenRequest) -> None:
+        """From now on, an open request is due when its time is over."""
         waiting = self._by_timeout.get(pending.timeout_s)
         if waiting is None:
             waiting = self._by_timeout[pending.timeout_s] = {}
-        waiting[request_id] = pending
-        self._ended.pop(request_id, None)
-        if len(self.orphans):
-            self.orphans.expire(pending.sent_at_s)
-            self.orphans.claim(request_id, self.answer, self._why)
+        waiting[pending.request_id] = pending
 
     def answer(self, message: Message) -> bool:
         """Give an answer to its request; False if there is none: then it is an orphan."""
@@ -204,17 +232,18 @@ class Requests:
         pending = self._open.pop(request_id, None)
         if pending is None:
             return
-        waiting = self._by_timeout[pending.timeout_s]
-        del waiting[request_id]
-        if not waiting and len(self._by_timeout) > MAX_IDLE_TIMEOUTS:
-            del self._by_timeout[pending.timeout_s]
+        waiting = self._by_timeout.get(pending.timeout_s)
+        if waiting is not None:
+            waiting.pop(request_id, None)
+            if not waiting and len(self._by_timeout) > MAX_IDLE_TIMEOUTS:
+                del self._by_timeout[pending.timeout_s]
         self._ended[request_id] = None
         if len(self._ended) > self._max_ended:
             self._ended.popitem(last=False)
 
-    def due(self, now_s: float) -> list[Pending]:
+    def due(self, now_s: float) -> list[OpenRequest]:
         """Take out the requests whose time is over."""
-        due: list[Pending] = []
+        due: list[OpenRequest] = []
         for timeout_s, waiting in list(self._by_timeout.items()):
             while waiting:
                 oldest = next(iter(waiting.values()))

@@ -185,14 +185,14 @@ class Stream:
         inbox = self._inbox
         return inbox.closed and not inbox.depth and not inbox.held and not inbox.delayed
 
-    async def more(self) -> bool:
-        """Wait until there may be something to take; False at the end."""
+    async def more(self, *, eager: bool = False) -> bool:
+        """Wait until there may be something to take; False at the end. `eager` as `Inbox.sleep` says."""
         inbox = self._inbox
         if inbox.depth and not self.custody.full:
             return True
         if not self._ended:
             # Also when closed: what is held or delayed may come back, and wakes us.
-            await inbox.sleep()
+            await inbox.sleep(eager=eager)
         # A wake-up reaches one: who finds more than it can take, or the end, tells the next.
         if inbox.sleepers and ((inbox.depth > 1 and not self.custody.full) or self._ended):
             inbox.wake()

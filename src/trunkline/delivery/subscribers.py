@@ -16,6 +16,7 @@ from trunkline.delivery.books import MAX_ROWS_LEFT, Books
 from trunkline.delivery.custody import Custody
 from trunkline.delivery.dead_letters import DeadLetter, DeadLetters
 from trunkline.delivery.dedupe import Window
+from trunkline.delivery.eager import EagerSteps
 from trunkline.delivery.fates import Account, Fate, Outcome
 from trunkline.delivery.inbox import Gate, Inbox
 from trunkline.delivery.ledger import Ledger
@@ -57,6 +58,7 @@ class Subscribers:
         """Who tells of dead letters. Of several buses on one broker, the first does."""
         self.listeners: list[Callable[[Message, bool], None]] = []
         """Called with each message that a handler or an actor is done with, and whether that went well."""
+        self.eager = EagerSteps()
         self._failed: dict[str, None] = {}
         self.ledger: Ledger | None = None
         self.exact = False
@@ -110,6 +112,7 @@ class Subscribers:
         max_parked = self.settings.backpressure.max_pending
         inbox = Inbox(name, pattern, self.world.time_ns, capacity=capacity, overflow=overflow, max_parked=max_parked)
         inbox.ledger = self.ledger
+        inbox.eager = self.eager
         self._inboxes[name] = inbox
         log.debug("%s subscribes to %s (%d subscribers now)", name, pattern, len(self._inboxes))
         return inbox
