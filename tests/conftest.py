@@ -23,6 +23,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from trunkline import MemoryBroker
 from trunkline.delivery.eager import EagerSteps
+from trunkline.memory.place import SHM, engine_prefix
 from trunkline.testing import Simulation, no_leaks, simulate, world
 from trunkline.testing.trial import tried
 from trunkline.transports.zmq.socket import close_socket, open_socket
@@ -66,6 +67,7 @@ SLOW = (
     "tests/journal/test_restart.py",
     "tests/journal/test_truth.py",
     "tests/journal/test_verify.py",
+    "tests/memory/",
     "tests/test_benchmark",
     "tests/test_demo.py",
     "tests/test_docs.py",
@@ -147,6 +149,15 @@ def own_runtime(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
 def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle handlers and actors run at once, or in the next turn of the event loop: all promises hold either way."""
     monkeypatch.setattr(EagerSteps, "enabled", request.param)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_engine_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """iceoryx2 makes a file for each runtime directory, and never removes it."""
+    yield
+    prefix = engine_prefix((tmp_path_factory.getbasetemp() / "runtime").resolve() / "shm")
+    for path in SHM.glob(f"{prefix}*.global_mgmt"):
+        path.unlink()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from trunkline import hooks, journal
 PUBLIC = """
     Account ActorError ActorFailed ActorProcessFailed Attempt Backpressure BackpressureTimeout BlockingBus
     BlockingStream Broker Bus BusClosed BusCommand BusState Cause
-    CircuitOpen Closed Congested DeadLetter Delivery DuplicateName EncodeError Explanation Fate Feature Fields
+    CircuitOpen Closed Congested CutOff DeadLetter Delivery DuplicateName EncodeError Explanation Fate Feature Fields
     Handler HandlerTimeout Health History HeadersTooLarge HookFailed HubBroker HubError HubRefused HubUnavailable
     InboxFull
     InvalidExpression InvalidMessage InvalidPayload InvalidPriority InvalidSettings InvalidTopic InvalidTtl
@@ -22,6 +22,8 @@ PUBLIC = """
     NotConfirmed NotHandled NotRouted NotStored Orphan Orphans Outcome Overflow PartlyRefused PayloadError Pipeline
     PipelineError Priority ProtocolError Qos RateLimited RecordingBroker Refused Reject Replayed RequestError
     RequestFailed RequestTimeout Retry Rule SchemaBroken Settings Stats Stream StreamClosed StreamEmpty Subscription
+    FrameDamaged LayoutMismatch NoProducer ProducerGone SharedMemoryError SharedMemoryFull SlotsHeld TooManyConsumers
+    WrongProcess
     SystemStopped ThreadDoor TopicNotStored TrunklineError Unfinished UnknownActor UnknownHandler UnknownScheme
     Unsupported UsageError WarehouseLocked WarehouseUnusable World connect connect_blocking endpoint
 """
@@ -34,7 +36,7 @@ HOOKS = """
 
 JOURNAL = "Journal JournalBroker JournalSettings Reader Retention Sync"
 
-HEAVY = "zmq pyarrow opentelemetry prometheus_client uvloop numpy pyspark jupyter_client pytest"
+HEAVY = "iceoryx2 xxhash zmq pyarrow opentelemetry prometheus_client uvloop numpy pyspark jupyter_client pytest"
 
 LOOK = f"""
 import sys, threading

@@ -39,6 +39,7 @@ NEEDED_FOR = {
     "cryptography": r"\bhooks\.Encrypt\(|^trunkline keys",
     "opentelemetry-api": r"\bhooks\.Trace\(",
     "prometheus-client": r"\bregister_metrics\(|\bprometheus\b",
+    "iceoryx2": r"\b(tl|trunkline)\.memory\b|^trunkline doctor",
     "pyzmq": r"\"zmq\+",
     "typer": r"^trunkline ",
 }

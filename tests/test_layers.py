@@ -17,6 +17,7 @@ LAYERS = [
     ["transports"],
     ["delivery"],
     ["hooks", "brokers"],
+    ["memory"],
     ["journal"],
     ["hub"],
     ["bus"],

@@ -57,6 +57,7 @@ from trunkline.wire.control import Qos as Qos
 if typing.TYPE_CHECKING:
     from trunkline import actors as actors
     from trunkline import jupyter as jupyter
+    from trunkline import memory as memory
     from trunkline import spark as spark
     from trunkline.actors.errors import ActorError as ActorError
     from trunkline.actors.errors import ActorFailed as ActorFailed
@@ -69,6 +70,16 @@ if typing.TYPE_CHECKING:
     from trunkline.jupyter.errors import KernelError as KernelError
     from trunkline.jupyter.errors import KernelNotStarted as KernelNotStarted
     from trunkline.jupyter.errors import KernelRestarted as KernelRestarted
+    from trunkline.memory.errors import CutOff as CutOff
+    from trunkline.memory.errors import FrameDamaged as FrameDamaged
+    from trunkline.memory.errors import LayoutMismatch as LayoutMismatch
+    from trunkline.memory.errors import NoProducer as NoProducer
+    from trunkline.memory.errors import ProducerGone as ProducerGone
+    from trunkline.memory.errors import SharedMemoryError as SharedMemoryError
+    from trunkline.memory.errors import SharedMemoryFull as SharedMemoryFull
+    from trunkline.memory.errors import SlotsHeld as SlotsHeld
+    from trunkline.memory.errors import TooManyConsumers as TooManyConsumers
+    from trunkline.memory.errors import WrongProcess as WrongProcess
     from trunkline.spark.errors import JavaMissing as JavaMissing
     from trunkline.spark.errors import PipelineError as PipelineError
     from trunkline.spark.errors import WarehouseLocked as WarehouseLocked
@@ -80,6 +91,18 @@ __version__ = "0.1.0"
 _ERRORS = {
     "actors": ("ActorError", "ActorFailed", "ActorProcessFailed", "SystemStopped", "UnknownActor"),
     "jupyter": ("ExecutionFailed", "KernelClosed", "KernelDied", "KernelError", "KernelNotStarted", "KernelRestarted"),
+    "memory": (
+        "CutOff",
+        "FrameDamaged",
+        "LayoutMismatch",
+        "NoProducer",
+        "ProducerGone",
+        "SharedMemoryError",
+        "SharedMemoryFull",
+        "SlotsHeld",
+        "TooManyConsumers",
+        "WrongProcess",
+    ),
     "spark": ("JavaMissing", "PipelineError", "WarehouseLocked", "WarehouseUnusable"),
 }
 _HOMES = {name: package for package, names in _ERRORS.items() for name in names}

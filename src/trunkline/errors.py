@@ -14,6 +14,7 @@ TrunklineError
 │   ├── InvalidExpression        a `where` filter that does not compile
 │   ├── MissingExtra             an optional dependency is not installed
 │   ├── JavaMissing              (spark/errors.py) no Java, or none that is new enough for Spark
+│   ├── WrongProcess             (memory/errors.py) opened before a fork, and used in the child
 │   ├── UnknownScheme            no broker serves this URL
 │   ├── UnknownHandler           a rule or a replay names a handler that does not exist
 │   ├── DuplicateName            the name of a rule or handler is already in use
@@ -66,6 +67,15 @@ TrunklineError
 │   ├── ActorFailed              (actors/errors.py) it failed more often than its supervision allows
 │   ├── ActorProcessFailed       (actors/errors.py) it raised in a process of its own, or that process ended
 │   └── SystemStopped            (actors/errors.py) the actor system is not running
+├── SharedMemoryError            (memory/errors.py)
+│   ├── SharedMemoryFull         (memory/errors.py) /dev/shm has not enough room
+│   ├── NoProducer               (memory/errors.py) nobody on this machine produces on the channel
+│   ├── ProducerGone             (memory/errors.py) the producer closed the channel, or died
+│   ├── LayoutMismatch           (memory/errors.py) the channel has another schema: which field differs
+│   ├── TooManyConsumers         (memory/errors.py) the channel has as many as its producer allows
+│   ├── SlotsHeld                (memory/errors.py) the consumer holds as many frames as it may
+│   ├── FrameDamaged             (memory/errors.py) the checksum of a frame does not fit
+│   └── CutOff                   (memory/errors.py) the producer stopped waiting for this consumer
 ├── StreamEmpty                  try_recv: no message is waiting, and the stream is open
 └── Closed                       it was closed before or during the call
     ├── BusClosed

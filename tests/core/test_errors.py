@@ -14,10 +14,11 @@ from trunkline.actors import errors as actor_errors
 from trunkline.errors import TrunklineError
 from trunkline.journal import errors as journal_errors
 from trunkline.jupyter import errors as kernel_errors
+from trunkline.memory import errors as memory_errors
 from trunkline.message import Message
 from trunkline.spark import errors as spark_errors
 
-MODULES = (errors, actor_errors, journal_errors, kernel_errors, spark_errors)
+MODULES = (errors, actor_errors, journal_errors, kernel_errors, memory_errors, spark_errors)
 
 MESSAGE = Message(topic="orders.placed", payload={"n": 1}, id="m1")
 
@@ -87,6 +88,16 @@ SAMPLES: list[TrunklineError] = [
     actor_errors.ActorProcessFailed("shop.clerk", "its process ended with -9", ""),
     actor_errors.SystemStopped("shop", "stopped"),
     spark_errors.WarehouseUnusable("tables", "there is no warehouse here"),
+    memory_errors.WrongProcess("camera", 4711),
+    memory_errors.SharedMemoryError("something"),
+    memory_errors.SharedMemoryFull("camera", 1 << 30, 4096),
+    memory_errors.NoProducer("camera"),
+    memory_errors.ProducerGone("camera", died=True),
+    memory_errors.LayoutMismatch("camera", "version 1", "version 2", ["field 'x' differs"]),
+    memory_errors.TooManyConsumers("camera", 8),
+    memory_errors.SlotsHeld("camera", 2, 17, 0.5),
+    memory_errors.FrameDamaged("camera", 17),
+    memory_errors.CutOff("camera", 17),
     errors.StreamEmpty("orders.>#1"),
     errors.Closed("something"),
     errors.BusClosed("bus"),
@@ -271,6 +282,11 @@ def test_what_may_succeed_later_says_so() -> None:
         "HubUnavailable",
         "JournalLocked",
         "WarehouseLocked",
+        "NoProducer",
+        "ProducerGone",
+        "SharedMemoryFull",
+        "SlotsHeld",
+        "TooManyConsumers",
     }
 
 

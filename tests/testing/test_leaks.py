@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from trunkline.memory.place import engine_prefix
 from trunkline.testing import leaks
 from trunkline.testing.leaks import LeakError, no_leaks
 from trunkline.testing.simulate import Simulation, simulate
@@ -136,6 +137,23 @@ def test_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = leaks_of(lambda after: (tmp_path / "frames").write_bytes(b"left behind"))
     assert f"shared memory {tmp_path}/frames" in report
     assert "1 leaked" in report
+
+
+@NEEDS_PROC
+def test_channels_in_another_runtime_directory_are_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shm = tmp_path / "shm"
+    shm.mkdir()
+    monkeypatch.setattr(leaks, "SHM", shm)
+    monkeypatch.setenv("TRUNKLINE_RUNTIME", str(tmp_path / "own"))
+    own, other = (engine_prefix((tmp_path / name).resolve() / "shm") for name in ("own", "other"))
+
+    def leave(after: object) -> None:
+        for prefix in (own, other):
+            (shm / f"{prefix}frames.data").write_bytes(b"left behind")
+
+    report = leaks_of(leave)
+    assert "1 leaked" in report
+    assert f"{own}frames.data" in report
 
 
 @NEEDS_PROC

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 from trunkline.delivery.options import DeliveryOptions
-from trunkline.wire.control import ChannelInfo, Qos, SchemaInfo
+from trunkline.wire.control import ChannelInfo, Config, DiscoveryResponse, Qos, SchemaInfo
 
 
 class Terms(NamedTuple):
@@ -29,7 +29,22 @@ class Directory(Protocol):
 
     async def unregister_consumer(self, channel: str, consumer_id: str) -> bool: ...
 
-    async def register_producer(self, channel: str, *, schema: Any = None, version: str = "") -> bool:
+    async def register_consumer(
+        self, channel: str, consumer_id: str, *, schema: Any = None, metadata: Mapping[str, Any] | None = None
+    ) -> bool:
+        """As `attach`, without the contract: also before there is a directory to be reached."""
+
+    async def register_producer(
+        self,
+        channel: str,
+        *,
+        schema: Any = None,
+        version: str = "",
+        compatibility: str = "",
+        config: Config | None = None,
+        shm_name: str = "",
+        metadata: Mapping[str, Any] | None = None,
+    ) -> bool:
         """Register a producer; the first one of a channel makes it."""
 
     async def attach_producer(
@@ -38,6 +53,9 @@ class Directory(Protocol):
         """As `attach`, for a producer."""
 
     async def unregister_producer(self, channel: str) -> bool: ...
+
+    async def find(self, channel: str, *, schema: Any = None) -> DiscoveryResponse | None:
+        """Who produces on a channel, and where its data is; None if nobody is known to. Raises HubRefused."""
 
     async def create_channel(
         self, channel: str, *, pattern: str = "", schema: Any = None, qos: Qos | None = None, description: str = ""

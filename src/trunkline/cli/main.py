@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from trunkline.cli import INTERRUPTED, dead_letters, directory, journal, kernel, keys, pipeline, show
 from trunkline.cli.control import control, ping
+from trunkline.cli.doctor import doctor
 from trunkline.cli.explain import explain
 from trunkline.cli.subscriptions import forget
 from trunkline.cli.talk import pub, request, sub
@@ -40,7 +41,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=HELP,
 )
-for command in (up, pub, sub, request, ping, control, status, top, trace, explain, forget):
+for command in (up, pub, sub, request, ping, control, status, top, trace, explain, forget, doctor):
     app.command()(command)
 app.add_typer(directory.channels, name="channels", context_settings=HELP)
 app.add_typer(directory.schemas, name="schemas", context_settings=HELP)

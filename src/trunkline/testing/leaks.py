@@ -28,6 +28,7 @@ from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from trunkline.memory.place import belongs_elsewhere
 from trunkline.testing.loop import describe, idle_worker
 
 DEADLINE_S = 2.0
@@ -36,6 +37,8 @@ MIN_POLLS = 20
 """On a busy machine a look alone may take as long as the deadline: what is ending gets so many turns all the same."""
 TURNS_PER_POLL = 50
 SHM = Path("/dev/shm")
+GLOBAL_MGMT = ".global_mgmt"
+"""iceoryx2 makes such a file of 16 bytes once for each runtime directory, and never removes it."""
 
 # Something alive, and how to tell of it. None: it is not a leak after all.
 _Found = tuple[Hashable, Callable[[], str | None]]
@@ -200,6 +203,8 @@ def _child_pids() -> list[int]:
 
 def _shared_memory() -> Iterator[_Found]:
     def describe(name: str) -> str | None:
+        if name.endswith(GLOBAL_MGMT) or belongs_elsewhere(name):
+            return None
         # The folder is shared by all processes of the machine: what a stranger has mapped is the stranger's.
         path = SHM / name
         try:

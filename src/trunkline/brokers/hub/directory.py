@@ -64,13 +64,15 @@ class HubDirectory:
         *,
         schema: Any = None,
         version: str = "",
+        compatibility: str = "",
         config: Config | None = None,
         shm_name: str = "",
         metadata: Mapping[str, Any] | None = None,
     ) -> bool:
         """Produce on a channel; True if the hub knows. The schema, a type or a JSON Schema, is put there first.
 
-        Whoever produces first makes the channel, unless it was created. Raises InvalidSettings if the config cannot be.
+        It is put with `version` and `compatibility`, as by `put_schema`. Whoever produces first makes the channel,
+        unless it was created. Raises InvalidSettings if the config cannot be.
         """
         config = config or Config()
         if problem := config.problem():
@@ -85,7 +87,7 @@ class HubDirectory:
             metadata=dict(metadata or {}),
         )
         if schema is not None:
-            info = await self._have_schema(channel, schema_of(schema), request.schema_hash, version)
+            info = await self._have_schema(channel, schema_of(schema), request.schema_hash, version, compatibility)
             request = replace(request, schema_version=info.version if info is not None else version)
         known = await self._register(("producer", channel), request)
         self._announce(request)
@@ -251,18 +253,19 @@ class HubDirectory:
         found = await self._ask(control.SchemaList(id=0, name=name), control.Schemas)
         return None if found is None else found.schemas
 
-    async def _have_schema(self, name: str, schema: dict[str, Any], hash: str, version: str) -> SchemaInfo | None:
+    async def _have_schema(
+        self, name: str, schema: dict[str, Any], hash: str, version: str, compatibility: str = ""
+    ) -> SchemaInfo | None:
         """Put it, unless it is there: whoever may produce need not be one who may put schemas."""
         try:
             info = await self.get_schema(hash=hash)
         except HubRefused as error:
             if error.code != "unknown_schema":
                 raise
-            return await self.put_schema(name, schema, version)
+            return await self.put_schema(name, schema, version, compatibility)
         if info is None or info.name == name:
-            request = control.SchemaPut(
-                id=0, name=name, schema=schema, version=version if info is None else info.version
-            )
+            given = version if info is None else info.version
+            request = control.SchemaPut(id=0, name=name, schema=schema, version=given, compatibility=compatibility)
             self._made[("schema", name, hash)] = request
         return info
 

@@ -1,0 +1,113 @@
+"""Errors of shared-memory channels. `trunkline/errors.py` shows their place in the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trunkline.errors import TrunklineError, UsageError
+
+
+class WrongProcess(UsageError):
+    """It was opened before a fork, and the child must not use it: that would destroy the data of the parent."""
+
+    def __init__(self, channel: str, opened_by: int) -> None:
+        super().__init__(
+            f"the end of {channel!r} belongs to process {opened_by}, from which this one was forked: "
+            "open another one here"
+        )
+        self.channel = channel
+        self.opened_by = opened_by
+
+
+class SharedMemoryError(TrunklineError):
+    """Something is wrong with a channel in shared memory."""
+
+
+class SharedMemoryFull(SharedMemoryError):
+    retryable = True
+
+    def __init__(self, channel: str, needed_bytes: int, free_bytes: int) -> None:
+        super().__init__(
+            f"{channel!r} needs {needed_bytes:,} bytes of shared memory, and {free_bytes:,} are free: lower capacity, "
+            "page_size or the settings `consumers` and `held`, enlarge /dev/shm, or see `trunkline doctor`"
+        )
+        self.channel = channel
+        self.needed_bytes = needed_bytes
+        self.free_bytes = free_bytes
+
+
+class NoProducer(SharedMemoryError):
+    retryable = True
+
+    def __init__(self, channel: str) -> None:
+        super().__init__(f"nobody produces on {channel!r} on this machine: start its producer first")
+        self.channel = channel
+
+
+class ProducerGone(SharedMemoryError):
+    """All its frames were received. The consumer stays attached: the next `recv` waits for another producer."""
+
+    retryable = True
+
+    def __init__(self, channel: str, *, died: bool) -> None:
+        super().__init__(f"the producer of {channel!r} {'died' if died else 'has closed the channel'}")
+        self.channel = channel
+        self.died = died
+
+
+class LayoutMismatch(SharedMemoryError):
+    """`differences` name the fields; both versions are in the text."""
+
+    def __init__(self, channel: str, expected: str, found: str, differences: Sequence[str]) -> None:
+        what = "; ".join(differences) or "their hashes differ, and the channel does not hold its whole schema"
+        super().__init__(
+            f"{channel!r} has another schema: expected is {expected}, the channel has {found}. Different: {what}"
+        )
+        self.channel = channel
+        self.expected = expected
+        self.found = found
+        self.differences = tuple(differences)
+
+
+class TooManyConsumers(SharedMemoryError):
+    retryable = True
+
+    def __init__(self, channel: str, limit: int) -> None:
+        super().__init__(f"{channel!r} has its {limit} consumers: its producer may allow more, with `consumers`")
+        self.channel = channel
+        self.limit = limit
+
+
+class SlotsHeld(SharedMemoryError):
+    """The consumer holds as many frames as it may. `oldest` is the number of the one that it has held longest."""
+
+    retryable = True
+
+    def __init__(self, channel: str, held: int, oldest: int, oldest_s: float) -> None:
+        super().__init__(
+            f"this consumer of {channel!r} holds {held} frames, which is all it may; frame {oldest} for "
+            f"{oldest_s:.3g} s: release frames and drop their views, or let the producer allow more, with `held`"
+        )
+        self.channel = channel
+        self.held = held
+        self.oldest = oldest
+        self.oldest_s = oldest_s
+
+
+class FrameDamaged(SharedMemoryError):
+    def __init__(self, channel: str, seq: int) -> None:
+        super().__init__(f"frame {seq} of {channel!r} differs from what was written: its checksum does not fit")
+        self.channel = channel
+        self.seq = seq
+
+
+class CutOff(SharedMemoryError):
+    """The producer stopped waiting for this consumer, which took nothing for too long."""
+
+    def __init__(self, channel: str, after: int) -> None:
+        super().__init__(
+            f"the producer of {channel!r} stopped waiting for this consumer after frame {after}: open another "
+            "consumer, and receive faster or let the producer wait longer, with `stuck_s`"
+        )
+        self.channel = channel
+        self.after = after

@@ -1,0 +1,203 @@
+"""Consumers of a channel in shared memory: blocking, and for an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from typing import Any
+
+from trunkline.clock import World
+from trunkline.errors import InvalidSettings, StreamEmpty
+from trunkline.memory.errors import ProducerGone
+from trunkline.memory.frame import Frame
+from trunkline.memory.metrics import ConsumerMetrics
+from trunkline.memory.receiver import FrameReceiver
+from trunkline.memory.registration import (
+    BusWithDirectory,
+    ask,
+    ask_blocking,
+    discover,
+    register_consumer,
+    unregister_consumer,
+)
+from trunkline.memory.settings import Wants
+
+
+class BlockingFrameConsumer:
+    """Frames for a thread. One thread at a time."""
+
+    def __init__(self, receiver: FrameReceiver, world: World) -> None:
+        self._receiver = receiver
+        self._world = world
+        self.channel = receiver.channel
+        self.name = receiver.name
+
+    def recv(self, timeout_s: float | None = None) -> Frame:
+        """The next frame. Waiting costs no processor time.
+
+        Raises StreamEmpty after `timeout_s`; ProducerGone when the producer has left and its frames are received, after
+        which the next call waits for another producer; SlotsHeld, CutOff, FrameDamaged.
+        """
+        ends_ns = None if timeout_s is None else self._world.time_ns() + int(timeout_s * 1e9)
+        while (frame := self._receiver.take()) is None:
+            if (gone := self._receiver.gone()) is not None:
+                raise gone
+            left_s = None if ends_ns is None else (ends_ns - self._world.time_ns()) / 1e9
+            if left_s is not None and left_s <= 0:
+                raise StreamEmpty(self.channel)
+            self._receiver.before_waiting()
+            self._receiver.wait(left_s)
+        return frame
+
+    def __iter__(self) -> Iterator[Frame]:
+        """Until the producer closes the channel. Raises ProducerGone if it died."""
+        while True:
+            try:
+                yield self.recv()
+            except ProducerGone as gone:
+                if gone.died:
+                    raise
+                return
+
+    def metrics(self) -> ConsumerMetrics:
+        return self._receiver.metrics()
+
+    def close(self) -> None:
+        """Release all frames. Raises BufferError if views are in use: they stay valid."""
+        self._receiver.close()
+
+
+class FrameConsumer:
+    """Frames for an event loop: it watches one descriptor, there is no thread and no polling. One task at a time."""
+
+    def __init__(self, receiver: FrameReceiver) -> None:
+        self._receiver = receiver
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+        self.channel = receiver.channel
+        self.name = receiver.name
+        self._loop.add_reader(receiver.fileno(), self._wake)
+
+    def _wake(self) -> None:
+        self._receiver.process()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def recv(self, timeout_s: float | None = None) -> Frame:
+        """As `BlockingFrameConsumer.recv`. Cancelled, it has taken nothing."""
+        ends_s = None if timeout_s is None else self._loop.time() + timeout_s
+        while (frame := self._receiver.take()) is None:
+            if (gone := self._receiver.gone()) is not None:
+                raise gone
+            self._receiver.before_waiting()
+            self._waiter = self._loop.create_future()
+            try:
+                async with asyncio.timeout_at(ends_s):
+                    await self._waiter
+            except TimeoutError:
+                raise StreamEmpty(self.channel) from None
+        return frame
+
+    async def __aiter__(self) -> AsyncIterator[Frame]:
+        """Until the producer closes the channel. Raises ProducerGone if it died."""
+        while True:
+            try:
+                frame = await self.recv()
+            except ProducerGone as gone:
+                if gone.died:
+                    raise
+                return
+            yield frame
+            del frame
+
+    def metrics(self) -> ConsumerMetrics:
+        return self._receiver.metrics()
+
+
+class OpenConsumer:
+    """What `consumer(…)` returns: `with` opens it for a thread, `async with` for an event loop."""
+
+    def __init__(
+        self, channel: str, make: Callable[[str], FrameReceiver], bus: BusWithDirectory | None, world: World
+    ) -> None:
+        self._channel = channel
+        self._make = make
+        self._bus = bus
+        self._world = world
+        self._receiver: FrameReceiver | None = None
+
+    def __enter__(self) -> BlockingFrameConsumer:
+        self._receiver = receiver = self._make(ask_blocking(self._bus, partial(discover, self._channel)) or "")
+        try:
+            ask_blocking(self._bus, partial(register_consumer, receiver))
+        except BaseException:
+            receiver.shut()
+            raise
+        return BlockingFrameConsumer(receiver, self._world)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        receiver = self._opened()
+        try:
+            ask_blocking(self._bus, partial(unregister_consumer, receiver))
+        finally:
+            _end(receiver, kind)
+
+    async def __aenter__(self) -> FrameConsumer:
+        self._receiver = receiver = self._make(await ask(self._bus, partial(discover, self._channel)) or "")
+        try:
+            await ask(self._bus, partial(register_consumer, receiver))
+        except BaseException:
+            receiver.shut()
+            raise
+        return FrameConsumer(receiver)
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        receiver = self._opened()
+        asyncio.get_running_loop().remove_reader(receiver.fileno())
+        try:
+            await ask(self._bus, partial(unregister_consumer, receiver))
+        finally:
+            _end(receiver, kind)
+
+    def _opened(self) -> FrameReceiver:
+        assert self._receiver is not None
+        return self._receiver
+
+
+def _end(receiver: FrameReceiver, error: type[BaseException] | None) -> None:
+    if error is None:
+        receiver.close()
+    else:
+        # The views stay valid, and the error of the block is the one to see.
+        receiver.shut()
+
+
+def consumer(
+    channel: str,
+    *,
+    schema: Any = None,
+    version: str = "",
+    wants: Wants | str = Wants.ALL,
+    name: str = "",
+    bus: BusWithDirectory | None = None,
+    world: World | None = None,
+) -> OpenConsumer:
+    """Attach to a channel, by its name: `with tl.memory.consumer("camera") as frames`, or `async with`.
+
+    With a schema, the channel must have the same one, and `version` is what errors call it; without, the channel's own
+    is used. With a bus, the channel is looked up at its hub, and the consumer is registered there; without a hub it is
+    found directly.
+
+    Entering raises NoProducer, LayoutMismatch, TooManyConsumers, SharedMemoryFull, HubRefused.
+    """
+    world = world or World()
+    try:
+        wanted = Wants(wants)
+    except ValueError:
+        raise InvalidSettings(f"a consumer wants {', '.join(Wants)}, not {wants!r}") from None
+
+    def make(shm_name: str) -> FrameReceiver:
+        return FrameReceiver(channel, shm_name, schema=schema, version=version, wants=wanted, name=name, world=world)
+
+    return OpenConsumer(channel, make, bus, world)

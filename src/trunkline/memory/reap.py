@@ -1,0 +1,53 @@
+"""Taking away what dead processes have left: first by the engine, then, what it fails at, file by file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from trunkline.clock import World
+from trunkline.errors import MissingExtra
+from trunkline.memory.place import engine_root
+from trunkline.memory.survey import EngineFile, survey
+from trunkline.transports.descriptors import Descriptors
+
+
+class Reaped(msgspec.Struct, frozen=True, kw_only=True):
+    removed: list[EngineFile]
+    kept: list[EngineFile]
+    """Left over, and could not be removed."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(each.bytes for each in self.removed)
+
+
+def reap(world: World | None = None) -> Reaped:
+    """Never touches what a living process owns: see `survey`. Raises UsageError in a process that has an end open."""
+    before = survey(world)
+    if before.left_over:
+        _by_the_engine({each.id for each in before.nodes if not each.alive})
+    # Again: what the engine has left, and who has come meanwhile.
+    for each in survey(world).left_over:
+        Path(each.path).unlink(missing_ok=True)
+    _remove_empty(engine_root() / "nodes")
+    # Those of dead processes are removed by looking.
+    Descriptors().all()
+    kept = {each.path: each for each in survey(world).left_over}
+    return Reaped(removed=[each for each in before.left_over if each.path not in kept], kept=list(kept.values()))
+
+
+def _by_the_engine(dead: set[str]) -> None:
+    """It also takes dead nodes from the books of services that others use, which removing files does not."""
+    try:
+        from trunkline.memory.adapter import reap_nodes
+    except MissingExtra:
+        return
+    reap_nodes(dead)
+
+
+def _remove_empty(folder: Path) -> None:
+    for path in folder.glob("*/"):
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()

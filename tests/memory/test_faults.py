@@ -1,0 +1,159 @@
+"""Processes that are killed at random points, also while they start: the others go on, and nothing torn is read."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.memory.children import child, go_on, line
+from tests.memory.conftest import left
+from trunkline.memory.reap import reap
+
+FRAME = 'np.dtype(("i8", (2048,)))'
+SETTINGS = "memory.ChannelSettings(checksum='enforced', stuck_s=30.0, consumers=16)"
+
+PRODUCER = f"""
+import threading
+asked = threading.Event()
+def listen():
+    for _ in sys.stdin:
+        asked.set()
+    os._exit(1)
+with memory.producer("torn", schema={FRAME}, capacity=4, settings={SETTINGS}) as producer:
+    say("there")
+    threading.Thread(target=listen, daemon=True).start()
+    count, longest_s = 0, 0.0
+    while count < 1_000_000:
+        begun = time.monotonic()
+        with producer.loan() as loan:
+            loan.data[:1024] = count
+            loan.data[1024:] = count
+        longest_s = max(longest_s, time.monotonic() - begun)
+        count += 1
+        if asked.is_set():
+            asked.clear()
+            say(count, longest_s)
+        time.sleep(0.001)
+"""
+
+CONSUMER = """
+import threading
+asked = threading.Event()
+def listen():
+    for _ in sys.stdin:
+        asked.set()
+    os._exit(1)
+with memory.consumer("torn", wants={wants!r}) as frames:
+    say("there")
+    threading.Thread(target=listen, daemon=True).start()
+    reads, kept = 0, None
+    while True:
+        if asked.is_set():
+            asked.clear()
+            say(reads, frames.metrics().overruns)
+        try:
+            frame = frames.recv(0.05)
+        except (tl.StreamEmpty, tl.ProducerGone):
+            continue
+        first = int(frame.data[0])
+        assert (frame.data == first).all(), "torn"
+        if kept is not None:
+            assert (kept.data == kept.data[-1]).all(), "a held frame has changed"
+        kept = frame if reads % 7 == 0 else None
+        reads += 1
+        del frame
+"""
+
+
+def answer(process: subprocess.Popen[str]) -> list[float]:
+    go_on(process)
+    said = line(process)
+    assert said, "a process that nobody killed has ended"
+    return [float(each) for each in said.split()]
+
+
+def kill_after(code: str, delay_s: float) -> None:
+    with child(code) as process:
+        time.sleep(delay_s)
+        assert process.poll() is None, f"it ended by itself, with {process.returncode}"
+
+
+def progress(process: subprocess.Popen[str], beyond: float) -> float:
+    """What it has counted by now, which must become more."""
+    ends = time.monotonic() + 30
+    while (count := answer(process)[0]) <= beyond:
+        assert time.monotonic() < ends, "it stands still"
+        time.sleep(0.01)
+    return count
+
+
+def nothing_left(runtime: Path) -> None:
+    done = reap()
+    assert done.kept == []
+    assert left(runtime) == []
+
+
+def storm(
+    kills: int,
+    delays_s: Callable[[], float],
+    victims: list[str],
+    rng: random.Random,
+    steady: list[subprocess.Popen[str]],
+) -> None:
+    counts = [progress(each, 0) for each in steady]
+    for number in range(kills):
+        kill_after(rng.choice(victims), delays_s())
+        if number % 5 == 4 or number == kills - 1:
+            counts = [progress(each, count) for each, count in zip(steady, counts, strict=True)]
+
+
+def consumers_die(runtime: Path, kills: int, seed: int) -> None:
+    rng = random.Random(seed)
+    victims = [CONSUMER.format(wants=wants) for wants in ("every", "every", "all", "latest")]
+    with child(PRODUCER) as producer:
+        assert line(producer) == "there"
+        with child(CONSUMER.format(wants="every")) as witness, child(CONSUMER.format(wants="all")) as other:
+            assert line(witness) == line(other) == "there"
+            storm(kills, lambda: rng.uniform(0.1, 1.2), victims, rng, [producer, witness, other])
+            assert answer(witness)[1] == 0, "one that wants every frame has missed some"
+            assert answer(producer)[1] < 20, "the producer waited for the dead"
+    nothing_left(runtime)
+
+
+def producers_die(runtime: Path, kills: int, seed: int) -> None:
+    rng = random.Random(seed)
+    with child(PRODUCER) as first:
+        assert line(first) == "there"
+        with child(CONSUMER.format(wants="all")) as witness:
+            assert line(witness) == "there"
+            count = progress(witness, 0)
+            first.kill()
+            for _ in range(kills - 1):
+                kill_after(PRODUCER, rng.uniform(0.1, 1.2))
+            with child(PRODUCER) as last:
+                assert line(last) == "there"
+                assert progress(witness, count) > count
+    nothing_left(runtime)
+
+
+def test_consumers_die(runtime: Path) -> None:
+    consumers_die(runtime, 5, 1)
+
+
+def test_producers_die(runtime: Path) -> None:
+    producers_die(runtime, 5, 2)
+
+
+@pytest.mark.long
+def test_a_hundred_consumers_die(runtime: Path) -> None:
+    consumers_die(runtime, 100, 3)
+
+
+@pytest.mark.long
+def test_a_hundred_producers_die(runtime: Path) -> None:
+    producers_die(runtime, 100, 4)
