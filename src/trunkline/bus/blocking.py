@@ -116,13 +116,14 @@ class LoopThread:
             raise UsageError("a blocking call from the bus's own thread would wait for itself: use the async bus there")
         call = BlockingCall(work)
         try:
-            self._loop.call_soon_threadsafe(call.start)
-        except RuntimeError as error:
-            work.close()
-            raise BusClosed(self._name) from error
-        try:
+            try:
+                self._loop.call_soon_threadsafe(call.start)
+            except RuntimeError as error:
+                work.close()
+                raise BusClosed(self._name) from error
             call.wait()
         except BaseException:
+            # Ctrl-C may come anywhere in here.
             with suppress(RuntimeError):
                 # Nothing is left to cancel if the loop has ended.
                 self._loop.call_soon_threadsafe(call.cancel)
