@@ -129,6 +129,10 @@ class SocketWire(asyncio.Protocol):
             self._transport.write(b"".join(buffers))
         else:
             self._transport.writelines(buffers)
+            if self._transport.get_write_buffer_size() > HIGH_BYTES:
+                # asyncio of 3.12 and 3.13 does not notice by itself that `writelines` went beyond the limit: it would
+                # never say that there is room again. Setting the limits makes it look.
+                self._transport.set_write_buffer_limits(HIGH_BYTES, LOW_BYTES)
 
     @property
     def backlog(self) -> int:

@@ -48,6 +48,9 @@ def schema_of(kinds: tuple[type[control.Control], ...], name: str, description: 
     (union,), parts = msgspec.json.schema_components((reduce(or_, kinds),), ref_template="#/$defs/{name}")
     notes = notes_of(control)
     for title, part in parts.items():
+        if "description" in part:
+            # Python 3.13 takes the indentation away by itself.
+            part["description"] = inspect.cleandoc(part["description"])
         for field, schema in part["properties"].items():
             if note := notes.get((title, field)):
                 schema["description"] = note
