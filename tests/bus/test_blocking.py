@@ -6,12 +6,14 @@ import inspect
 import signal
 import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import trunkline as tl
+from trunkline.bus.blocking import LoopThread
+from trunkline.errors import BusClosed
 
 
 def test_the_four_patterns_without_an_event_loop() -> None:
@@ -248,3 +250,42 @@ def test_an_error_of_a_call_keeps_nothing_alive() -> None:
             assert seen[0]() is None
         finally:
             gc.enable()
+
+
+def test_a_call_that_comes_while_the_loop_ends_does_not_wait_for_ever() -> None:
+    loop_thread = LoopThread("late")
+    ending, gate = threading.Event(), threading.Event()
+    outcome: list[BaseException] = []
+
+    async def prepare() -> None:
+        async def notice() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ending.set()
+
+        loop = asyncio.get_running_loop()
+        noticed.append(loop.create_task(notice()))
+        # Ending waits for the threads of the loop.
+        loop.run_in_executor(None, gate.wait)
+        await asyncio.sleep(0)
+
+    def call() -> None:
+        try:
+            loop_thread.call(asyncio.sleep(1000))
+        except BaseException as error:
+            outcome.append(error)
+
+    noticed: list[asyncio.Task[None]] = []
+    loop_thread.call(prepare())
+    stopping = threading.Thread(target=loop_thread.stop)
+    stopping.start()
+    assert ending.wait(60)
+    late = threading.Thread(target=call, daemon=True)
+    late.start()
+    while late.is_alive() and not loop_thread._calls:
+        pass
+    gate.set()
+    late.join(60)
+    stopping.join(60)
+    assert isinstance(outcome[0], CancelledError | BusClosed)

@@ -156,6 +156,11 @@ def test_pauses_grow_up_to_a_limit_and_begin_again_after_a_welcome() -> None:
     assert pauses(client.lost("gone", 1.0)) == [0.1]
 
 
+def test_the_first_pause_has_the_limit_of_all_pauses() -> None:
+    client = ClientProtocol("unix://hub", backoff_s=3.0, max_backoff_s=0.5)
+    assert pauses(action for _ in range(2) for action in client.unreachable("refused", 1.0)) == [0.5, 0.5]
+
+
 def pauses(actions: Iterable[Action]) -> list[float]:
     return [action.after_s for action in actions if isinstance(action, Reconnect)]
 

@@ -40,12 +40,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 class BlockingCall(Generic[T]):
     """A coroutine that runs in the thread of an event loop while another thread waits for its end."""
 
-    __slots__ = ("_done", "_error", "_result", "_task", "_work")
+    __slots__ = ("_done", "_ended", "_error", "_result", "_task", "_work")
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self._work = work
         self._task: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
+        self._ended = False
         self._done = threading.Lock()
         self._done.acquire()
 
@@ -66,6 +67,11 @@ class BlockingCall(Generic[T]):
             self._error = error
         finally:
             # Here, and not by a callback of the task, which would be another turn of the loop.
+            self._end()
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
             self._done.release()
 
     def cancel(self) -> None:
@@ -74,6 +80,14 @@ class BlockingCall(Generic[T]):
 
     def wait(self) -> None:
         self._done.acquire()
+
+    def abandon(self, error: Exception) -> None:
+        """The loop has ended: what was handed to it too late will not begin."""
+        if not self._ended:
+            if self._task is None:
+                self._work.close()
+            self._error = error
+            self._end()
 
     def result(self) -> T:
         error, self._error = self._error, None
@@ -92,6 +106,7 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self._name = name
         self._loop = asyncio.new_event_loop()
+        self._calls: set[BlockingCall[Any]] = set()
         self._thread = threading.Thread(target=self._run, name=f"trunkline {name}", daemon=True)
         self._thread.start()
 
@@ -101,13 +116,19 @@ class LoopThread:
             self._loop.run_forever()
         finally:
             # Whoever still waits for something here must be told, not forgotten.
-            tasks = asyncio.all_tasks(self._loop)
+            self._cancel_all()
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._cancel_all()
+            self._loop.close()
+            for call in list(self._calls):
+                call.abandon(BusClosed(self._name))
+
+    def _cancel_all(self) -> None:
+        while tasks := asyncio.all_tasks(self._loop):
             for task in tasks:
                 task.cancel()
             self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._loop.close()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there and wait. Interrupted (Ctrl-C), it is cancelled there."""
@@ -115,6 +136,7 @@ class LoopThread:
             work.close()
             raise UsageError("a blocking call from the bus's own thread would wait for itself: use the async bus there")
         call = BlockingCall(work)
+        self._calls.add(call)
         try:
             try:
                 self._loop.call_soon_threadsafe(call.start)
@@ -128,6 +150,8 @@ class LoopThread:
                 # Nothing is left to cancel if the loop has ended.
                 self._loop.call_soon_threadsafe(call.cancel)
             raise
+        finally:
+            self._calls.discard(call)
         return call.result()
 
     def stop(self) -> None:

@@ -94,29 +94,17 @@ class BusPublisher:
         body, content_type = (payload, RAW) if payload.__class__ is bytes else encode(payload, self.content_type)
         now_ns = self.time_ns()
         lane = self.lanes.get(topic) if now and len(body) <= self.small else None
+        make: Callable[..., Message] = numbered
         if lane is not None and lane.plain is not None:
-            return numbered(
-                self.ids.next(now_ns),
-                topic,
-                body,
-                now_ns,
-                lane.reserve(1),
-                self._name,
-                content_type,
-                type,
-                recipient,
-                NORMAL,
-                None,
-                request_id,
-                correlation_id,
-                reply_to,
-            )
-        message = unchecked(
+            seq = lane.reserve(1)
+        else:
+            make, topic, seq = unchecked, validate_topic(topic), 0
+        message = make(
             self.ids.next(now_ns),
-            validate_topic(topic),
+            topic,
             body,
             now_ns,
-            0,
+            seq,
             self._name,
             content_type,
             type,

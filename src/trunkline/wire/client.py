@@ -109,7 +109,7 @@ class ClientProtocol:
         self._unanswered: set[int] = set()
         self._ending = ""
         """Why this connection ends, if that is known before it has ended."""
-        self._backoff_s = self._pause_s = backoff_s
+        self._backoff_s = self._pause_s = min(backoff_s, max_backoff_s)
         self._max_backoff_s = max_backoff_s
 
     # Asking
