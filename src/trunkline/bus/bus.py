@@ -43,6 +43,7 @@ from trunkline.delivery.ledger import Ledger
 from trunkline.delivery.options import Delivery, DeliveryOptions
 from trunkline.delivery.requests import OrphanBox
 from trunkline.delivery.route import offer
+from trunkline.delivery.run import NO_RUN
 from trunkline.errors import (
     BusClosed,
     InvalidSettings,
@@ -113,6 +114,8 @@ class Bus:
         self._ids = self._publisher.ids
         self._sequence = broker.sequence
         self._remember = traffic.history.add
+        self._last_lane: Any = None
+        """Of the last plain message that went elsewhere. With the second in a row, a run begins."""
         self._content_type = settings.content_type
         self._small = self._publisher.small
         self._listeners = broker.served.listeners
@@ -160,15 +163,33 @@ class Bus:
             message_id = ids.open(now_ns)
         inboxes = lane.plain
         if inboxes is None:
+            traffic = self._traffic
+            run = traffic.run
+            if run.lane is lane and run.content_type == content_type and len(run.ids) < run.room:
+                run.ids.append(message_id)
+                run.payloads.append(payload)
+                run.times.append(now_ns)
+                return message_id
+            if lane is self._last_lane and lane.immediate and not lane.outbox.idle:
+                begun = lane.begin_run(self.name, content_type)
+                if begun is not None:
+                    traffic.begin_run(begun)
+                    begun.ids.append(message_id)
+                    begun.payloads.append(payload)
+                    begun.times.append(now_ns)
+                    return message_id
+            self._last_lane = lane
             message = draft(message_id, topic, payload, now_ns, 0, self.name, content_type)
             seal(message, "__class__", Message)
             if not lane.immediate or not lane.put_now(message):
                 await self._publisher.put(lane, (message,), alike=True)
                 return message_id
-            self._traffic.total += 1
+            if run is not NO_RUN:
+                traffic.end_run()
+            traffic.total += 1
             remember(message)
             if not lane.has_subscribers:
-                self._traffic.unrouted += 1
+                traffic.unrouted += 1
             return message_id
         sequence = self._sequence
         sequence.last = seq = sequence.last + 1
@@ -234,7 +255,8 @@ class Bus:
         lane = self._lanes.get(topic)
         if lane is not None and values and not fields and (made := publisher.alike(lane, topic, values)) is not None:
             ids, batch = made
-            await publisher.put(lane, batch, alike=True)
+            if batch:
+                await publisher.put(lane, batch, alike=True)
             return ids
         batch = [publisher.message(topic, value, fields) for value in values]
         if batch:
@@ -547,6 +569,7 @@ class Bus:
         Cheap enough to call at any time.
         """
         traffic = self._traffic
+        traffic.end_run()
         total = traffic.total
         accounts = self.broker.served.accounts()
         account = sum(accounts.values(), Account())
@@ -569,7 +592,7 @@ class Bus:
     def health(self) -> Health:
         """The state of this bus and a few totals: the answer to `ping`, and the payload of its heartbeats."""
         life, served = self._life, self.broker.served
-        handlers, total = len(self._handlers), self._traffic.total
+        handlers, total = len(self._handlers), self._traffic.total + len(self._traffic.run)
         at_ns, pending, dead = self._time_ns(), served.pending(), len(served.dead_letters)
         return Health(self.name, life.state, life.since_ns, at_ns, pending, handlers, total, dead)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from trunkline.brokers.broker import Broker
 from trunkline.bus.lifecycle import BusState
 from trunkline.delivery.fates import Account, Fate, Outcome
+from trunkline.delivery.run import NO_RUN, Run
 from trunkline.message import Message
 from trunkline.settings import History
 from trunkline.topic import matches
@@ -21,29 +22,66 @@ OTHERS = "…"
 
 
 class MessageHistory:
-    """The last messages the bus accepted, oldest first. Large payloads are left out: `encoding` is "elided" then."""
+    """The last messages the bus accepted, oldest first. Large payloads are left out: `encoding` is "elided" then.
+
+    Messages that left as a run are kept as that. They are built when somebody looks.
+    """
 
     def __init__(self, limits: History) -> None:
         self.max_payload_bytes = limits.max_payload_bytes
-        self._messages: deque[Message] = deque(maxlen=limits.max_messages if limits.enabled else 0)
-        self.add = self._messages.append
+        self.max_messages = limits.max_messages if limits.enabled else 0
+        self._entries: deque[Message | Run] = deque(maxlen=self.max_messages)
+        self._in_runs = 0
+        """Messages in runs but the last, at the most: runs fall out of the deque unnoticed."""
+        self._last = NO_RUN
+        self.add: Callable[[Message], None] = self._entries.append
         """For messages known to be small."""
-        self.add_many = self._messages.extend
+        self.add_many: Callable[[Iterable[Message]], None] = self._entries.extend
 
     def __len__(self) -> int:
-        return len(self._messages)
+        return min(sum(map(_size, self._entries)), self.max_messages)
 
     def remember(self, message: Message) -> None:
         if len(message.payload) > self.max_payload_bytes:
             message = msgspec.structs.replace(message, payload=b"", encoding=ELIDED)
-        self._messages.append(message)
+        self.add(message)
+
+    def add_run(self, run: Run) -> None:
+        """One that the bus appends to until something else is added."""
+        self._in_runs += len(self._last)
+        self._last = run
+        if self._in_runs > self.max_messages:
+            self._in_runs = sum(len(entry) for entry in self._entries if isinstance(entry, Run))
+            while self._in_runs > self.max_messages:
+                if isinstance(oldest := self._entries.popleft(), Run):
+                    self._in_runs -= len(oldest)
+        self._entries.append(run)
 
     def last(self, limit: int | None = None, pattern: str | None = None) -> list[Message]:
-        found = [message for message in self._messages if pattern is None or matches(pattern, message.topic)]
+        messages = [message for entry in self._entries for message in _messages(entry)]
+        found = [
+            message
+            for message in messages[max(0, len(messages) - self.max_messages) :]
+            if pattern is None or matches(pattern, message.topic)
+        ]
         return found if limit is None else found[max(0, len(found) - limit) :]
 
     def find(self, message_id: str) -> Message | None:
-        return next((message for message in reversed(self._messages) if message.id == message_id), None)
+        for entry in reversed(self._entries):
+            if isinstance(entry, Run):
+                if message_id in entry.ids:
+                    return entry.messages[entry.ids.index(message_id)]
+            elif entry.id == message_id:
+                return entry
+        return None
+
+
+def _messages(entry: Message | Run) -> Sequence[Message]:
+    return entry.messages if isinstance(entry, Run) else (entry,)
+
+
+def _size(entry: Message | Run) -> int:
+    return len(entry) if isinstance(entry, Run) else 1
 
 
 class Refusals:
@@ -92,7 +130,10 @@ class Traffic:
 
     def __init__(self, name: str, limits: History, broker: Broker) -> None:
         self.total = 0
+        """Without those of `run`."""
         self.unrouted = 0
+        self.run = NO_RUN
+        """What the bus may append to. It is ended when anything else is published, and when somebody looks."""
         self.history = MessageHistory(limits)
         self.senders = Senders(name)
         self.refusals = Refusals()
@@ -102,6 +143,8 @@ class Traffic:
 
     def accept(self, messages: Sequence[Message], *, routed: bool, alike: bool) -> None:
         """Their lane has taken these. `alike` promises that they are small, and the bus's own."""
+        if self.run is not NO_RUN:
+            self.end_run()
         self.total += len(messages)
         if not routed:
             self.unrouted += len(messages)
@@ -111,6 +154,19 @@ class Traffic:
         for message in messages:
             self.history.remember(message)
             self.senders.add(message.sender)
+
+    def begin_run(self, run: Run) -> None:
+        """The lane takes what the bus appends to it."""
+        self.end_run()
+        self.run = run
+        self.history.add_run(run)
+
+    def end_run(self) -> None:
+        """Count it. The bus appends nothing to it any more."""
+        run, self.run = self.run, NO_RUN
+        self.total += len(run)
+        if not run.routed:
+            self.unrouted += len(run)
 
     def fail(self, error: BaseException) -> None:
         """A message was accepted, and its publisher got an error all the same: one subscriber had no room."""

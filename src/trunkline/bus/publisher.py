@@ -117,8 +117,11 @@ class BusPublisher:
         )
         return message if len(body) <= self.small else self._weighed(message)
 
-    def alike(self, lane: Lane, topic: str, values: Sequence[object]) -> tuple[list[str], list[Message]] | None:
-        """Plain messages of one format for a lane, with their ids; None if they are not small, or of one format."""
+    def alike(self, lane: Any, topic: str, values: Sequence[object]) -> tuple[list[str], list[Message]] | None:
+        """Plain messages of one format for a lane, with their ids; None if they are not small, or of one format.
+
+        Without messages if the lane has taken them as a run.
+        """
         kind = RAW
         bodies: Sequence[Any] = values
         if set(map(type, values)) != {bytes}:
@@ -132,12 +135,28 @@ class BusPublisher:
         now_ns = self.time_ns()
         count = len(bodies)
         ids = self.ids.take(count, now_ns)
+        if lane.immediate and count > 1 and self._put_run(lane, kind, ids, bodies, now_ns):
+            return ids, []
         first = lane.reserve(count)
         columns = ids, repeat(topic), bodies, repeat(now_ns)
         rest = repeat(self._name), repeat(kind)
         if first:
             return ids, list(map(numbered, *columns, range(first, first + count), *rest))
         return ids, unchecked_many(*columns, repeat(0), *rest)
+
+    def _put_run(self, lane: Any, kind: str, ids: list[str], bodies: Sequence[bytes], now_ns: int) -> bool:
+        """Into the run that the bus is in, or one of their own; False if there can be none."""
+        run = self._traffic.run
+        if run.lane is not lane or run.content_type != kind or len(run) + len(ids) > run.room:
+            run = lane.begin_run(self._name, kind, several=True)
+            if run is None:
+                return False
+            self._traffic.begin_run(run)
+        run.ids += ids
+        run.payloads += bodies
+        run.times += repeat(now_ns, len(ids))
+        lane.send_run(full=True)
+        return True
 
     def _weighed(self, message: Message) -> Message:
         if len(message.payload) > self.max_bytes:

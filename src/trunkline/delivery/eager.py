@@ -91,6 +91,17 @@ class EagerSteps:
             for inbox in ready:
                 inbox.wake()
 
+    def run_one(self, inbox: Inbox) -> None:
+        """Run a worker that has something to do, in a callback of the event loop."""
+        if not self.may_run():
+            inbox.wake()
+            return
+        self.depth += 1
+        try:
+            inbox.wake_now()
+        finally:
+            self.depth -= 1
+
     def run_once(self) -> None:
         """As `run`, once in a turn of the event loop: what comes after the first message is handled together."""
         if self._told or not self.may_run():

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Batch
 from typing import TYPE_CHECKING, Protocol
 
+from trunkline.delivery.run import Run
 from trunkline.errors import Refused
 from trunkline.message import Message
+from trunkline.unchecked import number_all
 
 if TYPE_CHECKING:
     from trunkline.delivery.batch import Batch as RoutedBatch
@@ -68,11 +70,13 @@ class Waiter:
 class PendingBatch:
     """While the last of it is an owner's, the owner may append plain messages itself."""
 
-    __slots__ = ("alike", "messages", "owner", "plain", "size", "topic", "waiters")
+    __slots__ = ("alike", "messages", "owner", "plain", "run", "size", "topic", "waiters")
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.messages: list[Message] = []
+        self.run: Run | None = None
+        """What comes after the messages, and is alike with them. `open` turns it into messages."""
         self.waiters: list[Waiter] = []
         """Who published them, in order."""
         self.owner: Owner | None = None
@@ -83,6 +87,40 @@ class PendingBatch:
         """Whether all are plain, and have one sender and one format."""
         self.size = 0
         """Bytes of payload, as far as whoever sends it has counted them."""
+
+    def open(self) -> None:
+        if self.run is not None:
+            self.messages += self.run.messages
+            self.run = None
+
+    @property
+    def count(self) -> int:
+        return len(self.messages) if self.run is None else len(self.messages) + len(self.run)
+
+    def begin_run(self, run: Run) -> bool:
+        """Whether the run can come after what there is: a few messages like its own."""
+        for message in self.messages:
+            if message.content_type != run.content_type or message.sender != run.sender:
+                return False
+        self.run = run
+        return True
+
+    def columns(self, run: Run) -> tuple[list[str], list[int], list[bytes]]:
+        """Ids, times and payloads, with those of its run."""
+        head = self.messages
+        if not head:
+            return run.ids, run.times, run.payloads
+        return (
+            [message.id for message in head] + run.ids,
+            [message.timestamp_ns for message in head] + run.times,
+            [message.payload for message in head] + run.payloads,
+        )
+
+    def number(self, first: int) -> None:
+        """Give its messages consecutive numbers."""
+        number_all(self.messages, first)
+        if self.run is not None:
+            self.run.number(first + len(self.messages))
 
     def leave(self, messages: Batch[Message]) -> None:
         """Some whose publisher does not wait, after some whose publishers do."""

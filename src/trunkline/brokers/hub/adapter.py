@@ -23,6 +23,7 @@ from trunkline.brokers.remote.outbox import SentBatch
 from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.delivery.fates import Fate
 from trunkline.errors import HubRefused, HubUnavailable, Refused
+from trunkline.message import NORMAL
 from trunkline.wire import control, frames
 from trunkline.wire.frames import PublishHead
 
@@ -52,7 +53,8 @@ class HubAdapter:
     def attach(self, shared: Shared) -> None:
         self._shared = shared
         connection = self.connection
-        connection.protocol.deliver = shared.deliver
+        connection.protocol.deliver = shared.deliver_first
+        connection.arrived = shared.arrived
         connection.listeners[control.TopicInfo] = shared.topic_changed
         connection.listeners[control.Taken] = self._taken
         connection.listeners[control.Error] = self._error
@@ -108,19 +110,26 @@ class HubAdapter:
 
     def encode(self, batch: SentBatch) -> bytes:
         pending = batch.pending
-        first = pending.messages[0]
+        run = pending.run
+        if run is None:
+            first = pending.messages[0]
+            priority, requires_ack, ttl_s = first.priority, first.requires_ack, first.ttl_s
+            body = columns.pack_batch(pending.messages, plain=pending.plain, alike=pending.alike)
+        else:
+            priority, requires_ack, ttl_s = NORMAL, False, None
+            body = columns.pack_run(*pending.columns(run), run.sender, run.content_type)
         head = PublishHead(
             batch.number,
             pending.topic,
             batch.size,
-            first.priority,
-            first.requires_ack,
-            first.ttl_s,
+            priority,
+            requires_ack,
+            ttl_s,
             batch.resent,
             batch.position,
             batch.urgent,
         )
-        return frames.publish(head, columns.pack_batch(pending.messages, plain=pending.plain, alike=pending.alike))
+        return frames.publish(head, body)
 
     def send(self, batch: SentBatch) -> None:
         self.connection.queue((batch.data,))

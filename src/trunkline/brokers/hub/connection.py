@@ -56,6 +56,8 @@ class Connection:
         self.origin = world.random.getrandbits(52) + 1
         """The hub recognises this client by it after a reconnection. It is not shown to others."""
         self.users: list[ConnectionUser] = []
+        self.arrived: Callable[[], None] = lambda: None
+        """Called when all that came at once is delivered."""
         """Called in this order."""
         self.listeners: dict[type[control.Control], Callable[..., None]] = {}
         """Who gets which control messages that answer nothing."""
@@ -346,6 +348,7 @@ class Connection:
     def received(self, batch: Sequence[memoryview]) -> None:
         if actions := self.protocol.received(batch, asyncio.get_running_loop().time()):
             self._perform(actions)
+        self.arrived()
 
     def broken(self, error: ProtocolError) -> None:
         self._perform(self.protocol.broken(error))

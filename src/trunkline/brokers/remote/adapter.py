@@ -180,7 +180,13 @@ class Shared(Protocol):
     def writable(self) -> None:
         """The backlog has drained."""
 
-    def deliver(self, head: Arrival, body: memoryview) -> None: ...
+    def deliver(self, head: Arrival, body: memoryview) -> None:
+        """A batch has arrived. An idle worker that waited for it runs at once."""
+
+    def deliver_first(self, head: Arrival, body: memoryview) -> None:
+        """As `deliver`, where more may have come at the same time: workers run when `arrived` is called."""
+
+    def arrived(self) -> None: ...
 
     def dropped(self, notice: DropNotice) -> None: ...
 

@@ -41,6 +41,8 @@ class Feed(abc.ABC):
         self.number = number
         self.pattern = pattern
         self.closed = False
+        self.woken: list[Inbox] = []
+        """Where inboxes are noted that somebody waits at."""
         self.missed = 0
         """Published while this was subscribed, and never arrived: the broker or the connection was down."""
         self._opening: asyncio.Future[None] | None = None
@@ -240,7 +242,7 @@ class InboxFeed(Feed):
             inbox.books.accepted += len(messages)
             inbox.queue.extend(messages)
             if inbox.sleepers:
-                inbox.wake()
+                self.woken.append(inbox)
             return
         for message in messages:
             try:

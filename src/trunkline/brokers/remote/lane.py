@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from trunkline.brokers.remote.adapter import TopicTerms
 from trunkline.delivery.pending import Failures, Owner
 from trunkline.delivery.route import DONE, is_plain
+from trunkline.delivery.run import Run
 from trunkline.message import Message
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 SOON = 256
 """So many messages on one topic are sent at once, without waiting for the end of the turn."""
+FEW = 4
+"""So many messages that were put in one by one may come before a run."""
 LARGE_BYTES = 64 * 1024
 """What is larger is counted as it is put in, so that the window in bytes holds within a turn, too."""
 
@@ -24,12 +27,12 @@ class RemoteLane:
     """The way in for one topic."""
 
     __slots__ = (
-        "_outbox",
         "confirm",
         "durable",
         "has_subscribers",
         "immediate",
         "in_flight",
+        "outbox",
         "published",
         "terms",
         "topic",
@@ -40,7 +43,7 @@ class RemoteLane:
     stored = True
 
     def __init__(self, outbox: Outbox, topic: str) -> None:
-        self._outbox = outbox
+        self.outbox = outbox
         self.topic = topic
         self.terms: TopicTerms | None = None
         self.has_subscribers = True
@@ -64,12 +67,39 @@ class RemoteLane:
 
     def measure(self) -> None:
         self.immediate = self.terms is not None and not self.confirm and not self.waiting and self.terms.schema is None
+        # What is published from now on may go another way.
+        self.close_run()
+
+    def close_run(self) -> None:
+        pending = self.outbox.pending.get(self.topic)
+        if pending is not None and pending.run is not None:
+            pending.run.close()
+
+    def send_run(self, *, full: bool) -> None:
+        """Send the run that waits here; if it must be `full`, only if nothing more fits into it."""
+        pending = self.outbox.pending.get(self.topic)
+        if pending is not None and pending.run is not None and not (full and len(pending.run) < pending.run.room):
+            self.outbox.send_now(pending)
+
+    def begin_run(self, sender: str, content_type: str, *, several: bool = False) -> Run | None:
+        """A run for the bus to append to; None if there can be none now."""
+        outbox = self.outbox
+        self.send_run(full=not several)
+        if self.in_flight >= outbox.window or not self.immediate or outbox.full:
+            return None
+        pending = outbox.pending.get(self.topic)
+        if pending is None:
+            pending = outbox.begin(self)
+        elif pending.run is not None or pending.waiters or not pending.plain or len(pending.messages) > FEW:
+            return None
+        run = Run(self, sender, content_type, min(SOON - len(pending.messages), outbox.window - self.in_flight))
+        return run if pending.begin_run(run) else None
 
     def reserve(self, count: int) -> int:
         return 0
 
     def put_now(self, message: Message) -> bool:
-        outbox = self._outbox
+        outbox = self.outbox
         if self.in_flight >= outbox.window or not self.immediate or outbox.full:
             return False
         if outbox.idle:
@@ -78,6 +108,8 @@ class RemoteLane:
         pending = outbox.pending.get(self.topic)
         if pending is None:
             pending = outbox.begin(self)
+        elif pending.run is not None:
+            pending.open()
         messages = pending.messages
         if pending.waiters:
             pending.leave([message])
@@ -97,15 +129,15 @@ class RemoteLane:
         if self.terms is None:
             # Whether it is sent again after a reconnection depends on them.
             return False
-        outbox = self._outbox
-        pending = outbox.pending.get(self.topic)
+        outbox = self.outbox
+        pending = outbox.opened(self.topic)
         if pending is None:
             pending = outbox.begin(self)
         pending.post(message, owner)
         return True
 
     def put_many(self, messages: Sequence[Message], *, alike: bool) -> Awaitable[Failures]:
-        outbox = self._outbox
+        outbox = self.outbox
         size = 0
         if not alike and (len(messages) > 1 or len(messages[0].payload) > outbox.small_bytes):
             # Otherwise they are small.
@@ -117,7 +149,7 @@ class RemoteLane:
                 outbox.send_topic(self.topic)
                 outbox.send_first(self, list(messages), plain=alike)
                 return DONE
-            pending = outbox.pending.get(self.topic)
+            pending = outbox.opened(self.topic)
             if pending is None:
                 pending = outbox.begin(self)
             pending.alike = alike and not pending.messages
@@ -134,7 +166,7 @@ class RemoteLane:
 
     async def _put_apart(self, messages: Sequence[Message]) -> Failures:
         """Of another kind than the rest: in a frame of its own."""
-        outbox = self._outbox
+        outbox = self.outbox
         outbox.send_topic(self.topic)
         try:
             return await outbox.put_slowly(self, messages, alike=False)
@@ -143,4 +175,4 @@ class RemoteLane:
 
     def put_alone(self, messages: Sequence[Message], *, again: bool) -> Awaitable[Failures]:
         """In one piece, without others, and until the broker has it; `again` if it may have it already."""
-        return self._outbox.put_alone(self, messages, again=again)
+        return self.outbox.put_alone(self, messages, again=again)

@@ -23,7 +23,7 @@ from trunkline.brokers.remote.lane import LARGE_BYTES, RemoteLane
 from trunkline.clock import Sequence as Numbers
 from trunkline.delivery.pending import Failures, PendingBatch
 from trunkline.errors import BackpressureTimeout, MessageTooLarge, NotConfirmed, PartlyRefused, Refused, SchemaBroken
-from trunkline.message import MAX_HEADER_BYTES, Message
+from trunkline.message import MAX_HEADER_BYTES, NORMAL, Message
 from trunkline.settings import Settings
 from trunkline.topic import OWN_PREFIXES, REPLIES
 from trunkline.unchecked import number, number_all, take_numbers
@@ -50,12 +50,12 @@ class SentBatch:
     __slots__ = ("bytes", "data", "lane", "number", "pending", "position", "resent", "size", "urgent")
 
     def __init__(
-        self, number: int, lane: RemoteLane, pending: PendingBatch, position: int, urgent: bool, resent: bool
+        self, number: int, lane: RemoteLane, pending: PendingBatch, size: int, position: int, urgent: bool, resent: bool
     ) -> None:
         self.number = number
         self.lane = lane
         self.pending = pending
-        self.size = len(pending.messages)
+        self.size = size
         self.position = position
         """How many messages of its priority were published on its topic before."""
         self.urgent = urgent
@@ -138,9 +138,16 @@ class Outbox:
 
     def published(self) -> dict[str, int]:
         """How many messages were published on each topic in use, with those that are not sent yet."""
-        unsent = {topic: len(pending.messages) for topic, pending in self.pending.items()}
+        unsent = {topic: pending.count for topic, pending in self.pending.items()}
         counts = {topic: sum(lane.published.values()) + unsent.get(topic, 0) for topic, lane in self.lanes.items()}
         return {topic: count for topic, count in counts.items() if count}
+
+    def opened(self, topic: str) -> PendingBatch | None:
+        """What waits on a topic, for one who puts in messages one by one."""
+        pending = self.pending.get(topic)
+        if pending is not None and pending.run is not None:
+            pending.open()
+        return pending
 
     def begin(self, lane: RemoteLane) -> PendingBatch:
         pending = self.pending[lane.topic] = PendingBatch(lane.topic)
@@ -184,7 +191,7 @@ class Outbox:
         if lane.terms is not None and lane.terms.schema is not None:
             messages, broken = await self._check(lane.terms, messages)
         await self._room(lane)
-        pending = self.pending.get(lane.topic)
+        pending = self.opened(lane.topic)
         if pending is not None and ((lane.confirm and not lane.durable) or pending.size + size > MAX_BODY_BYTES):
             # Each on its own: one that gives up must not take others with it. And no frame too large.
             self.send_now(pending)
@@ -238,6 +245,7 @@ class Outbox:
         return fitting, broken
 
     async def _room(self, lane: RemoteLane) -> None:
+        lane.close_run()
         if lane.in_flight < self.window and not lane.waiting and not self.full and self._adapter.backlog < HIGH_BYTES:
             return
         room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -318,7 +326,7 @@ class Outbox:
         self.idle = self._begun == 1
         self._begun = 0
         if self.pending:
-            self.idle = self.idle and all(len(pending.messages) == 1 for pending in self.pending.values())
+            self.idle = self.idle and all(pending.count == 1 for pending in self.pending.values())
             self.send_all_pending()
 
     def send_all_pending(self) -> None:
@@ -341,6 +349,10 @@ class Outbox:
         if self.pending.get(pending.topic) is pending:
             del self.pending[pending.topic]
         lane = self.lanes[pending.topic]
+        if (run := pending.run) is not None and sum(map(len, pending.columns(run)[2])) <= MAX_BODY_BYTES:
+            self._send(lane, pending)
+            return
+        pending.open()
         messages = pending.messages
         if not pending.waiters and len(messages) == 1:
             self._send(lane, pending)
@@ -359,17 +371,24 @@ class Outbox:
             self._send(lane, pending)
 
     def _send(self, lane: RemoteLane, pending: PendingBatch, *, resent: bool = False) -> None:
-        messages = pending.messages
-        priority = messages[0].priority
+        if pending.run is not None:
+            pending.run.close()
+            if pending.count == 1:
+                pending.open()
+        size = pending.count
+        priority = pending.messages[0].priority if pending.run is None else NORMAL
         position = lane.published.get(priority, 0)
-        lane.published[priority] = position + len(messages)
+        lane.published[priority] = position + size
         urgent = lane.confirm or bool(pending.waiters or lane.waiting) or self.full or 2 * lane.in_flight >= self.window
         self._number += 1
-        sent = SentBatch(self._number, lane, pending, position, urgent, resent)
+        sent = SentBatch(self._number, lane, pending, size, position, urgent, resent)
         sent.data = self._adapter.encode(sent)
         sent.bytes = len(sent.data) + EXTRA_BYTES * sent.size
         self._bytes += sent.bytes
         self.full = self._bytes >= self.window_bytes
+        if self.full:
+            for other in self.pending:
+                self.lanes[other].close_run()
         if self._adapter.live and not self._unsent:
             self._sent[sent.number] = sent
             self._adapter.send(sent)
@@ -399,17 +418,22 @@ class Outbox:
 
     def _settle(self, sent: SentBatch, seq: int, rejections: list[Rejection] | None) -> None:
         pending = sent.pending
-        messages = pending.messages
-        placed = messages if rejections is None else _numbered(messages, rejections)
-        if seq:
-            number_all(placed, seq)
-            self._numbers.last = max(self._numbers.last, seq + len(placed) - 1)
         self.confirmed += sent.size
-        self._count_out(sent)
         if rejections is None:
+            if seq:
+                pending.number(seq)
+                self._numbers.last = max(self._numbers.last, seq + sent.size - 1)
+            self._count_out(sent)
             if pending.waiters:
                 pending.settle([])
             return
+        pending.open()
+        messages = pending.messages
+        placed = _numbered(messages, rejections)
+        if seq:
+            number_all(placed, seq)
+            self._numbers.last = max(self._numbers.last, seq + len(placed) - 1)
+        self._count_out(sent)
         for rejection in rejections:
             if rejection.index < 0 and rejection.error is not None:
                 self._fail(pending, rejection.error)
@@ -452,6 +476,7 @@ class Outbox:
                         waiter.set_result(None)
 
     def _fail(self, pending: PendingBatch, why: Callable[[], Refused]) -> None:
+        pending.open()
         take_numbers(pending.messages)
         if pending.waiters:
             pending.fail(why)

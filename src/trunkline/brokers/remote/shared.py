@@ -10,6 +10,7 @@ from trunkline.brokers.remote.adapter import Adapter, Arrival, DropNotice, Publi
 from trunkline.brokers.remote.feed import Feed
 from trunkline.brokers.remote.outbox import Outbox
 from trunkline.clock import Sequence as Numbers
+from trunkline.delivery.inbox import Inbox
 from trunkline.errors import HubError, Refused
 from trunkline.settings import Settings
 
@@ -24,6 +25,8 @@ class SharedConnection:
         self.outbox = Outbox(adapter, settings, self.numbers)
         self.users = 0
         self._feeds: dict[int, Feed] = {}
+        self._woken: list[Inbox] = []
+        """Inboxes of idle workers that something has arrived for."""
         self._links: dict[tuple[str, str], int] = {}
         self._last_number = 0
         self._home: dict[Hashable, SharedConnection] = {}
@@ -42,6 +45,7 @@ class SharedConnection:
 
     def add(self, feed: Feed) -> None:
         self._feeds[feed.number] = feed
+        feed.woken = self._woken
         feed.open()
 
     def remove(self, feed: Feed) -> None:
@@ -54,9 +58,19 @@ class SharedConnection:
         return sum(feed.missed for feed in self._feeds.values())
 
     def deliver(self, head: Arrival, body: memoryview) -> None:
+        self.deliver_first(head, body)
+        self.arrived()
+
+    def deliver_first(self, head: Arrival, body: memoryview) -> None:
         feed = self._feeds.get(head.subscription)
         if feed is not None:
             feed.take(head, body)
+
+    def arrived(self) -> None:
+        woken = self._woken
+        while woken:
+            inbox = woken.pop(0)
+            inbox.eager.run_one(inbox)
 
     def dropped(self, notice: DropNotice) -> None:
         feed = self._feeds.get(notice.subscription)
