@@ -98,6 +98,17 @@ async def subscribe(line: Line, address: str, count: int) -> int:
         return time.perf_counter_ns()
 
 
+async def subscribe_payloads(line: Line, address: str, count: int) -> int:
+    """The same, payloads only."""
+    async with connect(address) as bus, bus.subscribe(TOPIC) as stream:
+        line.ready()
+        async for payloads in stream.payloads():
+            count -= len(payloads)
+            if count <= 0:
+                break
+        return time.perf_counter_ns()
+
+
 async def subscribe_each(line: Line, address: str, count: int) -> int:
     """The same, one by one."""
     async with connect(address) as bus, bus.subscribe(TOPIC) as stream:

@@ -29,6 +29,7 @@ CORE = ("id", "topic", "payload", "timestamp_ns", "seq")
 REST = Message.__struct_fields__[len(CORE) :]
 PLAIN = ("sender", "content_type")
 """What a message published without any field of its own has beyond the core: its sender and its format."""
+PLAIN_NAMES = frozenset(PLAIN)
 MARKS = frozenset({"priority", "ttl_s", "requires_ack"})
 """What makes an inbox treat a message with care."""
 ANSWERS = (MessageType.RESPONSE, MessageType.ACK)
@@ -232,6 +233,24 @@ def read_batch(topic: str, data: bytes | memoryview, seqs: Sequence[int]) -> tup
     if "type" in rest and any(message.type in ANSWERS and not message.request_id for message in messages):
         raise InvalidPayload("not a batch: an answer that says not what it answers")
     return messages, not MARKS & rest.keys()
+
+
+def read_plain(data: bytes | memoryview, count: int) -> Body | None:
+    """The columns of a batch, if its messages are plain, and well formed: `build` can make messages of them."""
+    if not data or data[0] in _MAPS:
+        return None
+    try:
+        body = decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    rest = body.rest
+    if not (rest.keys() <= PLAIN_NAMES and body.fits(count) and body.ids.data.isascii()):
+        return None
+    if not all(_VALID[name](value) for name, value in rest.items()):
+        # One for each message, or none that a message may have.
+        return None
+    rest.setdefault("content_type", RAW)
+    return body
 
 
 def _read_alone(topic: str, data: bytes | memoryview, seq: int) -> tuple[list[Message], bool]:

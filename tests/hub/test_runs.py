@@ -9,7 +9,7 @@ import pytest
 
 import trunkline as tl
 from tests.hub.hubs import Place, connection_of, until
-from trunkline.delivery.run import Run
+from trunkline.delivery.plain_run import PlainRun
 from trunkline.testing import Simulation, simulate, world
 
 MANY = 600
@@ -39,14 +39,14 @@ async def known(bus: tl.Bus, topic: str) -> None:
 def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many messages of runs were built."""
     counts: list[int] = []
-    original: Any = vars(Run)["messages"]
+    original: Any = vars(PlainRun)["messages"]
 
-    def messages(self: Run) -> Any:
+    def messages(self: PlainRun) -> Any:
         if self._messages is None:
             counts.append(len(self))
         return original.fget(self)
 
-    monkeypatch.setattr(Run, "messages", property(messages))
+    monkeypatch.setattr(PlainRun, "messages", property(messages))
     return counts
 
 

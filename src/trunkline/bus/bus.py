@@ -41,9 +41,9 @@ from trunkline.delivery.fates import Account
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.ledger import Ledger
 from trunkline.delivery.options import Delivery, DeliveryOptions
+from trunkline.delivery.plain_run import NO_RUN
 from trunkline.delivery.requests import OrphanBox
 from trunkline.delivery.route import offer
-from trunkline.delivery.run import NO_RUN
 from trunkline.errors import (
     BusClosed,
     InvalidSettings,

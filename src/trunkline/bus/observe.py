@@ -10,7 +10,7 @@ import msgspec
 from trunkline.brokers.broker import Broker
 from trunkline.bus.lifecycle import BusState
 from trunkline.delivery.fates import Account, Fate, Outcome
-from trunkline.delivery.run import NO_RUN, Run
+from trunkline.delivery.plain_run import NO_RUN, PlainRun
 from trunkline.message import Message
 from trunkline.settings import History
 from trunkline.topic import matches
@@ -30,7 +30,7 @@ class MessageHistory:
     def __init__(self, limits: History) -> None:
         self.max_payload_bytes = limits.max_payload_bytes
         self.max_messages = limits.max_messages if limits.enabled else 0
-        self._entries: deque[Message | Run] = deque(maxlen=self.max_messages)
+        self._entries: deque[Message | PlainRun] = deque(maxlen=self.max_messages)
         self._in_runs = 0
         """Messages in runs but the last, at the most: runs fall out of the deque unnoticed."""
         self._last = NO_RUN
@@ -46,14 +46,14 @@ class MessageHistory:
             message = msgspec.structs.replace(message, payload=b"", encoding=ELIDED)
         self.add(message)
 
-    def add_run(self, run: Run) -> None:
+    def add_run(self, run: PlainRun) -> None:
         """One that the bus appends to until something else is added."""
         self._in_runs += len(self._last)
         self._last = run
         if self._in_runs > self.max_messages:
-            self._in_runs = sum(len(entry) for entry in self._entries if isinstance(entry, Run))
+            self._in_runs = sum(len(entry) for entry in self._entries if isinstance(entry, PlainRun))
             while self._in_runs > self.max_messages:
-                if isinstance(oldest := self._entries.popleft(), Run):
+                if isinstance(oldest := self._entries.popleft(), PlainRun):
                     self._in_runs -= len(oldest)
         self._entries.append(run)
 
@@ -68,7 +68,7 @@ class MessageHistory:
 
     def find(self, message_id: str) -> Message | None:
         for entry in reversed(self._entries):
-            if isinstance(entry, Run):
+            if isinstance(entry, PlainRun):
                 if message_id in entry.ids:
                     return entry.messages[entry.ids.index(message_id)]
             elif entry.id == message_id:
@@ -76,12 +76,12 @@ class MessageHistory:
         return None
 
 
-def _messages(entry: Message | Run) -> Sequence[Message]:
-    return entry.messages if isinstance(entry, Run) else (entry,)
+def _messages(entry: Message | PlainRun) -> Sequence[Message]:
+    return entry.messages if isinstance(entry, PlainRun) else (entry,)
 
 
-def _size(entry: Message | Run) -> int:
-    return len(entry) if isinstance(entry, Run) else 1
+def _size(entry: Message | PlainRun) -> int:
+    return len(entry) if isinstance(entry, PlainRun) else 1
 
 
 class Refusals:
@@ -155,7 +155,7 @@ class Traffic:
             self.history.remember(message)
             self.senders.add(message.sender)
 
-    def begin_run(self, run: Run) -> None:
+    def begin_run(self, run: PlainRun) -> None:
         """The lane takes what the bus appends to it."""
         self.end_run()
         self.run = run

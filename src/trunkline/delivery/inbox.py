@@ -246,6 +246,20 @@ class Inbox(Subscriber[Message]):
         self.settle(message, Fate.EXPIRED, f"its ttl of {message.ttl_s:g} s had passed when it was taken")
         return True
 
+    def keep_elsewhere(self, change: int) -> None:
+        """So many more messages, or fewer, wait outside of the inbox to be taken from there, or put back into it."""
+        self.delayed += change
+        self._measure()
+
+    def count_delivered_many(self, first: int, last: int, count: int) -> None:
+        """Taken in one go, with numbers that rise."""
+        now_ns = self.time_ns()
+        self.books.deliver(first, last, count, now_ns)
+        if self.ledger is not None:
+            self.ledger.delivered(self, first, last, count, now_ns)
+        if self.idle is not None:
+            self.check_idle()
+
     def count_delivered(self, message: Message) -> None:
         now_ns = self.time_ns()
         self.books.deliver_one(message.seq, now_ns)

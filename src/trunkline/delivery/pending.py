@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Batch
 from typing import TYPE_CHECKING, Protocol
 
-from trunkline.delivery.run import Run
+from trunkline.delivery.plain_run import PlainRun
 from trunkline.errors import Refused
 from trunkline.message import Message
 from trunkline.unchecked import number_all
@@ -75,7 +75,7 @@ class PendingBatch:
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.messages: list[Message] = []
-        self.run: Run | None = None
+        self.run: PlainRun | None = None
         """What comes after the messages, and is alike with them. `open` turns it into messages."""
         self.waiters: list[Waiter] = []
         """Who published them, in order."""
@@ -97,7 +97,7 @@ class PendingBatch:
     def count(self) -> int:
         return len(self.messages) if self.run is None else len(self.messages) + len(self.run)
 
-    def begin_run(self, run: Run) -> bool:
+    def begin_run(self, run: PlainRun) -> bool:
         """Whether the run can come after what there is: a few messages like its own."""
         for message in self.messages:
             if message.content_type != run.content_type or message.sender != run.sender:
@@ -105,7 +105,7 @@ class PendingBatch:
         self.run = run
         return True
 
-    def columns(self, run: Run) -> tuple[list[str], list[int], list[bytes]]:
+    def columns(self, run: PlainRun) -> tuple[list[str], list[int], list[bytes]]:
         """Ids, times and payloads, with those of its run."""
         head = self.messages
         if not head:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 from trunkline.delivery.custody import Custody
 from trunkline.delivery.dead_letters import Cause
@@ -142,6 +142,11 @@ class Stream:
             elif not await self.more():
                 return
 
+    async def payloads(self, max_size: int = 1000) -> AsyncGenerator[list[bytes], None]:
+        """As `batches`, for who needs nothing but the payloads, as bytes: from a hub, no message is built for them."""
+        async for batch in self.batches(max_size):
+            yield [message.payload for message in batch]
+
     def take(self) -> Message | None:
         """The next message, now, or None: at the end, too, which `more` tells."""
         if self.custody.full:
@@ -171,12 +176,7 @@ class Stream:
         else:
             batch = [queue.popleft() for _ in range(max_size)]
         if batch:
-            now_ns = inbox.time_ns()
-            inbox.books.deliver(batch[0].seq, batch[-1].seq, len(batch), now_ns)
-            if inbox.ledger is not None:
-                inbox.ledger.delivered(inbox, batch[0].seq, batch[-1].seq, len(batch), now_ns)
-            if inbox.idle is not None:
-                inbox.check_idle()
+            inbox.count_delivered_many(batch[0].seq, batch[-1].seq, len(batch))
         return batch
 
     @property

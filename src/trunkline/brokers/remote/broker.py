@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from collections.abc import Sequence as Batch
 
 from trunkline.brokers.broker import Broker, Feature
@@ -31,8 +31,31 @@ class RemoteStream(Stream):
         # Several may wait for it, and one who gives up must not end it for the others.
         await asyncio.shield(self.feed.opening)
 
+    async def payloads(self, max_size: int = 1000) -> AsyncGenerator[list[bytes], None]:
+        feed = self.feed
+        if not self._simple or not isinstance(feed, InboxFeed):
+            async for batch in super().payloads(max_size):
+                yield batch
+            return
+        feed.readers += 1
+        try:
+            while True:
+                if messages := self._take_many(max_size):
+                    yield [message.payload for message in messages]
+                elif (taken := feed.take_payloads()) is not None:
+                    for start in range(0, len(taken), max_size):
+                        yield taken[start : start + max_size]
+                elif not await self.more():
+                    return
+        finally:
+            feed.readers -= 1
+            if not feed.readers:
+                feed.open_columns()
+
     def stop(self) -> None:
         if not self.closed:
+            if isinstance(self.feed, InboxFeed):
+                self.feed.open_columns()
             super().stop()
             self.feed.stop()
 
@@ -124,6 +147,7 @@ class RemoteBroker(Broker):
         if inbox.gone:
             return
         feed = self.feeds.pop(inbox.name)
+        feed.open_columns()
         self.served.part(inbox)
         self.shared.remove(feed)
         self.left(feed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import logging
+from collections import deque
 from math import inf
 from typing import Any
 
@@ -162,6 +163,10 @@ class InboxFeed(Feed):
         self._credit_bytes = 0
         """Bytes that the broker may still deliver. Below 0 if the last batch was larger than that."""
         self._check: asyncio.TimerHandle | None = None
+        self.readers = 0
+        """Who takes payloads: plain messages are kept as columns for them."""
+        self._columns: deque[tuple[Arrival, columns.Body, int]] = deque()
+        """With the bytes of each. They count as delayed: `open_columns` gives them back to the inbox."""
         self._places = Places()
         self._reporter: Reporter | None = None
         self.dead_letters: DeadLetterKeeper | None = None
@@ -174,7 +179,7 @@ class InboxFeed(Feed):
     def request(self) -> SubscribeRequest:
         inbox, delivery = self.inbox, self._delivery
         self._credit = max(0, inbox.free)
-        self._credit_bytes = max(1, self._max_bytes - _bytes_in(inbox))
+        self._credit_bytes = max(1, self._max_bytes - self._bytes_here())
         inbox.refill_at = -1
         return SubscribeRequest(
             subscription=self.number,
@@ -223,18 +228,56 @@ class InboxFeed(Feed):
             return
         if missing := self._places.passed(head.origin, head.topic, head.priority, head.position, head.count):
             self._miss(missing, head.topic)
-        messages, plain = self.read(head, body)
         count = head.count
+        kept = self.readers > 0 and self._keep(head, body)
+        messages, plain = ([], True) if kept else self.read(head, body)
         self._credit -= count
         self._credit_bytes -= len(body)
         if self._reporter is not None:
             self._reporter.arrived(head.first, head.first + count - 1)
         if messages:
             self.fill(messages, plain)
-        elif self._reporter is not None:
+        elif not kept and self._reporter is not None:
             self._reporter.unreadable(head.first, head.first + count - 1)
         if self._credit <= self._enough or self._credit_bytes <= self._half:
             self.give_credit()
+
+    def _keep(self, head: Arrival, body: memoryview) -> bool:
+        """Keep plain messages as columns, if there is room."""
+        inbox, count = self.inbox, head.count
+        if head.seqs is None and inbox.gate is None and inbox.room and count <= inbox.free:
+            found = columns.read_plain(body, count)
+            if found is not None:
+                inbox.books.accepted += count
+                inbox.keep_elsewhere(count)
+                self._columns.append((head, found, len(body)))
+                if inbox.sleepers:
+                    self.woken.append(inbox)
+                return True
+        # In order: what is kept comes first.
+        self.open_columns()
+        return False
+
+    def take_payloads(self) -> list[bytes] | None:
+        """The payloads of the next batch that is kept as columns. That is their delivery."""
+        if not self._columns:
+            return None
+        head, body, _ = self._columns.popleft()
+        inbox = self.inbox
+        inbox.keep_elsewhere(-head.count)
+        inbox.count_delivered_many(head.first, head.first + head.count - 1, head.count)
+        self.give_credit()
+        return body.payloads.split(head.count)
+
+    def open_columns(self) -> None:
+        """Build the messages, after all: nobody takes payloads any more, or something else must come after them."""
+        inbox = self.inbox
+        while self._columns:
+            head, body, _ = self._columns.popleft()
+            inbox.keep_elsewhere(-head.count)
+            inbox.queue.extend(columns.build(head.topic, body, range(head.first, head.first + head.count)))
+            if inbox.sleepers:
+                inbox.wake()
 
     def fill(self, messages: list[Message], plain: bool) -> None:
         inbox = self.inbox
@@ -263,7 +306,7 @@ class InboxFeed(Feed):
         size = 0
         if self._credit_bytes <= self._half:
             # Counted only once half of it is used up: that is rare, unless the inbox is full.
-            size = self._max_bytes - _bytes_in(inbox) - self._credit_bytes
+            size = self._max_bytes - self._bytes_here() - self._credit_bytes
             size = size if size >= self._half // 2 else 0
         self._credit += room
         self._credit_bytes += size
@@ -278,6 +321,10 @@ class InboxFeed(Feed):
         if room or size:
             # Last: what it brings may arrive before this returns.
             self.adapter.credit(self.number, room, size)
+
+    def _bytes_here(self) -> int:
+        messages = sum(len(message.payload) + message.header_bytes for message in self.inbox.messages())
+        return messages + sum(size for _, _, size in self._columns)
 
     def _look(self) -> None:
         self._check = None
@@ -302,10 +349,6 @@ class InboxFeed(Feed):
         super().close()
         if self._check is not None:
             self._check.cancel()
-
-
-def _bytes_in(inbox: Inbox) -> int:
-    return sum(len(message.payload) + message.header_bytes for message in inbox.messages())
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from trunkline.brokers.remote.adapter import TopicTerms
 from trunkline.delivery.pending import Failures, Owner
+from trunkline.delivery.plain_run import PlainRun
 from trunkline.delivery.route import DONE, is_plain
-from trunkline.delivery.run import Run
 from trunkline.message import Message
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class RemoteLane:
         if pending is not None and pending.run is not None and not (full and len(pending.run) < pending.run.room):
             self.outbox.send_now(pending)
 
-    def begin_run(self, sender: str, content_type: str, *, several: bool = False) -> Run | None:
+    def begin_run(self, sender: str, content_type: str, *, several: bool = False) -> PlainRun | None:
         """A run for the bus to append to; None if there can be none now."""
         outbox = self.outbox
         self.send_run(full=not several)
@@ -92,7 +92,7 @@ class RemoteLane:
             pending = outbox.begin(self)
         elif pending.run is not None or pending.waiters or not pending.plain or len(pending.messages) > FEW:
             return None
-        run = Run(self, sender, content_type, min(SOON - len(pending.messages), outbox.window - self.in_flight))
+        run = PlainRun(self, sender, content_type, min(SOON - len(pending.messages), outbox.window - self.in_flight))
         return run if pending.begin_run(run) else None
 
     def reserve(self, count: int) -> int:

@@ -20,7 +20,7 @@ class RunLane(Protocol):
     in_flight: int
 
 
-class Run:
+class PlainRun:
     """While it is shorter than `room`, its bus may append to its columns. The lane counts it when it is closed."""
 
     __slots__ = (
@@ -83,4 +83,4 @@ class Run:
             number_all(self._messages, first)
 
 
-NO_RUN = Run(None, "", "", 0)
+NO_RUN = PlainRun(None, "", "", 0)
