@@ -33,6 +33,9 @@ from benchmarks import (
     jupyter_route,
     jupyter_rtt,
     memory,
+    memory_bandwidth,
+    memory_fanout,
+    memory_latency,
     request,
     request_waiting,
     routing,
@@ -87,10 +90,20 @@ _MODULES = (
     actors_ask,
     actors_many,
     actors_processes,
+    memory_bandwidth,
+    memory_latency,
+    memory_fanout,
 )
 CASES: dict[str, Case] = {module.CASE.name: module.CASE for module in _MODULES}
 
-CASES[actors_many.MEMORY.name] = actors_many.MEMORY
+_VARIANTS = (
+    actors_many.MEMORY,
+    memory_bandwidth.LARGE,
+    memory_bandwidth.WALL,
+    memory_bandwidth.WALL_LARGE,
+    memory_latency.BLOCKING,
+)
+CASES |= {case.name: case for case in _VARIANTS}
 
 _ON_HUB: tuple[Callable[[str], Case], ...] = (
     hub.case,

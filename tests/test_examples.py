@@ -38,6 +38,9 @@ SHOWS = {
         "two workers are here, 12 jobs are shared between them",
         "one worker died over a job, and all 12 are done: [0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22]",
     ],
+    "camera": [
+        "recorded: 300 frames of (120, 160), none missing; one consumer was killed",
+    ],
     "actors": [
         "6 rolls, warm",
         "refused: bricks do not bake",
@@ -167,7 +170,7 @@ def test_the_shop_fails_if_the_books_do_not_balance(
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_are_short_and_use_public_names_only(path: Path) -> None:
     source = path.read_text()
-    assert len(source.splitlines()) < (151 if path.stem == "shop" else 60)
+    assert len(source.splitlines()) < {"shop": 151, "camera": 85}.get(path.stem, 60)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
             assert not (node.module or "").startswith("trunkline"), "import trunkline as tl, and use its names"

@@ -1,4 +1,4 @@
-"""Chapters 8 and 9: Spark makes tables of the journal, and the books are compared with what the agents counted."""
+"""Chapters 9 and 10: Spark makes tables of the journal, and the books are compared with what the agents counted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Books:
             ("invoices.sent", "analyst"): {"delivered": analysed.taken, "filtered": analysed.filtered},
         }
 
-    # 8
+    # 9
 
     async def close(self) -> None:
         self.tell.chapter("Spark makes tables of it all, and a report")
@@ -85,7 +85,7 @@ class Books:
         report = self.output.report.read_text()
         self.tell.check("the report is written", ("orders.placed" in report, "LookupError" in report), (True, True))
 
-    # 9
+    # 10
 
     async def balance(self) -> None:
         self.tell.chapter("The books balance")

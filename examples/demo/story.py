@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from importlib.util import find_spec
 from typing import Any
 
 import trunkline as tl
@@ -20,6 +22,7 @@ from examples.demo.processes import Processes
 
 FIRST, BAD, LATER = range(1, 41), 41, range(42, 62)
 ALL = range(1, 62)
+PICTURES = 200
 AGENTS = ["desk", "prices", "billing-1", "billing-2", "dashboard", "analyst"]
 WAIT_S = 60.0
 SEEN_EVERY_S = 0.05
@@ -31,7 +34,7 @@ def price(number: int) -> float:
 
 
 class Story:
-    """Chapters 1 to 7: what happens in the shop while the hub runs."""
+    """Chapters 1 to 8: what happens in the shop while the hub runs."""
 
     def __init__(self, tell: Narrator, processes: Processes, output: Output) -> None:
         self.tell, self.processes, self.output = tell, processes, output
@@ -52,6 +55,7 @@ class Story:
             await self.killed()
             await self.explained()
             await self.repaired()
+        await self.camera()
 
     # 1
 
@@ -192,6 +196,33 @@ class Story:
         await self.mean(expected(ALL))
         look = await self.look(ALL[-1])
         self.tell.check("the dashboard reads again: {}", span(look.shown), f"{ALL[-1] - 9} to {ALL[-1]}")
+
+    # 8
+
+    async def camera(self) -> None:
+        self.tell.chapter("A camera sends pictures through shared memory")
+        if find_spec("iceoryx2") is None:
+            self.tell.say("Not on this system: shared memory needs Linux, and the extra `memory`.")
+            return
+        self.tell.say(
+            """A camera in the shop's window takes 200 pictures a second. A recorder and a viewer read them where they
+            are, without a copy. The viewer stops in the middle, and is killed with kill -9 while it holds a picture."""
+        )
+        where = (os.environ.get("TRUNKLINE_RUNTIME", ""), str(os.getpid()))
+        async with self.tell.waiting("the camera"):
+            await self.processes.start("camera", "examples.demo.camera", "film", *where)
+            await self.processes.read("camera")
+            for name, work in (("recorder", "record"), ("viewer", "view")):
+                await self.processes.start(name, "examples.demo.camera", work, *where)
+            seen = int(await self.processes.read("viewer"))
+            ended = await self.processes.kill("viewer")
+            taken = json.loads(await self.processes.read("recorder"))
+            sent = json.loads(await self.processes.read("camera"))
+        self.tell.check(f"the viewer saw {seen} pictures, and ended by signal {{}}", -ended, 9)
+        self.tell.check("the camera went on: it sent {} pictures", sent["sent"], PICTURES)
+        self.tell.check("it waits for the recorder, and no longer for {} viewer", sent["given up on"], 1)
+        self.tell.check("the recorder read {} of them", taken["read"], PICTURES)
+        self.tell.check("none is missing, and none is torn", (taken["missed"], taken["whole"]), (0, PICTURES))
 
     # What several chapters need
 

@@ -1,4 +1,7 @@
-"""Processes that are killed at random points, also while they start: the others go on, and nothing torn is read."""
+"""Processes that are killed at random points, also while they start: the others go on, and nothing torn is read.
+
+And what else goes wrong between processes: many, stubborn, and unlike ones.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ import pytest
 
 from tests.memory.children import child, go_on, line
 from tests.memory.conftest import left
+from trunkline import memory
+from trunkline.memory.errors import ProducerGone
 from trunkline.memory.reap import reap
 
 FRAME = 'np.dtype(("i8", (2048,)))'
@@ -147,6 +152,129 @@ def test_consumers_die(runtime: Path) -> None:
 
 def test_producers_die(runtime: Path) -> None:
     producers_die(runtime, 5, 2)
+
+
+# Many, stubborn, and unlike ones
+
+NUMBERS = """
+with memory.producer("numbers", schema=np.dtype(("{kind}", (4,))), capacity=4, settings={settings}) as numbers:
+    say("there")
+    wait()
+    while len(numbers.metrics().consumers) < {consumers}:
+        numbers.serve(1)
+    for number in range(200):
+        with numbers.loan() as loan:
+            loan.data[:] = number
+    say(numbers.metrics().writes, numbers.metrics().cut_off)
+    wait()
+"""
+
+
+def numbers(consumers: int = 1, kind: str = "i8", settings: str = "memory.ChannelSettings(consumers=20)") -> str:
+    return NUMBERS.format(consumers=consumers, kind=kind, settings=settings)
+
+
+def test_twenty_consumers_in_twenty_processes() -> None:
+    """Forked before anything is open, which is allowed: each has an end of its own."""
+    with (
+        child(numbers(20)) as producer,
+        child("""
+            wait()
+            children = []
+            for each in range(20):
+                children.append(os.fork())
+                if children[-1] == 0:
+                    with memory.consumer("numbers", wants="every") as frames:
+                        taken = [int(frame.data[0]) for frame in frames]
+                    os._exit(0 if taken == list(range(200)) else 1)
+            say([os.waitpid(each, 0)[1] for each in children] == [0] * 20)
+        """) as consumers,
+    ):
+        assert line(producer) == "there"
+        go_on(producer)
+        go_on(consumers)
+        assert line(producer) == "200 0"
+        go_on(producer)
+        assert line(consumers) == "True"
+
+
+def test_one_that_never_lets_go_harms_nobody() -> None:
+    with (
+        child(numbers(2)) as producer,
+        child("""
+            wait()
+            with memory.consumer("numbers", wants="all", name="stubborn") as frames:
+                held = [frames.recv(20), frames.recv(20)]
+                first = [int(each.data[0]) for each in held]
+                try:
+                    frames.recv(20)
+                except tl.SlotsHeld as error:
+                    say(error.held, error.oldest == held[0].seq)
+                wait()
+                say([int(each.data[0]) for each in held] == first)
+                del held
+        """) as stubborn,
+    ):
+        assert line(producer) == "there"
+        with memory.consumer("numbers", wants="every") as frames:
+            go_on(stubborn)
+            go_on(producer)
+            taken = [int(frames.recv(20).data[0]) for _ in range(200)]
+            assert taken == list(range(200))
+            assert line(producer) == "200 0"
+            assert line(stubborn) == "2 True"
+            go_on(stubborn)
+            assert line(stubborn) == "True"
+            go_on(producer)
+            with pytest.raises(ProducerGone):
+                frames.recv(20)
+
+
+SECOND = """
+try:
+    with memory.producer("numbers", schema=np.dtype(("{kind}", (4,))), capacity=4, settings={settings}) as numbers:
+        numbers.send([7, 7, 7, 7])
+        say("sent")
+        wait()
+except (tl.DuplicateName, tl.LayoutMismatch) as error:
+    say(error)
+"""
+
+
+def second(kind: str = "i8") -> str:
+    return SECOND.format(kind=kind, settings="memory.ChannelSettings(consumers=20)")
+
+
+def test_a_second_producer_has_its_turn_when_the_first_is_killed(runtime: Path) -> None:
+    with child(numbers()) as first:
+        assert line(first) == "there"
+        with child(second()) as other:
+            assert "already exists" in line(other)
+        first.kill()
+        first.wait()
+        with child(second()) as other:
+            assert line(other) == "sent"
+    nothing_left(runtime)
+
+
+def test_a_producer_that_is_killed_and_restarts_with_another_schema(runtime: Path) -> None:
+    with child(numbers()) as first:
+        assert line(first) == "there"
+        with memory.consumer("numbers") as frames:
+            first.kill()
+            first.wait()
+            with pytest.raises(ProducerGone, match="died"):
+                frames.recv(20)
+            with child(second("f4")) as other:
+                said = line(other)
+                assert "<f4" in said
+                assert "<i8" in said
+            with child(second()) as other:
+                assert line(other) == "sent"
+                assert frames.recv(20).data.tolist() == [7, 7, 7, 7]
+        with child(second("f4")) as other:
+            assert line(other) == "sent"
+    nothing_left(runtime)
 
 
 @pytest.mark.long

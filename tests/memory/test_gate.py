@@ -252,7 +252,7 @@ def test_a_producer_that_closes_at_once_has_lost_nothing_for_those_it_waited_for
     assert list(frames) == []
     with memory.producer("numbers", schema=NUMBER, capacity=4) as numbers:
         # The consumer notices the new producer, and has taken nothing of it when that has gone.
-        frames._receiver.process()
+        frames._receiver.see(waited=False)
         fill(numbers, 4)
         assert numbers.metrics().consumers[0].waiting == 4
     assert [frame.seq for frame in frames] == [1, 2, 3, 4]

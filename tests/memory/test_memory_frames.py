@@ -6,6 +6,9 @@ import asyncio
 import gc
 import logging
 import os
+import socket
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -453,6 +456,31 @@ def test_both_sides_count() -> None:
             assert own.last_frame_s is not None
 
 
+@pytest.mark.parametrize("wants", Wants)
+def test_a_consumer_that_waits_has_reported_all(wants: Wants) -> None:
+    with memory.producer("numbers", schema=NUMBERS, capacity=12) as numbers:
+        with memory.consumer("numbers", wants=wants) as frames:
+            numbers.metrics()
+            numbers.send([1, 2, 3])
+            frames.recv(1)
+            with pytest.raises(StreamEmpty):
+                frames.recv(0.5)
+            (found,) = numbers.metrics().consumers
+            assert (found.reads, found.waiting, found.held) == (1, 0, 0)
+
+        async def in_a_loop() -> None:
+            async with memory.consumer("numbers", wants=wants) as frames:
+                numbers.metrics()
+                numbers.send([1, 2, 3])
+                await frames.recv(1)
+                with pytest.raises(StreamEmpty):
+                    await frames.recv(0.5)
+                (found,) = numbers.metrics().consumers
+                assert (found.reads, found.waiting, found.held) == (1, 0, 0)
+
+        asyncio.run(in_a_loop())
+
+
 def test_a_second_producer_is_refused() -> None:
     with memory.producer("camera", schema=RECORD) as camera, memory.consumer("camera") as frames:
         with pytest.raises(DuplicateName), memory.producer("camera", schema=RECORD):
@@ -588,6 +616,56 @@ def test_a_late_consumer_of_an_async_producer_gets_the_latest_at_once() -> None:
                 assert bytes((await frames.recv(5)).data) == b"on"
 
     asyncio.run(main())
+
+
+def steal_wake_up(descriptor: int) -> None:
+    """What the engine does to itself now and then: it counts as notified, and its socket is empty."""
+    with socket.socket(fileno=os.dup(descriptor)) as stolen:
+        assert stolen.recv(32)
+
+
+def test_a_wake_up_that_the_engine_loses_is_made_up_for() -> None:
+    with memory.producer("numbers", schema=NUMBERS) as numbers, memory.consumer("numbers") as frames:
+        numbers.send([1, 2, 3])
+        steal_wake_up(frames._receiver._ports.descriptor)
+        assert frames.recv(1).seq == 1
+        later = threading.Timer(0.1, numbers.send, ([4, 5, 6],))
+        later.start()
+        begun = time.monotonic()
+        assert frames.recv(20).seq == 2
+        assert time.monotonic() - begun < 5
+        later.join()
+
+
+def test_a_wake_up_that_the_engine_loses_is_made_up_for_in_an_event_loop() -> None:
+    async def main() -> None:
+        async with memory.producer("numbers", schema=NUMBERS) as numbers, memory.consumer("numbers") as frames:
+            await numbers.send([1, 2, 3])
+            steal_wake_up(frames._receiver._ports.descriptor)
+            assert (await frames.recv(1)).seq == 1
+            receiving = asyncio.create_task(frames.recv(5))
+            await asyncio.sleep(0.1)
+            await numbers.send([4, 5, 6])
+            assert (await receiving).seq == 2
+
+    asyncio.run(main())
+
+
+def test_credit_that_the_engine_loses_is_made_up_for() -> None:
+    with (
+        memory.producer("numbers", schema=NUMBERS, capacity=1) as numbers,
+        memory.consumer("numbers", wants="every") as frames,
+    ):
+        numbers.metrics()
+        numbers.send([1, 2, 3])
+        frames.recv(1)
+        steal_wake_up(numbers._sender._ports.credit_descriptor)
+        numbers.send([4, 5, 6])
+        later = threading.Timer(0.1, lambda: frames.recv(1))
+        later.start()
+        numbers.send([7, 8, 9])
+        assert numbers.metrics().cut_off == 0
+        later.join()
 
 
 def test_waiting_costs_no_processor_time() -> None:

@@ -213,3 +213,47 @@ def test_a_descriptor_counts_only_while_its_producer_lives() -> None:
     # The next node takes away what the engine can.
     with memory.producer("camera", schema=bytes):
         assert Descriptors().find("camera") is not None
+
+
+def test_all_ends_of_a_process_share_one_connection(runtime: Path) -> None:
+    url = f"unix://{runtime}/hub.sock"
+
+    async def main() -> None:
+        async with (
+            Hub() as hub,
+            tl.connect(url, connection=QUICK, name="one") as one,
+            tl.connect(url, connection=QUICK, name="other") as other,
+        ):
+            await hub.listen(url)
+            async with (
+                memory.producer("left", schema=RECORD, bus=one),
+                memory.producer("right", schema=RECORD, bus=other),
+                memory.consumer("left", bus=other, name="eye"),
+                memory.consumer("right", bus=one, name="eye"),
+            ):
+                found = await directory_of(one).channels()
+                assert found is not None
+                assert [each.channel for each in found] == ["left", "right"]
+                assert hub.stats()["clients"] == 1
+
+    asyncio.run(main())
+
+
+def test_without_a_hub_everything_is_created_found_and_compared_with_one_warning(
+    runtime: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    soon = tl.ConnectionSettings(connect_s=0.2, backoff_s=0.01)
+    with tl.connect_blocking(f"unix://{runtime}/no-hub.sock", connection=soon) as bus:
+        with memory.producer("camera", schema=RECORD, bus=bus) as camera:
+            with memory.consumer("camera", schema=RECORD, bus=bus) as frames:
+                camera.send(np.ones((), RECORD))
+                assert frames.recv(5).seq == 1
+            with (
+                pytest.raises(LayoutMismatch, match="field 't'"),
+                memory.consumer("camera", schema=OTHER, bus=bus),
+            ):
+                pass
+        with pytest.raises(NoProducer), memory.consumer("camera", bus=bus):
+            pass
+    warnings = [each for each in caplog.messages if "going on without the directory of the hub" in each]
+    assert len(warnings) == 1

@@ -28,6 +28,7 @@ from trunkline.delivery.requests import OrphanBox
 from trunkline.delivery.stream import Stream
 from trunkline.errors import BusClosed, UsageError
 from trunkline.hooks.hook import HookChain
+from trunkline.memory.metrics import MemoryEnds
 from trunkline.message import Fields, Message
 from trunkline.settings import Settings
 
@@ -325,6 +326,10 @@ class BlockingBus:
     @property
     def hooks(self) -> HookChain:
         return self._bus.hooks
+
+    @property
+    def memory_ends(self) -> MemoryEnds:
+        return self._bus.memory_ends
 
     @property
     def thread(self) -> LoopThread:

@@ -53,6 +53,7 @@ from trunkline.errors import (
     UsageError,
 )
 from trunkline.hooks.hook import Attachment, Hook, HookChain, HookFunction, Listener
+from trunkline.memory.metrics import MemoryEnds
 from trunkline.message import Fields, Message, MessageType
 from trunkline.settings import Settings, build
 from trunkline.topic import BROADCAST, CONTROL_PREFIX, EVERYTHING, REPLIES, endpoint
@@ -90,6 +91,8 @@ class Bus:
         self.settings = settings = settings or broker.settings
         self.hooks = HookChain(hooks)
         """The hooks, in the order in which they run."""
+        self.memory_ends = MemoryEnds()
+        """The ends of channels in shared memory that were opened with this bus."""
         self._life = Lifecycle(name, broker.world.time_ns)
         self._traffic = traffic = Traffic(name, settings.history, broker)
         self._publisher = BusPublisher(broker, name, settings, self.hooks, traffic, self._life)
@@ -587,6 +590,7 @@ class Bus:
             per_topic=Lazy(self.broker.published_by_topic),
             per_sender=Lazy(lambda: traffic.senders.counts(total)),
             state=self._life.state,
+            memory=self.memory_ends.metrics(),
         )
 
     def health(self) -> Health:

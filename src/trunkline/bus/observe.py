@@ -11,6 +11,7 @@ from trunkline.brokers.broker import Broker
 from trunkline.bus.lifecycle import BusState
 from trunkline.delivery.fates import Account, Fate, Outcome
 from trunkline.delivery.plain_run import NO_RUN, PlainRun
+from trunkline.memory.metrics import MemoryMetrics
 from trunkline.message import Message
 from trunkline.settings import History
 from trunkline.topic import matches
@@ -212,7 +213,8 @@ class Stats(msgspec.Struct, frozen=True):
     subscribers had no room, so that the message was accepted; `total_failed` are those, and the deaths in `account`;
     `unrouted` had no subscriber. Of this process: `account` sums up its subscribers, `pending` of their deliveries are
     in flight. `per_topic` has what buses of this process published through the same broker or connection. It and
-    `per_sender` are gathered when first looked at.
+    `per_sender` are gathered when first looked at. `memory` has the ends of channels in shared memory that were opened
+    with this bus.
     """
 
     total_messages: int
@@ -228,3 +230,4 @@ class Stats(msgspec.Struct, frozen=True):
     per_topic: Mapping[str, int]
     per_sender: Mapping[str, int]
     state: BusState
+    memory: MemoryMetrics = MemoryMetrics()

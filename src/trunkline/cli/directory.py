@@ -16,7 +16,8 @@ from trunkline.cli.options import AsJson, Hub, hub_at
 from trunkline.connect import connect_hub
 from trunkline.errors import HubUnavailable, UsageError
 from trunkline.hub.serve import run
-from trunkline.wire.control import PeerInfo, Qos
+from trunkline.memory.metrics import ToldMetrics, told
+from trunkline.wire.control import ChannelInfo, PeerInfo, Qos
 
 channels = typer.Typer(help="The channels of a hub: topics with a contract.", no_args_is_help=True)
 schemas = typer.Typer(help="The schemas of a hub, by name and version.", no_args_is_help=True)
@@ -58,6 +59,13 @@ def list_channels(
         for each in found
     ]
     show.table("Channels", ["channel", "topics", "owner", "schema", "quality"], rows)
+    live = [(each.channel, numbers) for each in found if (numbers := told({"metrics": each.memory})) is not None]
+    show.table(
+        "In shared memory",
+        ["channel", "last frame", *NUMBERS],
+        [[name, _age(numbers), *_numbers(numbers)] for name, numbers in live],
+        numbers=len(NUMBERS),
+    )
     if not found:
         show.output("there are none")
 
@@ -90,6 +98,7 @@ def describe(channel: Channel, hub: Hub = "", json: AsJson = False) -> None:
     show.output(f"quality: {msgspec.to_builtins(found.qos)}")
     _people("Producers", found.producers)
     _people("Consumers", found.consumers)
+    _frames(found)
 
 
 def _people(title: str, people: list[PeerInfo]) -> None:
@@ -97,6 +106,41 @@ def _people(title: str, people: list[PeerInfo]) -> None:
         title,
         ["name", "identity", "status", "since"],
         [[each.name, each.identity, each.status, show.time_of(each.since_ns)] for each in people],
+    )
+
+
+NUMBERS = ["frames", "frames/s", "full", "overruns", "held", "consumers"]
+
+
+def _numbers(found: ToldMetrics) -> list[object]:
+    full = f"{found.occupancy:.0%}"
+    return [found.frames, f"{found.per_s:.1f}", full, found.overruns, found.held, found.consumers]
+
+
+def _age(found: ToldMetrics) -> str:
+    return show.time_of(found.last_ns) if found.last_ns else "none yet"
+
+
+def _frames(channel: ChannelInfo) -> None:
+    """What the ends of a channel in shared memory count."""
+    found = told({"metrics": channel.memory})
+    if found is None:
+        memory = any(each.metadata.get("plane") == "memory" for each in (*channel.producers, *channel.consumers))
+        if memory:
+            state = "its producer has not said yet what it counts" if channel.producers else "no producer lives"
+            show.output(f"in shared memory: {state}")
+        return
+    show.table(
+        "Frames",
+        ["last frame", "as of", *NUMBERS],
+        [[_age(found), show.time_of(found.at_ns), *_numbers(found)]],
+        numbers=len(NUMBERS),
+    )
+    show.table(
+        "Furthest behind",
+        ["consumer", "pid", "reads", "overruns", "waiting", "held"],
+        [[each.name, each.pid, each.reads, each.overruns, each.waiting, each.held] for each in found.slowest],
+        numbers=5,
     )
 
 

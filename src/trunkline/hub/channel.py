@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trunkline.memory.metrics import ToldMetrics, told
 from trunkline.wire import control
 from trunkline.wire.control import ChannelChanged, ChannelInfo, DiscoveryResponse, PeerInfo, Qos
 
@@ -161,7 +163,13 @@ class Channel:
             description=self.description,
             producers=[each.info() for each in self.producers.values()] if whole else [],
             consumers=[each.info() for each in self.consumers.values()] if whole else [],
+            memory={} if (found := self.memory()) is None else msgspec.to_builtins(found),
         )
+
+    def memory(self) -> ToldMetrics | None:
+        """What the most trusted producer counts, of a channel in shared memory."""
+        found = (told(each.metadata) for each in self._registrations())
+        return next((each for each in found if each is not None), None)
 
     def discovered(self, re: int) -> DiscoveryResponse:
         """Where its data is, as the first of its producers says that says it."""

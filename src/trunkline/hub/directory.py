@@ -41,6 +41,7 @@ from trunkline.hub.registry import Registry, Who, unknown
 from trunkline.hub.registry_file import KeptRegistry, RegistryFile
 from trunkline.hub.retention import limits, rules_of
 from trunkline.hub.schemas import KeptSchema, SchemaRegistry
+from trunkline.memory.metrics import total
 from trunkline.message import NORMAL
 from trunkline.topic import EVERYTHING, covers, validate_pattern
 from trunkline.wire import control
@@ -266,6 +267,10 @@ class DirectoryApi:
         if channel is None:
             raise unknown(request.channel)
         return control.Channels(re=request.id, channels=[channel.info(whole=True)])
+
+    def memory(self) -> dict[str, int | float]:
+        """What all producers in shared memory count together, as they last said."""
+        return total(each for each in (channel.memory() for channel in self.registry.select(EVERYTHING)) if each)
 
     # Schemas: who could use one of their name, or a channel that has them, may read them
 

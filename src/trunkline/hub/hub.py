@@ -360,5 +360,6 @@ class Hub:
             "waiting_bytes": sum(outlet.waiting_bytes for s in self.sessions.values() for outlet in s.outlets.values()),
             "counts": dict(self.counts),
             "account": msgspec.to_builtins(sum(self.broker.served.accounts().values(), Account())),
+            "memory": self.directory.memory(),
             "listening": self.addresses,
         }

@@ -9,6 +9,8 @@ from trunkline.memory.frame import Frame as Frame
 from trunkline.memory.frame import Loan as Loan
 from trunkline.memory.metrics import ChannelMetrics as ChannelMetrics
 from trunkline.memory.metrics import ConsumerMetrics as ConsumerMetrics
+from trunkline.memory.metrics import MemoryMetrics as MemoryMetrics
+from trunkline.memory.prometheus import export_metrics as export_metrics
 from trunkline.memory.settings import ChannelSettings as ChannelSettings
 from trunkline.memory.settings import Checksum as Checksum
 from trunkline.memory.settings import Wants as Wants

@@ -47,6 +47,9 @@ CLOSED: Final = 2
 RESERVE_BYTES: Final = 1 << 20
 """What must be free in /dev/shm beside the frames: the engine's own files are not reserved, and a page each."""
 KEYS: Final = "about"
+_HEADER_BYTES: Final = ctypes.sizeof(FrameHeader)
+_memmove: Final = ctypes.memmove
+_address: Final = ctypes.addressof
 _SIDE_NODES: Final = MAX_CONSUMERS + 8
 _FAILURES: Final = tuple(each for each in vars(iox).values() if isinstance(each, type) and issubclass(each, Exception))
 _living: WeakSet[Ports] = WeakSet()
@@ -59,11 +62,8 @@ class _Line(ctypes.Structure):
     _fields_ = (("bytes", ctypes.c_ubyte * LINE),)
 
 
-class Loaned(NamedTuple):
-    """What sending takes. The memory of the slot is apart: sending must not keep it."""
-
-    header_address: int
-    sample: Any
+Loaned = Any
+"""The engine's sample, for sending. The memory of the slot is apart: sending must not keep it."""
 
 
 class Received(NamedTuple):
@@ -82,6 +82,7 @@ class Ports:
     """One end of a channel. It is used in the process that opened it; `close` is for any number of times."""
 
     about: ChannelAbout
+    _slot_type: type[ctypes.Array[ctypes.c_ubyte]]
     _held: ClassVar[tuple[str, ...]]
     """The attributes with objects of the engine. They are dropped, never deleted by the engine's `delete`."""
 
@@ -169,7 +170,7 @@ class Ports:
 
     def _borrow(self, sample: Any, port: Any, seq: int, now_ns: int) -> ctypes.Array[ctypes.c_ubyte]:
         """The memory of a slot. A view keeps it, and it keeps the sample: with the last view the slot is free."""
-        memory = _slot_type(self.about.slot_bytes).from_address(sample.payload_ptr)
+        memory = self._slot_type.from_address(sample.payload_ptr)
         # The port as well: without it the producer would take the slot back. And this, which knows of forks.
         memory.owner = (sample, port, self)  # type: ignore[attr-defined]
         self._borrows = number = self._borrows + 1
@@ -205,6 +206,8 @@ class ProducerPorts(Ports):
         self._credits = self._keep(credit.listener_builder().create())
         self.credit_descriptor = _descriptor(self._credits)
         frames, self.about = self._frames(about)
+        self._slot_type = _slot_type(self.about.slot_bytes)
+        self._slot_lines = self.about.slot_bytes // LINE
         if self.about == about:
             self._publisher = self._publish(frames, about)
 
@@ -263,20 +266,27 @@ class ProducerPorts(Ports):
 
     def loan(self, now_ns: int) -> tuple[ctypes.Array[ctypes.c_ubyte], Loaned]:
         """A free slot. Raises SharedMemoryError if two are loaned already."""
+        sample = self._loan()
+        return self._borrow(sample, self._publisher, 0, now_ns), sample
+
+    def loan_unseen(self) -> tuple[memoryview, Loaned]:
+        """A free slot for one who lets nobody look at it, and releases the view before it lets the slot go."""
+        sample = self._loan()
+        return memoryview(self._slot_type.from_address(sample.payload_ptr)).cast("B"), sample
+
+    def _loan(self) -> Loaned:
         try:
-            sample = self._publisher.loan_slice_uninit(self.about.slot_bytes // LINE)
+            return self._publisher.loan_slice_uninit(self._slot_lines)
         except iox.LoanError as error:
             raise SharedMemoryError(
                 f"no slot of {self.channel!r} can be loaned ({error}): {len(self.borrowed)} are loaned or still viewed"
             ) from error
-        memory = self._borrow(sample, self._publisher, 0, now_ns)
-        return memory, Loaned(sample.user_header_ptr, sample)
 
     def send(self, loaned: Loaned, header: FrameHeader) -> int:
         """The number of consumers that got it."""
-        ctypes.memmove(loaned.header_address, ctypes.addressof(header), ctypes.sizeof(FrameHeader))
+        _memmove(loaned.user_header_ptr, _address(header), _HEADER_BYTES)
         try:
-            received: int = loaned.sample.assume_init().send()
+            received: int = loaned.assume_init().send()
             self._notifier.notify()
         except (iox.SendError, iox.NotifierNotifyError) as error:
             raise _failed(error) from error
@@ -287,12 +297,10 @@ class ProducerPorts(Ports):
         self._publisher.update_connections()
         self._notifier.notify()
 
-    def reports(self) -> Iterator[ConsumerReport]:
-        """What consumers have reported since the last time."""
-        while (sample := self._reports.receive()) is not None:
-            report = ConsumerReport.from_buffer_copy(sample.payload().contents)
-            del sample
-            yield report
+    def report(self) -> ConsumerReport | None:
+        """The next thing that a consumer has reported."""
+        sample = self._reports.receive()
+        return None if sample is None else ConsumerReport.from_buffer_copy(sample.payload().contents)
 
     def drain(self) -> None:
         """Forget the wake-ups on `credit_descriptor`."""
@@ -323,6 +331,7 @@ class ConsumerPorts(Ports):
                 raise
             raise NoProducer(self.channel) from error
         self.about = _about(self.channel, self._service)
+        self._slot_type = _slot_type(self.about.slot_bytes)
         self._credit = self._keep(credit.notifier_builder().create())
         self._reporter = self._keep(
             report.publisher_builder().backpressure_strategy(iox.BackpressureStrategy.DiscardData).create()

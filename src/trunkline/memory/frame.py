@@ -27,13 +27,21 @@ def checksum_of(memory: memoryview) -> int:
     return digest
 
 
+def write(layout: Layout, memory: memoryview, value: Any, *, checksums: bool) -> tuple[int, int]:
+    """Copy a value into a slot; its size in bytes, and the checksum, 0 without. The memory is released."""
+    # Also after an error: one that somebody keeps does not keep the slot by its traceback.
+    with memory:
+        length = layout.put(memory, value)
+        return length, checksum_of(memory[:length]) if checksums else 0
+
+
 class Frame:
     """A frame that was received, read in place. Its slot is free when it, and all its views, are released or gone."""
 
     __slots__ = ("__weakref__", "_channel", "_checksum", "_data", "_layout", "_length", "_memory", "seq", "time_ns")
 
     def __init__(
-        self, channel: str, layout: Layout, memory: Memory, *, seq: int, time_ns: int, length: int, checksum: int
+        self, channel: str, layout: Layout, memory: Memory, seq: int, time_ns: int, length: int, checksum: int
     ) -> None:
         self.seq = seq
         """1 for the first frame of the producer."""

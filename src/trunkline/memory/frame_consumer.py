@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
 from typing import Any
 
 from trunkline.clock import World
@@ -13,15 +12,9 @@ from trunkline.memory.errors import ProducerGone
 from trunkline.memory.frame import Frame
 from trunkline.memory.metrics import ConsumerMetrics
 from trunkline.memory.receiver import FrameReceiver
-from trunkline.memory.registration import (
-    BusWithDirectory,
-    ask,
-    ask_blocking,
-    discover,
-    register_consumer,
-    unregister_consumer,
-)
+from trunkline.memory.registration import BusWithDirectory, ConsumerRegistration
 from trunkline.memory.settings import Wants
+from trunkline.memory.watch import RECHECK_S
 
 
 class BlockingFrameConsumer:
@@ -46,7 +39,6 @@ class BlockingFrameConsumer:
             left_s = None if ends_ns is None else (ends_ns - self._world.time_ns()) / 1e9
             if left_s is not None and left_s <= 0:
                 raise StreamEmpty(self.channel)
-            self._receiver.before_waiting()
             self._receiver.wait(left_s)
         return frame
 
@@ -75,12 +67,13 @@ class FrameConsumer:
         self._receiver = receiver
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
+        self._rechecking: asyncio.TimerHandle | None = None
         self.channel = receiver.channel
         self.name = receiver.name
         self._loop.add_reader(receiver.fileno(), self._wake)
 
     def _wake(self) -> None:
-        self._receiver.process()
+        self._receiver.see(waited=False)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -90,14 +83,24 @@ class FrameConsumer:
         while (frame := self._receiver.take()) is None:
             if (gone := self._receiver.gone()) is not None:
                 raise gone
-            self._receiver.before_waiting()
+            if self._rechecking is None:
+                self._rechecking = self._loop.call_later(RECHECK_S, self._recheck)
             self._waiter = self._loop.create_future()
+            if ends_s is None:
+                await self._waiter
+                continue
             try:
                 async with asyncio.timeout_at(ends_s):
                     await self._waiter
             except TimeoutError:
                 raise StreamEmpty(self.channel) from None
         return frame
+
+    def _recheck(self) -> None:
+        self._rechecking = None
+        if self._waiter is not None and not self._waiter.done():
+            self._receiver.see(waited=True)
+            self._waiter.set_result(None)
 
     async def __aiter__(self) -> AsyncIterator[Frame]:
         """Until the producer closes the channel. Raises ProducerGone if it died."""
@@ -114,6 +117,12 @@ class FrameConsumer:
     def metrics(self) -> ConsumerMetrics:
         return self._receiver.metrics()
 
+    def detach(self) -> None:
+        """The event loop watches it no more."""
+        self._loop.remove_reader(self._receiver.fileno())
+        if self._rechecking is not None:
+            self._rechecking.cancel()
+
 
 class OpenConsumer:
     """What `consumer(…)` returns: `with` opens it for a thread, `async with` for an event loop."""
@@ -121,48 +130,50 @@ class OpenConsumer:
     def __init__(
         self, channel: str, make: Callable[[str], FrameReceiver], bus: BusWithDirectory | None, world: World
     ) -> None:
-        self._channel = channel
         self._make = make
-        self._bus = bus
         self._world = world
-        self._receiver: FrameReceiver | None = None
+        self._registration = ConsumerRegistration(bus, channel, world)
+        self._watching: FrameConsumer | None = None
 
     def __enter__(self) -> BlockingFrameConsumer:
-        self._receiver = receiver = self._make(ask_blocking(self._bus, partial(discover, self._channel)) or "")
+        registration = self._registration
+        registration.check(blocking=True)
+        registration.end = receiver = self._make(registration.wait(registration.discover()) or "")
         try:
-            ask_blocking(self._bus, partial(register_consumer, receiver))
+            registration.wait(registration.enter())
         except BaseException:
             receiver.shut()
             raise
+        self._registration.count()
         return BlockingFrameConsumer(receiver, self._world)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        receiver = self._opened()
+        self._registration.uncount()
         try:
-            ask_blocking(self._bus, partial(unregister_consumer, receiver))
+            self._registration.wait(self._registration.leave())
         finally:
-            _end(receiver, kind)
+            _end(self._registration.end, kind)
 
     async def __aenter__(self) -> FrameConsumer:
-        self._receiver = receiver = self._make(await ask(self._bus, partial(discover, self._channel)) or "")
+        self._registration.check(blocking=False)
+        self._registration.end = receiver = self._make(await self._registration.discover())
         try:
-            await ask(self._bus, partial(register_consumer, receiver))
+            await self._registration.enter()
         except BaseException:
             receiver.shut()
             raise
-        return FrameConsumer(receiver)
+        self._registration.count()
+        self._watching = FrameConsumer(receiver)
+        return self._watching
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        receiver = self._opened()
-        asyncio.get_running_loop().remove_reader(receiver.fileno())
+        assert self._watching is not None
+        self._watching.detach()
+        self._registration.uncount()
         try:
-            await ask(self._bus, partial(unregister_consumer, receiver))
+            await self._registration.leave()
         finally:
-            _end(receiver, kind)
-
-    def _opened(self) -> FrameReceiver:
-        assert self._receiver is not None
-        return self._receiver
+            _end(self._registration.end, kind)
 
 
 def _end(receiver: FrameReceiver, error: type[BaseException] | None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 from trunkline.clock import World
@@ -13,15 +12,10 @@ from trunkline.memory.about import ChannelAbout
 from trunkline.memory.frame import Loan
 from trunkline.memory.layout import layout_of
 from trunkline.memory.metrics import ChannelMetrics
-from trunkline.memory.registration import (
-    BusWithDirectory,
-    ask,
-    ask_blocking,
-    register_producer,
-    unregister_producer,
-)
+from trunkline.memory.registration import BusWithDirectory, ProducerRegistration
 from trunkline.memory.sender import FrameSender
 from trunkline.memory.settings import ChannelSettings
+from trunkline.memory.watch import RECHECK_S
 from trunkline.wire.control import BufferPolicy, Config
 
 
@@ -61,9 +55,10 @@ class BlockingFrameProducer:
         return LoanBlock(self._sender, self._wait)
 
     def send(self, value: Any) -> None:
-        """Copy a value into a slot and send it. Raises InvalidPayload, and MessageTooLarge."""
-        with self.loan() as loan:
-            loan.put(value)
+        """Copy a value into a slot and send it, as `loan` does. Raises InvalidPayload, and MessageTooLarge."""
+        if not self._sender.ready():
+            self._wait()
+        self._sender.send(value)
 
     def _wait(self) -> None:
         if self._sender.ready():
@@ -75,7 +70,10 @@ class BlockingFrameProducer:
 
     def serve(self, timeout_s: float = 0.0) -> None:
         """Take in new consumers, and give them the last frame. Sending does that, too: this is for quiet producers."""
-        self._sender.wait(timeout_s)
+        ends_ns = self._world.time_ns() + int(timeout_s * 1e9)
+        while not self._sender.wait(max(0.0, (ends_ns - self._world.time_ns()) / 1e9)):
+            if self._world.time_ns() >= ends_ns:
+                return
 
     def metrics(self) -> ChannelMetrics:
         return self._sender.metrics()
@@ -96,7 +94,7 @@ class FrameProducer:
         self._loop.add_reader(sender.fileno(), self._wake)
 
     def _wake(self) -> None:
-        self._sender.process()
+        self._sender.wait(0)
         self._moved.set()
 
     @asynccontextmanager
@@ -112,9 +110,10 @@ class FrameProducer:
         self._sender.end(loan, None)
 
     async def send(self, value: Any) -> None:
-        """Copy a value into a slot and send it. Raises InvalidPayload, and MessageTooLarge."""
-        async with self.loan() as loan:
-            loan.put(value)
+        """Copy a value into a slot and send it, as `loan` does. Raises InvalidPayload, and MessageTooLarge."""
+        if not self._sender.ready():
+            await self._wait()
+        self._sender.send(value)
 
     async def _wait(self) -> None:
         if self._sender.ready():
@@ -123,9 +122,10 @@ class FrameProducer:
         while not self._sender.ready():
             self._moved.clear()
             try:
-                async with asyncio.timeout(self._sender.patience_s(since_ns)):
+                async with asyncio.timeout(min(self._sender.patience_s(since_ns), RECHECK_S)):
                     await self._moved.wait()
             except TimeoutError:
+                self._sender.wait(0)
                 self._sender.cut_off(since_ns)
 
     def metrics(self) -> ChannelMetrics:
@@ -135,48 +135,50 @@ class FrameProducer:
 class OpenProducer:
     """What `producer(…)` returns: `with` opens it for a thread, `async with` for an event loop."""
 
-    def __init__(self, make: Callable[[], FrameSender], bus: BusWithDirectory | None, world: World) -> None:
+    def __init__(
+        self, channel: str, make: Callable[[], FrameSender], bus: BusWithDirectory | None, world: World
+    ) -> None:
         self._make = make
-        self._bus = bus
         self._world = world
-        self._sender: FrameSender | None = None
+        self._registration = ProducerRegistration(bus, channel, world)
 
     def __enter__(self) -> BlockingFrameProducer:
-        self._sender = sender = self._make()
+        self._registration.check(blocking=True)
+        self._registration.end = sender = self._make()
         try:
-            ask_blocking(self._bus, partial(register_producer, sender))
+            self._registration.wait(self._registration.enter())
         except BaseException:
             sender.close()
             raise
+        self._registration.count()
         return BlockingFrameProducer(sender, self._world)
 
     def __exit__(self, *_: object) -> None:
-        sender = self._opened()
+        self._registration.uncount()
         try:
-            ask_blocking(self._bus, partial(unregister_producer, sender))
+            self._registration.wait(self._registration.leave())
         finally:
-            sender.close()
+            self._registration.end.close()
 
     async def __aenter__(self) -> FrameProducer:
-        self._sender = sender = self._make()
+        self._registration.check(blocking=False)
+        self._registration.end = sender = self._make()
         try:
-            await ask(self._bus, partial(register_producer, sender))
+            await self._registration.enter()
         except BaseException:
             sender.close()
             raise
+        self._registration.count()
         return FrameProducer(sender, self._world)
 
     async def __aexit__(self, *_: object) -> None:
-        sender = self._opened()
+        sender = self._registration.end
         asyncio.get_running_loop().remove_reader(sender.fileno())
+        self._registration.uncount()
         try:
-            await ask(self._bus, partial(unregister_producer, sender))
+            await self._registration.leave()
         finally:
             sender.close()
-
-    def _opened(self) -> FrameSender:
-        assert self._sender is not None
-        return self._sender
 
 
 def producer(
@@ -203,4 +205,4 @@ def producer(
     layout = layout_of(schema)
     config = Config(policy=str(policy), capacity=capacity, page_size=page_size)
     about = ChannelAbout.of(channel, layout, config, settings)
-    return OpenProducer(lambda: FrameSender(about, layout, world), bus, world)
+    return OpenProducer(channel, lambda: FrameSender(about, layout, world), bus, world)

@@ -36,6 +36,9 @@ class Gate:
     def leave(self, id: int) -> bool:
         return self._members.pop(id, None) is not None
 
+    def __len__(self) -> int:
+        return len(self._members)
+
     def __contains__(self, id: object) -> bool:
         return id in self._members
 

@@ -63,30 +63,29 @@ class ArrayLayout(Layout):
         if not dtype.itemsize:
             raise InvalidSettings(f"{dtype} has no bytes")
         super().__init__(_described(dtype), dtype.itemsize)
+        import numpy as np
+
         self._base = dtype.base
         self._shape = dtype.shape
         self._count = dtype.itemsize // dtype.base.itemsize
+        self._bytes = dtype.itemsize
+        self._one_dimension = len(dtype.shape) == 1
+        # Not np.ndarray(…, buffer=memory): that one can be made writable again, and writing would end the process.
+        self._from_buffer = np.frombuffer
+        self._copy = np.copyto
 
     def view(self, memory: memoryview) -> Any:
-        return self._array(memory)
+        array = self._from_buffer(memory, self._base, self._count)
+        return array if self._one_dimension else array.reshape(self._shape)
 
-    def target(self, memory: memoryview) -> Any:
-        return self._array(memory)
-
-    def _array(self, memory: memoryview) -> Any:
-        import numpy as np
-
-        # Not np.ndarray(…, buffer=memory): that one can be made writable again, and writing would end the process.
-        return np.frombuffer(memory, self._base, self._count).reshape(self._shape)
+    target = view
 
     def put(self, memory: memoryview, value: Any) -> int:
-        import numpy as np
-
         try:
-            np.copyto(self._array(memory), value, casting="same_kind")
+            self._copy(self.view(memory), value, "same_kind")
         except (TypeError, ValueError) as error:
             raise InvalidPayload(f"a frame has the type {self._base} and the shape {self._shape}: {error}") from error
-        return self._base.itemsize * self._count
+        return self._bytes
 
 
 class BytesLayout(Layout):

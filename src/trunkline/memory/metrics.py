@@ -1,8 +1,14 @@
-"""What the two ends of a channel count."""
+"""What the two ends of a channel count, and what of it is told to a bus and its hub."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
 import msgspec
+
+MAX_TOLD: Final = 8
+"""A hub is told of so many consumers of a channel: those that are furthest behind. A registration has a size limit."""
 
 
 class HeldSlot(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,6 +21,7 @@ class HeldSlot(msgspec.Struct, frozen=True, kw_only=True):
 class ConsumerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """One consumer, as it counts itself, or as it last reported to the producer."""
 
+    channel: str
     name: str
     pid: int
     wants_every: bool
@@ -46,3 +53,122 @@ class ChannelMetrics(msgspec.Struct, frozen=True, kw_only=True):
     last_frame_s: float | None
     """The age of the last frame; None before the first."""
     consumers: list[ConsumerMetrics]
+
+
+class MemoryMetrics(msgspec.Struct, frozen=True):
+    """The ends of channels in shared memory that were opened with a bus."""
+
+    producers: list[ChannelMetrics] = []
+    consumers: list[ConsumerMetrics] = []
+
+
+class MemoryEnds:
+    """The ends that were opened with one bus. Its numbers may be asked for from another thread than theirs."""
+
+    def __init__(self) -> None:
+        self._producers: dict[object, Callable[[], ChannelMetrics]] = {}
+        self._consumers: dict[object, Callable[[], ConsumerMetrics]] = {}
+
+    def add_producer(self, end: object, metrics: Callable[[], ChannelMetrics]) -> None:
+        self._producers[end] = metrics
+
+    def add_consumer(self, end: object, metrics: Callable[[], ConsumerMetrics]) -> None:
+        self._consumers[end] = metrics
+
+    def remove(self, end: object) -> None:
+        self._producers.pop(end, None)
+        self._consumers.pop(end, None)
+
+    def metrics(self) -> MemoryMetrics:
+        if not self._producers and not self._consumers:
+            return _NOTHING
+        return MemoryMetrics(
+            [count() for count in list(self._producers.values())], [count() for count in list(self._consumers.values())]
+        )
+
+
+_NOTHING: Final = MemoryMetrics()
+
+
+# What a hub is told
+
+
+class ToldConsumer(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    pid: int
+    reads: int
+    overruns: int
+    waiting: int
+    held: int
+
+
+class ToldMetrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The numbers of one end, as `metrics` in the metadata of its registration at a hub: every ten seconds."""
+
+    at_ns: int
+    frames: int
+    """Written by a producer, or read by a consumer."""
+    per_s: float
+    """Since the numbers before."""
+    last_ns: int = 0
+    """When the last frame was sent; 0 before the first."""
+    occupancy: float = 0.0
+    overruns: int = 0
+    held: int = 0
+    cut_off: int = 0
+    consumers: int = 0
+    slowest: list[ToldConsumer] = []
+
+
+def told_of_channel(found: ChannelMetrics, at_ns: int, per_s: float) -> ToldMetrics:
+    slowest = sorted(found.consumers, key=lambda each: each.waiting, reverse=True)[:MAX_TOLD]
+    return ToldMetrics(
+        at_ns=at_ns,
+        frames=found.writes,
+        per_s=round(per_s, 3),
+        last_ns=_when(found.last_frame_s, at_ns),
+        occupancy=round(found.occupancy, 3),
+        overruns=sum(each.overruns for each in found.consumers),
+        held=sum(each.held for each in found.consumers),
+        cut_off=found.cut_off,
+        consumers=len(found.consumers),
+        slowest=[
+            ToldConsumer(each.name, each.pid, each.reads, each.overruns, each.waiting, each.held) for each in slowest
+        ],
+    )
+
+
+def told_of_consumer(found: ConsumerMetrics, at_ns: int, per_s: float) -> ToldMetrics:
+    return ToldMetrics(
+        at_ns=at_ns,
+        frames=found.reads,
+        per_s=round(per_s, 3),
+        last_ns=_when(found.last_frame_s, at_ns),
+        overruns=found.overruns,
+        held=found.held,
+    )
+
+
+def _when(age_s: float | None, at_ns: int) -> int:
+    return 0 if age_s is None else at_ns - int(age_s * 1e9)
+
+
+def told(metadata: Any) -> ToldMetrics | None:
+    """The numbers in the metadata of a registration. Clients write it: what is wrong there counts as none."""
+    try:
+        return msgspec.convert(metadata["metrics"], ToldMetrics)
+    except (KeyError, TypeError, msgspec.ValidationError):
+        return None
+
+
+def total(ends: Iterable[ToldMetrics]) -> dict[str, int | float]:
+    """Of all producers of a hub."""
+    every = list(ends)
+    return {
+        "producers": len(every),
+        "frames": sum(each.frames for each in every),
+        "frames_per_s": round(sum(each.per_s for each in every), 1),
+        "overruns": sum(each.overruns for each in every),
+        "held": sum(each.held for each in every),
+        "cut_off": sum(each.cut_off for each in every),
+    }

@@ -13,17 +13,18 @@ from trunkline.memory.about import ChannelAbout, title_of
 from trunkline.memory.adapter import CLOSED, OPENED, ConsumerPorts, Received
 from trunkline.memory.errors import CutOff, FrameDamaged, LayoutMismatch, ProducerGone
 from trunkline.memory.frame import Frame
-from trunkline.memory.header import ConsumerReport, ReportKind
+from trunkline.memory.header import ConsumerReport, FrameHeader, ReportKind
 from trunkline.memory.layout import Layout, differences, layout_from, layout_of
 from trunkline.memory.metrics import ConsumerMetrics, HeldSlot
 from trunkline.memory.settings import Checksum, Wants
-from trunkline.memory.watch import Watch
+from trunkline.memory.watch import RECHECK_S, Watch
 from trunkline.transports.descriptors import Descriptors
 
 log = logging.getLogger("trunkline.memory")
 
 REPORT_NS = 1_000_000_000
-"""How often a consumer that does not gate the producer reports how it is."""
+"""How often a consumer that does not gate the producer reports how it is, while it receives."""
+_FRAMES = frozenset((0,))
 
 
 class FrameReceiver:
@@ -51,6 +52,7 @@ class FrameReceiver:
             self._ports.close()
             raise
         self._verifies = self.about.settings.checksum is Checksum.ENFORCED
+        # Less than the queue: with a consumer that waits and has reported all but the last few, there is room for more.
         self._report_every = max(1, self.about.queue // 4)
         self._run = 0
         self._seq = 0
@@ -69,6 +71,8 @@ class FrameReceiver:
         self._reported_ns = 0
         self._named = 0
         """The frame that was reported as held for too long."""
+        self._said = ConsumerReport(id=self._id, pid=os.getpid(), name=self.name.encode()[:63])
+        """What was reported last: making one anew takes longer than all else in a report."""
         self._find_producer()
         self._report()
 
@@ -81,12 +85,14 @@ class FrameReceiver:
         """The next frame, or None. Raises SlotsHeld, CutOff, FrameDamaged."""
         if not self._open:
             raise StreamClosed(self.channel)
-        self._ports.check()
+        ports = self._ports
+        if ports.foreign:
+            ports.check()
         now_ns = self._world.time_ns()
-        if self._ports.borrowed:
+        if ports.borrowed:
             self._name_held(now_ns)
-        while (received := self._ports.receive(now_ns)) is not None:
-            if self._wanted(received):
+        while (received := ports.receive(now_ns)) is not None:
+            if self._wanted(received.header):
                 frame = self._frame(received, now_ns)
                 del received
                 if self._verifies:
@@ -103,18 +109,17 @@ class FrameReceiver:
         found, self._gone = self._gone, None
         return found
 
-    def _wanted(self, received: Received) -> bool:
-        header = received.header
-        new = header.run != self._run
-        if new:
+    def _wanted(self, header: FrameHeader) -> bool:
+        seq = header.seq
+        if header.run != self._run:
             # Of a producer that began while we were here, all frames were ours.
             self._restarted = bool(self._run)
-            missed = header.seq - 1 if self._restarted else 0
+            missed = seq - 1 if self._restarted else 0
             self._run, self._gated = header.run, False
             self._watch_producer(header.pid)
         else:
-            missed = header.seq - self._seq - 1
-        self._seq = header.seq
+            missed = seq - self._seq - 1
+        self._seq = seq
         if self.wants is Wants.LATEST:
             return True
         if self.wants is Wants.EVERY:
@@ -122,7 +127,7 @@ class FrameReceiver:
                 # From before the producer waited for us, or from after it stopped.
                 cut = self._id in header.gate[header.gates : header.gates + header.cuts]
                 if cut and self._cut_after is None:
-                    self._cut_after = header.seq - missed - 1
+                    self._cut_after = seq - missed - 1
                 self._overruns += missed + 1 if cut or self._restarted else 0
                 return False
             missed = missed if self._gated or self._restarted else 0
@@ -131,21 +136,13 @@ class FrameReceiver:
         return True
 
     def _frame(self, received: Received, now_ns: int) -> Frame:
-        header = received.header
-        frame = Frame(
-            self.channel,
-            self.layout,
-            received.memory,
-            seq=header.seq,
-            time_ns=header.time_ns,
-            length=header.length,
-            checksum=header.checksum,
-        )
-        received.memory.frame = ref(frame)  # type: ignore[attr-defined]
+        memory, header = received
+        self._last_ns = sent_ns = header.time_ns
+        frame = Frame(self.channel, self.layout, memory, self._seq, sent_ns, header.length, header.checksum)
+        memory.frame = ref(frame)  # type: ignore[attr-defined]
         self._reads += 1
-        self._last_ns = header.time_ns
         self._unreported += 1
-        due = self._unreported >= self._report_every if self.wants is Wants.EVERY else False
+        due = self._unreported >= self._report_every and self.wants is Wants.EVERY
         if due or now_ns - self._reported_ns >= REPORT_NS:
             self._report(now_ns)
         return frame
@@ -158,22 +155,23 @@ class FrameReceiver:
             frame.drop()
             raise
 
-    def before_waiting(self) -> None:
-        """The producer may be waiting for what we have taken."""
-        if self._unreported and self.wants is Wants.EVERY:
-            self._report()
-
     # The producer
 
     def wait(self, timeout_s: float | None) -> None:
-        self._watch.wait(timeout_s)
-        self.process()
+        """Until something happens, for `RECHECK_S` at the most, and see what it is."""
+        self.see(RECHECK_S if timeout_s is None else min(timeout_s, RECHECK_S), waited=True)
 
-    def process(self) -> None:
-        """See what has woken us."""
+    def see(self, timeout_s: float = 0, *, waited: bool) -> None:
+        """See what has woken us. If nothing has, and we `waited`, tell the producer what it does not know yet."""
         if not self._open:
             return
+        ready = self._watch.wait(timeout_s)
+        # Also without a wake-up: see RECHECK_S.
         events = self._ports.drain()
+        if events == _FRAMES and len(ready) == 1:
+            return
+        if waited and self._unreported and not events and not ready:
+            self._report()
         if CLOSED in events:
             self._watch.remove_process(self._producer)
             self._producer = 0
@@ -184,7 +182,7 @@ class FrameReceiver:
                 self._gone = None
             self._ports.connect()
             self._report()
-        for pid in self._watch.ended():
+        for pid in self._watch.ended(ready):
             if pid == self._producer:
                 self._producer = 0
                 self._gone = ProducerGone(self.channel, died=True)
@@ -217,34 +215,29 @@ class FrameReceiver:
         self._unreported = 0
         self._reported_ns = now_ns or self._world.time_ns()
         oldest = next(iter(self._ports.borrowed.values()), None)
-        self._ports.report(
-            ConsumerReport(
-                id=self._id,
-                pid=os.getpid(),
-                kind=kind,
-                gates=self.wants is Wants.EVERY and self._cut_after is None,
-                held=len(self._ports.borrowed),
-                run=self._run,
-                position=self._seq,
-                reads=self._reads,
-                overruns=self._overruns,
-                oldest_held=oldest.seq if oldest else 0,
-                oldest_held_ns=oldest.since_ns if oldest else 0,
-                name=self.name.encode()[:63],
-            )
-        )
+        said = self._said
+        said.kind = kind
+        said.gates = self.wants is Wants.EVERY and self._cut_after is None
+        said.held = len(self._ports.borrowed)
+        said.run, said.position = self._run, self._seq
+        said.reads, said.overruns = self._reads, self._overruns
+        said.oldest_held, said.oldest_held_ns = (oldest.seq, oldest.since_ns) if oldest else (0, 0)
+        self._ports.report(said)
 
     def metrics(self) -> ConsumerMetrics:
+        """For any thread."""
         now_ns = self._world.time_ns()
-        oldest = next(iter(self._ports.borrowed.values()), None)
+        borrowed = list(self._ports.borrowed.values())
+        oldest = borrowed[0] if borrowed else None
         return ConsumerMetrics(
+            channel=self.channel,
             name=self.name,
             pid=os.getpid(),
             wants_every=self.wants is Wants.EVERY,
             reads=self._reads,
             overruns=self._overruns,
             waiting=0,
-            held=len(self._ports.borrowed),
+            held=len(borrowed),
             oldest_held=HeldSlot(seq=oldest.seq, held_s=(now_ns - oldest.since_ns) / 1e9) if oldest else None,
             last_frame_s=(now_ns - self._last_ns) / 1e9 if self._last_ns else None,
         )

@@ -14,13 +14,13 @@ from trunkline.errors import Closed
 from trunkline.memory.about import ChannelAbout
 from trunkline.memory.adapter import Loaned, ProducerPorts
 from trunkline.memory.errors import LayoutMismatch
-from trunkline.memory.frame import Loan
+from trunkline.memory.frame import Loan, write
 from trunkline.memory.gate import Gate
 from trunkline.memory.header import ConsumerReport, FrameHeader, ReportKind
 from trunkline.memory.layout import Layout, differences
 from trunkline.memory.metrics import ChannelMetrics, ConsumerMetrics, HeldSlot
 from trunkline.memory.settings import MAX_CONSUMERS, Checksum
-from trunkline.memory.watch import Watch
+from trunkline.memory.watch import RECHECK_S, Watch
 from trunkline.topic import logical_name
 from trunkline.transports.descriptors import Descriptor, Descriptors
 
@@ -103,6 +103,17 @@ class FrameSender:
         loan.commit()
         self._given_up -= 1
 
+    def send(self, value: Any) -> None:
+        """Copy a value into a slot, if `ready`, and send it. Less work than a loan: nobody else sees the slot."""
+        memory, loaned = self._ports.loan_unseen()
+        try:
+            length, checksum = write(self.layout, memory, value, checksums=self._checksums)
+        except BaseException:
+            self._given_up += 1
+            del loaned
+            raise
+        self._send(loaned, length, checksum)
+
     def _send(self, loaned: Loaned, length: int, checksum: int) -> int:
         self._check()
         header = self._header
@@ -119,7 +130,7 @@ class FrameSender:
         """Whether every consumer that wants every frame has room for one more."""
         self._check()
         self._take_reports()
-        return not self._gate.full(self._ahead)
+        return not self._gate or not self._gate.full(self._ahead)
 
     @property
     def _ahead(self) -> int:
@@ -129,19 +140,18 @@ class FrameSender:
         """How long to wait for consumers before one is stuck."""
         return self._gate.patience_ns(self._ahead, since_ns, self._world.time_ns()) / 1e9
 
-    def wait(self, timeout_s: float) -> None:
-        self._watch.wait(timeout_s)
-        self.process()
-
-    def process(self) -> None:
-        """See what has woken us: reports of consumers, or the end of one."""
+    def wait(self, timeout_s: float) -> bool:
+        """Until a consumer reports or ends, for `RECHECK_S` at the most, and see what it is; False if nothing was."""
         self._check()
+        ready = self._watch.wait(min(timeout_s, RECHECK_S))
+        # Also without a wake-up: see RECHECK_S.
         self._ports.drain()
         self._take_reports()
-        self._forget_dead()
+        self._forget_dead(ready)
+        return bool(ready)
 
-    def _forget_dead(self) -> None:
-        for pid in self._watch.ended():
+    def _forget_dead(self, ready: set[int]) -> None:
+        for pid in self._watch.ended(ready):
             for report in [each for each in self._consumers.values() if each.pid == pid]:
                 self._forget(report, "died")
             self._ports.reap()
@@ -161,7 +171,7 @@ class FrameSender:
             )
 
     def _take_reports(self) -> None:
-        for report in self._ports.reports():
+        while (report := self._ports.report()) is not None:
             if report.kind == ReportKind.LEFT:
                 self._forget(report, "")
             else:
@@ -172,7 +182,7 @@ class FrameSender:
         self._consumers[report.id] = report
         if not known:
             # A producer that never waits would keep them for ever.
-            self._forget_dead()
+            self._forget_dead(self._watch.wait(0))
             # From now on it gets all, and before that the last one if it wants that.
             self._ports.connect()
             if not self._watch.add_process(report.pid):
@@ -215,9 +225,13 @@ class FrameSender:
     # Numbers
 
     def metrics(self) -> ChannelMetrics:
-        self.process()
+        self.wait(0)
+        return self.counted()
+
+    def counted(self) -> ChannelMetrics:
+        """As `metrics`, as of the last frame, or the last time it was asked. For any thread: the engine is not used."""
         now_ns = self._world.time_ns()
-        consumers = [self._metrics_of(each, now_ns) for each in self._consumers.values()]
+        consumers = [self._metrics_of(each, now_ns) for each in list(self._consumers.values())]
         queue = self.about.queue
         return ChannelMetrics(
             channel=self.about.channel,
@@ -235,6 +249,7 @@ class FrameSender:
     def _metrics_of(self, report: ConsumerReport, now_ns: int) -> ConsumerMetrics:
         held_s = (now_ns - report.oldest_held_ns) / 1e9
         return ConsumerMetrics(
+            channel=self.about.channel,
             name=report.name.decode(errors="replace"),
             pid=report.pid,
             wants_every=bool(report.gates),
@@ -250,7 +265,8 @@ class FrameSender:
     def _check(self) -> None:
         if not self._open:
             raise Closed(f"the producer of {self.about.channel!r} is closed")
-        self._ports.check()
+        if self._ports.foreign:
+            self._ports.check()
 
     def close(self) -> None:
         """In a forked child it does nothing."""

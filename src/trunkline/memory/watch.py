@@ -8,6 +8,14 @@ from __future__ import annotations
 import os
 import select
 from contextlib import suppress
+from typing import Final
+
+MAX_READY: Final = 8
+RECHECK_S: Final = 0.25
+"""Nobody waits longer without looking: now and then the engine takes a wake-up for one that is still on its way.
+
+Seen under load: its listener says that it was notified, its socket is empty, and no notifier writes to it any more.
+"""
 
 
 class Watch:
@@ -40,18 +48,17 @@ class Watch:
             self._epoll.unregister(descriptor)
             os.close(descriptor)
 
-    def ended(self) -> list[int]:
-        """The processes that have ended, and are not watched any more."""
-        found = []
-        for pid, descriptor in list(self._processes.items()):
-            if select.select([descriptor], [], [], 0)[0]:
-                found.append(pid)
-                self.remove_process(pid)
-        return found
+    def wait(self, timeout_s: float | None) -> set[int]:
+        """The descriptors that are ready, at the latest after `timeout_s`. Other threads run meanwhile."""
+        # Room for a few: without a number it is made for 1,023 each time, and what is left is ready again.
+        return {descriptor for descriptor, _ in self._epoll.poll(timeout_s, MAX_READY)}
 
-    def wait(self, timeout_s: float | None) -> bool:
-        """Whether something is ready, at the latest after `timeout_s`. Other threads run meanwhile."""
-        return bool(self._epoll.poll(timeout_s))
+    def ended(self, ready: set[int]) -> list[int]:
+        """Of the ready ones, the processes that have ended; they are not watched any more."""
+        found = [pid for pid, descriptor in self._processes.items() if descriptor in ready]
+        for pid in found:
+            self.remove_process(pid)
+        return found
 
     def close(self, *descriptors: int) -> None:
         """Also stop watching `descriptors`, which are closed by somebody else."""

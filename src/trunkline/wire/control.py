@@ -602,6 +602,8 @@ class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     description: str = ""
     producers: list[PeerInfo] = []
     consumers: list[PeerInfo] = []
+    memory: dict[str, Any] = {}
+    """Of a channel in shared memory, what its producer last said that it counts; empty if it has not, or is gone."""
 
 
 class Channels(Answer, frozen=True, kw_only=True, tag="CHANNELS"):

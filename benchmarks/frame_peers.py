@@ -1,0 +1,178 @@
+"""The peers of shared-memory channels: a bare ring, ZeroMQ over a unix socket, ezmsg. Each function runs in a worker.
+
+What each of them does for a frame:
+
+- the ring: one `memcpy` into the next slot of a ring in shared memory, of as many slots as our channel has; the same
+  process looks at it. Nobody is woken, nobody waits, nothing is counted.
+- ZeroMQ: `send(copy=False)` hands over the picture as it is; the kernel copies it into a socket and out of it again,
+  into memory that is the receiver's own. One receiver pulls, several subscribe.
+- ezmsg: pickles with the array out of band, into a buffer in shared memory, and tells receivers through a socket; they
+  make a copy (`recv`) or read in place (`recv_zero_copy`), and acknowledge through the socket. asyncio at both ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zmq
+from ezmsg.core.graphcontext import GraphContext
+
+from benchmarks.frames import QUEUE, WARM_UP, Counted, FrameSide, look, picture
+from benchmarks.processes import Line
+from benchmarks.servers import Place, Server, pid_of, process
+
+SPARE = 5
+"""Slots of our channel beside its queue, with one consumer."""
+POLL_S = 0.005
+
+
+# A bare ring
+
+
+def copy_round(line: Line, place: str, frame_bytes: int, count: int, receivers: int) -> int:
+    """Sends and looks: the other worker has nothing to do, and ends at 0."""
+    source = picture(frame_bytes)
+    slots = QUEUE + SPARE
+    ring = np.frombuffer(mmap.mmap(-1, slots * frame_bytes), np.uint8).reshape(slots, frame_bytes)
+    line.ready()
+    began_ns = 0
+    for number in range(WARM_UP + count):
+        if number == WARM_UP:
+            line.ready()
+            began_ns = time.perf_counter_ns()
+        slot = ring[number % slots]
+        slot[:] = source
+        look(slot)
+    return began_ns - time.perf_counter_ns()
+
+
+def nothing(line: Line, place: str, frame_bytes: int, count: int) -> int:
+    line.ready()
+    return 0
+
+
+RING = FrameSide(copy_round, nothing)
+
+
+# ZeroMQ
+
+
+@contextmanager
+def _socket_file(folder: Path) -> Iterator[Place]:
+    yield Place(f"ipc://{folder}/frames.ipc", 0)
+
+
+def zmq_send(line: Line, address: str, frame_bytes: int, count: int, receivers: int) -> int:
+    source = picture(frame_bytes)
+    with zmq.Context() as context, context.socket(zmq.PUSH if receivers == 1 else zmq.XPUB) as out:
+        out.set_hwm(QUEUE)
+        if receivers > 1:
+            # Wait for the slowest, instead of dropping what it has no room for.
+            out.setsockopt(zmq.XPUB_NODROP, 1)
+            out.setsockopt(zmq.XPUB_VERBOSE, 1)
+        out.bind(address)
+        line.ready()
+        for _ in range(receivers if receivers > 1 else 0):
+            assert out.recv() == b"\x01"
+        began_ns = 0
+        for number in range(WARM_UP + count):
+            if number == WARM_UP:
+                line.ready()
+                began_ns = time.perf_counter_ns()
+            out.send(source, copy=False)
+        # What is in a socket whose other end has closed is not all read.
+        line.stop.wait()
+    return began_ns
+
+
+def zmq_take(line: Line, address: str, frame_bytes: int, count: int) -> int:
+    return _zmq_take(line, address, count, zmq.PULL)
+
+
+def zmq_subscribe(line: Line, address: str, frame_bytes: int, count: int) -> int:
+    return _zmq_take(line, address, count, zmq.SUB)
+
+
+def _zmq_take(line: Line, address: str, count: int, kind: int) -> int:
+    counted = Counted(line, count)
+    with zmq.Context() as context, context.socket(kind) as out:
+        out.set_hwm(QUEUE)
+        if kind == zmq.SUB:
+            out.subscribe(b"")
+        out.connect(address)
+        while True:
+            look(out.recv(copy=False).buffer)
+            if not counted.note():
+                return time.perf_counter_ns()
+
+
+IPC = Server(_socket_file)
+ZMQ = FrameSide(zmq_send, zmq_take, IPC)
+ZMQ_FANOUT = FrameSide(zmq_send, zmq_subscribe, IPC)
+
+
+# ezmsg
+
+
+@contextmanager
+def _serve(folder: Path) -> Iterator[Place]:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "ezmsg.core", "serve", "--address", f"127.0.0.1:{port}"]
+    with process(command, folder / "ezmsg.log", "Servers running") as ready:
+        yield Place(str(port), pid_of(ready))
+
+
+async def ezmsg_send(line: Line, port: str, frame_bytes: int, count: int, receivers: int) -> int:
+    source = picture(frame_bytes)
+    async with GraphContext(("127.0.0.1", int(port))) as context:
+        out = await context.publisher("frames", buf_size=frame_bytes + 4096, num_buffers=QUEUE)
+        line.ready()
+        # It has one for its own process from the start, and no event for the others.
+        while len(out._channels) < 1 + receivers:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
+        began_ns = 0
+        for number in range(WARM_UP + count):
+            if number == WARM_UP:
+                line.ready()
+                began_ns = time.perf_counter_ns()
+            await out.broadcast(source)
+        await out.sync()
+    return began_ns
+
+
+async def ezmsg_copy(line: Line, port: str, frame_bytes: int, count: int) -> int:
+    counted = Counted(line, count)
+    async with GraphContext(("127.0.0.1", int(port))) as context:
+        incoming: Any = await context.subscriber("frames")
+        while True:
+            look(await incoming.recv())
+            if not counted.note():
+                return time.perf_counter_ns()
+
+
+async def ezmsg_take(line: Line, port: str, frame_bytes: int, count: int) -> int:
+    counted = Counted(line, count)
+    async with GraphContext(("127.0.0.1", int(port))) as context:
+        incoming: Any = await context.subscriber("frames")
+        while True:
+            async with incoming.recv_zero_copy() as frame:
+                look(frame)
+                # Its memory cannot be closed while a view of it is there.
+                del frame
+            if not counted.note():
+                return time.perf_counter_ns()
+
+
+GRAPH = Server(_serve)
+EZMSG = FrameSide(ezmsg_send, ezmsg_copy, GRAPH)
+EZMSG_IN_PLACE = FrameSide(ezmsg_send, ezmsg_take, GRAPH)
