@@ -94,6 +94,7 @@ BROKERS: dict[str, Callable[[World], Broker]] = {
 }
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("make", BROKERS.values(), ids=BROKERS)
 @pytest.mark.parametrize("promise", CONTRACT, ids=str)
 def test_keeps(promise: Promise, make: Callable[[World], Broker]) -> None:

@@ -64,6 +64,7 @@ HUBS: dict[str, Callable[[World], AbstractAsyncContextManager[Broker]]] = {
 }
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("make", HUBS.values(), ids=HUBS)
 @pytest.mark.parametrize("promise", CONTRACT, ids=str)
 def test_keeps(promise: Promise, make: Callable[[World], AbstractAsyncContextManager[Broker]]) -> None:
