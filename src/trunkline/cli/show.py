@@ -50,7 +50,8 @@ def can_ask() -> bool:
 
 def ask(question: str) -> bool:
     """Ask a yes/no question on stderr."""
-    note.print(Text(f"{plain(question)} [y/N] "), end="")
+    # The space at the end is not part of the text: older versions of Rich would drop it.
+    note.print(Text(f"{plain(question)} [y/N]"), end=" ")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
