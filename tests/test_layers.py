@@ -11,7 +11,19 @@ ROOT = Path(__file__).parent.parent / "src" / "trunkline"
 
 # From the bottom up. A module belongs to the longest prefix that fits; it may import its own layer and those below.
 LAYERS = [
-    ["errors", "topic", "codec", "clock", "settings", "message", "expression", "columns", "schema", "unchecked"],
+    [
+        "errors",
+        "topic",
+        "arrays",
+        "codec",
+        "clock",
+        "settings",
+        "message",
+        "expression",
+        "columns",
+        "schema",
+        "unchecked",
+    ],
     ["wire"],
     ["keys", "folders"],
     ["transports"],

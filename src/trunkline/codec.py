@@ -1,7 +1,8 @@
-"""Payloads to and from bytes: what goes in is any value msgspec can write, a dataclass, or raw bytes.
+"""Payloads to and from bytes: what goes in is any value msgspec can write, a dataclass, an array, or raw bytes.
 
-Raw bytes travel as they are. Everything else becomes MessagePack, unless JSON is asked for. Encodings (compression)
-are a second, independent step, named in the message so that every reader can undo it.
+Raw bytes travel as they are, and numpy arrays and Arrow tables in formats of their own (arrays.py). Everything else
+becomes MessagePack, unless JSON is asked for. Encodings (compression) are a second, independent step, named in the
+message so that every reader can undo it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from trunkline import arrays
 from trunkline.errors import EncodeError, InvalidPayload, MessageTooLarge
 
 T = TypeVar("T")
@@ -44,16 +46,22 @@ def encode(value: object, content_type: str = MSGPACK) -> tuple[bytes, str]:
         if content_type == JSON:
             return _json_encode(value), JSON
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        # Only here: what msgspec can write does not pay for the question.
+        if (encoded := arrays.encode(value)) is not None:
+            return encoded
         raise EncodeError(
-            f"cannot send a {type(value).__name__}: {error}; send plain values, dataclasses, msgspec Structs or bytes"
+            f"cannot send a {type(value).__name__}: {error}; "
+            "send plain values, dataclasses, msgspec Structs, numpy arrays, Arrow tables or bytes"
         ) from error
+    if content_type in arrays.FORMATS and (encoded := arrays.encode(value)) is not None:
+        return encoded
     raise EncodeError(f"cannot write values as {content_type!r}: give bytes, or use {MSGPACK} or {JSON}")
 
 
 def decode(payload: bytes, content_type: str, type: type[T] | Any = Any) -> T:
     """The payload as a `type`; raises InvalidPayload, with the field that does not fit, if it is none."""
     if content_type == RAW:
-        if type in (bytes, Any, object):
+        if type is bytes or type is Any or type is object:
             return payload  # type: ignore[return-value]  # T is bytes, Any or object here
         raise InvalidPayload(f"the payload is raw bytes, and {_name(type)} was asked for")
     try:
@@ -73,7 +81,10 @@ def _make_decoder(content_type: str, type: Any) -> _Decoder:
         return msgspec.msgpack.Decoder(type)
     if content_type == JSON:
         return msgspec.json.Decoder(type)
-    raise InvalidPayload(f"no decoder for content type {content_type!r}; known: {MSGPACK}, {JSON}, {RAW}")
+    if content_type in arrays.FORMATS:
+        return arrays.decoder(content_type, type)
+    known = ", ".join((MSGPACK, JSON, RAW, *sorted(arrays.FORMATS)))
+    raise InvalidPayload(f"no decoder for content type {content_type!r}; known: {known}")
 
 
 def _name(type: Any) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from trunkline import arrays
 from trunkline.codec import MAX_PLAIN_BYTES
 from trunkline.errors import PayloadError, UsageError
 from trunkline.message import Message
@@ -60,7 +61,9 @@ class Checker:
         return self._problem(value)
 
     def broken(self, message: Message, max_bytes: int = MAX_PLAIN_BYTES) -> Problem | None:
-        """What is wrong with the payload of a message. What cannot be read does not fit."""
+        """What is wrong with the payload of a message. What cannot be read, or is no JSON value, does not fit."""
+        if message.content_type in arrays.FORMATS:
+            return "$", f"{message.content_type} is not a JSON value: a schema describes values, not arrays and tables"
         try:
             value = message.decode(max_bytes=max_bytes)
         except PayloadError as error:

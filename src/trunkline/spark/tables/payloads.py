@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from trunkline import arrays
 from trunkline.codec import JSON, RAW, decode, restore
 from trunkline.errors import PayloadError
 from trunkline.schema import Checker, Problem, hash_of
@@ -60,15 +61,20 @@ def conforming(rows: DataFrame, carried: Sequence[str], channel: ChannelContract
 
 def value_of(packet: Packet) -> Any:
     """As plain values; raises PayloadError."""
-    payload = packet.payload if not packet.encoding else restore(packet.payload, packet.encoding)
-    return decode(payload, packet.content_type)
+    return decode(_plain(packet), packet.content_type)
+
+
+def _plain(packet: Packet) -> bytes:
+    if packet.content_type in arrays.FORMATS:
+        raise PayloadError(f"the payload is an array or a table ({packet.content_type})")
+    return packet.payload if not packet.encoding else restore(packet.payload, packet.encoding)
 
 
 def json_of(packet: Packet) -> str:
     """JSON is left as it is, MessagePack is written as JSON; raises PayloadError."""
     if packet.content_type == RAW:
         raise PayloadError("the payload is raw bytes")
-    plain = packet.payload if not packet.encoding else restore(packet.payload, packet.encoding)
+    plain = _plain(packet)
     value: Any = decode(plain, packet.content_type)
     return str(plain, "utf-8") if packet.content_type == JSON else written(value)
 
