@@ -25,7 +25,7 @@ LAYERS = [
         "unchecked",
     ],
     ["wire"],
-    ["keys", "folders"],
+    ["keys", "folders", "segments"],
     ["transports"],
     ["delivery"],
     ["hooks", "brokers"],

@@ -1,0 +1,14 @@
+"""Segments: memory of one process that others of the same user on this host read in place, for payloads of the bus.
+
+A segment is a memfd: it has no name, and is gone with the last process that has it open. A reader opens
+`/proc/PID/fd/N`, which gives it an open file description of its own, and takes a shared `flock` on that. Its owner
+writes to a segment again when it could take the exclusive lock. The kernel drops the locks of a process that dies, so
+there are no reference counts, nothing is left behind after `kill -9`, and there is nothing to clean up.
+"""
+
+from __future__ import annotations
+
+from trunkline.segments.pool import Lease, SegmentPool
+from trunkline.segments.segment import MappedSegment, Segment, available
+
+__all__ = ["Lease", "MappedSegment", "Segment", "SegmentPool", "available"]

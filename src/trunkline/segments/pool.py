@@ -1,0 +1,154 @@
+"""The writer's side: segments of this process, written again when nobody reads them any more."""
+
+from __future__ import annotations
+
+import os
+import sys
+from mmap import MAP_SHARED, PROT_READ, PROT_WRITE, mmap
+
+from trunkline.segments.segment import HEADER_BYTES, TOKEN_BYTES, available
+
+if sys.platform == "linux":
+    import fcntl
+
+    from trunkline.segments.segment import SEALS
+
+MAX_SEGMENTS = 64
+"""Each takes two descriptors, and a process may have 1,024."""
+MIN_STEP = 64 * 1024
+
+
+class Lease:
+    """A payload in a segment, which is not written again while this is there, and after that, while it is read."""
+
+    __slots__ = ("_slot", "size", "token")
+
+    def __init__(self, slot: _Slot, size: int, token: str) -> None:
+        self._slot = slot
+        self.size = size
+        self.token = token
+
+    @property
+    def descriptor(self) -> int:
+        return self._slot.descriptor
+
+    def __del__(self) -> None:
+        self._slot.leased = False
+
+
+class _Slot:
+    """One segment."""
+
+    __slots__ = ("capacity", "descriptor", "leased", "memory", "written")
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.leased = False
+        self.written = 0
+        """How much of it has pages: of a memfd, only what was written takes memory."""
+        self.memory: memoryview | None = None
+        self.descriptor = os.memfd_create("trunkline", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.descriptor, capacity)
+        fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, SEALS)
+
+    def is_free(self) -> bool:
+        if self.leased:
+            return False
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        # Only to know: nobody but its owner gives away a segment that is free.
+        fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+        return True
+
+    def write(self, header: bytes, payload: bytes) -> None:
+        """Raises OSError if there is no memory for it."""
+        end = len(header) + len(payload)
+        if end > self.written:
+            # By a call that can fail: memory that is not there would kill the process.
+            if os.pwritev(self.descriptor, [header, payload], 0) != end:
+                raise OSError("the segment could not be written")
+            self.written = end
+            self.memory = memoryview(mmap(self.descriptor, self.capacity, MAP_SHARED, PROT_READ | PROT_WRITE))
+            return
+        assert self.memory is not None
+        # A quarter of the time that the call takes.
+        self.memory[: len(header)] = header
+        self.memory[len(header) : end] = payload
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
+
+
+class SegmentPool:
+    """Up to `max_bytes` of segments. What does not fit, or has no free segment, is for the caller to send otherwise.
+
+    Sizes are rounded up in steps of an eighth: powers of two would let a payload of 8 MiB and its header take 16 of
+    what the pool may have.
+    """
+
+    def __init__(self, max_bytes: int, secret: str) -> None:
+        self._max_bytes = max_bytes
+        self._secret = secret[: TOKEN_BYTES // 2].rjust(TOKEN_BYTES // 2, "0")
+        self._slots: list[_Slot] = []
+        """The last that was written is the last: what is in the processor's cache is used first."""
+        self._count = 0
+        self._process = os.getpid()
+
+    @property
+    def size(self) -> int:
+        return sum(slot.capacity for slot in self._slots)
+
+    def put(self, payload: bytes) -> Lease | None:
+        """Write a payload where others can read it; None if there is no room, or no memory."""
+        if not available() or os.getpid() != self._process:
+            # After a fork the segments are still the parent's.
+            return None
+        try:
+            slot = self._take(HEADER_BYTES + len(payload))
+            if slot is None:
+                return None
+            self._count += 1
+            token = f"{self._secret}{self._count:0{TOKEN_BYTES // 2}x}"
+            slot.write(token.encode().ljust(HEADER_BYTES, b"\0"), payload)
+        except OSError:
+            return None
+        slot.leased = True
+        self._slots.append(slot)
+        return Lease(slot, len(payload), token)
+
+    def _take(self, size: int) -> _Slot | None:
+        fitting = [slot for slot in self._slots if size <= slot.capacity <= 2 * size + MIN_STEP]
+        for slot in reversed(fitting):
+            if slot.is_free():
+                self._slots.remove(slot)
+                return slot
+        capacity = _rounded(size)
+        if capacity > self._max_bytes:
+            return None
+        spare = self._max_bytes - self.size
+        if capacity > spare or len(self._slots) >= MAX_SEGMENTS:
+            self._drop(capacity - spare)
+            if capacity > self._max_bytes - self.size or len(self._slots) >= MAX_SEGMENTS:
+                return None
+        return _Slot(capacity)
+
+    def _drop(self, size: int) -> None:
+        """Free segments of other sizes make room, those first that were not used for longest."""
+        for slot in list(self._slots):
+            if slot.is_free():
+                self._slots.remove(slot)
+                size -= slot.capacity
+                if size <= 0 and len(self._slots) < MAX_SEGMENTS:
+                    return
+
+    def close(self) -> None:
+        """What others have open stays theirs."""
+        self._slots.clear()
+
+
+def _rounded(size: int) -> int:
+    step = max(MIN_STEP, 1 << (size.bit_length() - 4))
+    return -(-size // step) * step

@@ -1,0 +1,124 @@
+"""The reader's side: a segment of another process, held open and locked, and the memory in it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from contextlib import suppress
+from functools import cache
+from mmap import MAP_SHARED, PROT_READ, mmap
+
+from trunkline.errors import ProtocolError
+
+HEADER_BYTES = 64
+"""Before the payload: the token, and space up to where an array is aligned."""
+TOKEN_BYTES = 32
+CODE = "memory"
+
+if sys.platform == "linux":
+    import fcntl
+
+    SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+    """A segment keeps its size: a reader of one that shrinks would be killed by SIGBUS."""
+
+
+@cache
+def available() -> bool:
+    """Whether this system has what segments are made of."""
+    return sys.platform == "linux" and _device() is not None
+
+
+@cache
+def _device() -> int | None:
+    """The number of the device that all memfds of this kernel are on, those of huge pages excepted."""
+    try:
+        descriptor = os.memfd_create("trunkline")
+    except (AttributeError, OSError):
+        return None
+    try:
+        return os.fstat(descriptor).st_dev
+    finally:
+        os.close(descriptor)
+
+
+class Segment:
+    """A segment that is held: its owner does not write to it until this, and whatever was mapped of it, is gone."""
+
+    __slots__ = ("descriptor", "size", "token")
+
+    def __init__(self, descriptor: int, size: int, token: str) -> None:
+        self.descriptor = descriptor
+        self.size = size
+        """Of the payload."""
+        self.token = token
+
+    @classmethod
+    def open(cls, pid: int, descriptor: int, size: int, token: str) -> Segment:
+        """Open and lock what a process has under this number. Raises ProtocolError unless it is such a segment.
+
+        The token tells whether it is still the one that was meant: its owner writes another one with each payload.
+        """
+        if not available() or pid <= 0 or descriptor < 0 or size < 0:
+            raise ProtocolError(CODE, "there is no such segment")
+        try:
+            opened = _open(f"/proc/{pid}/fd/{descriptor}", HEADER_BYTES + size)
+        except (OSError, ValueError) as error:
+            raise ProtocolError(CODE, f"descriptor {descriptor} of process {pid} is no segment: {error}") from error
+        segment = cls(opened, size, token)
+        if os.pread(opened, TOKEN_BYTES, 0) != token.encode():
+            raise ProtocolError(CODE, f"descriptor {descriptor} of process {pid} is another segment")
+        return segment
+
+    def read(self) -> bytes:
+        """A copy of the payload."""
+        parts: list[bytes] = []
+        at = HEADER_BYTES
+        end = HEADER_BYTES + self.size
+        while at < end:
+            # Never empty: it is sealed, and was long enough.
+            parts.append(os.pread(self.descriptor, end - at, at))
+            at += len(parts[-1])
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def map(self) -> memoryview:
+        """The payload in place. The memory stays as long as a view of it does. Raises OSError."""
+        return memoryview(MappedSegment(self.descriptor, HEADER_BYTES + self.size, MAP_SHARED, PROT_READ))[
+            HEADER_BYTES:
+        ]
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+class MappedSegment(mmap):
+    """The memory of a segment. It has a duplicate of the descriptor, and with it the lock, until its last view is gone.
+
+    `view.obj` leads here.
+    """
+
+    segment: Segment | None = None
+    """For those who hand it on."""
+
+
+def _open(path: str, size: int) -> int:
+    # First without opening it: what is under the number may be a device, or a pipe at which opening waits.
+    found = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        status = os.fstat(found)
+        if not stat.S_ISREG(status.st_mode) or status.st_dev != _device():
+            raise ValueError("not a memfd")
+        if status.st_size < size:
+            raise ValueError(f"{status.st_size:,} bytes, and {size:,} are needed")
+        opened = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(found)
+    try:
+        if fcntl.fcntl(opened, fcntl.F_GET_SEALS) & SEALS != SEALS:
+            raise ValueError("not sealed")
+        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BaseException:
+        with suppress(OSError):
+            os.close(opened)
+        raise
+    return opened
