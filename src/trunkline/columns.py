@@ -17,7 +17,7 @@ from struct import iter_unpack, unpack_from
 from typing import Any
 
 import msgspec
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from trunkline.codec import RAW
 from trunkline.errors import MAX_TTL_S, HeadersTooLarge, InvalidMessage, InvalidPayload
@@ -153,6 +153,11 @@ def pack_run(ids: list[str], times: list[int], payloads: list[bytes], sender: st
     _add(rest, "sender", [sender])
     _add(rest, "content_type", [content_type])
     return _encode(Body(_join_texts(ids), pack("q", times), _join(payloads), rest))
+
+
+def pack_envelope(message: Message) -> bytes:
+    """A message alone, without its payload."""
+    return _encode(replace(message, payload=b""))
 
 
 def _encode_one(message: Message) -> bytes:

@@ -10,7 +10,14 @@ from dataclasses import dataclass, field
 import msgspec
 
 from trunkline import Feature, Settings, World, columns
-from trunkline.brokers.remote.adapter import FateRange, Shared, SubscribeRequest, SubscriptionTerms, TopicTerms
+from trunkline.brokers.remote.adapter import (
+    NEVER_ALONE,
+    FateRange,
+    Shared,
+    SubscribeRequest,
+    SubscriptionTerms,
+    TopicTerms,
+)
 from trunkline.brokers.remote.broker import RemoteBroker
 from trunkline.brokers.remote.outbox import SentBatch
 from trunkline.brokers.remote.shared import SharedConnection
@@ -139,6 +146,7 @@ class LoopbackAdapter:
         self.server = server
         self.origin = origin
         self.max_inbox_bytes = max_inbox_bytes
+        self.alone_bytes = NEVER_ALONE
         self.live = False
         self.malformed = 0
         self.openings: dict[int, Opening] = {}

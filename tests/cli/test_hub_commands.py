@@ -123,7 +123,7 @@ def test_trace_shows_what_is_said(hub: Up) -> None:
                 said = [json.loads(watcher.stdout.readline()) for _ in range(3)]
         assert {each["client"] for each in said} == {"trunkline pub"}
         assert {each["direction"] for each in said} <= {"in", "out"}
-        assert {each["type"] for each in said} <= {"WELCOME", "SUBSCRIBE", "SUBSCRIBED", "TOPIC", "TOPIC_INFO"}
+        assert {each["type"] for each in said} <= {"WELCOME", "MAPS", "SUBSCRIBE", "SUBSCRIBED", "TOPIC", "TOPIC_INFO"}
 
 
 def test_trace_is_readable_until_ctrl_c(hub: Up) -> None:

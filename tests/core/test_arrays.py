@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
 import subprocess
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 import trunkline as tl
 from trunkline import codec
 from trunkline.arrays import ARROW, MAX_HEADER, NPY
+from trunkline.cli import show
 from trunkline.errors import EncodeError, InvalidPayload
 from trunkline.message import Message
 from trunkline.schema import Checker
@@ -251,6 +253,13 @@ def test_the_pipeline_treats_them_as_bytes_of_unknown_content() -> None:
         for read in (json_of, value_of):
             with pytest.raises(tl.PayloadError, match="an array or a table"):
                 read(Packet("a", payload, content_type, ""))
+
+
+def test_the_command_line_shows_their_bytes() -> None:
+    for value in (np.arange(3), TABLE):
+        message = Message(topic="a", payload=value)
+        assert show.record(message)["payload_base64"] == base64.b64encode(message.payload).decode()
+        assert "\n" not in show.line(message)
 
 
 def test_a_message_of_an_array_is_the_same_after_its_journey() -> None:

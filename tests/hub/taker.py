@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 import msgspec
+import numpy as np
 
 import trunkline as tl
 
@@ -19,7 +20,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "group": {"group": "team"},
     "durable": {"durable": True},
     "drops": {"capacity": 8, "overflow": "drop_oldest"},
-    "filtered": {"where": "payload % 2 == 0"},
     "acknowledged": {"ack": True},
 }
 
@@ -31,6 +31,8 @@ class Plan(msgspec.Struct):
     kind: str
     """plain, batches, slow, drops, filtered, acknowledged, failing, group or durable."""
     pattern: str = "t.*"
+    where: str = "payload % 2 == 0"
+    """The filter of the one that is filtered."""
 
 
 async def run(plan: Plan) -> None:
@@ -39,21 +41,22 @@ async def run(plan: Plan) -> None:
     def note(what: str, message_id: str = "") -> None:
         os.write(notes, f"{what} {message_id}\n".encode())
 
+    options = {"where": plan.where} if plan.kind == "filtered" else OPTIONS.get(plan.kind, {})
     async with tl.connect(plan.address, name=f"client of {plan.name}") as bus:
         if plan.kind in ("failing", "group", "durable"):
 
             async def handle(message: tl.Message) -> None:
-                if plan.kind == "failing" and message.decode() % 7 == 0:
+                if plan.kind == "failing" and int(np.ravel(message.decode())[0]) % 7 == 0:
                     note("failed", message.id)
                     raise tl.Reject("sevens")
                 note("took", message.id)
                 await asyncio.sleep(0.002)
 
-            handler = bus.handle(plan.pattern, handle, name=plan.name, **OPTIONS.get(plan.kind, {}))
+            handler = bus.handle(plan.pattern, handle, name=plan.name, **options)
             await handler._stream.opened()
             note("open")
             await asyncio.Event().wait()
-        async with bus.subscribe(plan.pattern, name=plan.name, **OPTIONS.get(plan.kind, {})) as messages:
+        async with bus.subscribe(plan.pattern, name=plan.name, **options) as messages:
             note("open")
             if plan.kind == "batches":
                 async for batch in messages.batches(16):

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import trunkline as tl
@@ -26,14 +27,17 @@ from tests.hub.taker import plan
 from trunkline.delivery.books import LOST
 
 DEADLINE_S = 60.0
+ARRAY = 10_000
+"""Numbers in an array. Some go through shared memory, the rest inline: those that are slow hold all there is."""
+SHARING = tl.ConnectionSettings(shared_memory_min_bytes=64 * 1024)
 
 
 class Taker:
-    def __init__(self, hub: RunningHub, folder: Path, name: str, kind: str) -> None:
+    def __init__(self, hub: RunningHub, folder: Path, name: str, kind: str, where: str) -> None:
         self.name = name
         self.kind = kind
         self._file = folder / f"{name}.notes"
-        command = plan(address=hub.address, file=str(self._file), name=name, kind=kind)
+        command = plan(address=hub.address, file=str(self._file), name=name, kind=kind, where=where)
         self.process = subprocess.Popen(command, cwd=ROOT)
         self.before: set[str] = set()
         """What it had taken, and reported, before it was killed."""
@@ -59,8 +63,8 @@ class Taker:
 
 
 @contextmanager
-def takers(hub: RunningHub, folder: Path, kinds: dict[str, str]) -> Iterator[dict[str, Taker]]:
-    found = {name: Taker(hub, folder, name, kind) for name, kind in kinds.items()}
+def takers(hub: RunningHub, folder: Path, kinds: dict[str, str], where: str) -> Iterator[dict[str, Taker]]:
+    found = {name: Taker(hub, folder, name, kind, where) for name, kind in kinds.items()}
     try:
         for taker in found.values():
             taker.open()
@@ -93,26 +97,29 @@ async def outcome_of(bus: tl.Bus, message_id: str) -> dict[str, tuple[str, str]]
     return found
 
 
-async def play(hub: RunningHub, there: dict[str, Taker], chance: random.Random, journal: bool) -> None:
+async def play(hub: RunningHub, there: dict[str, Taker], chance: random.Random, arrays: bool) -> None:
     own = tl.ConnectionSettings(connect_s=6.0)
     async with (
-        tl.connect(hub.address, name="publisher") as bus,
+        tl.connect(hub.address, name="publisher", connection=SHARING) as bus,
         # Another connection: with the same settings they would share one.
         tl.connect(hub.address, name="stranger", connection=own) as stranger,
     ):
         ids: list[str] = []
         assert (await stats_of(stranger))["clients"] == len(KINDS) + 1
 
-        async def publish(count: int) -> None:
+        async def publish(count: int, size: int = 0) -> None:
             for _ in range(count):
                 number = len(ids)
                 options: dict[str, Any] = {"priority": 75} if chance.random() < 0.1 else {}
-                ids.append(await bus.publish(f"t.{chance.choice('abc')}", number, **options))
+                if arrays:
+                    options["headers"] = {"odd": str(number % 2)}
+                payload = np.full(size, number) if size else number
+                ids.append(await bus.publish(f"t.{chance.choice('abc')}", payload, **options))
                 if chance.random() < 0.2:
                     await asyncio.sleep(chance.random() * 0.02)
             await bus.flush()
 
-        await publish(100)
+        await publish(100, ARRAY if arrays else 0)
         await asyncio.sleep(chance.random())
         for name in ("killed", "killed too"):
             there[name].before = there[name].took()
@@ -126,6 +133,7 @@ async def play(hub: RunningHub, there: dict[str, Taker], chance: random.Random, 
         gone = len(ids)
         # More than it has room for, while it takes nothing: something is dropped, however slow this machine is.
         there["drops"].process.send_signal(signal.SIGSTOP)
+        # And so little that the one which is stopped need not take anything, or its publisher would wait for it.
         await publish(60)
         there["drops"].process.send_signal(signal.SIGCONT)
         await settle(there, ids)
@@ -151,6 +159,8 @@ async def play(hub: RunningHub, there: dict[str, Taker], chance: random.Random, 
             counted.update(fate for fate, _ in found.values())
             assert set(await outcome_of(bus, message_id)) == set(found)
         assert {"delivered", "filtered", "dropped", "dead", "in flight"} <= set(counted), counted
+        assert isinstance(bus.broker, tl.HubBroker)
+        assert (bus.broker.metrics().shared > 0) is arrays
 
 
 async def settle(there: dict[str, Taker], ids: list[str]) -> None:
@@ -207,10 +217,12 @@ def compare(
             assert said[name] in ("delivered", "dropped"), (name, found)
 
 
+@pytest.mark.parametrize("arrays", [False, True], ids=["numbers", "arrays"])
 @pytest.mark.parametrize("journal", [False, True], ids=["memory", "journal"])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 10))])
-def test_fates_are_what_happened(tmp_path: Path, journal: bool, seed: int) -> None:
+def test_fates_are_what_happened(tmp_path: Path, journal: bool, seed: int, arrays: bool) -> None:
+    where = "headers.odd == '0'" if arrays else "payload % 2 == 0"
     with ExitStack() as stack:
         hub = stack.enter_context(running_hub(tmp_path, journal=tmp_path / "journal" if journal else None))
-        there = stack.enter_context(takers(hub, tmp_path, KINDS))
-        asyncio.run(play(hub, there, random.Random(seed), journal))
+        there = stack.enter_context(takers(hub, tmp_path, KINDS, where))
+        asyncio.run(play(hub, there, random.Random(seed), arrays))

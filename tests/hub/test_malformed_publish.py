@@ -17,7 +17,7 @@ from tests.hub.attacks import Attacker
 from tests.hub.hub_process import RunningHub, running_hub
 from tests.hub.hubs import Place, connection_of, received, until
 from tests.hub.lines import Line, listen
-from trunkline.delivery.batch import Batch
+from trunkline.delivery.batch import Batch, BatchBody
 from trunkline.errors import Refused
 from trunkline.testing import Simulation, world
 from trunkline.wire import frames
@@ -152,7 +152,7 @@ async def test_where_the_hub_fails_at_a_batch_that_nothing_holds_up_the_publishe
         assert [await received(messages) for _ in range(2)] == [1, 2]
         well = place.hub.broker.take_straight
 
-        def fail(head: PublishHead, body: bytes, origin: int) -> int:
+        def fail(head: PublishHead, body: BatchBody, origin: int) -> int:
             if head.topic == "bad":
                 raise ZeroDivisionError
             return well(head, body, origin)

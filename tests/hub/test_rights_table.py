@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from trunkline.hub.access import Access, AccessRule, Action
 from trunkline.hub.hub import Hub
 from trunkline.hub.rights import RIGHTS
 from trunkline.journal import JournalBroker
+from trunkline.segments import Segment, probe
 from trunkline.topic import reply_topic
 from trunkline.wire import control
 from trunkline.wire.frames import PublishHead
@@ -179,6 +181,19 @@ async def lists_schemas(guest: Guest, scene: Scene) -> bool:
     return bool((await _as(control.Schemas, guest.ask(control.SchemaList))).schemas)
 
 
+async def maps(guest: Guest, scene: Scene) -> bool:
+    """As if the owner were on this host."""
+    scene.session.process = os.getpid()
+    return await tells(lambda scene: control.Maps(), lambda scene: bool(scene.session.maps))(guest, scene)
+
+
+async def has_mapped(guest: Guest, scene: Scene) -> bool:
+    offered = probe(guest.wire.peer.identity)
+    assert offered is not None
+    scene.session.shared[1] = Segment.open(os.getpid(), offered.descriptor, offered.size, offered.token)
+    return await tells(lambda scene: control.Mapped(numbers=[1]), lambda scene: not scene.session.shared)(guest, scene)
+
+
 async def publishes(guest: Guest, scene: Scene) -> bool:
     taken = await guest.publish("orders.other", 7, b"x")
     assert [each.code for each in taken.failures] in ([], ["forbidden"])
@@ -189,6 +204,8 @@ ROWS: dict[type, Row] = {
     PublishHead: Row(USERS, publishes),
     control.Hello: Row(ALL, is_welcome),
     control.Goodbye: Row(ALL, says_goodbye),
+    control.Maps: Row(MINE, maps),
+    control.Mapped: Row(MINE, has_mapped),
     control.Heartbeat: Row(ALL, asks(control.Heartbeat)),
     control.Topic: Row(USERS, asks(control.Topic, topic="orders.placed")),
     control.Withdraw: Row(MINE, tells(lambda scene: control.Withdraw(batch=2), lambda scene: not scene.waiting)),

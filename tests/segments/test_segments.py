@@ -44,7 +44,7 @@ def test_a_payload_is_read_in_place_and_as_a_copy() -> None:
     pool = _pool()
     segment = _open(_put(pool))
     assert segment.read() == PAYLOAD
-    view = segment.map()
+    view = segment.map().payload
     assert view == PAYLOAD
     assert view.readonly
     assert _open(_put(pool, b"")).read() == b""
@@ -57,7 +57,7 @@ def test_a_segment_is_not_written_again_while_somebody_holds_it() -> None:
     segment = _open(lease)
     del lease
     assert pool.put(PAYLOAD) is None, "it is open"
-    view = segment.map()[10:20]
+    view = segment.map().payload[10:20]
     del segment
     assert pool.put(PAYLOAD) is None, "a view is left"
     assert view == PAYLOAD[10:20]
@@ -108,7 +108,7 @@ def test_nothing_is_left_open() -> None:
     pool = _pool()
     for _ in range(300):
         lease = _put(pool)
-        view = _open(lease).map()
+        view = _open(lease).map().payload
         assert view[0] == 0
         del lease, view
     pool.close()
@@ -119,7 +119,7 @@ HOLDER = """
 import sys
 from trunkline.segments import Segment
 pid, descriptor, size, token = sys.argv[1:]
-view = Segment.open(int(pid), int(descriptor), int(size), token).map()
+view = Segment.open(int(pid), int(descriptor), int(size), token).map().payload
 print(sum(view[:256]), flush=True)
 sys.stdin.read()
 """
@@ -156,7 +156,7 @@ def test_what_a_reader_holds_outlives_its_owner() -> None:
     finally:
         process.kill()
         process.communicate()
-    assert segment.map() == b"abc" * 100_000
+    assert segment.map().payload == b"abc" * 100_000
     with pytest.raises(ProtocolError, match="no segment"):
         Segment.open(process.pid, int(descriptor), 300_000, token)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from trunkline.brokers.broker import Broker, Feature, Lane
 from trunkline.clock import World
-from trunkline.delivery.batch import Batch
+from trunkline.delivery.batch import Batch, BatchBody
 from trunkline.delivery.handout import HandOut
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery
@@ -79,7 +79,7 @@ class MemoryBroker(Broker):
         batch.done()
         return True
 
-    def take_straight(self, head: PublishHead, body: bytes, origin: int) -> int:
+    def take_straight(self, head: PublishHead, body: BatchBody, origin: int) -> int:
         """As `take`, if a single subscriber elsewhere gets it and nothing holds it up: the number of its first message.
 
         0 if that is not so: then nothing has happened, and it is to be taken as any other.

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from trunkline import arrays
 from trunkline.errors import PayloadError
 from trunkline.message import Message
 
@@ -128,7 +129,7 @@ def line(message: Message) -> str:
 
 
 def _short(value: object) -> str:
-    text = value if isinstance(value, str) else repr(value) if isinstance(value, bytes) else str(value)
+    text = value if isinstance(value, str) else str(value[:MAX_PAYLOAD_CHARS] if isinstance(value, bytes) else value)
     return text if len(text) <= MAX_PAYLOAD_CHARS else text[:MAX_PAYLOAD_CHARS] + "…"
 
 
@@ -214,7 +215,7 @@ def record(message: Message) -> dict[str, Any]:
 def payload(message: Message) -> Any:
     """The payload as a value; bytes if it is neither text nor of a known format."""
     try:
-        value = message.decode()
+        value = bytes(message.payload) if message.content_type in arrays.FORMATS else message.decode()
     except PayloadError:
         value = message.payload
     if isinstance(value, bytes):

@@ -7,12 +7,14 @@ from typing import Any, Protocol
 
 from trunkline import columns
 from trunkline.delivery.pending import Failures
+from trunkline.delivery.shared_body import SharedBody
 from trunkline.errors import NotStored, Refused
 from trunkline.message import Message
 from trunkline.wire.control import Failure
 from trunkline.wire.frames import PublishHead
 
 OPEN_BYTES = 300
+BatchBody = bytes | SharedBody
 
 
 class Publisher(Protocol):
@@ -43,7 +45,7 @@ class Batch:
         "waiting",
     )
 
-    def __init__(self, publisher: Publisher | None, head: PublishHead, body: bytes, origin: int = 0) -> None:
+    def __init__(self, publisher: Publisher | None, head: PublishHead, body: BatchBody, origin: int = 0) -> None:
         self.publisher = publisher
         self.number = head.number
         self.topic = head.topic
@@ -86,7 +88,14 @@ class Batch:
     def open(self) -> list[Message]:
         """Its messages; raises InvalidPayload if the body holds something else."""
         first = self.first
+        if isinstance(self.body, SharedBody):
+            return [self.body.read(self.topic, first, hand_on=True)[0]]
         return columns.read(self.topic, self.body, range(first, first + self.count) if first else [0] * self.count)
+
+    @property
+    def envelope(self) -> bytes:
+        """Its body, without a payload that is in shared memory."""
+        return self.body.envelope if isinstance(self.body, SharedBody) else self.body
 
     def take_over(self, resent: Batch) -> None:
         """Its publisher has lost its connection and sent it again: from now on it counts for the new one."""
@@ -126,7 +135,7 @@ class BatchPart:
 
     __slots__ = ("batch", "body", "count", "first", "why_lost")
 
-    def __init__(self, batch: Batch, first: int, count: int, body: bytes, why_lost: str = "") -> None:
+    def __init__(self, batch: Batch, first: int, count: int, body: BatchBody, why_lost: str = "") -> None:
         self.batch = batch
         self.first = first
         self.count = count
@@ -154,6 +163,8 @@ class BatchPart:
 
     def split(self, count: int) -> tuple[BatchPart, BatchPart]:
         """The first `count` messages, and the others."""
+        # What is in shared memory is one message: there is nothing to split.
+        assert isinstance(self.body, bytes)
         messages = columns.read(self.batch.topic, self.body, range(self.first, self.first + self.count))
         return self._part(messages[:count]), self._part(messages[count:])
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from trunkline.errors import InvalidMessage, InvalidPayload, UsageError
 from trunkline.message import Message
@@ -49,6 +50,12 @@ class DeadLetter(msgspec.Struct, frozen=True):
     traceback: str
     attempts: tuple[Attempt, ...]
     at_ns: int
+
+    def __post_init__(self) -> None:
+        payload = self.message.payload
+        if type(payload) is memoryview:
+            # Shared memory is for messages on their way: a letter may be kept for long.
+            force_setattr(self, "message", msgspec.structs.replace(self.message, payload=bytes(payload)))
 
     @property
     def key(self) -> Key:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Protocol
 
-from trunkline.delivery.batch import Batch, BatchPart
+from trunkline.delivery.batch import Batch, BatchBody, BatchPart
 from trunkline.delivery.books import LOST, MAX_ROWS_ELSEWHERE, Books, reaches
 from trunkline.delivery.fates import Account, Fate, Outcome
 from trunkline.delivery.ledger import Ledger
@@ -41,7 +41,7 @@ class OutletClient(Protocol):
     def full(self) -> bool:
         """Whether it drains too slowly to be given more."""
 
-    def deliver(self, head: DeliverHead, body: bytes) -> None: ...
+    def deliver(self, head: DeliverHead, body: BatchBody) -> None: ...
 
     def count_dropped(self, count: int) -> None: ...
 
@@ -114,7 +114,7 @@ class Outlet(Subscriber[BatchPart]):
         else:
             self._overflow(self.overflow, part)
 
-    def offer_straight(self, head: PublishHead, body: bytes, origin: int, first: int) -> bool:
+    def offer_straight(self, head: PublishHead, body: BatchBody, origin: int, first: int) -> bool:
         """As `offer`, without a batch, of one that can be sent now. False if it cannot: then nothing has happened."""
         count = head.count
         if self._lanes or not self._may_send(count) or len(body) > self._client.max_body_bytes:
@@ -141,7 +141,7 @@ class Outlet(Subscriber[BatchPart]):
             part.body,
         )
 
-    def _hand(self, head: DeliverHead, body: bytes) -> None:
+    def _hand(self, head: DeliverHead, body: BatchBody) -> None:
         first, count = head.first, head.count
         if self.credit != ENDLESS:
             self.credit -= count

@@ -13,6 +13,7 @@ from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.outlet import Outlet
 from trunkline.delivery.parking import Waiting, WaitingBatch
 from trunkline.delivery.pending import Failures
+from trunkline.delivery.shared_body import body_of
 from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import BackpressureTimeout, Congested, InboxFull, Refused
 from trunkline.message import NORMAL, Message
@@ -274,7 +275,7 @@ class OutletSink:
 
     def offer(self, message: Message) -> Waiting | None:
         head = PublishHead(0, message.topic, 1, message.priority)
-        batch = Batch(None, head, columns.pack_batch([message]))
+        batch = Batch(None, head, columns.pack_batch([message]) if type(message.payload) is bytes else body_of(message))
         batch.first = message.seq
         for outlet in self._outlets:
             outlet.offer(batch)

@@ -145,7 +145,7 @@ class Stream:
     async def payloads(self, max_size: int = 1000) -> AsyncGenerator[list[bytes], None]:
         """As `batches`, for who needs nothing but the payloads, as bytes: from a hub, no message is built for them."""
         async for batch in self.batches(max_size):
-            yield [message.payload for message in batch]
+            yield bytes_of(batch)
 
     def take(self) -> Message | None:
         """The next message, now, or None: at the end, too, which `more` tells."""
@@ -271,3 +271,9 @@ class Stream:
             if inbox.parked:
                 parked = inbox.parked[0].entered
                 parked.get_loop().call_soon_threadsafe(inbox.leave or Inbox.close, inbox)
+
+
+def bytes_of(messages: list[Message]) -> list[bytes]:
+    """Their payloads. One that is in shared memory is copied."""
+    payloads = [message.payload for message in messages]
+    return payloads if set(map(type, payloads)) == {bytes} else list(map(bytes, payloads))

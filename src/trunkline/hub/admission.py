@@ -120,6 +120,7 @@ class Admission:
             # It lost its connection before we did.
             before.end("its client has connected again")
         self._enter(session, origin, hello.name, hello.max_frame_bytes)
+        session.shares = hello.memory is not None and session.can_open(hello.memory)
         return control.Welcome(
             re=hello.id,
             version=version,
@@ -132,7 +133,15 @@ class Admission:
             window_bytes=hub.settings.limits.pending_bytes // 2,
             max_frame_bytes=hub.settings.max_frame_bytes,
             features=[*sorted(feature.value for feature in self._features()), *self._kept],
+            memory=self._probe() if session.process else None,
+            shares=session.shares,
         )
+
+    def _probe(self) -> control.Probe | None:
+        probe = self._hub.probe
+        if probe is None:
+            return None
+        return control.Probe(descriptor=probe.descriptor, size=probe.size, token=probe.token)
 
     def _features(self) -> frozenset[Feature]:
         own = {Feature.CHANNELS, Feature.RIGHTS} if self._hub.access.restricts else {Feature.CHANNELS}

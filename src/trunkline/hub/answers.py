@@ -49,11 +49,13 @@ class Answers:
         self._explanations = Explanations(hub)
         self._handlers: dict[type[control.Control], Callable[[Session, Any], control.Control | None]] = {
             control.Hello: self._admission.hello,
+            control.Maps: self._maps,
             control.Goodbye: self._goodbye,
             control.Heartbeat: self._heartbeat,
             control.Topic: self._topic,
             control.Withdraw: self._withdraw,
             control.Subscribe: self._subscribe,
+            control.Mapped: self._mapped,
             control.Unsubscribe: self._unsubscribe,
             control.Stop: self._stop,
             control.Credit: self._credit,
@@ -116,6 +118,13 @@ class Answers:
         session.send(answer)
 
     # The beginning and the end
+
+    def _maps(self, session: Session, message: control.Maps) -> None:
+        session.maps = bool(session.process)
+
+    def _mapped(self, session: Session, message: control.Mapped) -> None:
+        for number in message.numbers:
+            session.shared.pop(number, None)
 
     def _goodbye(self, session: Session, message: control.Goodbye) -> None:
         session.end("goodbye")

@@ -42,6 +42,7 @@ class HubConfig(Group, frozen=True, kw_only=True):
     window: int = 10_000
     max_clients: int = 10_000
     max_frame_bytes: int = 64 * 1024 * 1024
+    shared_memory: bool = True
     limits: Limits = Limits()
     journal: JournalConfig | None = None
     rules: tuple[AccessRule, ...] = ()
@@ -55,6 +56,7 @@ class HubConfig(Group, frozen=True, kw_only=True):
             window=self.window,
             max_clients=self.max_clients,
             max_frame_bytes=self.max_frame_bytes,
+            shared_memory=self.shared_memory,
             limits=self.limits,
         )
 

@@ -13,7 +13,7 @@ import msgspec
 
 from trunkline.brokers.memory import MemoryBroker
 from trunkline.clock import World
-from trunkline.delivery.batch import Batch
+from trunkline.delivery.batch import Batch, BatchBody
 from trunkline.delivery.books import Leaver
 from trunkline.delivery.fates import Account
 from trunkline.delivery.limits import Buckets, Rate
@@ -31,6 +31,7 @@ from trunkline.hub.session import Session
 from trunkline.hub.settings import HubSettings
 from trunkline.hub.watchers import Watchers
 from trunkline.journal.errors import JournalUnusable
+from trunkline.segments import probe
 from trunkline.transports.schemes import transport_for
 from trunkline.transports.transport import Listener, Wire
 from trunkline.wire import control
@@ -78,6 +79,8 @@ class Hub:
         self.watchers: Watchers[Session] = Watchers()
         """Who publishes on which topic, and wants to know who listens there."""
         self.counts: Counter[str] = Counter()
+        self.probe = probe(self.world.secret()) if self.settings.shared_memory else None
+        """What clients open to see whether they can read memory of this process."""
         rate = self.settings.limits.messages_per_s
         self.rates = None if rate is None else Buckets(Rate(per_s=rate))
         self.tracing: dict[Session, str] = {}
@@ -155,6 +158,7 @@ class Hub:
             await asyncio.wait(ending, timeout=CLOSE_S)
         for session in self._wires.values():
             session.wire.abort()
+        self.probe = None
         await self.broker.aclose()
 
     async def __aenter__(self) -> Self:
@@ -270,7 +274,7 @@ class Hub:
             batch.fail(-1, "invalid_topic", str(error))
             batch.done()
 
-    def publish_straight(self, head: PublishHead, body: bytes, origin: int) -> int:
+    def publish_straight(self, head: PublishHead, body: BatchBody, origin: int) -> int:
         """As `publish`, without a batch, of one that no rule is about: see `take_straight` for what it returns."""
         topic = head.topic
         if self.directory.registry.find(topic) is not None:

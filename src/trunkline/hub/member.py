@@ -10,17 +10,21 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from trunkline import columns
+from trunkline.delivery.batch import BatchBody
 from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.delivery.fates import Fate
+from trunkline.delivery.shared_body import body_of
 from trunkline.delivery.stream import Stream
 from trunkline.hub.access import reaches
 from trunkline.message import Message
 from trunkline.topic import REPLY_PREFIX
+from trunkline.wire.frames import MIN_SHARED_BYTES
 
 log = logging.getLogger("trunkline.hub")
 
@@ -44,7 +48,7 @@ class MemberClient(Protocol):
     max_waiting_bytes: int
     """What it may hold without having said what became of it."""
 
-    def deliver_some(self, subscription: int, topic: str, seqs: list[int], body: bytes) -> None: ...
+    def deliver_some(self, subscription: int, topic: str, seqs: list[int], body: BatchBody) -> None: ...
 
 
 class Member:
@@ -98,7 +102,9 @@ class Member:
                     size += len(message.payload)
             if batch:
                 self._credit -= len(batch)
-                self._send(batch)
+                self._send(batch, large=size >= MIN_SHARED_BYTES)
+                # What is acknowledged is gone: it must not stay here until the next message comes.
+                batch, message = [], None
             elif self._credit <= 0 or room <= 0:
                 self._room.clear()
                 await self._room.wait()
@@ -112,11 +118,11 @@ class Member:
             log.error("%s cannot be fed any more", self.name, exc_info=error)
             self._client.end(f"the hub failed to feed {self.name}: its log says why")
 
-    def _send(self, batch: list[Message]) -> None:
-        runs = list(_by_topic(batch))
+    def _send(self, batch: list[Message], *, large: bool) -> None:
+        runs = list(_apart(batch) if large else _by_topic(batch))
         while runs:
             run = runs.pop(0)
-            body = columns.pack_batch(run)
+            body = body_of(run[0]) if large and len(run) == 1 else columns.pack_batch(run)
             if len(body) <= self._client.max_body_bytes:
                 self._hold(run)
                 self._credit_bytes -= len(body)
@@ -198,6 +204,7 @@ class Member:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         await self.stream.aclose()
+        self._held.clear()
 
 
 def _within(seqs: Iterable[int], ranges: Sequence[tuple[int, int]]) -> list[int]:
@@ -211,6 +218,14 @@ def _within(seqs: Iterable[int], ranges: Sequence[tuple[int, int]]) -> list[int]
             begins.append(first)
             ends.append(last)
     return [seq for seq in seqs if (place := bisect_right(begins, seq)) and seq <= ends[place - 1]]
+
+
+def _apart(batch: list[Message]) -> Iterable[list[Message]]:
+    """As `_by_topic`, with those in shared memory on their own."""
+    for run in _by_topic(batch):
+        for is_shared, same in groupby(run, key=lambda message: type(message.payload) is memoryview):
+            messages = list(same)
+            yield from ([message] for message in messages) if is_shared else [messages]
 
 
 def _by_topic(batch: list[Message]) -> Iterable[list[Message]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from trunkline import columns
+from trunkline.delivery.batch import BatchBody
 from trunkline.errors import InvalidPayload
 from trunkline.message import Message
 
@@ -40,12 +41,12 @@ class Recent:
         self._batches: deque[Remembered] = deque()
         self._bytes = 0
 
-    def remember(self, first: int, count: int, topic: str, body: bytes) -> None:
+    def remember(self, first: int, count: int, topic: str, body: BatchBody) -> None:
         whole = len(body) <= SMALL_BYTES
-        if not whole:
-            body = _ids(body)
-        self._batches.append(Remembered(first, count, topic, body, whole))
-        self._bytes += len(body) + EXTRA_BYTES
+        # What is in shared memory is large.
+        kept: Any = body if whole else _ids(body if isinstance(body, bytes) else body.envelope)
+        self._batches.append(Remembered(first, count, topic, kept, whole))
+        self._bytes += len(kept) + EXTRA_BYTES
         while self._bytes > MAX_BYTES or len(self._batches) > MAX_BATCHES:
             self._bytes -= len(self._batches.popleft().body) + EXTRA_BYTES
 

@@ -50,11 +50,13 @@ def _administer(message: Any) -> Right:
 RIGHTS: Final[Mapping[type[control.Control], RightsRow]] = MappingProxyType(
     {
         control.Hello: _free("identities come from the transport; Admission checks limits and replays"),
+        control.Maps: _own("deliveries"),
         control.Goodbye: _own("nothing but the end"),
         control.Heartbeat: _free("the number in its answer is 0 for an identity without rules"),
         control.Topic: _needs(lambda message: (Action.PUBLISH, message.topic)),
         control.Withdraw: _own("batches"),
         control.Subscribe: _needs(_subscribe),
+        control.Mapped: _own("deliveries"),
         control.Unsubscribe: _own("subscriptions"),
         control.Stop: _own("subscriptions"),
         control.Credit: _own("subscriptions"),

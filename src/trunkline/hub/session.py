@@ -6,16 +6,19 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from trunkline import columns
-from trunkline.delivery.batch import Batch
+from trunkline.delivery.batch import Batch, BatchBody
 from trunkline.delivery.outlet import Outlet
+from trunkline.delivery.shared_body import SharedBody
 from trunkline.errors import InvalidPayload, ProtocolError, TrunklineError
 from trunkline.hub.access import Action
 from trunkline.hub.member import Member
+from trunkline.segments import Segment
 from trunkline.transports.transport import HIGH_BYTES, Wire
 from trunkline.wire import control, frames
-from trunkline.wire.frames import DeliverHead, PublishHead
+from trunkline.wire.frames import DeliverHead, PublishHead, SharedPayload, SharedPublish
 from trunkline.wire.server import ServerLimits, ServerProtocol
 
 if TYPE_CHECKING:
@@ -27,6 +30,8 @@ TAKEN_S = 0.005
 """TAKEN may wait so long for more batches to be settled, unless a publisher waits for it."""
 JOIN_S = 0.02
 """And so much longer for another frame to its publisher, to share its write."""
+MAX_SEGMENTS = 256
+"""Of one publisher: what it shares beyond that is copied, for each takes a descriptor of the hub."""
 
 
 class Session:
@@ -63,6 +68,17 @@ class Session:
         """Reply topics that the client has proved to be its own."""
         self.topics: dict[str, control.TopicInfo] = {}
         """Where it publishes, and what it was sent about that."""
+        self.process = wire.peer.process if hub.settings.shared_memory else 0
+        """The process of a client whose memory may be opened, and that may open this one's; otherwise 0."""
+        self.shares = False
+        """Whether its memory could be opened."""
+        self.maps = False
+        """Whether it could open this process's."""
+        self.shared: dict[int, Segment] = {}
+        """By delivery: what the client has yet to open."""
+        self._shared_number = 0
+        self._segments: WeakSet[Segment] = WeakSet()
+        """Of its memory, what is held here."""
         self.published = 0
         self.delivered = 0
         self.ended = False
@@ -90,7 +106,9 @@ class Session:
                 opened = protocol.receive(frame)
                 try:
                     if isinstance(opened, tuple):
-                        self._publish(*opened)
+                        self._publish(opened[0], bytes(opened[1]))
+                    elif type(opened) is SharedPublish:
+                        self._publish_shared(opened.head, opened.payload)
                     elif opened is not None:
                         self._control(opened)
                     elif not self.ended:
@@ -115,9 +133,37 @@ class Session:
             self.hub.trace(self, "in", message)
         self.hub.answers.take(self, message)
 
-    def _publish(self, head: PublishHead, body: memoryview) -> None:
+    def can_open(self, probe: control.Probe) -> bool:
+        """Whether the memory of its process can be opened from here."""
+        try:
+            Segment.open(self.process, probe.descriptor, probe.size, probe.token)
+        except ProtocolError as error:
+            log.debug("%s goes without shared memory: %s", self.name, error.text)
+            return False
+        return True
+
+    def _publish_shared(self, head: PublishHead, payload: SharedPayload) -> None:
+        try:
+            if not self.shares:
+                raise ProtocolError("memory", "the hub has not said that it can open this client's memory")
+            if payload.size > frames.room_for_body(self.hub.settings.max_frame_bytes):
+                raise ProtocolError("too_large", f"a payload of {payload.size:,} bytes would not fit a frame")
+            segment = Segment.open(self.process, payload.descriptor, payload.size, payload.token)
+        except ProtocolError as error:
+            self.hub.counts["malformed"] += 1
+            self.protocol.refuse(error, head.number)
+            self._react()
+            return
+        self.hub.counts["shared"] += 1
+        body = SharedBody(payload.envelope, segment, payload.size)
+        if len(self._segments) >= MAX_SEGMENTS:
+            self._publish(head, body.whole())
+            return
+        self._segments.add(segment)
+        self._publish(head, body)
+
+    def _publish(self, head: PublishHead, data: BatchBody) -> None:
         hub, protocol = self.hub, self.protocol
-        data = bytes(body)
         if self._free:
             protocol.passing = head.number
             first = hub.publish_straight(head, data, self.origin)
@@ -145,7 +191,7 @@ class Session:
     def _may_be_answered(self, batch: Batch) -> bool:
         """Whether the client may publish where it wants answers: others must not publish there on its behalf."""
         try:
-            for topic in columns.reply_topics(batch.body):
+            for topic in columns.reply_topics(batch.envelope):
                 if not self.may(Action.PUBLISH, topic):
                     text = f"{self.identity} may not name {topic} in reply_to, because it may not publish there"
                     batch.fail(-1, "forbidden", text)
@@ -217,12 +263,22 @@ class Session:
         protocol = self.protocol
         return protocol.congested and protocol.shrunk(self.wire.backlog)
 
-    def deliver(self, head: DeliverHead, body: bytes) -> None:
+    def deliver(self, head: DeliverHead, body: BatchBody) -> None:
         self.delivered += head.count
-        self.protocol.deliver(frames.deliver(head, body))
+        frame = self._shared_frame(head, body) if type(body) is SharedBody else frames.deliver(head, body)
+        self.protocol.deliver(frame)
         self.hub.touch(self)
 
-    def deliver_some(self, subscription: int, topic: str, seqs: list[int], body: bytes) -> None:
+    def _shared_frame(self, head: DeliverHead, body: SharedBody) -> frames.Parts:
+        segment = body.segment
+        if segment is None or not self.maps:
+            return frames.deliver(head, body.whole())
+        self._shared_number += 1
+        self.shared[self._shared_number] = segment
+        named = SharedPayload(segment.descriptor, segment.size, segment.token, body.envelope, self._shared_number)
+        return frames.deliver_shared(head, named)
+
+    def deliver_some(self, subscription: int, topic: str, seqs: list[int], body: BatchBody) -> None:
         # Messages of another priority are in another order.
         consecutive = seqs == list(range(seqs[0], seqs[0] + len(seqs)))
         head = DeliverHead(subscription, seqs[0], topic, len(seqs), None if consecutive else seqs)
@@ -351,6 +407,7 @@ class Session:
             if timer is not None:
                 timer.cancel()
         self._wake_drain_waiters()
+        self.shared.clear()
         try:
             self.hub.left(self, self.protocol.reason)
         except TrunklineError:

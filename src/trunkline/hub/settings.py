@@ -27,4 +27,6 @@ class HubSettings(Group, frozen=True, kw_only=True):
     max_frame_bytes: int = 64 * 1024 * 1024
     max_malformed: int = 100
     """So many bad frames, and the connection is closed."""
+    shared_memory: bool = True
+    """Whether large payloads of clients on a unix socket, and of the same user, may go through shared memory."""
     limits: Limits = Limits()

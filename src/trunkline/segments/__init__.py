@@ -8,7 +8,7 @@ there are no reference counts, nothing is left behind after `kill -9`, and there
 
 from __future__ import annotations
 
-from trunkline.segments.pool import Lease, SegmentPool
+from trunkline.segments.pool import Lease, SegmentPool, probe
 from trunkline.segments.segment import MappedSegment, Segment, available
 
-__all__ = ["Lease", "MappedSegment", "Segment", "SegmentPool", "available"]
+__all__ = ["Lease", "MappedSegment", "Segment", "SegmentPool", "available", "probe"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
 import sys
 from contextlib import suppress
 from functools import cache
-from mmap import MAP_SHARED, PROT_READ, mmap
 
 from trunkline.errors import ProtocolError
 
@@ -45,7 +45,7 @@ def _device() -> int | None:
 class Segment:
     """A segment that is held: its owner does not write to it until this, and whatever was mapped of it, is gone."""
 
-    __slots__ = ("descriptor", "size", "token")
+    __slots__ = ("__weakref__", "descriptor", "size", "token")
 
     def __init__(self, descriptor: int, size: int, token: str) -> None:
         self.descriptor = descriptor
@@ -66,7 +66,7 @@ class Segment:
         except (OSError, ValueError) as error:
             raise ProtocolError(CODE, f"descriptor {descriptor} of process {pid} is no segment: {error}") from error
         segment = cls(opened, size, token)
-        if os.pread(opened, TOKEN_BYTES, 0) != token.encode():
+        if os.pread(opened, TOKEN_BYTES, 0) != token.encode(errors="replace"):
             raise ProtocolError(CODE, f"descriptor {descriptor} of process {pid} is another segment")
         return segment
 
@@ -81,17 +81,15 @@ class Segment:
             at += len(parts[-1])
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def map(self) -> memoryview:
-        """The payload in place. The memory stays as long as a view of it does. Raises OSError."""
-        return memoryview(MappedSegment(self.descriptor, HEADER_BYTES + self.size, MAP_SHARED, PROT_READ))[
-            HEADER_BYTES:
-        ]
+    def map(self) -> MappedSegment:
+        """The payload in place. Raises OSError."""
+        return MappedSegment(self.descriptor, HEADER_BYTES + self.size, mmap.MAP_SHARED, mmap.PROT_READ)
 
     def __del__(self) -> None:
         os.close(self.descriptor)
 
 
-class MappedSegment(mmap):
+class MappedSegment(mmap.mmap):
     """The memory of a segment. It has a duplicate of the descriptor, and with it the lock, until its last view is gone.
 
     `view.obj` leads here.
@@ -99,6 +97,11 @@ class MappedSegment(mmap):
 
     segment: Segment | None = None
     """For those who hand it on."""
+
+    @property
+    def payload(self) -> memoryview:
+        """The memory stays as long as this, or a view of it, does."""
+        return memoryview(self)[HEADER_BYTES:]
 
 
 def _open(path: str, size: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import socket
 import ssl
 import struct
@@ -193,7 +194,7 @@ def peer_of(transport: asyncio.Transport) -> PeerIdentity:
     sock: socket.socket | None = transport.get_extra_info("socket")
     if sock is not None and sock.family == socket.AF_UNIX and hasattr(socket, "SO_PEERCRED"):
         pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-        return PeerIdentity(f"uid:{uid}", f"process {pid}")
+        return PeerIdentity(f"uid:{uid}", f"process {pid}", pid if uid == os.geteuid() else 0)
     return PeerIdentity("anonymous", where)
 
 

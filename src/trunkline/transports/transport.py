@@ -25,6 +25,8 @@ class PeerIdentity:
     """`uid:1000`, `cert:alice`, `key:…`; `anonymous` if the transport cannot tell."""
     address: str
     """For people who read logs."""
+    process: int = 0
+    """The number of its process, as the kernel has it, if that is on this host and of the same user; otherwise 0."""
 
 
 class Wire(Protocol):

@@ -12,11 +12,12 @@ from typing import Final, NamedTuple
 
 from trunkline.errors import HubRefused, HubUnavailable, ProtocolError, TrunklineError
 from trunkline.wire import control, frames
-from trunkline.wire.frames import DeliverHead, Kind
+from trunkline.wire.frames import DeliverHead, Kind, SharedPayload
 
 # An attribute of an enum is looked up ten times as slowly as a name of this module.
 _CONTROL: Final = int(Kind.CONTROL)
 _DELIVER: Final = int(Kind.DELIVER)
+_DELIVER_SHARED: Final = int(Kind.DELIVER_SHARED)
 SILENT_BEATS = 3
 """A hub that is silent for this many heartbeats is gone."""
 
@@ -96,6 +97,8 @@ class ClientProtocol:
         """Why there is no connection, or why the last one ended."""
         self.deliver: Callable[[DeliverHead, memoryview], None] = lambda head, body: None
         """Called with each batch that arrives."""
+        self.deliver_shared: Callable[[DeliverHead, SharedPayload], None] = lambda head, payload: None
+        """The same, of one whose payload is in shared memory."""
         self.sent_at = 0.0
         """When the last frame was sent: kept by who sends it."""
         self.connects = 0
@@ -166,6 +169,10 @@ class ClientProtocol:
                     head, body = frames.open_deliver(frame)
                     self.delivered += head.count
                     self.deliver(head, body)
+                elif kind == _DELIVER_SHARED:
+                    head, payload = frames.open_deliver_shared(frame)
+                    self.delivered += head.count
+                    self.deliver_shared(head, payload)
                 elif kind == _CONTROL:
                     yield from self._control(control.read_from_hub(frame[1:]))
                 else:

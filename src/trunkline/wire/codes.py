@@ -18,6 +18,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "invalid_topic": "The topic or the pattern is none.",
         "invalid_version": "It is no version, does not rise, or does not fit the change.",
         "malformed": "The frame, or a value in it, is not what the protocol says.",
+        "memory": "A payload in shared memory that the hub cannot open, or that is not what was named.",
         "no_hello": "The connection was opened, and HELLO did not come in time. The connection ends.",
         "not_durable": "A durable channel on topics that no journal keeps.",
         "not_kept": "The hub could not write it to its disk, so it was not done. It can be asked for again.",

@@ -40,6 +40,14 @@ class Answer(Control, frozen=True, kw_only=True):
 # The beginning and the end
 
 
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """A payload in shared memory, to be opened by the other side: whether it can, only trying tells."""
+
+    descriptor: int
+    size: int
+    token: str
+
+
 class Hello(Ask, frozen=True, kw_only=True, tag="HELLO"):
     """The first thing a client says."""
 
@@ -57,6 +65,8 @@ class Hello(Ask, frozen=True, kw_only=True, tag="HELLO"):
     """When it is said, in seconds since 1970. A token without it is remembered as long as the hub runs."""
     max_frame_bytes: int = 64 * 1024 * 1024
     """What the client takes in one frame. A message that does not fit is dropped, and that is on record."""
+    memory: Probe | None = None
+    """Of a client that knows PUBLISH_SHARED and DELIVER_SHARED, and is on a unix socket."""
 
 
 class Welcome(Answer, frozen=True, kw_only=True, tag="WELCOME"):
@@ -77,6 +87,14 @@ class Welcome(Answer, frozen=True, kw_only=True, tag="WELCOME"):
     max_frame_bytes: int
     features: list[str] = []
     """What the hub's broker offers beyond publish and subscribe; `dead letters` if it can be asked for them."""
+    memory: Probe | None = None
+    """The hub's own: a client that can open it says MAPS."""
+    shares: bool = False
+    """Whether the hub could open the memory of HELLO: then the client may send PUBLISH_SHARED."""
+
+
+class Maps(Control, frozen=True, kw_only=True, tag="MAPS"):
+    """The client could open the probe of WELCOME: from now on large payloads may come as DELIVER_SHARED."""
 
 
 class Goodbye(Control, frozen=True, kw_only=True, tag="GOODBYE"):
@@ -204,6 +222,12 @@ class Subscribed(Answer, frozen=True, kw_only=True, tag="SUBSCRIBED"):
     than the one asked for, if that was taken."""
     report_s: float | None = None
     """How long FATES may wait for others to travel with; not there if the hub does not want to know them."""
+
+
+class Mapped(Control, frozen=True, kw_only=True, tag="MAPPED"):
+    """The memory of these deliveries is open, or cannot be opened: the hub need not keep it for this client."""
+
+    numbers: list[int]
 
 
 class Unsubscribe(Ask, frozen=True, kw_only=True, tag="UNSUBSCRIBE"):
@@ -696,11 +720,13 @@ class Traced(Control, frozen=True, kw_only=True, tag="TRACED"):
 
 FROM_CLIENT: Final = (
     Hello,
+    Maps,
     Goodbye,
     Heartbeat,
     Topic,
     Withdraw,
     Subscribe,
+    Mapped,
     Unsubscribe,
     Stop,
     Credit,

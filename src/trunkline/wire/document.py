@@ -101,6 +101,8 @@ def text(client: Schema, hub: Schema) -> str:
         kinds="\n".join(f"| {kind.value} | {kind.name} |" for kind in frames.Kind),
         publish_head=_head(frames.PublishHead),
         deliver_head=_head(frames.DeliverHead),
+        shared_payload=_head(frames.SharedPayload),
+        min_shared=frames.MIN_SHARED_BYTES,
         error=_fields(definitions["Error"]),
         codes="\n".join(f"| `{code}` | {meaning} |" for code, meaning in CODES.items()),
         from_client="\n".join(_message(kind, definitions) for kind in FROM_CLIENT),

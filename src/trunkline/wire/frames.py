@@ -5,6 +5,8 @@
     PUBLISH, DELIVER
             length of the head (2 bytes, lowest first) · head (a MessagePack array) · body (the columns of a batch,
             or a message alone as a map of its fields: see columns.py)
+    PUBLISH_SHARED, DELIVER_SHARED
+            the same, with a body that says where in shared memory the payload of the one message is (SharedPayload)
 
 A transport that keeps the borders of what it carries, such as ZeroMQ, leaves the length out.
 """
@@ -13,10 +15,11 @@ from __future__ import annotations
 
 import enum
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, final
 
 import msgspec
 
+from trunkline.columns import is_alone
 from trunkline.errors import MAX_TTL_S, ProtocolError
 from trunkline.message import NORMAL
 
@@ -43,12 +46,18 @@ class Kind(enum.IntEnum):
     CONTROL = 1
     PUBLISH = 2
     DELIVER = 3
+    PUBLISH_SHARED = 4
+    DELIVER_SHARED = 5
 
 
 CONTROL: Final = bytes([Kind.CONTROL])
 # An attribute of an enum is looked up ten times as slowly as a name of this module.
 _PUBLISH: Final = int(Kind.PUBLISH)
 _DELIVER: Final = int(Kind.DELIVER)
+_PUBLISH_SHARED: Final = int(Kind.PUBLISH_SHARED)
+_DELIVER_SHARED: Final = int(Kind.DELIVER_SHARED)
+MIN_SHARED_BYTES: Final = 64 * 1024
+"""A smaller payload is not worth a descriptor, of which a hub has fewer than bytes."""
 
 
 class PublishHead(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -84,7 +93,31 @@ class DeliverHead(msgspec.Struct, frozen=True, gc=False, array_like=True):
     priority: int = NORMAL
 
 
+class SharedPayload(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """The body of a frame whose one message has its payload in shared memory of the sender."""
+
+    descriptor: int
+    """Of the sender's process: a sealed memfd, which `/proc/PID/fd/DESCRIPTOR` opens."""
+    size: int
+    """Of the payload, in bytes. It begins 64 bytes after the token."""
+    token: str
+    """What the memory begins with: 32 characters. If it begins with anything else, it is other memory by now."""
+    envelope: bytes
+    """The message alone, as a map of its fields, without the payload."""
+    number: int = 0
+    """Of DELIVER_SHARED: MAPPED names it when the memory is open, or cannot be opened."""
+
+
+@final
+class SharedPublish(msgspec.Struct, frozen=True, gc=False):
+    """What a PUBLISH_SHARED frame holds."""
+
+    head: PublishHead
+    payload: SharedPayload
+
+
 _encode = msgspec.msgpack.Encoder().encode
+_decode_shared = msgspec.msgpack.Decoder(SharedPayload).decode
 _decode_publish = msgspec.msgpack.Decoder(PublishHead).decode
 _decode_deliver = msgspec.msgpack.Decoder(DeliverHead).decode
 
@@ -105,6 +138,14 @@ def publish(head: PublishHead, body: bytes) -> bytes:
 def deliver(head: DeliverHead, body: bytes | memoryview) -> tuple[bytes, bytes | memoryview]:
     """A deliver frame in two parts: the body is the same for all who get it."""
     return _start(_DELIVER, head), body
+
+
+def publish_shared(head: PublishHead, payload: SharedPayload) -> bytes:
+    return _start(_PUBLISH_SHARED, head) + _encode(payload)
+
+
+def deliver_shared(head: DeliverHead, payload: SharedPayload) -> Parts:
+    return _start(_DELIVER_SHARED, head), _encode(payload)
 
 
 def _start(kind: int, head: Any) -> bytes:
@@ -147,6 +188,28 @@ def open_deliver(frame: memoryview) -> tuple[DeliverHead, memoryview]:
     if not 0 < head.first <= MAX_POSITION or (seqs is not None and not all(0 < seq <= MAX_POSITION for seq in seqs)):
         raise ProtocolError("malformed", "a deliver frame with numbers that no message has")
     return head, body
+
+
+def open_publish_shared(frame: memoryview) -> SharedPublish:
+    """Raises ProtocolError for anything that is no such frame."""
+    head, body = open_publish(frame)
+    return SharedPublish(head, _shared_payload(head.count, body))
+
+
+def open_deliver_shared(frame: memoryview) -> tuple[DeliverHead, SharedPayload]:
+    """Raises ProtocolError for anything that is no such frame."""
+    head, body = open_deliver(frame)
+    return head, _shared_payload(head.count, body)
+
+
+def _shared_payload(count: int, body: memoryview) -> SharedPayload:
+    try:
+        payload = _decode_shared(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError("malformed", f"not a payload in shared memory: {error}") from error
+    if count != 1 or not is_alone(payload.envelope) or payload.size < MIN_SHARED_BYTES or payload.descriptor < 0:
+        raise ProtocolError("malformed", "a payload in shared memory that cannot be")
+    return payload
 
 
 def _impossible(count: int, body: memoryview) -> ProtocolError:

@@ -13,7 +13,7 @@ import msgspec
 
 from trunkline.errors import ProtocolError
 from trunkline.wire import control, frames
-from trunkline.wire.frames import Kind, Parts, PublishHead
+from trunkline.wire.frames import Kind, Parts, PublishHead, SharedPublish
 from trunkline.wire.notices import Notices
 
 MAX_CONTROL_BYTES: Final = 16 * 1024 * 1024
@@ -22,6 +22,7 @@ PAUSE_FACTOR: Final = 4
 # An attribute of an enum is looked up ten times as slowly as a name of this module.
 _CONTROL: Final = int(Kind.CONTROL)
 _PUBLISH: Final = int(Kind.PUBLISH)
+_PUBLISH_SHARED: Final = int(Kind.PUBLISH_SHARED)
 
 
 class ServerLimits(NamedTuple):
@@ -129,7 +130,7 @@ class ServerProtocol(Generic[B]):
 
     # Frames that come in
 
-    def receive(self, frame: memoryview) -> tuple[PublishHead, memoryview] | control.Control | None:
+    def receive(self, frame: memoryview) -> tuple[PublishHead, memoryview] | SharedPublish | control.Control | None:
         """A batch as its head and body, or a control message; None if the frame is refused. Never raises."""
         if self.ended:
             return None
@@ -141,9 +142,17 @@ class ServerProtocol(Generic[B]):
                 opened = frames.open_publish(frame)
                 number = opened[0].number
                 if number <= self._last_number:
-                    raise ProtocolError("out_of_order", f"batch {number} after batch {self._last_number}")
+                    raise self._went_back(number)
                 self._last_number = number
                 return opened
+            if kind == _PUBLISH_SHARED:
+                if not self.greeted:
+                    raise _no_hello()
+                shared = frames.open_publish_shared(frame)
+                if shared.head.number <= self._last_number:
+                    raise self._went_back(shared.head.number)
+                self._last_number = shared.head.number
+                return shared
             if kind != _CONTROL:
                 raise ProtocolError("unknown_kind", f"no frame is of kind {kind}")
             if len(frame) > MAX_CONTROL_BYTES:
@@ -157,6 +166,9 @@ class ServerProtocol(Generic[B]):
         except ProtocolError as error:
             self.refuse(error, batch_number(frame))
             return None
+
+    def _went_back(self, number: int) -> ProtocolError:
+        return ProtocolError("out_of_order", f"batch {number} after batch {self._last_number}")
 
     def refuse(self, error: ProtocolError, batch: int = -1) -> None:
         """A bad frame: answered and counted. Too many of them, or one before HELLO, end the connection."""
@@ -377,7 +389,7 @@ def _no_hello() -> ProtocolError:
 
 def batch_number(frame: memoryview) -> int:
     """The number of the batch in a frame that is refused; -1 if it holds none, or the number cannot be read."""
-    if len(frame) < frames.PREFIX.size or frame[0] != _PUBLISH:
+    if len(frame) < frames.PREFIX.size or frame[0] not in (_PUBLISH, _PUBLISH_SHARED):
         return -1
     size = frames.PREFIX.unpack_from(frame)[1]
     try:

@@ -50,6 +50,25 @@ The body of both is an array of four: ids, times, payloads, and the other header
 - the other fields: a map from the name of a field to a list with a value for each message, or to the one value of all
   of them. A field that is not there has its default.
 
+## Payloads in shared memory
+
+On a unix socket, between processes of one user, a message with a payload of {min_shared:,} bytes or more may travel as
+PUBLISH_SHARED and DELIVER_SHARED: frames with the same heads, for one message each, whose body is an array that says
+where the payload is:
+
+{shared_payload}
+
+The memory is a memfd of the sender, sealed against shrinking and growing. Whoever gets such a frame opens
+`/proc/PID/fd/DESCRIPTOR`, where PID is what the kernel says of the other end of the socket, and never what the other
+side says; checks the seals, the size and the token; and holds a shared `flock` on what it has opened for as long as it
+reads. A sender writes to the memory again when it can have the exclusive lock, and not before TAKEN, or MAPPED.
+
+Whether that works is found out by trying. HELLO and WELCOME carry a probe. A hub that could open that of HELLO says
+`shares`, and the client may send PUBLISH_SHARED. A client that could open that of WELCOME says MAPS, and the hub may
+send DELIVER_SHARED; the client answers with MAPPED when it has opened the memory, or cannot. Everybody else, and
+everybody who does not know these fields, gets and sends PUBLISH and DELIVER. Windows and credit in bytes count the
+payload wherever it is. What cannot be opened, or is something else, is answered by ERROR `memory`.
+
 ## The life of a connection
 
 1. The client opens the connection. Who it is comes from the transport: the uid of a process, a certificate, a key.

@@ -13,6 +13,7 @@ from trunkline.brokers.hub.connection import Answer, Connection
 from trunkline.brokers.hub.contract import DEAD_LETTER, TAKEN_OUT, Contracts
 from trunkline.brokers.hub.refusals import of_subscription, refusal
 from trunkline.brokers.remote.adapter import (
+    NEVER_ALONE,
     FateRange,
     Rejection,
     Shared,
@@ -25,7 +26,7 @@ from trunkline.delivery.fates import Fate
 from trunkline.errors import HubRefused, HubUnavailable, Refused
 from trunkline.message import NORMAL
 from trunkline.wire import control, frames
-from trunkline.wire.frames import PublishHead
+from trunkline.wire.frames import DeliverHead, PublishHead, SharedPayload
 
 RETURNED = "returned"
 
@@ -48,6 +49,8 @@ class HubAdapter:
         self.flush = connection.flush
         self.sync = connection.sync
         self.check = Contracts(connection, max_message_bytes).check
+        self._memory = connection.memory
+        self.alone_bytes = NEVER_ALONE
         self._shared: Shared
 
     def attach(self, shared: Shared) -> None:
@@ -55,6 +58,7 @@ class HubAdapter:
         connection = self.connection
         connection.protocol.deliver = shared.deliver_first
         connection.arrived = shared.arrived
+        connection.protocol.deliver_shared = self._deliver_shared
         connection.listeners[control.TopicInfo] = shared.topic_changed
         connection.listeners[control.Taken] = self._taken
         connection.listeners[control.Error] = self._error
@@ -66,10 +70,16 @@ class HubAdapter:
 
     def connected(self, welcome: control.Welcome) -> None:
         self.live = True
+        if self._memory.connected(welcome, self.connection.hub_process):
+            self.connection.send(control.Maps())
         self._shared.connected(welcome)
+        # Not before: what has waited for this connection was encoded without.
+        self.alone_bytes = self._memory.min_bytes(welcome)
 
     def disconnected(self) -> None:
         self.live = False
+        self.alone_bytes = NEVER_ALONE
+        self._memory.disconnected()
         self._shared.disconnected()
 
     def writable(self) -> None:
@@ -114,10 +124,8 @@ class HubAdapter:
         if run is None:
             first = pending.messages[0]
             priority, requires_ack, ttl_s = first.priority, first.requires_ack, first.ttl_s
-            body = columns.pack_batch(pending.messages, plain=pending.plain, alike=pending.alike)
         else:
             priority, requires_ack, ttl_s = NORMAL, False, None
-            body = columns.pack_run(*pending.columns(run), run.sender, run.content_type)
         head = PublishHead(
             batch.number,
             pending.topic,
@@ -129,7 +137,25 @@ class HubAdapter:
             batch.position,
             batch.urgent,
         )
+        if run is not None:
+            body = columns.pack_run(*pending.columns(run), run.sender, run.content_type)
+        elif pending.size >= self.alone_bytes and (data := self._share(batch, head)):
+            return data
+        else:
+            body = columns.pack_batch(pending.messages, plain=pending.plain, alike=pending.alike)
         return frames.publish(head, body)
+
+    def _share(self, batch: SentBatch, head: PublishHead) -> bytes:
+        """The frame of a message whose payload is in shared memory; empty if it is not to be, or cannot be."""
+        first = batch.pending.messages[0]
+        if batch.size > 1 or len(first.payload) < self.alone_bytes:
+            return b""
+        lease = self._memory.put(first.payload)
+        if lease is None:
+            return b""
+        batch.lease, batch.bytes = lease, lease.size
+        envelope = columns.pack_envelope(first)
+        return frames.publish_shared(head, SharedPayload(lease.descriptor, lease.size, lease.token, envelope))
 
     def send(self, batch: SentBatch) -> None:
         self.connection.queue((batch.data,))
@@ -148,6 +174,11 @@ class HubAdapter:
         self._shared.rejected(error.batch, lambda: refusal(error.code, text, error.details))
 
     # Subscribing
+
+    def _deliver_shared(self, head: DeliverHead, payload: SharedPayload) -> None:
+        body = self._memory.take(payload)
+        self.connection.send(control.Mapped(numbers=[payload.number]))
+        self._shared.deliver_first(head, body)
 
     def subscribe(self, request: SubscribeRequest, done: Callable[[SubscriptionTerms | Exception], None]) -> None:
         secret = self.secrets.get(request.pattern, "")

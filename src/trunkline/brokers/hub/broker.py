@@ -100,6 +100,9 @@ class HubBroker(RemoteBroker):
             malformed=protocol.malformed + self.adapter.malformed,
             bytes_in=protocol.bytes_in,
             bytes_out=connection.bytes_out,
+            shared=connection.memory.published,
+            not_shared=connection.memory.inline,
+            mapped=connection.memory.delivered,
             waiting=sum(lane.in_flight for lane in outbox.lanes.values()),
             backlog_bytes=connection.backlog,
         )
@@ -135,6 +138,13 @@ class ConnectionMetrics(msgspec.Struct, frozen=True):
     """Frames of the hub that could not be read."""
     bytes_in: int
     bytes_out: int
+    """On the wire: what went through shared memory is not in it."""
+    shared: int
+    """Messages whose payload was given to the hub through shared memory."""
+    not_shared: int
+    """Messages large enough for it that travelled inline, because no shared memory was free."""
+    mapped: int
+    """Messages the hub has delivered whose payload came through shared memory."""
     waiting: int
     """Messages that the hub has not confirmed yet."""
     backlog_bytes: int

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from trunkline.brokers.hub.settings import ConnectionSettings
+from trunkline.brokers.hub.shared_memory import SharedMemory
 from trunkline.clock import World
 from trunkline.errors import HubRefused, HubUnavailable, JournalError, ProtocolError, TrunklineError, UsageError
 from trunkline.transports.schemes import transport_for
@@ -61,6 +62,7 @@ class Connection:
         """Called in this order."""
         self.listeners: dict[type[control.Control], Callable[..., None]] = {}
         """Who gets which control messages that answer nothing."""
+        self.memory = SharedMemory(settings, world)
         self.embedded: EmbeddedHub | None = None
         """Started in this process if nobody answers."""
         self.bytes_out = 0
@@ -99,6 +101,11 @@ class Connection:
     @property
     def last_failure(self) -> str:
         return self.protocol.last_failure
+
+    @property
+    def hub_process(self) -> int:
+        """The hub's process, if that is on this host and of this user; otherwise 0."""
+        return self._wire.peer.process if self._wire is not None else 0
 
     @property
     def backlog(self) -> int:
@@ -142,6 +149,7 @@ class Connection:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._fail_waiting(HubUnavailable(self.url, "the connection was closed"))
+        self.memory.close()
         if wire is not None:
             await self._part(wire)
         if self.embedded is not None:
@@ -197,6 +205,7 @@ class Connection:
             token=self.world.uuid7(),
             at_ns=self.world.time_ns(),
             max_frame_bytes=self.settings.max_frame_bytes,
+            memory=self.memory.offer() if self.hub_process else None,
         )
 
     def _failed(self, error: Exception) -> None:

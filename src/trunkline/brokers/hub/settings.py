@@ -20,5 +20,11 @@ class ConnectionSettings(Group, frozen=True, kw_only=True):
     max_inbox_bytes: int = 64 * 1024 * 1024
     """How many bytes may wait in one subscriber's inbox. A single larger message still passes."""
     max_frame_bytes: int = 64 * 1024 * 1024
+    shared_memory: bool = True
+    """Whether large payloads go through shared memory, if the hub is on this host, of the same user, on `unix:`."""
+    shared_memory_min_bytes: int = 256 * 1024
+    """The size from which a payload does; 64 KiB at least."""
+    shared_memory_pool_bytes: int = 128 * 1024 * 1024
+    """How much memory may be shared at once. What finds none free travels inline."""
     keys: str | None = None
     """The directory of keys, for `tcp:` and `zmq+tcp:`; by default what TRUNKLINE_KEYS names, if it names any."""

@@ -17,6 +17,7 @@ from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.pending import Failures
+from trunkline.delivery.shared_body import SharedBody
 from trunkline.errors import Refused
 from trunkline.message import Message
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from trunkline.brokers.remote.outbox import SentBatch
 
 ENDLESS = -1
+NEVER_ALONE = 2**62
+ArrivedBody = memoryview | SharedBody
+"""The columns of a batch, or a message whose payload is in shared memory."""
 
 
 class TopicTerms(Protocol):
@@ -180,10 +184,10 @@ class Shared(Protocol):
     def writable(self) -> None:
         """The backlog has drained."""
 
-    def deliver(self, head: Arrival, body: memoryview) -> None:
+    def deliver(self, head: Arrival, body: ArrivedBody) -> None:
         """A batch has arrived. An idle worker that waited for it runs at once."""
 
-    def deliver_first(self, head: Arrival, body: memoryview) -> None:
+    def deliver_first(self, head: Arrival, body: ArrivedBody) -> None:
         """As `deliver`, where more may have come at the same time: workers run when `arrived` is called."""
 
     def arrived(self) -> None: ...
@@ -217,6 +221,8 @@ class Adapter(Protocol):
     """How many bytes may wait in one inbox. A single larger message still passes."""
     malformed: int
     """Frames or batches that could not be read."""
+    alone_bytes: int
+    """A message from this size on travels alone, for now."""
 
     @property
     def run(self) -> str:

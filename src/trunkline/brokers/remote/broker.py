@@ -16,7 +16,7 @@ from trunkline.clock import World
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.route import InboxOf, Take
-from trunkline.delivery.stream import Stream
+from trunkline.delivery.stream import Stream, bytes_of
 from trunkline.message import Message
 from trunkline.settings import Settings
 from trunkline.topic import validate_pattern, validate_topic
@@ -41,7 +41,7 @@ class RemoteStream(Stream):
         try:
             while True:
                 if messages := self._take_many(max_size):
-                    yield [message.payload for message in messages]
+                    yield bytes_of(messages)
                 elif (taken := feed.take_payloads()) is not None:
                     for start in range(0, len(taken), max_size):
                         yield taken[start : start + max_size]

@@ -14,6 +14,7 @@ from trunkline.brokers.remote.adapter import (
     ENDLESS,
     Adapter,
     Arrival,
+    ArrivedBody,
     DeadLetterKeeper,
     DropNotice,
     SubscribeRequest,
@@ -24,6 +25,7 @@ from trunkline.brokers.remote.reporter import Reporter
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.route import Take
+from trunkline.delivery.shared_body import SharedBody
 from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import HubUnavailable, InvalidPayload, Refused
 from trunkline.message import Message
@@ -62,7 +64,7 @@ class Feed(abc.ABC):
         """What the broker is asked for."""
 
     @abc.abstractmethod
-    def take(self, head: Arrival, body: memoryview) -> None:
+    def take(self, head: Arrival, body: ArrivedBody) -> None:
         """A batch has arrived."""
 
     def open(self) -> None:
@@ -105,11 +107,14 @@ class Feed(abc.ABC):
         """The broker asks what became of what arrived."""
         return
 
-    def read(self, head: Arrival, body: memoryview) -> tuple[list[Message], bool]:
+    def read(self, head: Arrival, body: ArrivedBody) -> tuple[list[Message], bool]:
         """The messages of a batch, and whether all are plain; none if it cannot be read, which is counted."""
         seqs = range(head.first, head.first + head.count) if head.seqs is None else head.seqs
         try:
-            return columns.read_batch(head.topic, body, seqs)
+            if type(body) is memoryview:
+                return columns.read_batch(head.topic, body, seqs)
+            message, plain = body.read(head.topic, head.first)
+            return [message], plain
         except InvalidPayload as error:
             self.adapter.malformed += 1
             log.error("%d messages on %s could not be read: %s", head.count, head.topic, error)
@@ -135,7 +140,7 @@ class TapFeed(Feed):
             hears=self._hears,
         )
 
-    def take(self, head: Arrival, body: memoryview) -> None:
+    def take(self, head: Arrival, body: ArrivedBody) -> None:
         for message in self.read(head, body)[0]:
             for sink in self._take(message) or ():
                 try:
@@ -223,7 +228,7 @@ class InboxFeed(Feed):
         if self._reporter is not None:
             self._reporter.report_now()
 
-    def take(self, head: Arrival, body: memoryview) -> None:
+    def take(self, head: Arrival, body: ArrivedBody) -> None:
         if self.closed:
             return
         if missing := self._places.passed(head.origin, head.topic, head.priority, head.position, head.count):
@@ -237,15 +242,15 @@ class InboxFeed(Feed):
             self._reporter.arrived(head.first, head.first + count - 1)
         if messages:
             self.fill(messages, plain)
-        elif not kept and self._reporter is not None:
-            self._reporter.unreadable(head.first, head.first + count - 1)
+        elif not kept:
+            self._unreadable(head, body)
         if self._credit <= self._enough or self._credit_bytes <= self._half:
             self.give_credit()
 
-    def _keep(self, head: Arrival, body: memoryview) -> bool:
+    def _keep(self, head: Arrival, body: ArrivedBody) -> bool:
         """Keep plain messages as columns, if there is room."""
         inbox, count = self.inbox, head.count
-        if head.seqs is None and inbox.gate is None and inbox.room and count <= inbox.free:
+        if type(body) is memoryview and head.seqs is None and inbox.gate is None and inbox.room and count <= inbox.free:
             found = columns.read_plain(body, count)
             if found is not None:
                 inbox.books.accepted += count
@@ -278,6 +283,13 @@ class InboxFeed(Feed):
             inbox.queue.extend(columns.build(head.topic, body, range(head.first, head.first + head.count)))
             if inbox.sleepers:
                 inbox.wake()
+
+    def _unreadable(self, head: Arrival, body: ArrivedBody) -> None:
+        if self._reporter is not None:
+            self._reporter.unreadable(head.first, head.first + head.count - 1)
+        if type(body) is SharedBody:
+            # The broker was down before it could be opened here.
+            self._miss(head.count, head.topic)
 
     def fill(self, messages: list[Message], plain: bool) -> None:
         inbox = self.inbox

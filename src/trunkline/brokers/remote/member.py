@@ -8,7 +8,7 @@ from collections import OrderedDict
 from msgspec.structs import replace
 
 from trunkline.brokers.broker import Feature
-from trunkline.brokers.remote.adapter import Adapter, Arrival, SubscribeRequest, SubscriptionTerms
+from trunkline.brokers.remote.adapter import Adapter, Arrival, ArrivedBody, SubscribeRequest, SubscriptionTerms
 from trunkline.brokers.remote.feed import InboxFeed
 from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.delivery.fates import Fate
@@ -44,7 +44,7 @@ class MemberFeed(InboxFeed, Ledger):
         self._scheduled = False
         self._run = ""
 
-    def take(self, head: Arrival, body: memoryview) -> None:
+    def take(self, head: Arrival, body: ArrivedBody) -> None:
         messages, plain = self.read(head, body)
         self._highest = max(self._highest, *(head.seqs or (head.first + head.count - 1,)))
         if not messages:

@@ -24,6 +24,7 @@ from trunkline.clock import Sequence as Numbers
 from trunkline.delivery.pending import Failures, PendingBatch
 from trunkline.errors import BackpressureTimeout, MessageTooLarge, NotConfirmed, PartlyRefused, Refused, SchemaBroken
 from trunkline.message import MAX_HEADER_BYTES, NORMAL, Message
+from trunkline.segments import Lease
 from trunkline.settings import Settings
 from trunkline.topic import OWN_PREFIXES, REPLIES
 from trunkline.unchecked import number, number_all, take_numbers
@@ -47,7 +48,7 @@ MAX_OWN_TOPICS = 1000
 class SentBatch:
     """A batch that the broker has not confirmed yet."""
 
-    __slots__ = ("bytes", "data", "lane", "number", "pending", "position", "resent", "size", "urgent")
+    __slots__ = ("bytes", "data", "lane", "lease", "number", "pending", "position", "resent", "size", "urgent")
 
     def __init__(
         self, number: int, lane: RemoteLane, pending: PendingBatch, size: int, position: int, urgent: bool, resent: bool
@@ -64,6 +65,8 @@ class SentBatch:
         """Whether the broker may have it already."""
         self.data = b""
         """As the adapter encoded it."""
+        self.lease: Lease | None = None
+        """Of the shared memory that its payload is in. With the batch it is gone."""
         self.bytes = 0
 
 
@@ -177,8 +180,10 @@ class Outbox:
             await self._adapter.inquire(lane.topic)
         broken: Failures = []
         size = self.weigh(messages)
-        if size > MAX_BODY_BYTES and len(messages) > 1:
-            for start, end in _cuts(messages):
+        alone_bytes = self._adapter.alone_bytes
+        cuts = _cuts(messages, alone_bytes) if len(messages) > 1 and size > min(MAX_BODY_BYTES, alone_bytes) else ()
+        if len(cuts) > 1:
+            for start, end in cuts:
                 part = messages[start:end]
                 try:
                     broken += await self.put_slowly(lane, part, alike=alike)
@@ -192,7 +197,10 @@ class Outbox:
             messages, broken = await self._check(lane.terms, messages)
         await self._room(lane)
         pending = self.opened(lane.topic)
-        if pending is not None and ((lane.confirm and not lane.durable) or pending.size + size > MAX_BODY_BYTES):
+        alone = size >= alone_bytes and len(messages) == 1
+        if pending is not None and (
+            alone or (lane.confirm and not lane.durable) or pending.size + size > MAX_BODY_BYTES
+        ):
             # Each on its own: one that gives up must not take others with it. And no frame too large.
             self.send_now(pending)
             pending = None
@@ -202,10 +210,12 @@ class Outbox:
         pending.size += size
         if not lane.confirm:
             pending.extend(messages, None, alike=alike)
+            if alone:
+                self.send_now(pending)
             return broken
         taken: asyncio.Future[Failures] = asyncio.get_running_loop().create_future()
         pending.extend(messages, taken, alike=alike)
-        if not lane.durable:
+        if alone or not lane.durable:
             self.send_now(pending)
         return broken + await self._confirmed(pending, taken)
 
@@ -216,7 +226,7 @@ class Outbox:
         """
         if lane.terms is None:
             await self._adapter.inquire(lane.topic)
-        self.weigh(messages)
+        size = self.weigh(messages)
         broken: Failures = []
         if lane.terms is not None and lane.terms.schema is not None:
             messages, broken = await self._check(lane.terms, messages)
@@ -224,6 +234,7 @@ class Outbox:
         self.send_topic(lane.topic)
         taken: asyncio.Future[Failures] = asyncio.get_running_loop().create_future()
         pending = PendingBatch(lane.topic)
+        pending.size = size
         pending.extend(messages, taken, alike=False)
         lane.in_flight += len(messages)
         self._send(lane, pending, resent=again)
@@ -363,9 +374,13 @@ class Outbox:
         if not messages:
             return
         size = sum([len(message.payload) for message in messages] if pending.plain else map(_bytes_of, messages))
-        if size > MAX_BODY_BYTES and all(waiter.future is None for waiter in pending.waiters):
-            for start, end in _cuts(messages):
-                self._send(lane, pending.part(start, end))
+        pending.size = size
+        alone_bytes = self._adapter.alone_bytes
+        if (size > MAX_BODY_BYTES or size >= alone_bytes) and all(waiter.future is None for waiter in pending.waiters):
+            for start, end in _cuts(messages, alone_bytes):
+                part = pending.part(start, end)
+                part.size = len(messages[start].payload)
+                self._send(lane, part)
         else:
             # Where somebody waits, it was cut before.
             self._send(lane, pending)
@@ -383,7 +398,7 @@ class Outbox:
         self._number += 1
         sent = SentBatch(self._number, lane, pending, size, position, urgent, resent)
         sent.data = self._adapter.encode(sent)
-        sent.bytes = len(sent.data) + EXTRA_BYTES * sent.size
+        sent.bytes += len(sent.data) + EXTRA_BYTES * sent.size
         self._bytes += sent.bytes
         self.full = self._bytes >= self.window_bytes
         if self.full:
@@ -518,6 +533,7 @@ class Outbox:
         for batch in sent.values():
             if batch.lane.durable:
                 batch.resent = True
+                batch.lease = None
                 batch.data = self._adapter.encode(batch)
                 self._keep_unsent(batch)
                 continue
@@ -547,13 +563,13 @@ def _given_up(pending: PendingBatch) -> bool:
     return bool(waiters) and waiters[0].start == 0 and all(each.owner is not None and each.gone for each in waiters)
 
 
-def _cuts(messages: Sequence[Message]) -> list[tuple[int, int]]:
-    """Where to cut messages, so that each part fits a frame well."""
+def _cuts(messages: Sequence[Message], alone_bytes: int) -> list[tuple[int, int]]:
+    """Where to cut messages, so that each part fits a frame well, and those that travel alone are alone."""
     cuts: list[tuple[int, int]] = []
     start = size = 0
     for index, message in enumerate(messages):
         weight = _bytes_of(message)
-        if size and size + weight > MAX_BODY_BYTES:
+        if size and (size + weight > MAX_BODY_BYTES or max(size, weight) >= alone_bytes):
             cuts.append((start, index))
             start, size = index, 0
         size += weight

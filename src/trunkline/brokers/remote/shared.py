@@ -6,7 +6,15 @@ import asyncio
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
-from trunkline.brokers.remote.adapter import Adapter, Arrival, DropNotice, PublishLimits, Rejection, TopicTerms
+from trunkline.brokers.remote.adapter import (
+    Adapter,
+    Arrival,
+    ArrivedBody,
+    DropNotice,
+    PublishLimits,
+    Rejection,
+    TopicTerms,
+)
 from trunkline.brokers.remote.feed import Feed
 from trunkline.brokers.remote.outbox import Outbox
 from trunkline.clock import Sequence as Numbers
@@ -57,11 +65,11 @@ class SharedConnection:
         """Messages that never arrived at subscriptions here."""
         return sum(feed.missed for feed in self._feeds.values())
 
-    def deliver(self, head: Arrival, body: memoryview) -> None:
+    def deliver(self, head: Arrival, body: ArrivedBody) -> None:
         self.deliver_first(head, body)
         self.arrived()
 
-    def deliver_first(self, head: Arrival, body: memoryview) -> None:
+    def deliver_first(self, head: Arrival, body: ArrivedBody) -> None:
         feed = self._feeds.get(head.subscription)
         if feed is not None:
             feed.take(head, body)
