@@ -49,6 +49,7 @@ from benchmarks import (
     spark_tail,
     stats,
     thread_publish,
+    two_planes,
     zenoh,
 )
 from benchmarks.harness import Case
@@ -93,6 +94,7 @@ _MODULES = (
     memory_bandwidth,
     memory_latency,
     memory_fanout,
+    two_planes,
 )
 CASES: dict[str, Case] = {module.CASE.name: module.CASE for module in _MODULES}
 

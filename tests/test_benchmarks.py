@@ -45,6 +45,7 @@ TINIER = {
     "memory-bandwidth-wall": 20,
     "memory-bandwidth-wall16mib": 5,
     "memory-fanout": 5,
+    "two-planes": 3,
     "jupyter-rtt": 3,
     "jupyter-notebook": 8,
 }
