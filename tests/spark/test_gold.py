@@ -25,6 +25,7 @@ from trunkline.spark.tables import (
 )
 from trunkline.spark.tables.sketches import merged
 from trunkline.spark.tables.table import Inputs, Table
+from trunkline.spark.tables.traffic import traffic as counted
 
 pytestmark = pytest.mark.long
 """The minutes and the books are compared in test_whole_runs.py as well, in less time."""
@@ -363,9 +364,10 @@ def test_percentiles_hold_for_many_values_of_any_size(spark: SparkSession) -> No
     at = "timestamp_micros(1794870000000000L + cast(exp(id * 0.0023) as bigint))"
     fixed = "'ticks' topic", "'shop' sender", "'publish' type", "binary('') payload"
     same_time = ("timestamp_micros(1794870000000000L) placed", "timestamp_micros(1794870000000000L) time")
-    many = spark.range(10_000).selectExpr(*fixed, *same_time, f"{at} accepted")
+    placed = "id seq", "timestamp_micros(1794870000000000L) hour"
+    many = spark.range(10_000).selectExpr(*fixed, *placed, *same_time, f"{at} accepted")
     nothing = given(spark, Traffic([], [], [], []), [])
-    (row,) = topic_minute.TABLE.build(nothing._replace(messages=many)).collect()
+    (row,) = topic_minute.TABLE.build(nothing._replace(traffic=counted(many))).collect()
     for percent in (50, 95, 99):
         exact_ms = int(math.exp((percent * 100 - 1) * 0.0023)) / 1000
         assert row[f"delay_p{percent}_ms"] == pytest.approx(exact_ms, rel=SKETCHED)
