@@ -19,7 +19,6 @@ NATS = "nats-py"
 REDIS = "redis pub/sub"
 MANY = "ours, 256 by publish_many"
 EACH = "ours, received one by one"
-PAYLOADS = "ours, 256 by publish_many, payloads only"
 TARGETS = {UNIX: {NATS: 2.5, REDIS: 4.5}, ZMQ_IPC: {NATS: 2.0}}
 AIMS = {UNIX: {NATS: 6.0, REDIS: 8.0}, ZMQ_IPC: {NATS: 4.0}}
 
@@ -33,13 +32,12 @@ def pairs(transport: str) -> dict[str, Pair]:
         REDIS: Pair(redis_pubsub.REDIS, redis_pubsub.publish, redis_pubsub.subscribe),
         MANY: Pair(hub, hubs.publish_many, hubs.subscribe),
         EACH: Pair(hub, hubs.publish, hubs.subscribe_each),
-        PAYLOADS: Pair(hub, hubs.publish_many, hubs.subscribe_payloads),
     }
 
 
 def case(transport: str) -> Case:
     workers = crew(2)
-    sides = {name: pair for name, pair in pairs(transport).items() if name != PAYLOADS}
+    sides = pairs(transport)
     measures = {name: partial(rate, pair=pair, crew=workers) for name, pair in sides.items()}
     return Case(
         name=named("hub", transport),

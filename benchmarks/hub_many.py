@@ -11,17 +11,21 @@ from __future__ import annotations
 
 from functools import partial
 
+from benchmarks import hubs
 from benchmarks.harness import Case
-from benchmarks.hub import MANY, NATS, PAYLOADS, pairs
+from benchmarks.hub import MANY, NATS, pairs
 from benchmarks.hubs import UNIX, named
 from benchmarks.processes import crew
 from benchmarks.servers import together
-from benchmarks.traffic import rate
+from benchmarks.traffic import Pair, rate
+
+PAYLOADS = "ours, payloads only"
 
 
 def case(transport: str) -> Case:
     workers = crew(2)
-    sides = {name: pair for name, pair in pairs(transport).items() if name in (MANY, NATS, PAYLOADS)}
+    sides = {name: pair for name, pair in pairs(transport).items() if name in (MANY, NATS)}
+    sides[PAYLOADS] = Pair(sides[MANY].server, hubs.publish_many, hubs.subscribe_payloads)
     measures = {name: partial(rate, pair=pair, crew=workers) for name, pair in sides.items()}
     return Case(
         name=named("hub-many", transport),
