@@ -222,7 +222,7 @@ class Adapter(Protocol):
     malformed: int
     """Frames or batches that could not be read."""
     alone_bytes: int
-    """A message from this size on travels alone, for now."""
+    """From this size on a message travels alone on the connection as it is now; NEVER_ALONE if none does."""
 
     @property
     def run(self) -> str:
