@@ -6,13 +6,13 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start hundreds of Python processes: without bytecode on disk each of them compiles the library anew.
 unexport PYTHONDONTWRITEBYTECODE
-# Much of a test is waiting, so there is one worker more than cores. Tests that share a Spark session or a kernel stay
+# Much of a test is waiting, so there are two workers more than cores. Tests that share a Spark session or a kernel stay
 # together in one of them: see tests/conftest.py.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 PARALLEL := -n $(WORKERS) --dist loadscope --no-loadscope-reorder --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-long test-lowest check bench bench-check docs protocol tables format clean
+.PHONY: help demo quick test test-long test-lowest check bench bench-check docs docs-check protocol tables format clean
 
 help: ## List what can be done
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | \
@@ -36,12 +36,16 @@ $(VENV)/.test: $(VENV)/.core
 	$(BIN)/pip install --quiet --editable '.[test,bench]'
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.core
+	$(BIN)/pip install --quiet --editable '.[docs]'
+	@touch $@
+
 $(VENV)/.check: $(VENV)/.test
 	$(BIN)/pip install --quiet --editable '.[check]'
 	@touch $@
 
-demo: $(VENV)/.demo ## See it all at work: hub, agents, failures, Spark, a report in demo-output; one or two minutes
-	@$(BIN)/python -m examples.demo
+demo: $(VENV)/.demo ## See it all at work, up to a report by Spark; with KEEP=1 the shop goes on, with a page
+	@$(BIN)/python -m examples.demo $(if $(filter-out 0,$(KEEP)),--keep)
 
 quick: $(VENV)/.test ## Run what takes less than a minute: no Spark, no kernels, no other programs
 	$(BIN)/python -m pytest -q $(PARALLEL) -m 'not long and not slow'
@@ -75,8 +79,11 @@ bench: $(VENV)/.test ## Run every benchmark beside its peers
 bench-check: $(VENV)/.test ## Measure all that is promised: fails if a median is more than a fifth worse
 	$(BIN)/python -m benchmarks --check
 
-docs: $(VENV)/.test ## Check that every code block of README and docs runs
-	$(BIN)/python -m pytest -q tests/test_docs.py
+docs: $(VENV)/.docs ## Build the site in build/site, offline: dead links and warnings are errors
+	@$(BIN)/python -m docs_site
+
+docs-check: $(VENV)/.test ## Check that every code block of README and docs runs, and that the tutorial is true
+	$(BIN)/python -m pytest -q tests/test_docs.py tests/test_site.py tests/test_tutorial.py
 
 protocol: $(VENV)/.core ## Write docs/protocol from the types that are the protocol
 	$(BIN)/python -m trunkline.wire.document docs/protocol

@@ -51,6 +51,6 @@ CASE = Case(
     better="more",
     ours=ours,
     peers={TELL: tell_rate, **on_one_core(TELL, tell_rate)},
-    target={one_core(TELL): 1.1},
+    target={one_core(TELL): 1.2},
     aim={TELL: 3.0},
 )

@@ -55,6 +55,6 @@ CASE = Case(
     better="more",
     ours=ours,
     peers={QUEUES: queues},
-    target={QUEUES: 1.4},
+    target={QUEUES: 1.5},
     aim={QUEUES: 1.7},
 )

@@ -43,4 +43,4 @@ def _case(name: str, percent: int, target: float, transport: str) -> Case:
 
 
 case = partial(_case, "hub-latency", 50, 1.0)
-p99 = partial(_case, "hub-latency-p99", 99, 0.8)
+p99 = partial(_case, "hub-latency-p99", 99, 0.6)

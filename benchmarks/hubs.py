@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.durable import TOPIC, payloads
 from benchmarks.processes import Line
 from benchmarks.servers import Place, Server, pid_of, process
-from benchmarks.stamps import EVERY_S, age_ns, stamped
+from benchmarks.stamps import EVERY_S, PACED, Pace, age_ns, stamped
 from trunkline import Bus, Overflow, connect
 from trunkline.errors import Refused
 
@@ -151,13 +151,14 @@ async def respond(line: Line, address: str) -> None:
 # A flood, and lone messages beside it
 
 
-async def flood(line: Line, address: str) -> int:
-    """As much as goes in, until it is stopped; how many that were."""
-    messages = payloads(1000)
+async def flood(line: Line, address: str, per_s: float | None = None) -> int:
+    """As much as goes in, or so many a second, until it is stopped; how many that were."""
+    messages = payloads(1000 if per_s is None else PACED)
     published = 0
     async with connect(address) as bus:
         await arrive(bus)
         line.ready()
+        pace = Pace(per_s)
         while not line.stop.is_set():
             for payload in messages:
                 try:
@@ -167,7 +168,7 @@ async def flood(line: Line, address: str) -> int:
                     continue
             published += len(messages)
             # Other parts of a program get their turn, too.
-            await asyncio.sleep(0)
+            await pace.after(len(messages))
     return published
 
 

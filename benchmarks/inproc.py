@@ -41,6 +41,6 @@ CASE = Case(
     better="more",
     ours=ours,
     peers={QUEUE: queue_rate, TELL: tell_rate, **on_one_core(TELL, tell_rate)},
-    target={QUEUE: 0.7, one_core(TELL): 1.6},
+    target={QUEUE: 0.8, one_core(TELL): 1.6},
     aim={TELL: 4.0},
 )

@@ -21,7 +21,7 @@ from nats.aio.msg import Msg
 from benchmarks.durable import TOPIC, payloads
 from benchmarks.processes import Line
 from benchmarks.servers import Place, Server, executable, pid_of, process
-from benchmarks.stamps import EVERY_S, age_ns, stamped
+from benchmarks.stamps import EVERY_S, PACED, Pace, age_ns, stamped
 
 TURN = 500
 FLOOD = "bench.flood"
@@ -113,17 +113,18 @@ async def respond(line: Line, address: str) -> None:
 # A flood, and lone messages beside it
 
 
-async def flood(line: Line, address: str) -> int:
-    """As much as goes in, until it is stopped; how many that were."""
-    messages = payloads(TURN)
+async def flood(line: Line, address: str, per_s: float | None = None) -> int:
+    """As much as goes in, or so many a second, until it is stopped; how many that were."""
+    messages = payloads(TURN if per_s is None else PACED)
     published = 0
     async with await _connect(address) as connection:
         line.ready()
+        pace = Pace(per_s)
         while not line.stop.is_set():
             for payload in messages:
                 await connection.publish(FLOOD, payload)
             published += len(messages)
-            await asyncio.sleep(0)
+            await pace.after(len(messages))
     return published
 
 

@@ -1,12 +1,15 @@
-"""Payloads that say when they were made, on the clock that all processes of a machine share."""
+"""Payloads that say when they were made, on the clock that all processes of a machine share; and an even pace."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from benchmarks.durable import PAYLOAD_BYTES
 
 EVERY_S = 0.004
+PACED = 500
+"""Messages at a time, at a pace."""
 _TIME_BYTES = 8
 _REST = bytes(PAYLOAD_BYTES - _TIME_BYTES)
 
@@ -17,3 +20,20 @@ def stamped() -> bytes:
 
 def age_ns(payload: bytes) -> int:
     return time.monotonic_ns() - int.from_bytes(payload[:_TIME_BYTES])
+
+
+class Pace:
+    """So many messages a second, whoever publishes them; without a pace only a turn of the event loop in between."""
+
+    def __init__(self, per_s: float | None) -> None:
+        self._per_s = per_s
+        self._due_s = time.monotonic()
+
+    async def after(self, count: int) -> None:
+        """After so many: wait until it is time for the next ones. What is late is not made up for."""
+        if self._per_s is None:
+            await asyncio.sleep(0)
+            return
+        now_s = time.monotonic()
+        self._due_s = max(self._due_s + count / self._per_s, now_s)
+        await asyncio.sleep(self._due_s - now_s)

@@ -42,6 +42,13 @@ def rate(count: int, pair: Pair, crew: Crew) -> Sample:
     return Sample(count * len(ended) / took_s, took_s)
 
 
+def client_rate(count: int, pair: Pair, crew: Crew) -> Sample:
+    """Deliveries per second of processor time of all clients together: what a busy machine hardly changes."""
+    done = carry(pair, crew, count)
+    cpu_s = sum(each.cpu_s for each in done)
+    return Sample(count * (len(done) - 1) / cpu_s, cpu_s)
+
+
 def ask(count: int, pair: Pair, crew: Crew) -> list[int]:
     """The first worker asks the second one `count` times: how long each took, in nanoseconds."""
     with pair.server.running() as place, crew.running() as (asker, responder):

@@ -10,6 +10,7 @@ import gc
 import inspect
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,8 @@ from trunkline.testing.trial import tried
 from trunkline.transports.zmq.socket import close_socket, open_socket
 
 SEEDS = range(5)
+LONG_S = 3600
+"""The limit of a test marked long. The limit of all others is in pyproject.toml."""
 
 settings.register_profile("trunkline", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("trunkline")
@@ -40,6 +43,9 @@ SLOW = (
     *GROUPS,
     "tests/actors/test_schedules_of_actors.py",
     "tests/actors/test_state.py",
+    "tests/brokers/test_engine",
+    "tests/brokers/test_nats",
+    "tests/brokers/test_redis",
     "tests/cli/",
     "tests/delivery/test_schedules.py",
     "tests/hub/test_admission.py",
@@ -81,11 +87,15 @@ SLOW = (
 
 
 def pytest_configure() -> None:
+    # jsonschema, which nbformat imports, compiles grammars of this package for 1.5 s in each worker. Nothing uses them.
+    modules: dict[str, Any] = sys.modules
+    modules.setdefault("rfc3987_syntax", None)
     # A parent that ignores SIGINT (`nohup`, `&` in a script, several CI runners) would pass that on to every child, and
     # a test that interrupts a child would wait for ever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Also for what is made before the first test, such as a Spark session for many of them: no archive of its classes.
     os.environ.setdefault("TRUNKLINE_CACHE", "off")
+    os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark" / "conf"))
 
 
 def group_of(nodeid: str) -> str:
@@ -116,12 +126,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(SLOW):
             item.add_marker("slow")
+        if item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.timeout(LONG_S))
     # Workers take groups in this order: what takes longest begins first.
     items.sort(key=lambda item: not item.nodeid.startswith(tuple(GROUPS)))
 
 
 def pytest_collection_finish() -> None:
-    # Modules and thousands of items stay until the end: what looks for garbage need not look at them each time.
+    set_aside()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is not None and nextitem.path != item.path:
+        set_aside()
+
+
+def set_aside() -> None:
+    """What is there now (modules, thousands of items and reports) stays until the end: no collection looks at it again.
+
+    Without this, looking for garbage takes a quarter of a second towards the end of a run, and happens often.
+    """
     gc.collect()
     gc.freeze()
 

@@ -10,22 +10,27 @@ import trunkline as tl
 from trunkline import hooks, journal
 
 PUBLIC = """
-    Account ActorError ActorFailed ActorProcessFailed Attempt Backpressure BackpressureTimeout BlockingBus
+    Account ActorError ActorFailed ActorProcessFailed ActorStopped Attempt Backpressure BackpressureTimeout BlockingBus
     BlockingStream Broker Bus BusClosed BusCommand BusState Cause
-    CircuitOpen Closed Congested CutOff DeadLetter Delivery DuplicateName EncodeError Explanation Fate Feature Fields
+    CircuitOpen Closed Congested CutOff DeadLetter Delivery DuplicateName EncodeError EngineSettings
+    EngineUnavailable Explanation Fate Feature Fields
     Handler HandlerTimeout Health History HeadersTooLarge HookFailed HubBroker HubError HubRefused HubUnavailable
     InboxFull
     InvalidExpression InvalidMessage InvalidPayload InvalidPriority InvalidSettings InvalidTopic InvalidTtl
-    ExecutionFailed JavaMissing KernelClosed KernelDied KernelError KernelNotStarted KernelRestarted
+    ExecutionFailed ExecutionTimeout JavaMissing WrongKernelKey
+    KernelClosed KernelDied KernelError KernelNotStarted KernelRestarted
     JournalDamaged JournalError JournalLocked JournalUnusable ConnectionSettings MemoryBroker Message
-    MessageExpired MessageTooLarge MessageType MissingCorrelationId MissingExtra Nacked NotAcknowledged NotAllowed
+    MessageExpired MessageTooLarge MessageType MissingCorrelationId MissingExtra Nacked NatsBroker
+    NoResponders NotAcknowledged NotAllowed
     NotConfirmed NotHandled NotRouted NotStored Orphan Orphans Outcome Overflow PartlyRefused PayloadError Pipeline
-    PipelineError Priority ProtocolError Qos RateLimited RecordingBroker Refused Reject Replayed RequestError
-    RequestFailed RequestTimeout Retry Rule SchemaBroken Settings Stats Stream StreamClosed StreamEmpty Subscription
+    PipelineError Priority ProtocolError Qos RateLimited RecordingBroker RedisBroker Refused Reject Replayed
+    RequestError RequestFailed RequestTimeout Retry Rule SchemaBroken Settings Stats Stream StreamClosed StreamEmpty
+    Subscription
     FrameDamaged LayoutMismatch NoProducer ProducerGone SharedMemoryError SharedMemoryFull SlotsHeld TooManyConsumers
-    WrongProcess
+    StashFull StoreUnusable UnknownJournal WrongJournal WrongProcess
     SystemStopped ThreadDoor TopicNotStored TrunklineError Unfinished UnknownActor UnknownHandler UnknownScheme
-    Unsupported UsageError WarehouseLocked WarehouseUnusable World connect connect_blocking endpoint
+    Unsupported UsageError WarehouseLocked WarehouseUnusable World connect connect_blocking endpoint run
+    serve_metrics
 """
 
 HOOKS = """

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 from typing import NamedTuple
 
-import nbformat
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -20,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 SOURCES = ROOT / "src" / "trunkline"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-FOR_USERS = sorted(set(EXTRAS) - {"demo", "test", "bench", "ray", "check"})
+FOR_USERS = sorted(set(EXTRAS) - {"demo", "docs", "test", "bench", "ray", "check"})
 
 NOT_IMPORTED = {
     "pandas": "DataFrame.toPandas needs it",
@@ -39,6 +40,7 @@ NEEDED_FOR = {
     "cryptography": r"\bhooks\.Encrypt\(|^trunkline keys",
     "opentelemetry-api": r"\bhooks\.Trace\(",
     "prometheus-client": r"\bregister_metrics\(|\bprometheus\b",
+    "nicegui": r"^trunkline page|^trunkline up .*--page",
     "iceoryx2": r"\b(tl|trunkline)\.memory\b|^trunkline doctor",
     "pyzmq": r"\"zmq\+",
     "typer": r"^trunkline ",
@@ -58,11 +60,18 @@ def names(requirements: Iterable[str]) -> set[str]:
 
 
 CORE = names(PROJECT["dependencies"])
-PACKAGES = {module: {canonicalize_name(each) for each in found} for module, found in packages_distributions().items()}
+
+
+@cache
+def installed_packages() -> dict[str, set[str]]:
+    found = packages_distributions().items()
+    return {module: {canonicalize_name(each) for each in packages} for module, packages in found}
 
 
 def packages_of(module: str) -> set[str]:
-    return PACKAGES.get(module, set()) | {canonicalize_name(BROUGHT_BY[module]) for _ in range(module in BROUGHT_BY)}
+    return installed_packages().get(module, set()) | {
+        canonicalize_name(BROUGHT_BY[module]) for _ in range(module in BROUGHT_BY)
+    }
 
 
 class Import(NamedTuple):
@@ -86,20 +95,35 @@ def top(module: str) -> str:
     return module.partition(".")[0]
 
 
-def missing_extras(tree: ast.AST) -> set[str]:
-    """The extras that MissingExtra is raised with."""
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "MissingExtra")
-    return {str(ast.literal_eval(call.args[0])) for call in calls}
-
-
 def room_of(path: Path) -> str:
     return path.relative_to(SOURCES).parts[0].removesuffix(".py")
 
 
-TREES = {path: ast.parse(path.read_text()) for path in sorted(SOURCES.rglob("*.py"))}
-IMPORTED = {
-    path: {top(each.module) for each in imports(tree)} - {"trunkline", "__future__"} for path, tree in TREES.items()
-}
+PATHS = sorted(SOURCES.rglob("*.py"))
+
+
+class Source(NamedTuple):
+    """What a file imports from elsewhere, from which rooms of the library, and the extras it names as missing."""
+
+    foreign: set[str]
+    rooms: set[str]
+    missing_extras: set[str]
+
+
+@cache  # and not when tests are collected: every worker would parse everything
+def source(path: Path) -> Source:
+    tree = ast.parse(path.read_text())
+    modules = [each.module for each in imports(tree)]
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "MissingExtra")
+    return Source(
+        foreign={top(module) for module in modules} - {"trunkline", "__future__"},
+        rooms={room_of(path), *(module.split(".")[1] for module in modules if "trunkline." in module)},
+        missing_extras={str(ast.literal_eval(call.args[0])) for call in calls},
+    )
+
+
+def sources() -> list[Source]:
+    return [source(path) for path in PATHS]
 
 
 # The extras themselves
@@ -107,18 +131,18 @@ IMPORTED = {
 
 @pytest.mark.parametrize("extra", FOR_USERS)
 def test_what_an_extra_installs_is_used(extra: str) -> None:
-    used = {package for modules in IMPORTED.values() for module in modules for package in packages_of(module)}
+    used = {package for each in sources() for module in each.foreign for package in packages_of(module)}
     assert names(EXTRAS[extra]) - set(NOT_IMPORTED) <= used
 
 
 def test_reasons_are_given_only_where_they_are_needed() -> None:
-    modules = set().union(*IMPORTED.values())
+    modules = {module for each in sources() for module in each.foreign}
     installed = names(f"trunkline[{extra}]" for extra in FOR_USERS)
     assert set(NOT_IMPORTED) <= installed - {package for module in modules for package in packages_of(module)}
     assert set(BROUGHT_BY) | set(FALLBACK) <= modules
     for module, package in BROUGHT_BY.items():
         wanted = {canonicalize_name(Requirement(each).name) for each in requires(package) or []}
-        assert PACKAGES[module] <= wanted
+        assert installed_packages()[module] <= wanted
 
 
 def test_all_is_every_extra_for_users() -> None:
@@ -126,21 +150,18 @@ def test_all_is_every_extra_for_users() -> None:
     assert everything.extras == set(FOR_USERS) - {"all"}
 
 
-@pytest.mark.parametrize("path", [path for path in TREES if IMPORTED[path]], ids=lambda path: str(path.name))
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: str(path.name))
 def test_what_is_imported_belongs_to_an_extra_that_is_named_when_it_is_missing(path: Path) -> None:
     """In the room of the file, or in one that the file imports from."""
-    rooms = {
-        room_of(path),
-        *(each.module.split(".")[1] for each in imports(TREES[path]) if "trunkline." in each.module),
-    }
-    named = {extra for each, tree in TREES.items() if room_of(each) in rooms for extra in missing_extras(tree)}
+    mine = source(path)
+    named = {extra for each in PATHS if room_of(each) in mine.rooms for extra in source(each).missing_extras}
     brought = CORE | names(f"trunkline[{extras}]" for extras in named)
-    for module in IMPORTED[path] - set(FALLBACK):
+    for module in mine.foreign - set(FALLBACK):
         assert packages_of(module) & brought, f"{module} comes with none of the extras that are named: {sorted(named)}"
 
 
 def test_extras_that_are_named_exist() -> None:
-    named = {extra for tree in TREES.values() for extras in missing_extras(tree) for extra in extras.split(",")}
+    named = {extra for each in sources() for extras in each.missing_extras for extra in extras.split(",")}
     assert named <= set(FOR_USERS)
     assert named
 
@@ -156,10 +177,8 @@ EVERYWHERE = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted
 def text_of(path: Path) -> str:
     if path.suffix != ".ipynb":
         return path.read_text()
-    cells = nbformat.read(path, as_version=4).cells
-    return "\n".join(
-        cell.source if cell.cell_type == "markdown" else f"```python\n{cell.source}\n```" for cell in cells
-    )
+    cells = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(path.read_text())["cells"]]
+    return "\n".join(source if kind == "markdown" else f"```python\n{source}\n```" for kind, source in cells)
 
 
 def needed(kind: str, code: str) -> Iterator[tuple[int, str, set[str]]]:

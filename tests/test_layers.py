@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -19,28 +20,39 @@ LAYERS = [
         "clock",
         "settings",
         "message",
+        "moment",
         "expression",
         "columns",
         "schema",
         "unchecked",
     ],
     ["wire"],
-    ["keys", "folders", "segments"],
+    ["keys", "folders", "program", "segments"],
     ["transports"],
     ["delivery"],
+    ["registry"],
     ["hooks", "brokers"],
     ["memory"],
     ["journal"],
     ["hub"],
     ["bus"],
     ["connect"],
-    ["testing", "spark", "jupyter", "actors", "cli"],
+    ["bridge", "testing", "spark", "jupyter", "actors", "cli", "dashboard"],
     ["__init__"],
 ]
 
 
-SHARED = ("brokers.broker", "brokers.directory", "brokers.forwarding", "brokers.remote", "brokers.store")
-"""What all brokers are made of; `remote` is for those that are elsewhere."""
+SHARED = (
+    "brokers.announcements",
+    "brokers.asked_directory",
+    "brokers.broker",
+    "brokers.directory",
+    "brokers.engine",
+    "brokers.forwarding",
+    "brokers.remote",
+    "brokers.store",
+)
+"""What all brokers are made of; `remote` is for those that are elsewhere, `engine` for those without a hub."""
 
 
 def layer_of(module: str) -> int:
@@ -137,3 +149,15 @@ def test_nobody_asks_which_broker_it_has() -> None:
             kinds = {each.id for each in ast.walk(node.args[1]) if isinstance(each, ast.Name)}
             brokers = {kind for kind in kinds if kind.endswith("Broker") and kind != "Broker"}
             assert not brokers, f"{module}, line {node.lineno}, asks whether something is a {', '.join(brokers)}"
+
+
+JOURNAL_SQL = re.compile(
+    r"\b(FROM|INTO|UPDATE|TABLE)\s+(batches|fates|cursors|files|file_topics|dead_letters|orphans|removals|retries"
+    r"|quarantine|attendance|identity|deaths)\b"
+)
+
+
+def test_only_the_journal_knows_its_tables() -> None:
+    paths = [path for path in ROOT.rglob("*.py") if path.relative_to(ROOT).parts[0] != "journal"]
+    found = [path.name for path in paths if JOURNAL_SQL.search(path.read_text())]
+    assert not found, "ask a Reader instead: the tables of the journal may change"

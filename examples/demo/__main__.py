@@ -1,4 +1,7 @@
-"""`python -m examples.demo [DIRECTORY]`: tell the story, leave the report in DIRECTORY (demo-output), and end."""
+"""`python -m examples.demo [--keep] [DIRECTORY]`: tell the story, leave the report in DIRECTORY (demo-output), and end.
+
+With --keep the shop goes on after that, with a page, until Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from examples.demo.books import Books  # noqa: E402
 from examples.demo.narrator import FalseClaim, Narrator  # noqa: E402
 from examples.demo.output import NotOurs, Output  # noqa: E402
 from examples.demo.processes import Ended, Processes  # noqa: E402
+from examples.demo.shop_goes_on import go_on  # noqa: E402
 from examples.demo.story import BAD, Story  # noqa: E402
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -43,13 +47,17 @@ def farewell(narrator: Narrator, place: Path, message_id: str) -> None:
     narrator.line()
     narrator.say(f"All {narrator.checked} claims hold, after {narrator.elapsed_s:.0f} seconds. See for yourself:")
     narrator.line(f"  {place / 'report.html'}  (open it in a browser)")
+    narrator.line(f"  {trunkline} page --journal {place / 'journal'}  (in a browser)")
     narrator.line(f"  {trunkline} journal stats {place / 'journal'}")
     narrator.line(f"  {trunkline} journal explain {place / 'journal'} \\\n    {message_id}")
     narrator.line(f'  {trunkline} pipeline sql {place / "journal"} \\\n    "select * from slow_consumers"')
 
 
-async def main(place: Path) -> int:
-    """0 if every claim holds, 1 if not; after Ctrl-C, SIGTERM or SIGHUP 128 and the number of the signal."""
+async def main(place: Path, *, keep: bool = False) -> int:
+    """0 if every claim holds, 1 if not; after Ctrl-C, SIGTERM or SIGHUP 128 and the number of the signal.
+
+    A shop that goes on ends by such a signal, and with 0.
+    """
     caught: list[signal.Signals] = []
     telling = asyncio.current_task()
     assert telling is not None
@@ -66,9 +74,15 @@ async def main(place: Path) -> int:
         output = Output(place)
     except (NotOurs, OSError) as error:
         return complain(str(error))
+    narrator = Narrator()
     try:
-        await tell(Narrator(), output)
+        await tell(narrator, output)
+        if keep:
+            await go_on(narrator, place)
     except asyncio.CancelledError:
+        if output.kept:
+            complain(f"All have ended. The report, the journal and the logs are in {place}.")
+            return 0
         complain("All have ended, and nothing was kept.")
         return 128 + caught[0]
     except BrokenPipeError:
@@ -93,4 +107,5 @@ def complain(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main(Path(sys.argv[1] if len(sys.argv) > 1 else "demo-output"))))
+    words = [word for word in sys.argv[1:] if word != "--keep"]
+    sys.exit(asyncio.run(main(Path(words[0] if words else "demo-output"), keep="--keep" in sys.argv)))

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-PACKAGES, DOWNLOAD_MB, DISK_MB = 60, 600, 1100
+PACKAGES, DOWNLOAD_MB, DISK_MB = 100, 620, 1150
 BEAT_S = 2.0
 
 

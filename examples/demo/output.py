@@ -38,8 +38,8 @@ class Output:
         return about.is_file() and about.read_text().startswith(ABOUT.splitlines()[0])
 
     def keep(self) -> None:
-        """Put it where it belongs. If two demos end at once, the last one stays."""
-        while True:
+        """Put it where it belongs, once. If two demos end at once, the last one stays."""
+        while not self.kept:
             if self.place.exists():
                 old = Path(tempfile.mkdtemp(prefix=f".{self.place.name}-", dir=self.place.parent))
                 try:
@@ -54,6 +54,10 @@ class Output:
             except OSError:
                 if not self.place.exists():
                     raise
+
+    @property
+    def kept(self) -> bool:
+        return not self.folder.exists()
 
     def discard(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -25,8 +25,8 @@ def answer(**values: Any) -> None:
 def main(journal: str, warehouse: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tl.spark.session(settings=SETTINGS, archive=False) as spark:
+        from trunkline.spark.pipeline.views import register
         from trunkline.spark.report import report
-        from trunkline.spark.tables.views import register
 
         answer(version=spark.version)
         for line in sys.stdin:

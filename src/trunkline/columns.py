@@ -66,6 +66,14 @@ class Strings(msgspec.Struct, frozen=True, array_like=True):
             and len(self.data) == sum(unpack("i", self.sizes))
         )
 
+    def part(self, start: int, end: int) -> Strings:
+        """Those from `start` up to `end`, as a column of their own."""
+        if isinstance(self.sizes, int):
+            return Strings(self.data[self.sizes * start : self.sizes * end], self.sizes)
+        sizes = unpack("i", self.sizes)
+        begin = sum(sizes[:start])
+        return Strings(self.data[begin : begin + sum(sizes[start:end])], self.sizes[4 * start : 4 * end])
+
 
 class Body(msgspec.Struct, frozen=True, array_like=True):
     ids: Strings
@@ -82,6 +90,12 @@ class Body(msgspec.Struct, frozen=True, array_like=True):
             and self.ids.fits(count)
             and self.payloads.fits(count)
         )
+
+    def part(self, start: int, end: int) -> Body:
+        """The messages from `start` up to `end`, without a look at any."""
+        rest = {name: value[start:end] if isinstance(value, list) else value for name, value in self.rest.items()}
+        times = self.times[8 * start : 8 * end]
+        return Body(self.ids.part(start, end), times, self.payloads.part(start, end), rest)
 
 
 def _none_negative(numbers: bytes, width: int) -> bool:
@@ -153,6 +167,23 @@ def pack_run(ids: list[str], times: list[int], payloads: list[bytes], sender: st
     _add(rest, "sender", [sender])
     _add(rest, "content_type", [content_type])
     return _encode(Body(_join_texts(ids), pack("q", times), _join(payloads), rest))
+
+
+def open_batch(data: bytes | memoryview, count: int) -> Body:
+    """The columns of a batch of several messages, to be taken apart; raises InvalidPayload."""
+    try:
+        body = decode(data)
+        _check_rest(body.rest, count)
+    except (msgspec.DecodeError, InvalidMessage, ValueError, RecursionError) as error:
+        raise InvalidPayload(f"not a batch: {error}") from error
+    if not body.fits(count):
+        raise InvalidPayload(f"not a batch of {count} messages")
+    return body
+
+
+def pack_part(body: Body, start: int, end: int) -> bytes:
+    """The messages from `start` up to `end` as a batch of their own."""
+    return _encode(body.part(start, end))
 
 
 def pack_envelope(message: Message) -> bytes:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 
 from trunkline.brokers.broker import Broker
+from trunkline.brokers.engine.settings import EngineSettings
 from trunkline.brokers.hub.broker import HubBroker
 from trunkline.brokers.hub.settings import ConnectionSettings
 from trunkline.brokers.memory import MemoryBroker
+from trunkline.brokers.nats.broker import NatsBroker
+from trunkline.brokers.redis.broker import RedisBroker
 from trunkline.bus.blocking import BlockingBus
 from trunkline.bus.bus import Bus
 from trunkline.clock import World
@@ -17,29 +22,62 @@ from trunkline.hooks.hook import Hook, HookFunction
 from trunkline.journal.broker import JournalBroker
 from trunkline.journal.journal import Journal
 from trunkline.settings import Settings
+from trunkline.transports.runtime import default_url, hub_answers
 from trunkline.transports.schemes import TRANSPORTS
 
+log = logging.getLogger("trunkline.connection")
+
 Make = Callable[[str, World, Settings], Broker]
+MakeOnEngine = Callable[[str, World, Settings, str, EngineSettings | None], Broker]
 
 SCHEMES: dict[str, Make] = {"memory": lambda url, world, settings: MemoryBroker(world, settings)}
 
 
+def _nats(url: str, world: World, settings: Settings, name: str, engine: EngineSettings | None) -> Broker:
+    return NatsBroker(url, world, settings, client=name, engine=engine)
+
+
+def _redis(url: str, world: World, settings: Settings, name: str, engine: EngineSettings | None) -> Broker:
+    return RedisBroker(url, world, settings, client=name, engine=engine)
+
+
+ENGINES: dict[str, MakeOnEngine] = {
+    "nats": _nats,
+    "tls": _nats,
+    "redis": _redis,
+    "rediss": _redis,
+    "redis+cluster": _redis,
+    "rediss+cluster": _redis,
+    "redis+sentinel": _redis,
+    "rediss+sentinel": _redis,
+}
+"""Servers of others: what comes after the scheme is theirs."""
+
+
 def connect(
-    url: str | Broker = "memory:",
+    url: str | Broker | None = None,
     *,
     name: str | None = None,
     settings: Settings | None = None,
     hooks: Iterable[Hook | HookFunction] = (),
     world: World | None = None,
     journal: str | Path | Journal | None = None,
-    connection: ConnectionSettings | None = None,
+    connection: ConnectionSettings | EngineSettings | None = None,
     embed: bool = False,
 ) -> Bus:
     """A bus on the broker at `url`, or on a broker of your own. Use it with `async with`.
 
-    `memory:` is inside this process; `unix:///run/x.sock`, `tcp://host:7420`, `zmq+ipc:///run/x`, `zmq+tcp://host:7421`
-    is a hub. `connection` sets its timeouts and limits. With `embed`, one is started in this process if none answers
-    there; it ends with this bus.
+    Without a `url` it is the one in TRUNKLINE_HUB or in the settings, and otherwise `memory:`.
+
+    - `memory:` is inside this process.
+    - `hub:` is the hub that `trunkline up` starts on this machine; `unix:///run/x.sock`, `tcp://host:7420`,
+      `zmq+ipc:///run/x` and `zmq+tcp://host:7421` are hubs, too.
+    - `nats://host:4222`, `tls://host:4222` is a NATS server.
+    - `redis://host:6379`, `rediss://host:6379` is a Redis or Valkey server, `redis+sentinel://host/service` one that
+      Sentinels watch.
+
+    `connection` sets timeouts and limits. With `embed`, a hub is started in this process if none answers there. It ends
+    with this bus, or with the last of several buses in one event loop that embed the same hub.
 
     `name` is the sender of what it publishes; without one it is derived from the program and its process, as in
     `agent.py-4711`. Settings, unless given, come from TRUNKLINE_* variables, or from the
@@ -48,6 +86,7 @@ def connect(
     if isinstance(url, Broker):
         return Bus(url, name=name, settings=settings, hooks=hooks)
     settings = settings or Settings.load()
+    url = address_of(url, settings, alone=journal is not None, embed=embed)
     scheme = url.partition(":")[0] if ":" in url else ""
     if scheme in SCHEMES:
         if embed:
@@ -57,8 +96,18 @@ def connect(
         else:
             broker = SCHEMES[scheme](url, world or World(), settings)
         return Bus(broker, name=name, settings=settings, hooks=hooks, owns_broker=True)
-    _check_scheme(url)
     world = world or World()
+    if scheme in ENGINES:
+        if embed or journal is not None:
+            raise UsageError(f"{scheme}: is a server of its own: it takes neither `embed` nor `journal`")
+        if isinstance(connection, ConnectionSettings):
+            raise UsageError(f"{scheme}: takes EngineSettings as `connection`, not ConnectionSettings")
+        name = name or world.program()
+        broker = ENGINES[scheme](url, world, settings, name, connection)
+        return Bus(broker, name=name, settings=settings, hooks=hooks, owns_broker=True)
+    _check_scheme(url)
+    if isinstance(connection, EngineSettings):
+        raise UsageError("a hub takes ConnectionSettings as `connection`, not EngineSettings")
     return _at_hub(url, name or world.program(), settings, hooks, world, journal, connection, embed=embed)
 
 
@@ -70,9 +119,46 @@ def connect_hub(
     return HubBroker(url, settings=settings or Settings.load(), client=name, connection=connection)
 
 
+def address_of(url: str | None, settings: Settings, *, alone: bool = False, embed: bool = False) -> str:
+    """Where to connect: `url`, or the address that was set, or `memory:`. `hub:` becomes the default socket.
+
+    `alone`: without a `url` this process is meant, whatever was set.
+    """
+    if url is None and not alone:
+        # Settings that were made in a program need not name the hub.
+        url = settings.hub or Settings.load().hub or ("hub:" if embed else None)
+    if url is None:
+        if not alone:
+            _hint()
+        return "memory:"
+    return default_url() if url in ("hub:", "hub") else url
+
+
+@cache
+def _hint() -> None:
+    """Once a process: somebody who runs a hub may expect it to be used."""
+    if hub_answers():
+        log.warning(
+            'a hub runs on this machine, and this bus does not use it: write connect("hub:") to use it,'
+            ' or connect("memory:") to stay inside this process'
+        )
+
+
 def _check_scheme(url: str) -> None:
     if url.partition(":")[0] not in TRANSPORTS or ":" not in url:
-        raise UnknownScheme(url, [f"{known}:" for known in (*SCHEMES, *TRANSPORTS)])
+        raise UnknownScheme(url, ["hub:", *(f"{known}:" for known in (*SCHEMES, *ENGINES, *TRANSPORTS))], _meant(url))
+
+
+def _meant(url: str) -> str:
+    """What somebody may have meant who wrote no scheme."""
+    host, _, port = url.rpartition(":")
+    if url in SCHEMES:
+        return f"{url}:"
+    if url.startswith(("/", "./", "~")):
+        return f"unix://{Path(url).expanduser().absolute()}"
+    if host and port.isdigit() and "/" not in host:
+        return f"tcp://{url}"
+    return ""
 
 
 def _at_hub(
@@ -88,13 +174,13 @@ def _at_hub(
 ) -> Bus:
     if not embed:
         if journal is not None:
-            raise Unsupported(url, "a journal of its own: the one it has is where its hub runs")
+            raise Unsupported(url, "a journal here: give its hub one, with `trunkline up --journal DIRECTORY`")
         broker = HubBroker(url, world, settings, client=name, connection=connection)
         return Bus(broker, name=name, settings=settings, hooks=hooks, owns_broker=True)
     # Only here: most who connect to a hub are none.
     from trunkline.hub.embedded import Embedded
 
-    inside = Embedded(url, lambda: _with_journal(journal, world, settings) if journal is not None else None, world)
+    inside = Embedded(url, (lambda: _with_journal(journal, world, settings)) if journal is not None else None, world)
     broker = HubBroker(url, world, settings, client=name, connection=connection, embed=inside)
     return Bus(broker, name=name, settings=settings, hooks=hooks, owns_broker=True)
 
@@ -106,14 +192,14 @@ def _with_journal(journal: str | Path | Journal, world: World | None, settings: 
 
 
 def connect_blocking(
-    url: str | Broker = "memory:",
+    url: str | Broker | None = None,
     *,
     name: str | None = None,
     settings: Settings | None = None,
     hooks: Iterable[Hook | HookFunction] = (),
     world: World | None = None,
     journal: str | Path | Journal | None = None,
-    connection: ConnectionSettings | None = None,
+    connection: ConnectionSettings | EngineSettings | None = None,
     embed: bool = False,
 ) -> BlockingBus:
     """The same bus for threads, scripts and notebooks: `with connect_blocking() as bus`."""

@@ -40,6 +40,7 @@ TrunklineError
 │   └── PartlyRefused            some messages of a batch were refused: which, and why
 ├── RequestError
 │   ├── RequestTimeout
+│   │   └── NoResponders         nobody subscribes to the topic of the request: it fails at once
 │   └── RequestFailed            the responder answered with an error
 ├── NotHandled                   why a message is retried, or became a dead letter
 │   ├── HandlerTimeout           a handler ran longer than its subscription allows
@@ -49,23 +50,31 @@ TrunklineError
 ├── JournalError
 │   ├── JournalLocked            (journal/errors.py) another process is writing to the journal
 │   ├── JournalUnusable          (journal/errors.py) the journal cannot be opened or written
+│   ├── WrongJournal             (journal/errors.py) the place that was kept belongs to another journal
+│   │   └── UnknownJournal       (spark/errors.py) the warehouse holds another journal
 │   └── JournalDamaged           a batch or a file differs from what was written
 ├── PipelineError                (spark/errors.py)
 │   ├── WarehouseLocked          (spark/errors.py) another pipeline is running on the warehouse
 │   └── WarehouseUnusable        (spark/errors.py) the warehouse cannot be opened or written
 ├── HubError
 │   ├── HubUnavailable           no hub answers at this address
+│   │   └── EngineUnavailable    no NATS or Redis server answers at this address
+│   ├── StoreUnusable            what a NATS or Redis server has stored is not, or not all, that is to be read
 │   ├── HubRefused               the hub answered with an error: a code and a text
 │   └── ProtocolError            a malformed frame, or one that is not valid in this state
 ├── KernelError                  (jupyter/errors.py)
 │   ├── KernelNotStarted         (jupyter/errors.py) there is no such kernel, or it did not answer
+│   │   └── WrongKernelKey       (jupyter/errors.py) the kernel runs, and its messages are signed with another key
 │   ├── KernelDied               (jupyter/errors.py) the kernel's process ended, or its heartbeat stopped
 │   ├── KernelRestarted          (jupyter/errors.py) the kernel was restarted, and earlier requests are lost
+│   ├── ExecutionTimeout         (jupyter/errors.py) not complete in time, where the caller wanted an error
 │   └── ExecutionFailed          (jupyter/errors.py) the code raised, or its result is not complete
 ├── ActorError                   (actors/errors.py)
 │   ├── UnknownActor             (actors/errors.py) no actor has this address
 │   ├── ActorFailed              (actors/errors.py) it failed more often than its supervision allows
 │   ├── ActorProcessFailed       (actors/errors.py) it raised in a process of its own, or that process ended
+│   ├── ActorStopped             (actors/errors.py) it was stopped before it handled the message
+│   ├── StashFull                (actors/errors.py) it has put as many messages aside as its mailbox may hold
 │   └── SystemStopped            (actors/errors.py) the actor system is not running
 ├── SharedMemoryError            (memory/errors.py)
 │   ├── SharedMemoryFull         (memory/errors.py) /dev/shm has not enough room
@@ -102,6 +111,7 @@ __all__ = [
     "Congested",
     "DuplicateName",
     "EncodeError",
+    "EngineUnavailable",
     "HandlerTimeout",
     "HeadersTooLarge",
     "HookFailed",
@@ -123,6 +133,7 @@ __all__ = [
     "MissingCorrelationId",
     "MissingExtra",
     "Nacked",
+    "NoResponders",
     "NotAcknowledged",
     "NotAllowed",
     "NotConfirmed",
@@ -139,6 +150,7 @@ __all__ = [
     "RequestFailed",
     "RequestTimeout",
     "SchemaBroken",
+    "StoreUnusable",
     "StreamClosed",
     "StreamEmpty",
     "TopicNotStored",
@@ -230,8 +242,9 @@ class MissingExtra(UsageError):
 
 
 class UnknownScheme(UsageError):
-    def __init__(self, url: str, known: Sequence[str]) -> None:
-        super().__init__(f"no broker serves {url!r}; known schemes: {', '.join(known)}")
+    def __init__(self, url: str, known: Sequence[str], meant: str = "") -> None:
+        hint = f"did you mean {meant!r}?" if meant else f"known schemes: {', '.join(known)}"
+        super().__init__(f"no broker serves {url!r}; {hint}")
         self.url = url
 
 
@@ -260,8 +273,8 @@ class TopicNotStored(UsageError):
 
 
 class Unsupported(UsageError):
-    def __init__(self, broker: str, feature: str) -> None:
-        super().__init__(f"the {broker} broker does not offer {feature}")
+    def __init__(self, broker: str, feature: str, next_step: str = "") -> None:
+        super().__init__(f"the {broker} broker does not offer {feature}{next_step and f': {next_step}'}")
         self.broker = broker
         self.feature = feature
 
@@ -426,13 +439,32 @@ class RequestTimeout(RequestError):
         self.timeout_s = timeout_s
 
 
-class RequestFailed(RequestError):
-    """The responder raised an error: `error_type` is its class, `detail` its text."""
+class NoResponders(RequestTimeout):
+    """The request reached nobody when it was published. `nearest` are similar topics that have subscribers."""
 
-    def __init__(self, request_id: str, error_type: str, detail: str) -> None:
+    def __init__(self, request_id: str, topic: str, timeout_s: float, nearest: Sequence[str] = ()) -> None:
+        RequestError.__init__(self, f"No responders: nobody subscribes to {topic!r}; {_served(nearest)}", request_id)
+        self.topic = topic
+        self.timeout_s = timeout_s
+        self.nearest = tuple(nearest)
+
+
+def _served(nearest: Sequence[str]) -> str:
+    if not nearest:
+        return "start what answers it, or correct the topic"
+    return f"did you mean {' or '.join(map(repr, nearest))}?"
+
+
+class RequestFailed(RequestError):
+    """The responder raised an error: `error_type` is its class, `detail` its text, `traceback` where, as text."""
+
+    def __init__(self, request_id: str, error_type: str, detail: str, traceback: str = "") -> None:
         super().__init__(f"the responder failed: {error_type}: {detail}", request_id)
         self.error_type = error_type
         self.detail = detail
+        self.traceback = traceback
+        if traceback:
+            self.add_note(f"There:\n{traceback}")
 
 
 class NotHandled(TrunklineError):
@@ -488,6 +520,26 @@ class HubUnavailable(HubError):
 
     def __init__(self, url: str, why: str) -> None:
         super().__init__(f'no hub at {url} ({why}): start one with "trunkline up", or pass embed=True')
+        self.url = url
+        self.why = why
+
+
+class EngineUnavailable(HubUnavailable):
+    """`engine` is "nats" or "redis"."""
+
+    def __init__(self, engine: str, url: str, why: str) -> None:
+        Exception.__init__(self, f"no {engine} server at {url} ({why}): start one there, or correct the address")
+        self.engine = engine
+        self.url = url
+        self.why = why
+
+
+class StoreUnusable(HubError):
+    """`engine` is "nats" or "redis"."""
+
+    def __init__(self, engine: str, url: str, why: str) -> None:
+        super().__init__(f"what the {engine} server at {url} has stored cannot be read: {why}")
+        self.engine = engine
         self.url = url
         self.why = why
 

@@ -40,6 +40,10 @@ class MessageType(enum.IntEnum):
     CONTROL = 10
 
 
+ASKING = frozenset({MessageType.REQUEST, MessageType.CONTROL})
+"""The types of messages whose sender waits for an answer."""
+
+
 class Priority(enum.IntEnum):
     """Names for the usual levels; any whole number from 0 to 100 will do."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import enum
 import os
 import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -17,14 +18,26 @@ from trunkline.codec import JSON, MSGPACK
 from trunkline.errors import InvalidSettings
 
 ELSEWHERE = frozenset(
-    f"TRUNKLINE_{name}" for name in ("CACHE", "CONFIG", "HUB", "INSECURE", "KEYS", "RUNTIME", "SPARK_MASTER")
+    f"TRUNKLINE_{name}" for name in ("CACHE", "CONFIG", "INSECURE", "KEYS", "PAGE_TOKEN", "RUNTIME", "SPARK_MASTER")
 )
-"""Variables that are no settings of a bus: where its hub is, where keys, sockets and caches are, where Spark runs."""
+"""Variables that are no settings of a bus: where keys, sockets and caches are, where Spark runs."""
 
 G = TypeVar("G", bound=msgspec.Struct)
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class GroupMeta(msgspec.StructMeta):
+    """Misspelt settings are errors of ours."""
+
+    def __call__(cls, *args: Any, **values: Any) -> Any:
+        try:
+            return super().__call__(*args, **values)
+        except TypeError as error:
+            wrong = error
+        _refuse_unknown(cls, values, "")
+        raise wrong
+
+
+class Group(msgspec.Struct, metaclass=GroupMeta, frozen=True, kw_only=True):
     """A settings group: every number in it is above 0, or at least 0 where `may_be_zero` names it."""
 
     may_be_zero: ClassVar[frozenset[str]] = frozenset()
@@ -98,10 +111,14 @@ class Settings(Group, frozen=True, kw_only=True):
     drain_s: float = 5.0
     heartbeat_s: float | None = None
     """How often a bus publishes its health; None: never."""
+    warn_blocked_s: float | None = 1.0
+    """A handler that blocks the event loop for so long is named in the log, with the line; None: never."""
     content_type: str = MSGPACK
     backpressure: Backpressure = Backpressure()
     history: History = History()
     orphans: Orphans = Orphans()
+    hub: str = ""
+    """The address that `connect()` and the commands use if they are given none, for example `hub:`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -155,7 +172,38 @@ def build(group: type[G], values: Mapping[str, Any]) -> G:
     except InvalidSettings:
         raise
     except msgspec.ValidationError as error:
-        raise InvalidSettings(f"bad settings: {error}") from error
+        raise InvalidSettings(f"bad settings: {_problem(group, values) or error}") from error
+
+
+def _problem(group: type, values: Mapping[str, Any], prefix: str = "") -> str:
+    """Which value does not fit, and what would; empty if each of them fits alone."""
+    for field in _fields(group):
+        if field.name not in values:
+            continue
+        name, value, kind = prefix + field.name, values[field.name], _without_none(field.type)
+        try:
+            msgspec.convert(value, field.type, strict=False)
+        except InvalidSettings as error:
+            return str(error)
+        except msgspec.ValidationError as error:
+            if _is_group(kind):
+                if isinstance(value, Mapping):
+                    return _problem(kind, value, f"{name}.") or f"{name}: {error}"
+                first = _fields(kind)[0].name
+                return f"{name} must be a {kind.__name__}, for example {kind.__name__}({first}=…), and is {value!r}"
+            if isinstance(kind, type) and issubclass(kind, enum.Enum):
+                return f"{name} must be one of {', '.join(str(each.value) for each in kind)}, and is {value!r}"
+            return f"{name}: {str(error).partition(' - at ')[0]}, and it is {value!r}"
+        except TypeError:
+            # Not a type msgspec knows: whoever uses the group checks it.
+            continue
+    return ""
+
+
+def _without_none(kind: Any) -> Any:
+    """The type of an optional value."""
+    others = [each for each in get_args(kind) if each is not type(None)]
+    return others[0] if len(others) == 1 and type(None) in get_args(kind) else kind
 
 
 def _refuse_unknown(group: type, values: Mapping[str, Any], prefix: str) -> None:

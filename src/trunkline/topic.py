@@ -6,8 +6,10 @@ more. Names that begin with `_` are the bus's own: `_to.NAME` is the topic of th
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from hashlib import sha256
 from itertools import zip_longest
@@ -23,6 +25,8 @@ REPLY_PREFIX = "_reply."
 DEAD_PREFIX = "_dead."
 HEARTBEAT_PREFIX = "_heartbeat."
 """The health of the bus NAME is published on `_heartbeat.NAME`."""
+KERNELS_PREFIX = "_kernel."
+"""Which kernels are shared is asked on `_kernel.ask`, and answered on `_kernel.here`."""
 CONTROL = "_control"
 CONTROL_PREFIX = "_control."
 """Commands for the bus NAME are published on `_control.NAME`."""
@@ -31,8 +35,17 @@ STATE_PREFIX = "_state."
 BROADCAST = "_all"
 REPLIES = "_reply"
 EVERYTHING = ">"
-NEVER_DURABLE = (REPLIES, f"{REPLY_PREFIX}>", f"{DEAD_PREFIX}>", f"{CONTROL_PREFIX}>", f"{HEARTBEAT_PREFIX}>")
+NEVER_DURABLE = (
+    REPLIES,
+    f"{REPLY_PREFIX}>",
+    f"{DEAD_PREFIX}>",
+    f"{CONTROL_PREFIX}>",
+    f"{HEARTBEAT_PREFIX}>",
+    f"{KERNELS_PREFIX}>",
+)
 """A journal records these of the bus's own topics, but publishers never wait for it, even if all topics are durable."""
+NEVER_STORED = KERNELS_PREFIX
+"""Nor are these recorded: questions about what is there now."""
 OWN_PREFIXES = (REPLY_PREFIX, DEAD_PREFIX)
 """Of the bus's own topics, those that nobody has to be told of beforehand."""
 
@@ -47,6 +60,9 @@ def reply_topic(secret: str) -> str:
     return REPLY_PREFIX + sha256(secret.encode()).hexdigest()[:32]
 
 
+_MQTT = re.compile(r"[\w/-]+")
+
+
 def validate_topic(topic: str) -> str:
     """The topic itself; raises InvalidTopic."""
     if topic.__class__ is not str:
@@ -58,19 +74,40 @@ def validate_topic(topic: str) -> str:
 def _validate_topic(topic: str) -> str:
     # Cached: messages come on the same topics again and again.
     for token in _tokens(topic):
-        if "*" in token or ">" in token:
+        if "*" in token or ">" in token or token == "#" or token.endswith("/#"):
             raise InvalidTopic(topic, "has a wildcard: messages go to one topic, only subscriptions may use * and >")
     return topic
 
 
 def validate_pattern(pattern: str) -> str:
     tokens = _tokens(pattern)
+    if "#" in pattern or "+" in pattern:
+        _refuse_habits(pattern)
     for index, token in enumerate(tokens):
         if token == ">" and index != len(tokens) - 1:
             raise InvalidTopic(pattern, "has a > that is not at its end")
         if token not in ("*", ">") and ("*" in token or ">" in token):
+            if "/" in token:
+                _refuse_habits(pattern)
             raise InvalidTopic(pattern, f"mixes a wildcard with text in {token!r}: * and > stand for whole tokens")
     return pattern
+
+
+def refuse_slashes(topic: str) -> None:
+    """Raises InvalidTopic for words with slashes between them, as in MQTT. Names of endpoints may have slashes."""
+    if not topic.startswith("_") and _MQTT.fullmatch(topic):
+        meant = ".".join(token for token in topic.split("/") if token)
+        raise InvalidTopic(topic, f"has slashes: dots separate tokens, write {meant!r}")
+
+
+def _refuse_habits(pattern: str) -> None:
+    """MQTT and RabbitMQ write wildcards in other ways."""
+    tokens = pattern.replace("/", ".").split(".")
+    if "#" in tokens or ("/" in pattern and {"+", "*", ">"} & set(tokens)):
+        meant = ".".join({"#": ">", "+": "*"}.get(token, token) for token in tokens)
+        if set(tokens) & {"#", "+"}:
+            raise InvalidTopic(pattern, f"has a wildcard of MQTT or RabbitMQ: write {meant!r}")
+        raise InvalidTopic(pattern, f"has slashes beside a wildcard: dots separate tokens, write {meant!r}")
 
 
 def _tokens(text: str) -> list[str]:
@@ -102,6 +139,12 @@ def matches(pattern: str, topic: str) -> bool:
         if index >= len(given) or token not in ("*", given[index]):
             return False
     return len(wanted) == len(given)
+
+
+def regex(pattern: str) -> str:
+    """A pattern as a regular expression, which Arrow, Java and Python read alike."""
+    tokens = {"*": "[^.]+", ">": ".+"}
+    return f"^{'[.]'.join(tokens.get(token) or re.escape(token) for token in pattern.split('.'))}$"
 
 
 def covers(wide: str, narrow: str) -> bool:
@@ -195,12 +238,28 @@ class TopicTree(Generic[T]):
         for node in nodes:
             yield from node.values
 
+    def patterns(self) -> Iterator[str]:
+        """Those that have a value, shorter ones first."""
+        nodes = deque([("", self._root)])
+        while nodes:
+            pattern, node = nodes.popleft()
+            if node.values:
+                yield pattern
+            nodes.extend((f"{pattern}.{token}" if pattern else token, child) for token, child in node.children.items())
+
     def values(self) -> Iterator[T]:
         nodes = [self._root]
         while nodes:
             node = nodes.pop()
             yield from node.values
             nodes.extend(node.children.values())
+
+
+def nearest(topic: str, patterns: Iterable[str]) -> list[str]:
+    """At most three of the patterns that are most like the topic. Reply topics are nobody's business."""
+    own = topic.startswith("_")
+    known = {each for each in patterns if each.startswith("_") is own and not each.startswith(REPLY_PREFIX)}
+    return difflib.get_close_matches(topic, sorted(known), n=3)
 
 
 MAX_NAME_CHARS: Final = 200

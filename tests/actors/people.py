@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -120,3 +122,103 @@ async def shop(simulation: Simulation, **settings: Any) -> AsyncIterator[tuple[t
         ActorSystem(bus, "shop", SystemSettings(**settings)) as system,
     ):
         yield bus, system
+
+
+class Sleepy(Actor):
+    """Takes as long as it is told."""
+
+    def receive(self, seconds: float) -> int:
+        time.sleep(seconds)
+        return os.getpid()
+
+
+class Odd(BaseException):
+    """No Exception."""
+
+
+class Unpicklable(Exception):
+    def __init__(self) -> None:
+        super().__init__("cannot be sent")
+        self.lock = threading.Lock()
+
+
+class Echo(Actor):
+    async def receive(self, message: Any) -> Any:
+        return [self.context.address, message]
+
+
+class Busybody(Actor):
+    """Does with its context what it is told, in a plain `def` handler."""
+
+    def __init__(self, log: list[Any] | None = None, *, word: str = "hello") -> None:
+        self.log = [] if log is None else log
+        self.word = word
+        self.stashed = False
+
+    async def starting(self) -> None:
+        await self.context.send("shop.clerk", f"{self.word} from {self.context.address}")
+
+    def receive(self, message: Any) -> Any:
+        context = self.context.blocking
+        match message:
+            case ["ask", to, payload]:
+                return context.request(to, payload)
+            case ["ask order", order]:
+                return context.request("shop.clerk", Placed(order, 10.0), reply=Bill).total
+            case ["try", to]:
+                return context.try_request(to, "?", timeout_s=0.05)
+            case ["tell", to, payload]:
+                return len(context.send(to, payload))
+            case ["publish", topic, payload]:
+                return len(context.publish(topic, payload))
+            case ["spawn", name]:
+                return context.request(context.spawn(Echo, name=name), "child")
+            case ["schedule", key]:
+                context.schedule(0.01, "never", key=key)
+                context.schedule(0.02, f"rang {key}", key=key)
+                timer = context.schedule_at_rate(0.01, "never")
+                timer.cancel()
+                return timer.active
+            case ["watch", address]:
+                context.watch(address)
+            case ["become"]:
+                context.become(self.other)
+            case ["stash"] if not self.stashed:
+                self.stashed = True
+                context.stash()
+                context.become(self.other)
+            case ["stash"]:
+                return "taken up"
+            case ["fail", "odd"]:
+                raise Odd("strange")
+            case ["fail", "unpicklable"]:
+                raise Unpicklable
+            case ["fail", "key"]:
+                raise KeyError("missing")
+            case ["reject"]:
+                raise tl.Reject("not this")
+            case ["log"]:
+                return self.log
+            case ["in the loop"]:
+                self.context.publish("t", 1)
+            case ["stop"]:
+                self.context.stop()
+            case _:
+                self.log.append(message)
+        return None
+
+    def other(self, message: Any) -> Any:
+        self.context.blocking.unbecome()
+        self.context.blocking.unstash()
+        return ["other", message]
+
+    @handles(Terminated)
+    def mourn(self, notice: Terminated) -> None:
+        self.log.append(["ended", notice.address])
+
+    async def failed(self, error: BaseException, message: tl.Message | None) -> None:
+        what = None if message is None else message.decode()
+        await self.context.send("shop.clerk", f"failed: {type(error).__name__} {what}")
+
+    async def stopped(self) -> None:
+        await self.context.send("shop.clerk", "stopped")

@@ -518,7 +518,7 @@ def test_half_a_memory_is_none() -> None:
         plan_of(Half)
 
 
-@pytest.mark.parametrize("routing", list(Routing))
+@pytest.mark.parametrize("routing", [routing for routing in Routing if routing is not Routing.BROADCAST])
 async def test_pools(simulation: Simulation, routing: Routing) -> None:
     class Worker(Actor):
         async def receive(self, number: int) -> str:

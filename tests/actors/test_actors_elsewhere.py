@@ -11,25 +11,16 @@ import pytest
 
 import trunkline as tl
 from tests.actors.people import Bill, Clerk, Cruncher, Placed, Till
+from tests.actors.running import run
 from tests.journal.journals import until
 from trunkline.actors import Actor, ActorSystem, Strategy, SystemSettings
 from trunkline.delivery.dead_letters import Cause
-
-DEADLINE_S = 120.0
 
 
 class Front(Actor):
     async def receive(self, order: Placed) -> Bill:
         bill: Bill = await self.context.request("bank.clerk", order, reply=Bill)
         return bill
-
-
-def run(main: Any) -> None:
-    async def soon() -> None:
-        async with asyncio.timeout(DEADLINE_S):
-            await main
-
-    asyncio.run(soon())
 
 
 def test_two_systems_on_a_hub(tmp_path: Path) -> None:

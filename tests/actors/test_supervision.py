@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trunkline.actors.supervision import Lifetime, Restart, Strategy, Supervisor, Verdict
+from trunkline.actors.errors import ActorFailed
+from trunkline.actors.supervision import Directive, Lifetime, Restart, Strategy, Supervisor, Verdict, decide
 from trunkline.errors import InvalidSettings
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
 NAMES = ("a", "b", "c", "d")
+
+
+def failed_because(error: BaseException) -> ActorFailed:
+    failed = ActorFailed("shop.child", 3, "why")
+    failed.__cause__ = error
+    return failed
 
 
 def family(strategy: Strategy = Strategy.ONE_FOR_ONE, **restart: object) -> Supervisor:
@@ -53,7 +62,7 @@ def test_who_is_started_anew(lifetime: Lifetime, failed: bool, again: bool) -> N
 
 
 def test_pauses_double_up_to_a_limit_and_five_are_enough() -> None:
-    made = family()
+    made = family(times=5)
     pauses = [made.ended("a", float(second), failed=True).pause_s for second in range(5)]
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6]
     assert made.ended("a", 5.0, failed=True) == Verdict(escalate=True)
@@ -63,15 +72,64 @@ def test_pauses_double_up_to_a_limit_and_five_are_enough() -> None:
 
 
 def test_old_failures_are_forgotten() -> None:
-    made = family()
+    made = family(times=5)
     for second in range(5):
         made.ended("a", float(second), failed=True)
     assert made.ended("a", 64.5, failed=True).pause_s == 0.1
 
 
 def test_the_longest_pause() -> None:
-    made = family(times=100, within_s=1e9)
-    assert max(made.ended("a", 0.0, failed=True).pause_s for _ in range(100)) == 60.0
+    made = family(within_s=1e9, max_backoff_s=60.0)
+    assert max(made.ended("a", 0.0, failed=True).pause_s for _ in range(10_000)) == 60.0
+
+
+def test_by_default_a_child_is_started_anew_each_time() -> None:
+    made = family()
+    assert [made.ended("a", 0.0, failed=True).pause_s for _ in range(8)] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+
+
+def test_pauses_differ_by_chance() -> None:
+    made = family(jitter=0.5)
+    pauses = [made.ended("a", 100.0 * count, failed=True, chance=count / 2).pause_s for count in range(3)]
+    assert pauses == [0.05, 0.1, 0.1 * 1.5]
+    with pytest.raises(InvalidSettings, match="jitter"):
+        Restart(jitter=1.5)
+
+
+class Oven(Exception):
+    pass
+
+
+class Hot(Oven):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "directive"),
+    [
+        (Hot(), Directive.RESUME),
+        (Oven(), Directive.STOP),
+        (KeyError("k"), Directive.ESCALATE),
+        (asyncio.CancelledError(), Directive.RESTART),
+        (failed_because(Hot()), Directive.RESUME),
+        (failed_because(ValueError()), Directive.ESCALATE),
+    ],
+)
+def test_what_is_done_depends_on_the_kind_of_failure(error: BaseException, directive: Directive) -> None:
+    """The nearest class counts; an error that stands for another one is judged by that."""
+    directives: dict[type[BaseException], Directive] = {
+        Oven: Directive.STOP,
+        Hot: Directive.RESUME,
+        Exception: Directive.ESCALATE,
+    }
+    assert decide(directives, error) is directive
+
+
+def test_stop_and_escalate_end_a_child() -> None:
+    made = family()
+    assert made.ended("a", 0.0, failed=True, directive=Directive.STOP) == Verdict()
+    assert made.ended("b", 0.0, failed=True, directive=Directive.ESCALATE) == Verdict(escalate=True)
+    assert made.children == ("c", "d")
 
 
 def test_what_makes_no_sense_is_refused() -> None:

@@ -36,6 +36,7 @@ class Terms(msgspec.Struct, frozen=True):
     heard: bool = True
     channel: str | None = None
     schema: str | None = None
+    full: tuple[tuple[str, int], ...] = ()
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -147,6 +148,7 @@ class LoopbackAdapter:
         self.origin = origin
         self.max_inbox_bytes = max_inbox_bytes
         self.alone_bytes = NEVER_ALONE
+        self.checks_alone = False
         self.live = False
         self.malformed = 0
         self.openings: dict[int, Opening] = {}

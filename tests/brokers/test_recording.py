@@ -114,5 +114,5 @@ def test_it_forwards_whatever_a_broker_does() -> None:
     """What it inherits from Broker concerns itself, or is made of what it has of the broker below."""
     does = {name for name, value in vars(tl.Broker).items() if callable(value) and not name.startswith("_")}
     own = {name for name in vars(ForwardingBroker) if not name.startswith("_")}
-    rest = {"check_open", "require", "require_store", "require_directory", "explain", "recent"}
+    rest = {"check_open", "check_written", "require", "require_store", "require_directory", "explain", "recent"}
     assert does - own == rest

@@ -193,3 +193,52 @@ def test_failing_handler_does_not_grow_without_bound() -> None:
         assert bus.pending() == 10
 
     on_bus(main, settings=tl.Settings(drain_s=0.1))
+
+
+def test_a_publisher_that_has_waited_for_a_second_is_told_once_for_whom(caplog: pytest.LogCaptureFixture) -> None:
+    def told() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    async def main(bus: tl.Bus) -> None:
+        async with bus.subscribe("orders.*", capacity=2, name="billing") as stream, bus.subscribe(">") as others:
+            await bus.publish_many("orders.placed", range(2))
+            waiting = asyncio.create_task(bus.publish("orders.placed", 2))
+            await asyncio.sleep(0.99)
+            assert told() == []
+            await asyncio.sleep(0.02)
+            (text,) = told()
+            assert all(word in text for word in ("orders.placed", "billing", "capacity"))
+            # It stays full: one message in, one out. That is not said again, whoever waits.
+            for n in range(3, 10):
+                stream.try_recv()
+                await waiting
+                waiting = asyncio.create_task(bus.publish("orders.placed", n))
+                await asyncio.sleep(2)
+            assert len(told()) == 1
+            # It has had room for as much as it holds: if it is full again, that is news.
+            while stream.depth or not waiting.done():
+                stream.try_recv()
+                await asyncio.sleep(0)
+            await bus.publish_many("orders.placed", range(2))
+            waiting = asyncio.create_task(bus.publish("orders.placed", 2))
+            await asyncio.sleep(2)
+            assert len(told()) == 2
+            stream.try_recv()
+            await waiting
+            assert others.depth
+
+    on_bus(main)
+
+
+def test_a_publisher_that_waits_for_less_than_a_second_is_told_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(bus: tl.Bus) -> None:
+        async with bus.subscribe("t", capacity=1) as stream:
+            await bus.publish("t", 0)
+            waiting = asyncio.create_task(bus.publish("t", 1))
+            await asyncio.sleep(0.9)
+            stream.try_recv()
+            await waiting
+            await asyncio.sleep(5)
+            assert not caplog.records
+
+    on_bus(main)

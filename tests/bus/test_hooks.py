@@ -388,8 +388,9 @@ def test_trace_joins_publisher_and_handler() -> None:
 
     on_bus(main, hooks=[trace])
     provider.shutdown()
-    by_name = {span.name: span for span in exporter.get_finished_spans()}
-    first, handling, second = by_name["publish t"], by_name["handle t"], by_name["publish next"]
+    finished = exporter.get_finished_spans()
+    spans = {(each.name, (each.attributes or {})["messaging.destination.name"]): each for each in finished}
+    first, handling, second = spans["publish", "t"], spans["handle t", "t"], spans["publish", "next"]
     assert handling.parent is not None
     assert second.parent is not None
     assert handling.parent.span_id == first.context.span_id

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 
 import pytest
 from buses import on_bus, until
 
 import trunkline as tl
+from trunkline.bus.observe import MessageHistory
+from trunkline.delivery.plain_run import PlainRun
 
 
 def test_a_bus_without_a_name_is_called_after_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,3 +163,43 @@ def test_a_latecomer_is_not_said_to_have_had_what_came_before() -> None:
             assert (await bus.explain(before)).outcomes == ()
 
     on_bus(main)
+
+
+class Lane:
+    """As much of a lane as a run needs."""
+
+    topic = "a"
+    has_subscribers = True
+    in_flight = 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_history_has_the_last_messages_however_they_left(seed: int) -> None:
+    chance = random.Random(seed)
+    limit = chance.choice([1, 10, 40])
+    history = MessageHistory(tl.History(max_messages=limit))
+    sent: list[str] = []
+    for _ in range(200):
+        if chance.random() < 0.5:
+            run = PlainRun(Lane(), "me", "text/plain", 100)
+            # A bus appends to a run that is in its history already.
+            history.add_run(run)
+            count = chance.randrange(1, 15)
+            ids = [f"{len(sent) + number}" for number in range(count)]
+            run.ids += ids
+            run.payloads += [b""] * count
+            run.times += [0] * count
+            sent += ids
+        else:
+            for _ in range(chance.choice([1, 3, 60])):
+                history.add(tl.Message(id=str(len(sent)), topic="a"))
+                sent.append(str(len(sent)))
+        if chance.random() < 0.3:
+            assert [message.id for message in history.last()] == sent[-limit:]
+            assert len(history) == min(limit, len(sent))
+        # Runs are kept whole: the oldest, and the one that is appended to.
+        assert sum(map(_size, history._entries)) <= 2 * limit + 30
+
+
+def _size(entry: tl.Message | PlainRun) -> int:
+    return len(entry) if isinstance(entry, PlainRun) else 1

@@ -395,7 +395,7 @@ def test_bad_options_are_named() -> None:
 
 def test_several_buses_on_one_broker_hear_each_other_and_close_alone() -> None:
     async def main(bus: tl.Bus) -> None:
-        other = tl.connect(bus.broker, name="other")
+        other = await tl.connect(bus.broker, name="other").__aenter__()
         async with bus.subscribe("t") as stream:
             await other.publish("t", 1)
             assert stream.try_recv().sender == "other"

@@ -71,15 +71,17 @@ def test_answer_sent_before_request_returns_is_not_lost() -> None:
 def test_timeout_raises_or_gives_none_and_leaves_nothing() -> None:
     async def main(bus: tl.Bus) -> None:
         loop = asyncio.get_running_loop()
-        with pytest.raises(tl.RequestTimeout, match=r"Request timeout.*nobody subscribes") as caught:
-            await bus.request("nowhere", timeout_s=5)
-        assert loop.time() == pytest.approx(5.0)
-        assert caught.value.retryable
-        assert await bus.try_request("nowhere", timeout_s=5) is None
-        start = loop.time()
-        with pytest.raises(tl.RequestTimeout):
-            await bus.request("nowhere")
-        assert loop.time() - start == pytest.approx(30.0)
+        async with bus.subscribe("silent"):
+            with pytest.raises(tl.RequestTimeout, match=r"Request timeout") as caught:
+                await bus.request("silent", timeout_s=5)
+            assert not isinstance(caught.value, tl.NoResponders)
+            assert loop.time() == pytest.approx(5.0)
+            assert caught.value.retryable
+            assert await bus.try_request("silent", timeout_s=5) is None
+            start = loop.time()
+            with pytest.raises(tl.RequestTimeout):
+                await bus.request("silent")
+            assert loop.time() - start == pytest.approx(30.0)
         assert bus.stats().open_requests == 0
 
     on_bus(main)
@@ -87,10 +89,11 @@ def test_timeout_raises_or_gives_none_and_leaves_nothing() -> None:
 
 def test_many_timeouts_share_a_timer_and_each_rings_in_time() -> None:
     async def main(bus: tl.Bus) -> None:
+        bus.broker.tap("silent", lambda message: None)
         loop = asyncio.get_running_loop()
 
         async def ask(timeout_s: float) -> float:
-            await bus.try_request("nowhere", timeout_s=timeout_s)
+            await bus.try_request("silent", timeout_s=timeout_s)
             return loop.time()
 
         wanted = [3.0, 1.0, 2.0, 1.0, 0.5, 3.0]
@@ -101,7 +104,8 @@ def test_many_timeouts_share_a_timer_and_each_rings_in_time() -> None:
 
 def test_cancelled_request_leaves_nothing() -> None:
     async def main(bus: tl.Bus) -> None:
-        task = asyncio.create_task(bus.request("nowhere"))
+        bus.broker.tap("silent", lambda message: None)
+        task = asyncio.create_task(bus.request("silent"))
         await until(lambda: bus.stats().open_requests == 1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -250,10 +254,11 @@ def test_orphans_are_bounded() -> None:
 
 def test_one_request_id_is_open_once() -> None:
     async def main(bus: tl.Bus) -> None:
-        task = asyncio.create_task(bus.try_request("nowhere", request_id="r", timeout_s=1))
+        bus.broker.tap("silent", lambda message: None)
+        task = asyncio.create_task(bus.try_request("silent", request_id="r", timeout_s=1))
         await until(lambda: bus.stats().open_requests)
         with pytest.raises(tl.DuplicateName):
-            await bus.request("nowhere", request_id="r")
+            await bus.request("silent", request_id="r")
         assert await task is None
 
     on_bus(main)
@@ -261,8 +266,9 @@ def test_one_request_id_is_open_once() -> None:
 
 def test_closing_ends_requests_at_once() -> None:
     async def main(bus: tl.Bus) -> None:
-        raising = asyncio.create_task(bus.request("nowhere"))
-        quiet = asyncio.create_task(bus.try_request("nowhere"))
+        bus.broker.tap("silent", lambda message: None)
+        raising = asyncio.create_task(bus.request("silent"))
+        quiet = asyncio.create_task(bus.try_request("silent"))
         await until(lambda: bus.stats().open_requests == 2)
         await bus.aclose()
         with pytest.raises(tl.BusClosed):
@@ -309,7 +315,8 @@ async def test_an_error_without_a_request_is_accepted_and_answers_none(simulatio
         for kind in (tl.MessageType.RESPONSE, tl.MessageType.ACK):
             with pytest.raises(tl.MissingCorrelationId):
                 tl.Message(type=kind, topic="_reply")
-        asking = asyncio.create_task(bus.request("nobody", timeout_s=5))
+        stop = bus.broker.tap("silent", lambda message: None)
+        asking = asyncio.create_task(bus.request("silent", timeout_s=5))
         await asyncio.sleep(0)
         error_id = await bus.post(tl.Message(type=tl.MessageType.ERROR, payload="broken"))
         assert replies.try_recv().id == error_id
@@ -317,3 +324,4 @@ async def test_an_error_without_a_request_is_accepted_and_answers_none(simulatio
         assert not asking.done()
         with pytest.raises(tl.RequestTimeout):
             await asking
+        stop()

@@ -38,12 +38,17 @@ class Ran(NamedTuple):
         return value
 
 
-def trunkline(*words: object) -> Ran:
-    """`trunkline journal …` in this process."""
+def at_large(*words: object) -> Ran:
+    """`trunkline …` in this process."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = run(["journal", *map(str, words)])
+        code = run([*map(str, words)])
     return Ran(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))
+
+
+def trunkline(*words: object) -> Ran:
+    """`trunkline journal …` in this process."""
+    return at_large("journal", *words)
 
 
 def well(*words: object) -> Ran:

@@ -91,10 +91,10 @@ def test_they_are_listed_and_chosen(hub: Up) -> None:
     assert [each["id"] for each in rejected] == ids[:1]
     assert lines(call(hub, "list", "--subscriber", "nobody", "--json")) == []
     assert lines(call(hub, "list", "--topic", "invoices.>", "--json")) == []
-    few = call(hub, "list", "--limit", "2")
+    few = call(hub, "list", "--rows", "2")
     assert few.returncode == 0
     assert (ids[0] in few.stdout, ids[1] in few.stdout, ids[2] in few.stdout) == (True, True, False)
-    assert "raise --limit" in few.stderr
+    assert "raise --rows" in few.stderr
     assert "\x1b" not in few.stdout
     assert call(hub, "list", "--topic", "a..b").returncode == 2
 

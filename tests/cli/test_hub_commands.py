@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import DEADLINE_S
+from tests.cli.commands import DEADLINE_S, at_large
 from tests.hub.up import Up, up
 
 PROGRAM = "import sys; from trunkline.cli import main; sys.exit(main())"
@@ -106,9 +106,38 @@ def test_what_is_published_is_shown(hub: Up) -> None:
 
 
 def test_a_request_that_nobody_answers(hub: Up) -> None:
-    done = call(hub, "request", "nobody", "1", "--timeout", "0.2")
+    done = call(hub, "request", "nobody", "1", "--timeout", "600")
     assert done.returncode == 1
-    assert "Request timeout" in done.stderr
+    assert "nobody subscribes to 'nobody'" in done.stderr
+
+
+def test_pub_prints_the_id_and_explain_knows_it(hub: Up) -> None:
+    done = call(hub, "pub", "a.id", "1")
+    assert (done.returncode, len(done.stdout.split())) == (0, 1)
+    explained = call(hub, "explain", done.stdout.strip(), "--json")
+    assert json.loads(explained.stdout)["message"]["topic"] == "a.id"
+
+
+@pytest.mark.parametrize(
+    ("payload", "where"),
+    [
+        ('{"x": 1', "the payload is not JSON: Expecting ',' delimiter at column 8, near '{\"x\": 1'"),
+        ("[1, 2,]", "the payload is not JSON: "),
+        ('{"x": NaN}', "a value that JSON does not have"),
+    ],
+)
+def test_broken_json_is_an_error_with_its_place(payload: str, where: str) -> None:
+    for command in ("pub", "request"):
+        ran = at_large(command, "a.b", payload, "--hub", "unix:///nowhere/x.sock")
+        assert (ran.code, ran.out) == (2, "")
+        assert where in ran.err
+        assert "--text to send it as text" in ran.err
+
+
+def test_a_broken_line_is_an_error_with_its_number(hub: Up) -> None:
+    lines = call(hub, "pub", "a.b", "-", given='1\n{"x": 1\n')
+    assert (lines.returncode, "line 2 is not JSON" in lines.stderr) == (2, True)
+    assert call(hub, "pub", "a.b", '{"x": 1', "--text").returncode == 0
 
 
 def test_trace_shows_what_is_said(hub: Up) -> None:
@@ -123,7 +152,10 @@ def test_trace_shows_what_is_said(hub: Up) -> None:
                 said = [json.loads(watcher.stdout.readline()) for _ in range(3)]
         assert {each["client"] for each in said} == {"trunkline pub"}
         assert {each["direction"] for each in said} <= {"in", "out"}
-        assert {each["type"] for each in said} <= {"WELCOME", "MAPS", "SUBSCRIBE", "SUBSCRIBED", "TOPIC", "TOPIC_INFO"}
+        # The beginning of a command, or the end of the one before.
+        begin = {"WELCOME", "MAPS", "SUBSCRIBE", "SUBSCRIBED", "TOPIC", "TOPIC_INFO"}
+        end = {"TAKEN", "HEARTBEAT", "BEAT", "UNSUBSCRIBE", "DONE", "GOODBYE"}
+        assert {each["type"] for each in said} <= begin | end
 
 
 def test_trace_is_readable_until_ctrl_c(hub: Up) -> None:
@@ -174,7 +206,10 @@ def test_a_socket_path_that_is_too_long_is_named(tmp_path: Path) -> None:
 def test_two_hubs_do_not_share_a_place(hub: Up) -> None:
     done = call(None, "up", "--listen", hub.address)
     assert done.returncode == 1
-    assert "somebody listens" in done.stderr
+    assert done.stderr == (
+        f'error: a hub is already running at {hub.address}: use it with connect("{hub.address}"),'
+        " or pass another place with --listen\n"
+    )
     assert status(hub)["healthy"]
 
 
@@ -257,7 +292,7 @@ def test_ping_and_control_of_a_bus(hub: Up) -> None:
         agent.communicate()
     done = call(hub, "ping", "agent2", "--timeout", "0.2")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "no answer on '_control.agent2' within 0.2 s" in done.stderr
+    assert "nobody subscribes to '_control.agent2'" in done.stderr
     assert "no bus at this hub has the name 'agent2'" in done.stderr
     assert "trunkline sub '_heartbeat.>'" in done.stderr
     assert call(hub, "control", "agent2", "fly").returncode == 2
@@ -271,3 +306,33 @@ def test_with_rules_control_needs_a_right_and_says_which(tmp_path: Path) -> None
         assert done.returncode == 1
         assert "may not publish on _control.agent2" in done.stderr
         assert "the right to administer on _to.agent2" in done.stderr
+
+
+def test_clients_and_subscribers_are_listed(hub: Up) -> None:
+    with running(hub, "sub", "watched.>") as listener:
+        assert listener.stderr is not None
+        assert "listening to watched.>" in listener.stderr.readline()
+        clients = [json.loads(line) for line in call(hub, "clients", "--json").stdout.splitlines()]
+        assert {"trunkline sub", "trunkline clients"} <= {each["name"] for each in clients}
+        done = call(hub, "subscribers")
+        assert done.returncode == 0, done.stderr
+        head, *rows = done.stdout.splitlines()
+        assert head.split()[:4] == ["subscriber", "pattern", "client", "state"]
+        (row,) = [row for row in rows if "watched.>" in row]
+        assert "trunkline sub" in row
+
+
+def test_status_names_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
+    with up(tmp_path, durable=True) as kept:
+        with running(kept, "sub", "orders", "--durable", "bill") as listener:
+            assert listener.stderr is not None
+            assert "listening to orders" in listener.stderr.readline()
+        assert call(kept, "pub", "orders", "1").returncode == 0
+        done = call(kept, "status")
+        assert done.returncode == 1
+        assert done.stdout.startswith("1 problem, answers within ")
+        assert "the durable subscription bill (orders) has no subscriber, and is up to 1 message behind" in done.stdout
+        assert "trunkline forget bill" in done.stdout
+        found = json.loads(call(kept, "status", "--json").stdout)
+        assert found["healthy"] is False
+        assert [each["kind"] for each in found["problems"]] == ["not connected"]

@@ -29,6 +29,7 @@ from tests.cli.commands import (
     DEADLINE_S,
     TRUNKLINE,
     apart,
+    at_large,
     environment,
     fill,
     interrupt,
@@ -239,6 +240,9 @@ def test_explain_takes_an_id_or_a_number(journal: Path) -> None:
     assert by_number == well("explain", journal, by_number["message"]["id"], "--json").value()
     (outcome,) = by_number["outcomes"]
     assert (outcome["subscriber"], outcome["fate"]) == ("billing", "dead")
+    assert by_number == at_large("explain", 1, "--journal", journal, "--json").value(), "one command for all"
+    refused = at_large("explain", 1, "--journal", journal, "--hub", "unix:///nowhere")
+    assert (refused.code, "either --hub or --journal" in refused.err) == (2, True)
     assert "handler failed: ValueError: card" in well("explain", journal, 1).out
     assert "delivered" in well("explain", journal, 2).out
     assert "nobody subscribed" in well("explain", journal, 13).out
@@ -435,7 +439,7 @@ def test_who_asks_for_colours_gets_them_but_no_progress_in_a_pipe(journal: Path)
 def test_looking_works_while_a_program_writes_and_seals(tmp_path: Path) -> None:
     directory = tmp_path / "journal"
     with writer(directory, "seal") as program:
-        _until(lambda: _last(directory) > 1000)
+        _until(lambda: _last(directory) > 1000 and well("stats", directory, "--json").value()["files"] > 2)
         last = 0
         for turn in range(6):
             stats = well("stats", directory, "--json").value()

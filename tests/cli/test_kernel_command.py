@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,50 @@ def test_ctrl_c_keeps_what_came(tmp_path: Path) -> None:
     assert outputs(notebook)[0][0]["data"]["text/plain"] == "'kept'"
 
 
+DENO = Path(sys.executable).with_name("deno")
+ENDLESS = "await Deno.writeTextFile({mark}, String(Deno.pid)); await new Promise(done => setTimeout(done, 600_000))"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["starting", "running"])
+def test_sigterm_ends_a_kernel_of_another_language_and_keeps_what_came(tmp_path: Path, phase: str) -> None:
+    place, mark = tmp_path / "jupyter" / "kernels" / "deno", tmp_path / "mark"
+    place.mkdir(parents=True)
+    # `starting`: a kernel that never answers. `running`: in the middle of a cell, which no shutdown request ends.
+    script = f"echo $$ > {mark}; exec sleep 600" if phase == "starting" else f"exec {DENO} jupyter --kernel --conn $0"
+    argv = ["sh", "-c", script, "{connection_file}"]
+    (place / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "Deno", "language": "typescript"}))
+    notebook = written(tmp_path / "n.ipynb", "'kept'", ENDLESS.format(mark=json.dumps(str(mark))))
+    own = {"JUPYTER_PATH": str(tmp_path / "jupyter"), "DENO_DIR": str(tmp_path / "deno"), "DENO_NO_UPDATE_CHECK": "1"}
+    command = [*TRUNKLINE, "kernel", "run", str(notebook), "--kernel", "deno"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(**own))
+    try:
+        while not mark.exists() or not mark.read_text().strip():
+            assert process.poll() is None
+        pid = int(mark.read_text())
+        process.send_signal(signal.SIGTERM)
+        # Impatient supervisors send it again.
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=DEADLINE_S)
+    finally:
+        process.kill()
+    assert process.returncode == 143
+    assert b"Traceback" not in err
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    if phase == "running":
+        assert "kept" in outputs(notebook)[0][0]["data"]["text/plain"]
+
+
+def test_options_of_a_run(tmp_path: Path) -> None:
+    notebook = written(tmp_path / "n.ipynb", "1/0", "(rate, name)")
+    ran = call("run", notebook, "--allow-error", "ZeroDivisionError", "-p", "rate=0.5", "-p", "name=a text", "--json")
+    assert json.loads(ran.stdout)["ok"]
+    assert outputs(notebook)[2][0]["data"]["text/plain"] == "(0.5, 'a text')"
+    wrong = call("run", notebook, "-p", "rate")
+    assert (wrong.returncode, "write it as name=value" in wrong.stderr) == (2, True)
+
+
 def shown(kernel: BlockingKernel, count: int, code: str) -> set[str]:
     """What `kernel watch` shows of each message, without when and whose it was, while the code is run."""
     command = [*TRUNKLINE, "kernel", "watch", "mine", "-n", str(count)]
@@ -119,11 +164,10 @@ def shown(kernel: BlockingKernel, count: int, code: str) -> set[str]:
 def test_a_kernel_is_listed_and_watched(tmp_path: Path) -> None:
     assert "no connection files" in call("list").stderr
     with start_kernel_blocking() as kernel:
-        path = tmp_path / "runtime" / "kernel-mine.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(Path(str(kernel.connection_file)).read_bytes())
         (listed,) = [json.loads(line) for line in call("list", "--json").stdout.splitlines()]
-        assert (listed["kernel"], listed["connection_file"]) == ("mine", str(path))
+        assert (listed["kernel"], listed["connection_file"]) == (kernel.id, str(kernel.connection_file))
+        path = tmp_path / "runtime" / "kernel-mine.json"
+        path.write_bytes(Path(str(kernel.connection_file)).read_bytes())
         assert "mine" in call("list").stdout
         command = [*TRUNKLINE, "kernel", "watch", "mine", "--json", "-n", "4"]
         watching = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())

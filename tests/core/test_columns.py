@@ -282,3 +282,18 @@ def test_a_message_alone_has_no_more_headers_than_any_other() -> None:
     assert read(msgspec.msgpack.encode(fields), 1)[0].content_type == RAW
     with pytest.raises(InvalidPayload, match="header"):
         read(msgspec.msgpack.encode({**fields, "headers": {"a": "b" * MAX_HEADER_BYTES}}), 1)
+
+
+@given(st.lists(messages(), min_size=2, max_size=8), st.data())
+def test_any_part_of_a_batch_is_a_batch(batch: list[Message], data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(batch) - 1))
+    end = data.draw(st.integers(start + 1, len(batch)))
+    body = columns.open_batch(written(batch), len(batch))
+    assert read(columns.pack_part(body, start, end), end - start) == numbered(batch[start:end])
+
+
+def test_what_is_no_batch_is_not_opened() -> None:
+    batch = [Message(id="a", topic="t"), Message(id="b", topic="t")]
+    for bad, count in ((b"", 2), (b"\x00", 2), (written(batch), 3), (written(batch)[:-1], 2)):
+        with pytest.raises(InvalidPayload, match="not a batch"):
+            columns.open_batch(bad, count)

@@ -20,6 +20,10 @@ def spread(ranges: list[tuple[int, int]]) -> set[int]:
     return {number for first, last in ranges for number in range(first, last + 1)}
 
 
+def sorted_pair(pair: tuple[int, int]) -> tuple[int, int]:
+    return min(pair), max(pair)
+
+
 @given(st.lists(st.tuples(st.booleans(), numbers, numbers)))
 def test_ranges_are_a_set(steps: list[tuple[bool, int, int]]) -> None:
     ranges = Ranges()
@@ -90,6 +94,17 @@ class Told(RuleBasedStateMachine):
         else:
             # What was opened again may be in two ranges.
             assert not expected or first < last
+
+    @rule(wanted=st.integers(1, 4), others=st.lists(st.tuples(numbers, numbers), max_size=1))
+    def report_in_order(self, wanted: int, others: list[tuple[int, int]]) -> None:
+        """The oldest that are open, as ranges without a gap, and perhaps another one that ends it."""
+        oldest = list(self.books.open)[:wanted]
+        ranges = [*oldest, *(sorted_pair(pair) for pair in others)]
+        taken = self.books.report_in_order(ranges, self.now)
+        assert taken >= len(oldest)
+        reported = spread(ranges[:taken])
+        assert all(self.truth[number] is None for number in reported)
+        self.truth |= dict.fromkeys(reported, Fate.DELIVERED)
 
     @rule(one=numbers, other=numbers)
     def still_has(self, one: int, other: int) -> None:

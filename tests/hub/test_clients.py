@@ -157,6 +157,8 @@ def test_many_clients(tmp_path: Path, count: int) -> None:
             tl.connect(hub.address, name=f"client {number}", connection=tl.ConnectionSettings(connect_s=30 + number))
             for number in range(count)
         ]
+        for bus in buses:
+            await bus.__aenter__()
         streams = [bus.broker.subscribe("all") for bus in buses]
         await asyncio.gather(*(stream.opened() for stream in streams))
         await buses[0].publish("all", "hello")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hub.shapes import SCHEMAS, written
-from trunkline.hub.compatibility import Side, breaks
+from trunkline.registry.compatibility import Side, breaks
 from trunkline.schema import Checker, schema_of
 
 PRICE: dict[str, Any] = {"type": "number"}

@@ -6,35 +6,20 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import msgspec
 import pytest
 
 import trunkline as tl
+from tests.hub import directory_cases
+from tests.hub.directory_cases import Reading, Wider
 from tests.hub.hubs import Place, connection_of, directory_of, until
-from trunkline.errors import HubRefused, HubUnavailable, UsageError
+from trunkline.errors import HubRefused, HubUnavailable
 from trunkline.hub.settings import HubSettings
-from trunkline.schema import hash_of, schema_of
+from trunkline.schema import hash_of
 from trunkline.testing import Simulation, world
-from trunkline.topic import logical_name
 from trunkline.transports.pair import PairTransport
 from trunkline.transports.transport import Wire
 from trunkline.wire import control, frames
 from trunkline.wire.control import ChannelChanged, Config, Qos
-
-
-class Reading(msgspec.Struct):
-    sensor: str
-    value: float
-
-
-class Wider(msgspec.Struct):
-    sensor: str
-    value: float
-    unit: str = "m"
-
-
-class Other(msgspec.Struct):
-    name: str
 
 
 @asynccontextmanager
@@ -56,23 +41,9 @@ async def meeting(simulation: Simulation, *names: str) -> AsyncIterator[tuple[Pl
 
 async def test_producers_are_found_with_all_they_said(simulation: Simulation) -> None:
     async with meeting(simulation, "sensor", "display") as (_, (sensor, display)):
-        config = Config(policy="RingBuffer", capacity=10, page_size=4096)
-        assert await directory_of(sensor).register_producer(
-            "sensor_data",
-            schema=Reading,
-            config=config,
-            shm_name=logical_name("sensor_data", "pylabhub"),
-            metadata={"room": 3},
+        await directory_cases.producers_are_found_with_all_they_said(
+            directory_of(sensor), directory_of(display), "local"
         )
-        found = await directory_of(display).discover_producer("sensor_data", schema=Reading)
-        assert found is not None
-        assert (found.channel, found.shm_name, found.status) == ("sensor_data", "/pylabhub_sensor_data", "active")
-        assert (found.schema_hash, found.schema_version) == (hash_of(Reading), "1.0.0")
-        (producer,) = found.producers
-        assert (producer.name, producer.identity, producer.config) == ("sensor", "local", config)
-        assert producer.metadata == {"room": 3}
-        assert await directory_of(display).discover_producer("nobody") is None
-        assert await directory_of(display).discover_consumers("nobody") == []
 
 
 async def test_consumers_are_found_and_everybody_hears_who_comes_and_goes(simulation: Simulation) -> None:
@@ -102,78 +73,19 @@ async def test_consumers_are_found_and_everybody_hears_who_comes_and_goes(simula
 
 async def test_schemas_that_differ_are_refused_by_both_hashes(simulation: Simulation) -> None:
     async with meeting(simulation, "a", "bb") as (_, (one, other)):
-        await directory_of(one).register_producer("data", schema=Reading)
-        for attempt in (
-            directory_of(other).register_producer("data", schema=Other),
-            directory_of(other).register_consumer("data", "c", schema=Other),
-            directory_of(other).discover_producer("data", schema=Other),
-        ):
-            with pytest.raises(HubRefused) as refusal:
-                await attempt
-            # As a schema under the same name, it would not be compatible either.
-            assert refusal.value.code in ("schema_mismatch", "incompatible")
-            if refusal.value.code == "schema_mismatch":
-                assert hash_of(Reading) in refusal.value.text
-                assert hash_of(Other) in refusal.value.text
-        assert await directory_of(other).register_consumer("data", "c", schema=schema_of(Reading))
+        await directory_cases.schemas_that_differ_are_refused_by_both_hashes(directory_of(one), directory_of(other))
 
 
 async def test_channels_are_created_listed_described_and_destroyed(simulation: Simulation) -> None:
     async with meeting(simulation, "a", "bb") as (_, (one, other)):
-        directory = directory_of(one)
-        assert await directory.create_channel("orders", pattern="orders.>", schema=Reading, qos=Qos(priority=75))
-        assert await directory.create_channel("plain", description="nothing special")
-        assert await directory.create_channel("plain", description="nothing special"), "it is as asked for"
-        await directory_of(other).register_producer("orders", schema=Reading)
-        found = await directory_of(other).channels()
-        assert found is not None
-        assert [(each.channel, each.pattern, each.owner) for each in found] == [
-            ("orders", "orders.>", "local"),
-            ("plain", "plain", "local"),
-        ]
-        assert await directory_of(other).channels("plain.>") == []
-        described = await directory.describe("orders")
-        assert described is not None
-        assert (described.schema_hash, described.schema_version) == (hash_of(Reading), "1.0.0")
-        assert (described.qos.priority, [each.name for each in described.producers]) == (75, ["bb"])
-        assert await directory_of(other).destroy_channel("plain")
-        for attempt in (directory.describe("plain"), directory.destroy_channel("plain")):
-            with pytest.raises(HubRefused) as refusal:
-                await attempt
-            assert refusal.value.code == "unknown_channel"
-        with pytest.raises(HubRefused) as refusal:
-            await directory.create_channel("orders")
-        assert refusal.value.code == "exists"
+        await directory_cases.channels_are_created_listed_described_and_destroyed(
+            directory_of(one), directory_of(other), "local"
+        )
 
 
 async def test_schemas_are_put_got_and_listed(simulation: Simulation) -> None:
     async with meeting(simulation, "a", "bb") as (_, (one, other)):
-        directory = directory_of(one)
-        first = await directory.put_schema("readings", Reading)
-        second = await directory.put_schema("readings", Wider)
-        assert first is not None
-        assert second is not None
-        assert (first.version, second.version, second.compatibility) == ("1.0.0", "1.1.0", "backward")
-        last = await directory_of(other).get_schema("readings")
-        assert last is not None
-        assert (last.hash, last.schema) == (hash_of(Wider), schema_of(Wider))
-        by_hash = await directory_of(other).get_schema(hash=first.hash)
-        assert by_hash is not None
-        assert by_hash.version == "1.0.0"
-        versions = await directory.schemas("readings")
-        assert versions is not None
-        assert [each.version for each in versions] == ["1.0.0", "1.1.0"]
-        assert len(await directory.schemas() or []) == 1
-        with pytest.raises(HubRefused) as refusal:
-            await directory.put_schema("readings", Other)
-        assert refusal.value.code == "incompatible"
-        assert "$.name: the new one requires it, 1.1.0 does not" in refusal.value.text
-        with pytest.raises(HubRefused, match="no schema named"):
-            await directory.get_schema("nobody")
-        with pytest.raises(HubRefused, match=r"\$\.a: the keyword 'not'"):
-            await directory.put_schema("bad", {"properties": {"a": {"not": {}}}})
-        with pytest.raises(UsageError, match="no schema can be made"):
-            await directory.put_schema("bad", object)
+        await directory_cases.schemas_are_put_got_and_listed(directory_of(one), directory_of(other))
 
 
 # Without a hub
@@ -264,16 +176,9 @@ async def test_what_was_destroyed_is_not_made_again(simulation: Simulation) -> N
 
 async def test_a_consumer_that_waited_for_something_else_is_told(simulation: Simulation) -> None:
     async with meeting(simulation, "sensor", "display") as (_, (sensor, display)):
-        heard: list[ChannelChanged] = []
-        directory_of(display).on_change.append(heard.append)
-        assert await directory_of(display).register_consumer("data", "screen", schema=Other)
-        await directory_of(sensor).register_producer("data", schema=Reading)
-        await until(lambda: len(heard) == 2, "it is told")
-        assert [(each.event, each.name) for each in heard] == [
-            ("producer_joined", "sensor"),
-            ("schema_mismatch", "screen"),
-        ]
-        assert await directory_of(sensor).discover_consumers("data") == []
+        await directory_cases.a_consumer_that_waited_for_something_else_is_told(
+            directory_of(sensor), directory_of(display)
+        )
 
 
 async def test_buses_that_share_a_connection_share_its_directory(simulation: Simulation) -> None:

@@ -18,6 +18,7 @@ from trunkline.brokers.hub.dead_letters import HubDeadLetters
 from trunkline.errors import ProtocolError
 from trunkline.hub.access import Access
 from trunkline.hub.hub import Hub
+from trunkline.hub.snapshot import snapshot_of
 from trunkline.journal import Journal, JournalBroker, Reader
 from trunkline.testing import simulate, world
 from trunkline.transports.pair import PairTransport
@@ -634,6 +635,44 @@ def test_a_hub_without_a_journal_has_none_and_what_died_here_is_replayed_here() 
             assert await bus.broker.require_store().recall_dead_letters() == ([], "")
 
     play(act, None)
+
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_what_became_of_a_member_s_replay_is_known_everywhere(journal: bool, tmp_path: Path) -> None:
+    async def act(place: Place) -> None:
+        async with place.bus("worker") as bus, place.bus("other") as other:
+            tries: list[int] = []
+
+            @bus.on("orders.*", name="billing", group="billing", retry=ONCE)
+            async def billing(number: int) -> None:
+                tries.append(number)
+                if len(tries) < 3:
+                    raise ValueError(f"time {len(tries)}")
+
+            await bus.flush()
+            message_id = await other.publish("orders.placed", 7)
+            await fate_is(message_id, "dead", "handler failed: ValueError: time 1", bus, other)
+            assert (await bus.replay_dead()).count == 1
+            await fate_is(message_id, "dead", "handler failed: ValueError: time 2", bus, other)
+            assert (snapshot_of(place.hub, 10).dead_letters, len(bus.dead_letters)) == (1, 1)
+            assert (await bus.replay_dead()).count == 1
+            await fate_is(message_id, "delivered", "", bus, other)
+            assert (snapshot_of(place.hub, 10).dead_letters, len(bus.dead_letters)) == (0, 0)
+            (row,) = snapshot_of(place.hub, 10).subscribers
+            assert (row.accepted, row.delivered, row.dead) == (1, 1, 0)
+
+    play(act, tmp_path if journal else None)
+
+
+async def fate_is(message_id: str, fate: str, reason: str, *buses: tl.Bus) -> None:
+    """Return when all of these say so; nothing takes longer than a minute."""
+    for bus in buses:
+        async with asyncio.timeout(60):
+            while True:
+                explained = await bus.explain(message_id)
+                if [(each.fate.value, each.reason) for each in explained.outcomes] == [(fate, reason)]:
+                    break
+                await asyncio.sleep(0.1)
 
 
 def test_a_hub_that_refuses_the_question_has_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

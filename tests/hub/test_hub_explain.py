@@ -78,7 +78,7 @@ def test_what_a_subscriber_had_that_was_cut_off_for_good_is_lost_with_it(tmp_pat
         place = Place(world(simulation), tmp_path if journal else None)
         await place.start()
         async with place.bus("publisher") as publisher:
-            reader = place.bus("reader", backoff_s=1000.0)
+            reader = await place.bus("reader", backoff_s=1000.0).__aenter__()
             stream = await reader.subscribe("t", name="audit").__aenter__()
             ids = [await publisher.publish("t", number) for number in range(10)]
             await publisher.flush()

@@ -19,11 +19,11 @@ from tests.hub.hubs import Place, directory_of
 from tests.hub.up import up
 from trunkline.errors import HubRefused
 from trunkline.hub.hub import Hub
-from trunkline.hub.registry import Registry, Who
 from trunkline.hub.registry_file import FILE, LAYOUT
-from trunkline.hub.schemas import SchemaRegistry
 from trunkline.journal import Journal, JournalBroker, JournalSettings
 from trunkline.journal.errors import JournalUnusable
+from trunkline.registry.registry import Registry, Who
+from trunkline.registry.schemas import SchemaRegistry
 from trunkline.schema import hash_of, schema_of
 from trunkline.testing import Simulation, world
 from trunkline.wire.control import ChannelCreate, ChannelInfo, ProducerRegister, Qos
@@ -275,10 +275,15 @@ async def test_an_embedded_hub_says_it_to_who_needs_it(simulation: Simulation) -
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / FILE).write_bytes(b"garbage")
         journal = Journal(folder, world=world(simulation), threaded=False)
-        async with tl.connect("pair:inside", embed=True, journal=journal, world=world(simulation)) as bus:
-            with pytest.raises(JournalUnusable, match="move it away"):
-                await bus.publish("t", 1)
-            (Path(folder) / FILE).unlink()
+
+        def connected() -> tl.Bus:
+            return tl.connect("pair:inside", embed=True, journal=journal, world=world(simulation))
+
+        with pytest.raises(JournalUnusable, match="move it away"):
+            async with connected():
+                pass
+        (Path(folder) / FILE).unlink()
+        async with connected() as bus:
             await bus.publish("t", 2)
         journal.close()
 

@@ -27,9 +27,9 @@ from trunkline.delivery.routing import MAX_UNUSED
 from trunkline.delivery.subscribers import Subscribers
 from trunkline.hub import answers
 from trunkline.hub.leavers import MAX_LEFT, Leavers
-from trunkline.hub.registry import MAX_CACHED, Registry
 from trunkline.hub.session import Session
 from trunkline.hub.settings import HubSettings
+from trunkline.registry.registry import MAX_CACHED, Registry
 from trunkline.testing import simulate, world
 from trunkline.topic import REPLY_PREFIX
 

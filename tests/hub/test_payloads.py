@@ -1,9 +1,11 @@
-"""`stream.payloads()`: who needs nothing but the payloads gets them from the columns, with the same fates."""
+"""`payloads()` and `batches()`: a message is built when somebody looks at it, and has the same fate if nobody does."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import itertools
+import random
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -84,6 +86,64 @@ def test_no_message_is_built(built: list[int]) -> None:
             assert (account.accepted, account.delivered, account.in_flight) == (700, 700, 0)
             await asyncio.sleep(2)
             assert "taker: delivered" in str(await publisher.explain(ids[350]))
+
+    with_hub(test)
+
+
+def test_a_message_is_built_when_somebody_looks(built: list[int]) -> None:
+    async def test(publisher: tl.Bus, subscriber: tl.Bus) -> None:
+        async with subscriber.subscribe("a", name="taker") as stream:
+
+            async def take() -> list[Sequence[tl.Message]]:
+                found: list[Sequence[tl.Message]] = []
+                async for batch in stream.batches(max_size=100):
+                    assert 0 < len(batch) <= 100
+                    found.append(batch)
+                    if sum(map(len, found)) == len(SENT):
+                        break
+                return found
+
+            taking = asyncio.create_task(take())
+            await asyncio.sleep(0)
+            ids = await publisher.publish_many("a", SENT)
+            await publisher.flush()
+            batches = await taking
+            account = stream.account()
+            assert (account.accepted, account.delivered, account.in_flight) == (700, 700, 0)
+            assert built == []
+            messages = [message for batch in batches for message in batch]
+            assert sum(built) == 700
+            assert [message.payload for message in messages] == SENT
+            assert [message.id for message in messages] == ids
+            assert [message for batch in batches for message in batch] == messages
+            assert sum(built) == 700, "once"
+
+    with_hub(test)
+
+
+def test_who_stops_iterating_over_batches_finds_the_rest() -> None:
+    async def test(publisher: tl.Bus, subscriber: tl.Bus) -> None:
+        async with subscriber.subscribe("a") as stream:
+            lists = stream.batches(max_size=10)
+
+            async def first() -> Sequence[tl.Message]:
+                return await anext(lists)
+
+            waiting = asyncio.create_task(first())
+            await asyncio.sleep(0)
+            await publisher.publish_many("a", SENT)
+            await publisher.flush()
+            got = list(await waiting)
+            await until(lambda: stream.depth == 690, "the others have arrived")
+            # The iterator is still there, and takes nothing more: what was kept for it is for everybody.
+            assert stream.try_recv().payload == SENT[10]
+            got += await anext(aiter(stream.batches(max_size=1)))
+            async for message in stream:
+                got.append(message)
+                if message.payload == SENT[-1]:
+                    break
+            assert [each.payload for each in got] == SENT[:10] + SENT[11:]
+            await lists.aclose()
 
     with_hub(test)
 
@@ -177,3 +237,61 @@ def test_without_a_hub_too() -> None:
             assert await taken(stream, len(SENT), max_size=10) == SENT
 
     simulate(main)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_cut_connections_lose_nothing_in_silence(seed: int) -> None:
+    """Payloads arrive once and in order. Each one that is missing was refused to its publisher or dropped on record."""
+    chance = random.Random(seed)
+
+    async def main(simulation: Simulation) -> None:
+        place = Place(world(simulation))
+        await place.start()
+        async with place.bus("publisher") as publisher, place.bus("subscriber") as subscriber:
+            stream = await subscriber.subscribe("a", name="taker").open()
+            got: list[int] = []
+
+            async def take() -> None:
+                async for payloads in stream.payloads(max_size=chance.choice([3, 50, 1000])):
+                    got.extend(map(int, payloads))
+                    await asyncio.sleep(chance.random() / 100)
+
+            taking = asyncio.create_task(take())
+            numbers = itertools.count()
+            # A subscriber that knows a publisher notices what it misses of it, by the positions of later messages.
+            await publisher.publish("a", str(next(numbers)).encode())
+            await until(lambda: bool(got), "the first payload is taken")
+            for _ in range(40):
+                batch = [str(number).encode() for number in itertools.islice(numbers, chance.randrange(1, 40))]
+                if chance.random() < 0.5:
+                    await publisher.publish_many("a", batch)
+                else:
+                    for payload in batch:
+                        fields: dict[str, Any] = {"ttl_s": 30} if chance.random() < 0.05 else {}
+                        await publisher.publish("a", payload, **fields)
+                event = chance.random()
+                if event < 0.08:
+                    place.cut()
+                elif event < 0.12:
+                    await place.stop()
+                    await place.start()
+                    await place.back(publisher, subscriber)
+                if chance.random() < 0.3:
+                    await asyncio.sleep(chance.random() / 10)
+            # Both clients notice that the last connection was cut, and connect again.
+            await asyncio.sleep(1)
+            await place.back(publisher, subscriber)
+            last = next(numbers)
+            await publisher.publish("a", str(last).encode())
+            await publisher.flush()
+            await until(lambda: got[-1] == last, "the last payload is taken")
+            account = stream.account()
+            assert got == sorted(set(got))
+            assert account.delivered == len(got)
+            assert account.accepted == account.delivered + account.dropped + account.expired
+            assert publisher.stats().total_refused + account.dropped >= next(numbers) - len(got)
+            await stream.aclose()
+            await taking
+        await place.stop()
+
+    simulate(main, seed=seed)

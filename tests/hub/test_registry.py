@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline import ProtocolError
-from trunkline.hub.channel import Effect
-from trunkline.hub.registry import Registry, RegistryLimits, Who
+from trunkline.registry.channel import Effect
+from trunkline.registry.registry import Registry, RegistryLimits, Who
 from trunkline.topic import matches
 from trunkline.wire import control
 from trunkline.wire.control import ChannelInfo, Config, Qos

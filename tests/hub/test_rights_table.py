@@ -257,6 +257,7 @@ ROWS: dict[type, Row] = {
     control.SchemaGet: Row(SEERS, asks(control.SchemaGet, name="orders")),
     control.SchemaList: Row(SEERS, lists_schemas),
     control.Stats: Row(ADMINS, asks(control.Stats)),
+    control.SnapshotRequest: Row(ADMINS, asks(control.SnapshotRequest)),
     control.Trace: Row(ADMINS, asks(control.Trace)),
 }
 
@@ -306,6 +307,7 @@ MESSAGES: list[control.Control] = [
     control.ChannelCreate(id=1, channel="a", pattern="b.>"),
     control.SchemaPut(id=1, name="a", schema={}),
     control.Stats(id=1),
+    control.SnapshotRequest(id=1),
     control.Trace(id=1),
 ]
 

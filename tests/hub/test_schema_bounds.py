@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from trunkline.errors import MissingExtra, ProtocolError, UsageError
-from trunkline.hub.schemas import KeptSchema, KeptVersion, SchemaRegistry
+from trunkline.registry.schemas import KeptSchema, KeptVersion, SchemaRegistry
 from trunkline.schema import Checker
 from trunkline.schema.library import require
 
@@ -125,7 +125,7 @@ os._exit(0)  # the interpreter would recurse to take them apart
 
 def test_large_enums_in_many_alternatives_are_not_compared_for_long() -> None:
     said = answers("""
-from trunkline.hub.compatibility import Side, breaks
+from trunkline.registry.compatibility import Side, breaks
 
 many = {"enum": list(range(10_000))}
 writer = {"properties": {f"f{n}": {"enum": [n]} for n in range(1900)}}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.hub.shapes import NAMES, SCHEMAS
 from trunkline import ProtocolError
-from trunkline.hub.schemas import FIRST, MODES, SchemaLimits, SchemaRegistry, Version
+from trunkline.registry.schemas import FIRST, MODES, SchemaLimits, SchemaRegistry, Version
 from trunkline.schema import hash_of
 
 

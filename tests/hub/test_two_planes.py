@@ -520,8 +520,8 @@ def test_a_hub_in_this_process(tmp_path: Path) -> None:
         async with Hub() as hub:
             address = await hub.listen(f"unix://{tmp_path / 'hub.sock'}")
             async with bus_at(address, "from") as publisher, bus_at(address, "to") as subscriber:
-                local = tl.Bus(hub.broker, name="local")
                 async with (
+                    tl.Bus(hub.broker, name="local") as local,
                     subscriber.subscribe("frames") as far,
                     subscriber.subscribe("frames", group="team") as member,
                     local.subscribe("frames") as near,

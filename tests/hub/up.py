@@ -8,16 +8,27 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 READY_S = 20.0
 
 
 class Up:
-    """`trunkline up`, on a socket in `folder`; with a journal there, too, if it is to be durable."""
+    """`trunkline up`, on a socket in `folder`; with a journal there, too, if it is to be durable.
 
-    def __init__(self, folder: Path, *, durable: bool = False, heartbeat_s: float = 5.0, config: str = "") -> None:
+    `inside` is a command that runs it elsewhere, as in a network namespace.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        durable: bool = False,
+        heartbeat_s: float = 5.0,
+        config: str = "",
+        inside: Sequence[str] = (),
+    ) -> None:
         self._folder = folder
         self.address = f"unix://{folder / 'hub.sock'}"
         self.journal = folder / "journal"
@@ -27,7 +38,7 @@ class Up:
             text += f'[hub.journal]\ndirectory = "{self.journal}"\nsync = "system"\n'
         settings.write_text(text)
         program = "import sys; from trunkline.cli import main; sys.exit(main())"
-        self._command = [sys.executable, "-c", program, "up", "--json", "--listen", self.address]
+        self._command = [*inside, sys.executable, "-c", program, "up", "--json", "--listen", self.address]
         self._command += ["--config", str(settings)]
         self._process: subprocess.Popen[bytes] | None = None
         self._starts = 0

@@ -285,7 +285,7 @@ def test_an_interrupt_in_a_commit_loses_nothing_and_stores_nothing_twice(tmp_pat
         return 0
 
     async def connected() -> tl.Bus:
-        bus = tl.connect("memory:", journal=journal)
+        bus = await tl.connect("memory:", journal=journal).__aenter__()
         await bus.publish("a", b"0")
         assert journal.writer.commits_in_loop == 1
         return bus

@@ -196,7 +196,7 @@ def test_who_gives_up_waiting_does_not_stop_the_writer(tmp_path: Path) -> None:
 
     async def main() -> None:
         with Journal(tmp_path) as journal:
-            bus = tl.connect("memory:", journal=journal)
+            bus = await tl.connect("memory:", journal=journal).__aenter__()
             slow = threading.Event()
             journal.writer.call(lambda database: slow.wait(10))
             waiting = [asyncio.create_task(bus.flush()), asyncio.create_task(journal.forget("nobody"))]

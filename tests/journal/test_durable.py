@@ -695,7 +695,7 @@ async def test_closing_does_not_wait_for_the_backlog(
     place = Place(simulation, tmp_path, slow=slow)
     journal = place.journal()
     broker = tl.journal.JournalBroker(journal, owns_journal=own)
-    bus = tl.Bus(broker, owns_broker=own)
+    bus = await tl.Bus(broker, owns_broker=own).__aenter__()
     bus.handle("a", work, durable=True, name="x", capacity=3)
     await publish(bus, "a", *range(100))
     await asyncio.sleep(2.5)

@@ -14,7 +14,7 @@ from msgspec.structs import astuple
 
 import trunkline as tl
 from tests.journal.journals import Clock, Place, journal_in, journal_of, seqs, take
-from trunkline.journal import Journal, JournalSettings, Retention, database, feeder, lake, ledger
+from trunkline.journal import Journal, JournalSettings, Retention, database, lake, ledger
 from trunkline.journal.due import Stretch, next_fates, next_messages, small_runs
 from trunkline.journal.ledger import FATE, JournalLedger
 from trunkline.journal.reader import MAX_CHECKED, Reader
@@ -183,7 +183,7 @@ async def test_subscribers_of_a_durable_subscription_hold_a_bounded_number_of_by
     simulation: Simulation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, members: int
 ) -> None:
     count, size = 60, 100 * KIB
-    monkeypatch.setattr(feeder, "MAX_LARGE_BYTES", MIB)
+    monkeypatch.setattr("trunkline.journal.members.MAX_LARGE_BYTES", MIB)
     async with Place(simulation, tmp_path).bus(history=History(enabled=False)) as bus:
         async with AsyncExitStack() as streams:
             together = [
@@ -220,7 +220,7 @@ async def test_subscribers_of_a_durable_subscription_hold_a_bounded_number_of_by
 async def test_a_message_larger_than_the_limit_reaches_a_durable_subscription(
     simulation: Simulation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feeder, "MAX_LARGE_BYTES", 10 * KIB)
+    monkeypatch.setattr("trunkline.journal.members.MAX_LARGE_BYTES", 10 * KIB)
     async with Place(simulation, tmp_path).bus() as bus, bus.subscribe("a", durable=True, name="x") as stream:
         for size in (20 * KIB, 10, 30 * KIB):
             await bus.publish("a", bytes(size))

@@ -326,7 +326,7 @@ async def test_a_journal_that_was_closed_under_a_bus(simulation: Simulation, tmp
     """Whoever publishes then is told, and does not wait for ever."""
     journal = Place(simulation, tmp_path).journal()
     broker = tl.journal.JournalBroker(journal)
-    bus = tl.connect(broker)
+    bus = await tl.connect(broker).__aenter__()
     await publish(bus, "a", 1)
     await journal.aclose()
     with pytest.raises(tl.TrunklineError):

@@ -20,6 +20,7 @@ from trunkline.errors import InvalidTopic, JournalDamaged
 from trunkline.journal import Journal, Reader, Retention, layout
 from trunkline.journal import reader as journal_reader
 from trunkline.journal.errors import JournalUnusable
+from trunkline.journal.sealed import File
 from trunkline.topic import matches
 
 TOPICS = ("a", "a.b", "a.c", "b.c")
@@ -396,6 +397,60 @@ def test_fates_are_found_wherever_they_are(journal: Journal, clock: Clock, seale
     assert told[1] == {"range": well, "both": well}
     assert told[3] == {"range": well, "both": (tl.Fate.DEAD, "it broke"), "later": well}
     assert told[5] == {"both": well, "late": (tl.Fate.DROPPED, "left")}
+
+
+def sealed_fates(journal: Journal, files: int) -> list[tl.Message]:
+    """A message and a fate a file."""
+    written = []
+    for _ in range(files):
+        (one,) = fill(journal, 1)
+        journal.ledger.fate("x", "a", tl.Fate.DELIVERED, one.seq, one.seq, 1, "", journal.world.time_ns())
+        journal.intake.flush()
+        journal.seal(everything=True)
+        written.append(one)
+    return written
+
+
+def test_a_file_of_fates_that_cannot_speak_of_a_message_is_not_read(journal: Journal) -> None:
+    written = sealed_fates(journal, 3)
+    first, *others = journal.reader.files("fates")
+    assert len(others) == 2
+    for file in others:
+        # Damage in its rows: who reads more than the footer finds it.
+        data = bytearray((journal.directory / file.path).read_bytes())
+        data[6] ^= 255
+        (journal.directory / file.path).write_bytes(data)
+    told: list[JournalDamaged] = []
+    with Reader(journal.directory, on_damage=told.append) as reader:
+        assert [each.number for each in reader.fates_of(written[0])] == [first.first]
+        assert told == []
+        assert reader.fates_of(written[1]) == []
+        assert [damage.where for damage in told] == [others[0].path]
+
+
+class Overtaken(Reader):
+    """After it was told where the fates are, and before it looks there, the files are joined and deleted."""
+
+    def __init__(self, journal: Journal, on_damage: Callable[[JournalDamaged], None]) -> None:
+        super().__init__(journal.directory, on_damage=on_damage)
+        self._owner: Journal | None = journal
+
+    def files(self, kind: str = "messages") -> list[File]:
+        found = super().files(kind)
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            assert owner.tender.join() >= len(found)
+            for file in found:
+                (self.directory / file.path).unlink()
+        return found
+
+
+def test_fates_are_found_though_their_file_is_replaced_and_deleted_meanwhile(journal: Journal) -> None:
+    written = sealed_fates(journal, 8)
+    told: list[JournalDamaged] = []
+    with Overtaken(journal, told.append) as reader:
+        assert [each.number for each in reader.fates_of(written[1])] == [2]
+    assert told == []
 
 
 def test_a_sealed_fate_keeps_its_microsecond(journal: Journal, clock: Clock) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import trunkline as tl
 from tests.journal.journals import fill, journal_in, seqs, until
-from trunkline.journal import Journal, JournalSettings, Reader, Sync
+from trunkline.journal import Journal, JournalSettings, Reader, Sync, records
 from trunkline.journal.repair.findings import Finding, Repaired
 from trunkline.journal.repair.repair import repair
 from trunkline.journal.repair.verify import verify
@@ -273,6 +273,27 @@ def test_no_message_is_lost_with_the_page_at_which_a_table_begins(directory: Pat
     lost, _ = mended(directory, before)
     assert lost == pages.lost, "a table this small lies on one page"
     assert len(lost) < 300
+
+
+@pytest.mark.parametrize("table", ["batches", "deaths"])
+def test_the_record_of_deaths_is_saved_or_said_to_be_lost(directory: Path, table: str) -> None:
+    with contextlib.closing(sqlite3.connect(directory / "journal.db")) as database:
+        for seq in (1, 2, 3):
+            database.execute(records.DIED, ("x", seq, 5, "a", f"id{seq}", "rejected", "no", "Reject", "here", 1))
+        database.commit()
+    pages = Pages(directory)
+    pages.overwrite(pages.roots[table], random.Random(table).randbytes(PAGE))
+    pages.write()
+    repaired = repair(directory)
+    with Reader(directory) as reader:
+        saved = [death.seq for death in records.deaths(reader, 1, 3) if death.subscriber == "x"]
+    said = [finding.why for finding in repaired.lost if finding.where == "deaths"]
+    if table == "deaths":
+        assert (saved, len(said)) == ([], 1)
+        assert said[0].startswith("the record of deaths is lost beyond number 0")
+    else:
+        assert (saved, said) == ([1, 2, 3], [])
+    assert verify(directory).good
 
 
 def test_a_flipped_bit_in_a_batch_costs_that_batch(directory: Path) -> None:

@@ -29,7 +29,7 @@ async def record() -> dict[str, Any]:
 
         wire.unpack = keep  # type: ignore[method-assign,assignment]
         # From here on everything that comes is kept.
-        await kernel.link.open(kernel)
+        await kernel.link.open(kernel.client)
         info = await kernel.ask("kernel_info_request")
         execution = await kernel.execute(CODE)
         result = await execution.result()

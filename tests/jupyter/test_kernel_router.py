@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.jupyter.scripted import ScriptedLink, kernel_of
+from tests.jupyter.scenes import of, play
+from tests.jupyter.scripted import ScriptedLink
 from trunkline.delivery.requests import Why
 from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import InvalidSettings, StreamEmpty, UsageError
@@ -16,29 +17,6 @@ from trunkline.jupyter.execution import Execution
 from trunkline.jupyter.kernel import Kernel
 from trunkline.jupyter.settings import KernelSettings
 from trunkline.message import Message
-from trunkline.testing import Simulation, simulate
-
-Scene = Callable[[Kernel, ScriptedLink, Execution], Coroutine[Any, Any, None]]
-
-
-def play(scene: Scene, **settings: Any) -> None:
-    """A kernel that is asked something, and says only what the scene makes it say."""
-
-    async def main(simulation: Simulation) -> None:
-        kernel, link = kernel_of(simulation, **settings)
-        await kernel.open()
-        await asyncio.sleep(1)
-        link.deaf = True
-        execution = await kernel.execute("code")
-        await scene(kernel, link, execution)
-        await kernel.aclose()
-
-    simulate(main)
-
-
-def of(kernel: Kernel, execution: Execution) -> dict[str, Any]:
-    return {"msg_id": execution.id, "session": kernel.session, "username": "me", "msg_type": "execute_request"}
-
 
 CHANNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "status": ("status", {"execution_state": "busy"}),
@@ -109,27 +87,6 @@ def test_channels_are_read_one_by_one_with_timeouts() -> None:
     play(scene)
 
 
-def test_orphans_say_why() -> None:
-    async def scene(kernel: Kernel, link: ScriptedLink, execution: Execution) -> None:
-        mine = of(kernel, execution)
-        link.say("iopub", "status", {"execution_state": "starting"}, {})
-        link.say("iopub", "stream", {"name": "stdout", "text": "x"}, {**mine, "msg_id": "later"})
-        link.say("iopub", "made_up", {}, mine)
-        execution.close()
-        link.say("iopub", "stream", {"name": "stdout", "text": "x"}, mine)
-        assert [orphan.why for orphan in kernel.orphans] == [
-            Why.NO_REQUEST_ID,
-            Why.EARLY,
-            Why.UNKNOWN_TYPE,
-            Why.LATE,
-        ]
-        assert kernel.stats().orphans == {"no_request_id": 1, "early": 1, "unknown_type": 1, "late": 1}
-        routed = kernel.stats().routed
-        assert routed.total == routed.to_requests + routed.late + routed.others + routed.broadcast + routed.orphaned
-
-    play(scene)
-
-
 def test_late_output_is_still_its_own() -> None:
     async def scene(kernel: Kernel, link: ScriptedLink, execution: Execution) -> None:
         mine = of(kernel, execution)
@@ -144,7 +101,7 @@ def test_late_output_is_still_its_own() -> None:
         assert kernel.stats().active_requests == 0
         await asyncio.sleep(100)
         link.say("iopub", "stream", {"name": "stdout", "text": "much later"}, mine)
-        assert [orphan.why for orphan in kernel.orphans] == [Why.LATE]
+        assert [orphan.why for orphan in kernel.orphans] == [Why.ANSWERED]
         assert await execution.late.recv() is None
 
     play(scene)
@@ -256,7 +213,7 @@ def test_higher_priorities_go_first_and_keep_their_order() -> None:
         order: list[str | None] = []
         answer = kernel.router.requests.answer
         kernel.router.requests.answer = lambda message: _noted(order, message, answer)  # type: ignore[method-assign]
-        kernel.take(messages)
+        kernel.client.take(messages)
         assert order == [urgent.id] * 3 + [execution.id] * 3
         assert urgent.partial().stdout == execution.partial().stdout == "012"
 
@@ -332,21 +289,6 @@ def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) ->
     assert "what was to be called for comms to target raised" in caplog.text
 
 
-def test_displays_are_updated_by_their_id() -> None:
-    async def scene(kernel: Kernel, link: ScriptedLink, execution: Execution) -> None:
-        shown = {"data": {"text/plain": "0 %"}, "metadata": {}, "transient": {"display_id": "bar"}}
-        link.say("iopub", "display_data", shown, of(kernel, execution))
-        other = await kernel.execute("update")
-        for percent in (50, 100):
-            changed = {**shown, "data": {"text/plain": f"{percent} %"}}
-            link.say("iopub", "update_display_data", changed, of(kernel, other))
-        assert [output["data"]["text/plain"] for output in execution.partial().outputs] == ["100 %"]
-        assert other.partial().outputs == ()
-        assert "display_id" not in execution.partial().outputs[0]
-
-    play(scene)
-
-
 def test_outputs_are_cleared_now_or_with_the_next() -> None:
     async def scene(kernel: Kernel, link: ScriptedLink, execution: Execution) -> None:
         mine = of(kernel, execution)
@@ -365,16 +307,6 @@ def test_outputs_are_cleared_now_or_with_the_next() -> None:
         assert execution.partial().stdout == "cd"
 
     play(scene)
-
-
-def test_output_beyond_the_limit_is_counted() -> None:
-    async def scene(kernel: Kernel, link: ScriptedLink, execution: Execution) -> None:
-        for _ in range(5):
-            link.say("iopub", "stream", {"name": "stdout", "text": "x" * 10}, of(kernel, execution))
-        result = execution.partial()
-        assert (len(result.stdout), result.truncated) == (30, 20)
-
-    play(scene, max_output_bytes=30)
 
 
 def test_other_clients_outputs_are_theirs() -> None:
@@ -434,18 +366,6 @@ def test_bad_frames_are_counted_and_never_fatal(caplog: pytest.LogCaptureFixture
 
     play(scene)
     assert "the signature is not that of the kernel's key" in caplog.text
-
-
-def test_every_decision_is_traced(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(5, "trunkline.jupyter")
-
-    async def scene(kernel: Kernel, link: ScriptedLink, execution: Execution) -> None:
-        link.say("iopub", "stream", {"name": "stdout", "text": "x"}, of(kernel, execution))
-        link.say("iopub", "stream", {"name": "stdout", "text": "x"}, {"msg_id": "y", "session": kernel.session})
-        assert f"of {execution.id}: to its request" in caplog.text
-        assert "of y: orphan: no request with this id (yet)" in caplog.text
-
-    play(scene)
 
 
 @pytest.mark.parametrize(

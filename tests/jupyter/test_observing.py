@@ -14,14 +14,14 @@ import trunkline as tl
 from tests.jupyter.scripted import ScriptedLink, kernel_of, world_of
 from trunkline.jupyter import Kernel, Tracing, export, join
 from trunkline.jupyter.gateway import Gateway
-from trunkline.jupyter.kernel_requests import Life
+from trunkline.jupyter.kernel import Life
 from trunkline.jupyter.publisher import KernelPublisher
 from trunkline.testing import Simulation, simulate, world
 
 
 def test_prometheus_has_the_figures() -> None:
     async def main(simulation: Simulation) -> None:
-        kernel, link = kernel_of(simulation)
+        kernel, link = kernel_of(simulation, ScriptedLink(world_of(simulation), simulation.random, welcomes=False))
         await kernel.open()
         registry = CollectorRegistry()
         export(kernel, registry)
@@ -85,7 +85,7 @@ def test_a_request_is_a_span_and_its_outputs_are_in_its_trace() -> None:
 async def shared(simulation: Simulation, bus: tl.Bus, life: Life | None = None) -> tuple[Kernel, ScriptedLink]:
     kernel, link = kernel_of(simulation)
     kernel.life = life
-    kernel.publisher = KernelPublisher(bus, kernel.session, 1000)
+    kernel.client.publisher = KernelPublisher(bus, kernel.session, 1000)
     gateway = Gateway(kernel, bus)
     await gateway.open()
     kernel.on_close(gateway.aclose)

@@ -36,16 +36,6 @@ def kernel() -> Iterator[BlockingKernel]:
         yield started
 
 
-@pytest.fixture(autouse=True)
-def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Sockets to the kernel that tests share may be opened in any of them: that one is looked at when all are done."""
-    if "kernel" in request.fixturenames:
-        yield
-    else:
-        with no_leaks():
-            yield
-
-
 def test_hello(kernel: BlockingKernel) -> None:
     """Busy, the code as it was sent, the output, idle, the reply; then nothing of it is left."""
     with kernel.execute("print('hello')") as execution:
@@ -341,9 +331,20 @@ def test_two_kernels_do_not_mix() -> None:
     run(main())
 
 
+def test_a_path_that_is_too_long_for_unix_sockets_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        with pytest.raises(tl.KernelNotStarted, match="x is too long a path for them; set JUPYTER_RUNTIME_DIR"):
+            await start_kernel(transport="ipc")
+        async with start_kernel() as kernel:
+            assert (await kernel.run("1 + 1")).text == "2"
+
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / ("x" * 100)))
+    run(main())
+
+
 def test_what_cannot_be_started_says_why(tmp_path: Path) -> None:
     async def main() -> None:
-        with pytest.raises(tl.KernelNotStarted, match=r"there is no kernel 'cobol' here \(known: .*python3"):
+        with pytest.raises(tl.KernelNotStarted, match=r"the kernel 'cobol' is not installed \(installed: .*python3"):
             await start_kernel("cobol")
         with pytest.raises(tl.KernelNotStarted, match="runs here"):
             await attach("nobody-has-this")

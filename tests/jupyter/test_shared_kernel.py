@@ -80,7 +80,9 @@ def test_others_use_it_over_a_hub(tmp_path: Path) -> None:
 def test_nobody_shares_it() -> None:
     async def main(simulation: Simulation) -> None:
         async with tl.connect(world=world(simulation)) as bus:
-            with pytest.raises(tl.KernelNotStarted, match="it sent nothing on iopub"):
+            with pytest.raises(
+                tl.KernelNotStarted, match=r"nobody shares the kernel 'nobody' on this bus \(shared: none\)"
+            ):
                 await join(bus, "nobody")
 
     simulate(main)
@@ -179,7 +181,7 @@ def test_a_bus_that_refuses_costs_the_record_and_nothing_else(caplog: pytest.Log
         settings = tl.Settings(max_message_bytes=500)
         async with tl.connect(world=world(simulation), settings=settings) as bus:
             kernel, _ = kernel_of(simulation)
-            kernel.publisher = KernelPublisher(bus, kernel.session, 100)
+            kernel.client.publisher = KernelPublisher(bus, kernel.session, 100)
             await kernel.open()
             execution = await kernel.execute("print('hello')")
             assert (await execution.result()).ok

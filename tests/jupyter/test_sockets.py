@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from typing import Any
 
 import zmq
 
 from tests.hub.hubs import until
+from tests.ports import free_port
 from trunkline.clock import World
 from trunkline.jupyter.message_types import SHELL, SOCKETS, STDIN
 from trunkline.jupyter.sockets import KernelConnection, SocketLink
@@ -30,16 +30,6 @@ class Heard:
         raise AssertionError(how)
 
 
-def free_ports(count: int) -> list[int]:
-    taken = [socket.socket() for _ in range(count)]
-    for each in taken:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in taken]
-    for each in taken:
-        each.close()
-    return ports
-
-
 def made(link: SocketLink, socket: str, **content: Any) -> KernelMessage:
     return link.wire.compose(socket, Header(msg_id=str(content), msg_type="any", session="me"), content)
 
@@ -48,7 +38,7 @@ def test_a_kernel_that_may_ask_for_input_can_ask_at_once() -> None:
     """Its socket for that listens later than the others, as it may: the request waits for it, and nothing else does."""
 
     async def run(context: zmq.Context[Any]) -> None:
-        ports = dict(zip((*SOCKETS, "hb"), free_ports(5), strict=True))
+        ports = dict(zip((*SOCKETS, "hb"), (free_port() for _ in range(5)), strict=True))
         connection = KernelConnection.of({"key": "k"} | {f"{name}_port": port for name, port in ports.items()})
         with context.socket(zmq.ROUTER) as shell, context.socket(zmq.ROUTER) as stdin:
             shell.bind(connection.url(SHELL))

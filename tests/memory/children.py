@@ -59,3 +59,9 @@ def go_on(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
+
+
+def let_end(process: subprocess.Popen[str]) -> None:
+    """Let it close what it has open, before it is killed."""
+    process.communicate(timeout=60)
+    assert process.returncode == 0

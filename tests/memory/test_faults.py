@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.memory.children import child, go_on, line
+from tests.memory.children import child, go_on, let_end, line
 from tests.memory.conftest import left
 from trunkline import memory
 from trunkline.memory.errors import ProducerGone
@@ -196,6 +196,7 @@ def test_twenty_consumers_in_twenty_processes() -> None:
         assert line(producer) == "200 0"
         go_on(producer)
         assert line(consumers) == "True"
+        let_end(producer)
 
 
 def test_one_that_never_lets_go_harms_nobody() -> None:
@@ -228,6 +229,8 @@ def test_one_that_never_lets_go_harms_nobody() -> None:
             go_on(producer)
             with pytest.raises(ProducerGone):
                 frames.recv(20)
+            let_end(stubborn)
+            let_end(producer)
 
 
 SECOND = """

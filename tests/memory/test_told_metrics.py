@@ -25,9 +25,10 @@ from trunkline import memory
 from trunkline.brokers.hub.directory import HubDirectory
 from trunkline.hub.hub import Hub
 from trunkline.memory import registration
-from trunkline.memory.metrics import MAX_TOLD, ChannelMetrics, ConsumerMetrics, told, told_of_channel
+from trunkline.memory.metrics import MAX_TOLD, ChannelMetrics, ConsumerMetrics, told_of_channel
 from trunkline.memory.reap import reap
 from trunkline.wire.control import ChannelInfo
+from trunkline.wire.told_metrics import told
 
 FRAME = np.dtype(("u1", (8,)))
 EMPTY = np.zeros(8, "u1")

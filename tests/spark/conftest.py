@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.spark.journals import HOUR_NS, START_NS, live
+from tests.spark.journals import HOUR_NS, START_NS, execute_a_cell, live
 from trunkline.spark import session
 from trunkline.spark.pipeline.run import Pipeline
 from trunkline.spark.session.start import Setting
@@ -23,10 +23,22 @@ from trunkline.testing import no_leaks
 FAST: dict[str, Setting] = {
     "spark.sql.shuffle.partitions": 2,
     "spark.sql.adaptive.enabled": False,
-    # Compiling well takes longer than the tests run. With this level Java reserves only 48 MB for compiled code, which
-    # is too little for all tests in one process: it ends in "Out of space in CodeCache".
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
+    "spark.driver.extraJavaOptions": "-Dtrunkline.tests=true",  # what makes Java quick is in conf/spark-defaults.conf
 }
+COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+"""As outside the tests: for those that are about how Spark does it."""
+LAST = ("tests/spark/test_shared_session.py", "tests/spark/test_camera_example.py")
+"""These end the shared session. All others use one that is warm, and these need one start between them."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def when(item: pytest.Item) -> int:
+        if item.nodeid.startswith(LAST):
+            return 1
+        return 0 if item.nodeid.startswith("tests/spark/") else 2
+
+    if any(not when(item) for item in items):
+        items.sort(key=when)
 
 
 class SharedSession:
@@ -93,6 +105,7 @@ def taken(shared_session: SharedSession, tmp_path_factory: pytest.TempPathFactor
     taken = Taken(directory / "journal", directory / "warehouse")
     for seed, size, start_ns in ((1, 70, START_NS), (2, 50, START_NS + HOUR_NS // 3)):
         live(taken.journal, seed=seed, size=size, start_ns=start_ns)
+        execute_a_cell(taken.journal, f"cell-{seed}", start_ns=start_ns)
         with Pipeline(shared_session.get(), *taken) as pipeline:
             assert pipeline.run().messages
     return taken

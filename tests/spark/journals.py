@@ -120,3 +120,29 @@ async def _say_twice(bus: tl.Bus, simulation: Simulation, number: int, skew_s: i
 def live(directory: Path, seed: int, size: int, *, start_ns: int = START_NS, **options: Any) -> None:
     life = Life(directory, size, **options)
     simulate(life.live, seed=seed, start_ns=start_ns)
+
+
+def execute_a_cell(directory: Path, cell: str, *, start_ns: int) -> None:
+    """What a kernel is asked and says, as far as a table needs it."""
+    asked = {"header": {"msg_id": cell, "session": "s", "username": "ada"}, "parent_header": {}}
+    reply = {"header": {"msg_id": f"{cell}-reply"}, "parent_header": {"msg_id": cell}}
+    frames = (
+        ("execute_request", {**asked, "content": {"code": "1/0"}}),
+        ("execute_reply", {**reply, "content": {"status": "error", "ename": "ZeroDivisionError"}}),
+    )
+
+    async def publish(simulation: Simulation) -> None:
+        there = world(simulation)
+        with Journal(directory, world=there, threaded=False) as journal:
+            async with tl.connect("memory:", name="notebook", journal=journal, world=there) as bus:
+                for kind, frame in frames:
+                    message = tl.Message(
+                        id=frame["header"]["msg_id"],
+                        topic=f"kernel.k.shell.{kind}",
+                        payload=json.dumps(frame).encode(),
+                        content_type="application/json",
+                        timestamp_ns=simulation.time_ns(),
+                    )
+                    await bus.post(message)
+
+    simulate(publish, start_ns=start_ns)

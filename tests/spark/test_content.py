@@ -17,22 +17,22 @@ from tests.spark import truth_content as truth
 from tests.spark.kernels import jupyter, kernels
 from tests.spark.traffic import MESSAGES, START, Row, Traffic, frame, inputs, message, traffic
 from trunkline.codec import JSON, MSGPACK, RAW, Zlib
-from trunkline.hub.channel import KeptChannel
 from trunkline.hub.registry_file import FILE, KeptRegistry, RegistryFile
-from trunkline.hub.schemas import KeptSchema, KeptVersion
 from trunkline.journal.errors import JournalUnusable
+from trunkline.registry.channel import KeptChannel
+from trunkline.registry.schemas import KeptSchema, KeptVersion
 from trunkline.schema import hash_of, schema_of
 from trunkline.spark.tables import conformance, conversations, executions, typed
 from trunkline.spark.tables.channel_contracts import Finder, belongs, contracts, on_any
 from trunkline.spark.tables.conversations import Hints, climbed
 from trunkline.spark.tables.payloads import texts
-from trunkline.spark.tables.table import ChannelContract, Table
+from trunkline.spark.tables.table import BuiltTable, ChannelContract
 
 SEEDS = (2, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, *range(3, 11))))
 
 
-def rows_of(table: Table, made: DataFrame) -> list[Row]:
-    assert made.columns == [column.name for column in table.columns]
+def rows_of(table: BuiltTable, made: DataFrame) -> list[Row]:
+    assert made.columns == [column.name for column in table.own_columns]
     assert made.dtypes == table.shape(made).dtypes
     return [row.asDict(recursive=True) for row in made.collect()]
 
@@ -41,7 +41,7 @@ def ordered(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=repr)
 
 
-def made(spark: SparkSession, table: Table, given: Traffic, hours: list[datetime] | None = None) -> list[Row]:
+def made(spark: SparkSession, table: BuiltTable, given: Traffic, hours: list[datetime] | None = None) -> list[Row]:
     return ordered(rows_of(table, table.build(inputs(spark, given, hours))))
 
 
@@ -344,7 +344,7 @@ def test_a_column_for_each_field(spark: SparkSession) -> None:
     channel = ChannelContract("shop.orders", "orders.*", schema_of(Order))
     (table,) = typed.tables((channel,))
     assert table.name == "typed_shop_orders"
-    declared = {column.name: column.type for column in table.columns}
+    declared = {column.name: column.type for column in table.own_columns}
     assert declared == {
         "seq": "bigint",
         "id": "string",
@@ -424,7 +424,7 @@ def test_payloads_that_are_no_objects_have_one_column(
 ) -> None:
     given = Traffic(published(*sent), [], [], [], (ChannelContract("c", "orders.new", schema),))
     (table,) = typed.tables(given.channels)
-    assert [(column.name, column.type) for column in table.columns[5:-1]] == [("value", type)]
+    assert [(column.name, column.type) for column in table.own_columns[5:-1]] == [("value", type)]
     assert [row["value"] for row in only(spark, given)] == shown
 
 
@@ -439,7 +439,7 @@ def test_fields_with_odd_names(spark: SparkSession) -> None:
         (ChannelContract("c", "orders.new", schema),),
     )
     (table,) = typed.tables(given.channels)
-    columns = [column.name for column in table.columns[5:-1]]
+    columns = [column.name for column in table.own_columns[5:-1]]
     assert columns == ["a_b", "a_b_", "_", "_x_", "Hour_", "A", "a_", "grüße", "topic_"]
     (row,) = only(spark, given)
     assert [row[column] for column in columns] == list(range(len(names)))

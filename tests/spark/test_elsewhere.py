@@ -15,6 +15,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from tests.ports import free_port
 from trunkline.spark.session.java import find_java, shim_home
 
 pytestmark = pytest.mark.long
@@ -143,11 +144,7 @@ with session("local[2]", settings=settings) as spark:
 @pytest.fixture
 def connect(tmp_path: Path) -> Iterator[str]:
     """A server of Spark Connect."""
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-c", SERVE, str(port)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -11,7 +11,7 @@ import pytest
 import trunkline as tl
 from trunkline.jupyter import start_kernel
 from trunkline.spark.pipeline.run import Pipeline
-from trunkline.spark.tables.views import table
+from trunkline.spark.pipeline.views import table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

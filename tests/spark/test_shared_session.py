@@ -23,6 +23,7 @@ def kill_java() -> None:
     process.wait(30)
 
 
+@pytest.mark.long
 def test_a_dead_session_is_replaced_for_the_next_module(shared_session: SharedSession) -> None:
     before = shared_session.get()
     kill_java()

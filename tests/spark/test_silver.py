@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark import truth_silver as truth
-from tests.spark.traffic import START, Row, Traffic, frame, inputs, message, traffic
-from trunkline.spark.pipeline.settings import PipelineSettings
-from trunkline.spark.tables import dead_letters, deliveries, orphans, requests
+from tests.spark.traffic import START, Row, Traffic, frame, inputs, message, own_ddl, traffic
+from trunkline.spark.settings import PipelineSettings
+from trunkline.spark.tables import conversations, dead_letters, deliveries, orphans, requests
 from trunkline.spark.tables.patterns import matching
-from trunkline.spark.tables.table import Table
+from trunkline.spark.tables.table import BuiltTable
 from trunkline.topic import matches
 
 pytestmark = pytest.mark.long
@@ -29,7 +29,7 @@ SETTINGS = PipelineSettings()
 
 def made(
     spark: SparkSession,
-    table: Table,
+    table: BuiltTable,
     given: Traffic,
     hours: list[datetime] | None = None,
     settings: PipelineSettings = SETTINGS,
@@ -37,7 +37,7 @@ def made(
     def earlier(name: str) -> DataFrame:
         assert name == "deliveries"
         rows = [row for row in truth.deliveries(given) if hours is None or row["hour"] in hours]
-        return frame(spark, rows, deliveries.TABLE.ddl.replace("`", ""))
+        return frame(spark, rows, own_ddl(deliveries.TABLE))
 
     rows = table.build(inputs(spark, given, hours, settings=settings, table=earlier))
     return ordered(row.asDict() for row in table.shape(rows).collect())
@@ -55,7 +55,7 @@ def some_hours(given: Traffic, seed: int) -> list[datetime]:
     return chosen
 
 
-def check(spark: SparkSession, table: Table, given: Traffic, expected: list[Row], seed: int) -> None:
+def check(spark: SparkSession, table: BuiltTable, given: Traffic, expected: list[Row], seed: int) -> None:
     assert expected, "the traffic shows nothing"
     assert made(spark, table, given) == ordered(expected)
     hours = some_hours(given, seed)
@@ -257,8 +257,31 @@ def test_which_hours_are_made_together_does_not_matter_to_a_request(spark: Spark
     ]
     given = Traffic(rows, [], [], [])
     (row,) = made(spark, requests.TABLE, given)
-    assert (row["outcome"], row["answers"]) == ("timed out", 0)
+    assert (row["outcome"], row["answers"], row["latency_ms"]) == ("answered", 1, 1000.0)
     assert made(spark, requests.TABLE, given, [hour]) == [row]
+
+
+@pytest.mark.parametrize("before", [timedelta(), timedelta(minutes=30)], ids=["across hours", "within an hour"])
+def test_an_answer_that_is_placed_before_its_request_counts(spark: SparkSession, before: timedelta) -> None:
+    """It came 0.2 s early, or its sender's clock is half a second behind."""
+    hour = START.replace(minute=0) + timedelta(hours=1) - before
+    later = hour + timedelta(seconds=0.1)
+    rows = [
+        message(1, hour - timedelta(seconds=0.1), type="response", request_id="early"),
+        message(2, later, type="request", request_id="early"),
+        message(3, later, type="request", request_id="behind"),
+        message(4, later, time=later - timedelta(seconds=0.5), type="response", request_id="behind"),
+        message(5, hour + timedelta(minutes=5)),
+    ]
+    given = Traffic(rows, [], [], [])
+    found = made(spark, requests.TABLE, given)
+    assert [(row["seq"], row["outcome"], row["answer_seq"]) for row in found] == [
+        (2, "answered", 1),
+        (3, "answered", 4),
+    ]
+    assert made(spark, requests.TABLE, given, [found[0]["hour"]]) == found
+    (tree,) = made(spark, conversations.TABLE, given, [found[0]["hour"]])
+    assert (tree["root_id"], tree["messages"], tree["depth"]) == ("m3", 2, 2)
 
 
 # Orphans
@@ -418,7 +441,7 @@ def test_the_last_of_several_deaths_and_letters_counts(spark: SparkSession) -> N
 def test_failures_put_the_letters_of_a_bug_together(spark: SparkSession) -> None:
     given = traffic(4, 400)
     rows = made(spark, dead_letters.TABLE, given)
-    table = frame(spark, rows, dead_letters.TABLE.ddl.replace("`", ""))
+    table = frame(spark, rows, own_ddl(dead_letters.TABLE))
     found = [row.asDict() for row in dead_letters.failures(table).collect()]
     assert [row["count"] for row in found] == sorted((row["count"] for row in found), reverse=True)
     assert {row["fingerprint"] for row in found} == {row["fingerprint"] for row in rows}

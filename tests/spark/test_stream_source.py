@@ -20,7 +20,7 @@ from tests.journal.journals import Clock, fill, journal_in
 from tests.spark import stream_child
 from tests.spark.lakes import expected, expected_fates, files_of, random_journal, rows_of
 from trunkline.journal import Retention
-from trunkline.journal.errors import JournalUnusable
+from trunkline.journal.errors import JournalUnusable, WrongJournal
 from trunkline.spark.source import partitions
 from trunkline.spark.source.data_source import TrunklineSource, register
 from trunkline.spark.source.stream import JournalStreamReader
@@ -126,9 +126,10 @@ def test_a_query_on_another_journal_is_refused(spark: SparkSession, directory: P
     Query(spark, directory, place).run()
     for path in directory.iterdir():
         path.unlink()
+    # It has come further: by the numbers alone nobody could tell.
     with journal_in(directory) as journal:
-        fill(journal, 1, 3)
-    with pytest.raises(StreamingQueryException, match="read it up to number 10, and it has come to 3 only"):
+        fill(journal, 1, 30)
+    with pytest.raises(StreamingQueryException, match="this place belongs to the journal"):
         Query(spark, directory, place).run()
 
 
@@ -189,6 +190,25 @@ def test_sealing_between_offsets_and_partitions_changes_nothing(directory: Path)
     assert {len(batch) for batch in found[:-1]} == {7}
 
 
+@pytest.mark.parametrize("kind", ["messages", "fates"])
+def test_a_checkpoint_of_another_journal_is_refused(directory: Path, tmp_path: Path, kind: str) -> None:
+    for each in (directory, tmp_path / "another"):
+        with journal_in(each) as journal:
+            fill(journal, 1, 10)
+    reader, other = stream(directory, kind=kind), stream(tmp_path / "another", kind=kind)
+    start = reader.initialOffset()
+    for ask in (
+        lambda: other.latestOffset(start, ReadAllAvailable()),
+        lambda: other.partitions(start, other.reportLatestOffset()),
+        lambda: other.partitions(other.initialOffset(), reader.reportLatestOffset()),
+    ):
+        with pytest.raises(WrongJournal) as caught:
+            ask()
+        assert caught.value.expected == start["journal"]
+    reader.stop()
+    other.stop()
+
+
 @pytest.mark.parametrize(
     ("options", "first"), [({}, 1), ({"start": "end"}, 21), ({"start": "15"}, 15), ({"start": "25"}, 25)]
 )
@@ -201,7 +221,7 @@ def test_a_new_query_starts_where_it_is_told(directory: Path, options: dict[str,
         start = reader.initialOffset()
         fill(journal, 1, 10)
         end = reader.latestOffset(start, ReadAllAvailable())
-        assert end == reader.reportLatestOffset() == {"seq": 30}
+        assert end == reader.reportLatestOffset() == {"seq": 30, "journal": journal.identity}
         assert [row["seq"] for row in read(reader.partitions(start, end))] == list(range(first, 31))
         reader.stop()
 
@@ -220,10 +240,10 @@ def test_an_empty_journal_has_nothing_and_then_something(directory: Path) -> Non
     with journal_in(directory) as journal:
         reader = stream(directory)
         start = reader.initialOffset()
-        assert reader.latestOffset(start, ReadAllAvailable()) == start == {"seq": 0}
+        assert reader.latestOffset(start, ReadAllAvailable()) == start == {"seq": 0, "journal": journal.identity}
         assert reader.partitions(start, start) == []
         fill(journal, 1, 3)
-        assert reader.latestOffset(start, ReadAllAvailable()) == {"seq": 3}
+        assert reader.latestOffset(start, ReadAllAvailable())["seq"] == 3
         reader.stop()
 
 
@@ -251,9 +271,9 @@ def test_a_query_goes_on_when_all_it_had_read_is_gone(directory: Path, caplog: p
         clock.pass_s(10)
         journal.tender.retain()
         reader = stream(directory)
-        assert reader.latestOffset({"seq": 10}, ReadAllAvailable()) == {"seq": 10}
+        assert reader.latestOffset({"seq": 10}, ReadAllAvailable())["seq"] == 10
         fill(journal, 1, 5)
-        assert reader.latestOffset({"seq": 10}, ReadAllAvailable()) == {"seq": 15}
+        assert reader.latestOffset({"seq": 10}, ReadAllAvailable())["seq"] == 15
         assert [row["seq"] for row in read(reader.partitions({"seq": 10}, {"seq": 15}))] == list(range(11, 16))
         assert "retention, unread" not in caplog.text
         reader.stop()

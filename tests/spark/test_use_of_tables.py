@@ -8,20 +8,23 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import trunkline as tl
 from trunkline.cli.main import run as run_command
+from trunkline.spark.pipeline.views import register, table
 from trunkline.spark.pipeline.warehouse import Warehouse
 from trunkline.spark.replay import replay
+from trunkline.spark.replay.what_if import what_if
 from trunkline.spark.report import report
-from trunkline.spark.tables.views import table
-from trunkline.spark.what_if import what_if
+from trunkline.spark.report.figures import gather
+from trunkline.spark.report.page import page
+from trunkline.spark.session.query_errors import one_line
 
 PRICES = "select seq from requests where topic = 'pricing' and outcome = 'answered'"
 
@@ -39,6 +42,72 @@ def test_a_report_is_one_file_that_needs_nothing_else(spark: SparkSession, wareh
     assert text.count("<svg") == text.count("</svg>") >= 5
     dead = table(spark, warehouse, "dead_letters").count()
     assert f"<b>{dead:,}</b><span>dead letters</span>" in text
+
+
+def test_the_latency_of_the_report_is_that_of_topic_minute(spark: SparkSession, warehouse: Path) -> None:
+    figures = gather(spark, warehouse, None, None)
+    minutes = table(spark, warehouse, "topic_minute").where("latency_sketch is not null")
+    highest = minutes.agg(F.max("latency_p95_ms")).collect()[0][0]
+    shown = [value for value in figures.latency["p95"] if value is not None]
+    assert shown
+    assert max(shown) <= highest, "nothing is slower than the slowest minute"
+    outcomes: dict[str, int] = dict(table(spark, warehouse, "requests").groupBy("outcome").count().collect())
+    assert figures.answered == outcomes.pop("answered")
+    assert figures.without_latency == outcomes
+    left_out = page(figures).split("Left out: ")[1].split(".")[0]
+    assert left_out == ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(outcomes.items()))
+
+
+def test_a_condition_on_the_hour_chooses_the_files(spark: SparkSession, warehouse: Path) -> None:
+    """By what Spark read, in SQL as people write it."""
+    manifest = Warehouse(warehouse).look()
+    (state,) = manifest.journals.values()
+    for name in register(spark, warehouse):
+        hours = state.tables.get(name, {})
+        if len(hours) < 2:
+            continue
+        hour = sorted(hours)[0]
+        for condition in (
+            f"hour = '{hour}'",
+            f"hour = timestamp'{hour}:00:00Z'",
+            f"hour <= '{hour}:00' and journal > ''",
+        ):
+            query = spark.sql(f"select * from {name} where {condition}")
+            assert len(query.collect()) == sum(file.rows for file in hours[hour]), (name, condition)
+            assert files_read(query) == len(hours[hour]), (name, condition)
+    assert not spark.sql("select 1 from messages where journal = 'another'").collect()
+
+
+def files_read(query: DataFrame) -> int:
+    plan = query._jdf.queryExecution().executedPlan().collectLeaves()
+    scans = [plan.apply(number) for number in range(plan.size())]
+    return sum(scan.metrics().apply("numFiles").value() for scan in scans)
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        (
+            "select * from mesages",
+            "there is no table mesages: did you mean messages? `trunkline pipeline tables` lists them",
+        ),
+        (
+            "select topc from messages",
+            "there is no column topc: did you mean topic? `trunkline pipeline tables` lists them",
+        ),
+        (
+            "select * from nothing_like_it",
+            "there is no table nothing_like_it. `trunkline pipeline tables` lists them",
+        ),
+        ("select topic frm messages where", "Syntax error at or near"),
+        ("select 1 / (seq - seq) from messages", "Division by zero"),
+    ],
+)
+def test_an_error_of_a_query_is_one_line(spark: SparkSession, warehouse: Path, query: str, said: str) -> None:
+    with pytest.raises(tl.UsageError) as refused, one_line(register(spark, warehouse)):
+        spark.sql(query).collect()
+    assert str(refused.value).startswith(said)
+    assert "\n" not in str(refused.value)
 
 
 def test_what_is_selected_is_published_again_in_order(spark: SparkSession, warehouse: Path) -> None:
@@ -115,6 +184,7 @@ def test_status_and_tables_on_the_command_line(
     assert b"trunkline pipeline run" in capsysbinary.readouterr().err
 
 
+PROGRESS = r"\w+ \(\d+ of \d+\)"
 COMMAND = "import sys; from trunkline.cli import main; sys.exit(main())"
 
 
@@ -163,9 +233,11 @@ def test_the_pipeline_on_the_command_line(tmp_path: Path) -> None:
         ["pipeline", "sql", journal, "select seq from nowhere"],
         ["pipeline", "replay", journal, chosen, "--dry-run", "--json"],
         ["pipeline", "rebuild", journal, "--json"],
-        ["pipeline", "report", journal, "--out", str(page)],
+        ["pipeline", "report", journal, "--output", str(page)],
     )
-    assert (first.code, first.err) == (0, [])
+    assert first.code == 0
+    assert first.err[0] == "messages (1 of 17)", "no terminal: a line a table"
+    assert all(re.fullmatch(PROGRESS, line) for line in first.err)
     assert first.out[0].startswith("run 1: 5 messages, ")
     assert [json.loads(line)["messages"] for line in again.out] == [0]
     assert [json.loads(line) for line in rows.out] == [{"topic": "orders.placed", "n": 5, "mean": 3.0}]
@@ -180,25 +252,32 @@ def test_the_pipeline_on_the_command_line(tmp_path: Path) -> None:
     assert "orders.placed" in page.read_text(encoding="utf-8")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("when", ["in the middle", "between runs"])
-def test_ctrl_c_ends_a_pipeline_quietly(journal: Path, tmp_path: Path, when: str) -> None:
+@pytest.mark.parametrize(
+    "when",
+    [pytest.param("in the middle", marks=pytest.mark.slow), pytest.param("between runs", marks=pytest.mark.long)],
+)
+def test_ctrl_c_ends_a_pipeline_and_leaves_the_warehouse_whole(tmp_path: Path, when: str) -> None:
+    async def publish() -> None:
+        async with tl.connect("memory:", journal=tmp_path / "journal", name="shop") as bus:
+            await bus.publish_many("orders", range(3))
+
+    asyncio.run(publish())
     place = tmp_path / "warehouse"
-    command = [sys.executable, "-c", COMMAND, "pipeline", "run", str(journal), "--warehouse", str(place)]
-    command += ["--follow", "--every-s", "0.5", "--json"]
+    command = [sys.executable, "-c", COMMAND, "pipeline", "run", str(tmp_path / "journal")]
+    command += ["--warehouse", str(place), "--json"]
+    command += ["--follow", "--every", "0.5"] if when == "between runs" else []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
         if when == "between runs":
-            assert process.stdout is not None
             assert json.loads(process.stdout.readline())["messages"]
         else:
-            ends = time.monotonic() + 60
-            while not list(place.glob("requests/run=*")):
-                assert time.monotonic() < ends
-                time.sleep(0.1)
+            assert any(line.startswith("fates (") for line in process.stderr), "it has ended before"
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert errors == ""
-    assert Warehouse(place).look().run == (1 if when == "between runs" else 0)
-    with Warehouse(place):
-        assert not list(place.glob("requests/run=000002"))
+    assert all(re.fullmatch(PROGRESS, line) for line in errors.splitlines()), "only what it was doing is said"
+    with Warehouse(place) as warehouse:
+        assert warehouse.manifest.run == (1 if when == "between runs" else 0)
+        lying = {file.relative_to(place).as_posix() for file in place.glob("*/journal=*/hour=*/*.parquet")}
+        assert lying == warehouse.manifest.paths(), "what was begun is cleared away"

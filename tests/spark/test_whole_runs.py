@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,16 @@ from tests.spark import truth_content, truth_gold, truth_silver
 from tests.spark.journals import HOUR_NS, START_NS, live
 from tests.spark.traffic import Row, Traffic, inputs, message
 from tests.spark.truth_journal import traffic_of
+from trunkline.clock import World
 from trunkline.journal import Journal, Reader
-from trunkline.spark.pipeline.manifest import Manifest
-from trunkline.spark.pipeline.run import Pipeline
-from trunkline.spark.pipeline.settings import PipelineSettings
+from trunkline.spark.pipeline.manifest import Manifest, StoredFile
+from trunkline.spark.pipeline.run import Pipeline, session_settings
 from trunkline.spark.pipeline.status import status
-from trunkline.spark.pipeline.warehouse import Warehouse
+from trunkline.spark.pipeline.views import table
+from trunkline.spark.pipeline.warehouse import Warehouse, hours_between
+from trunkline.spark.settings import PipelineSettings
 from trunkline.spark.tables import requests
 from trunkline.spark.tables.catalog import every
-from trunkline.spark.tables.views import table
 
 TABLES = [each.name for each in every(())]
 ROUGH = {"latency_sketch", "delay_sketch", "lag_sketch"}
@@ -85,8 +86,7 @@ def test_bronze_is_what_the_journal_holds_once(
 def test_sealed_files_are_not_copied(journal: Path, warehouse: Path) -> None:
     with Reader(journal) as reader:
         sealed = {(journal / file.path).stat().st_ino for file in reader.files()}
-    manifest = Warehouse(warehouse).look()
-    mine = {(warehouse / file.path).stat().st_ino for file in manifest.bronze["messages"]}
+    mine = {(warehouse / path).stat().st_ino for path in Warehouse(warehouse).look().paths() if "messages/" in path}
     assert sealed & mine, "they are the same files, under another name"
     assert mine - sealed, "a file in which an id comes again was written anew, and so was what is not sealed"
 
@@ -171,8 +171,8 @@ def test_small_runs_give_what_one_large_run_gives(spark: SparkSession, tmp_path:
 CHILD = """
 import os, signal, sys
 from trunkline.spark import session
-from trunkline.spark.pipeline.manifest import Manifest
-from trunkline.spark.pipeline.run import Pipeline
+from trunkline.spark.pipeline.manifest import Manifest, StoredFile
+from trunkline.spark.pipeline.run import Pipeline, session_settings
 
 journal, warehouse, stage = sys.argv[1:]
 
@@ -222,7 +222,35 @@ def test_a_full_disk_is_said_to_be_that_of_the_warehouse(
     monkeypatch.undo()
     with Warehouse(place) as warehouse:
         assert not warehouse.manifest.run
-        assert not list(place.glob("bronze/run=*")), "what was begun is cleared away"
+        assert not list(place.rglob("*.parquet")), "what was begun is cleared away"
+
+
+def test_a_disk_that_fills_up_while_spark_writes_is_said_in_one_line(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = type(shutil.disk_usage(tmp_path))(100, 100, 0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    failing = spark.sql("select now() as hour, raise_error('No space left on device') as why")
+    with Warehouse(tmp_path) as warehouse, pytest.raises(tl.WarehouseUnusable, match="the disk is full: make room"):
+        warehouse.write("requests", "main", 1, failing)
+
+
+def test_a_setting_that_was_not_set_is_not_set_afterwards(spark: SparkSession) -> None:
+    name = "spark.sql.maxConcurrentOutputFileWriters"
+    spark.conf.unset(name)
+    before = spark.conf.getAll
+    with session_settings(spark, {name: "7"}):
+        assert spark.conf.get(name) == "7"
+    assert spark.conf.getAll == before
+
+
+def test_hours_are_chosen_by_times_with_a_zone_and_without() -> None:
+    hours = ["2026-11-16T09", "2026-11-16T10", "2026-11-16T11"]
+    apart = timezone(timedelta(hours=2))
+    since, until = datetime(2026, 11, 16, 12, tzinfo=apart), datetime(2026, 11, 16, 13, tzinfo=apart)
+    assert hours_between(hours, since, until) == ["2026-11-16T10"]
+    assert hours_between(hours, datetime(2026, 11, 16, 10), datetime(2026, 11, 16, 11)) == ["2026-11-16T10"]
+    assert hours_between(hours, None, until) == hours[:2]
 
 
 @pytest.mark.long
@@ -284,38 +312,72 @@ def test_only_some_hours(spark: SparkSession, warehouse: Path, truth: Traffic) -
 
 def test_the_manifest_can_be_read_by_others(warehouse: Path) -> None:
     manifest = json.loads((warehouse / "manifest.json").read_text())
-    assert manifest["layout"] == 1
-    assert set(manifest["bronze"]) == {"messages", "fates"}
-    assert "requests" in manifest["tables"]
+    assert manifest["layout"] == 2
+    assert manifest["journals"].keys() == {"journal"}
+    assert manifest["journals"]["journal"]["tables"].keys() >= {"messages", "fates", "requests"}
 
 
-def test_what_was_replaced_stays_for_one_more_run_and_then_goes(tmp_path: Path) -> None:
-    """Who reads while a run commits goes on reading. Directories that this leaves empty go, too; others stay."""
-    early, late = "2026-11-16T09", "2026-11-16T10"
+def test_a_warehouse_of_an_older_layout_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"layout": 1, "run": 3}')
+    with pytest.raises(tl.WarehouseUnusable, match="run `trunkline pipeline rebuild`"):
+        Warehouse(tmp_path).look()
 
-    def commit(warehouse: Warehouse, run: int, hours: dict[str, int]) -> None:
+
+EARLY, LATE = "2026-11-16T09", "2026-11-16T10"
+
+
+class Stepwise:
+    """A warehouse with one table, committed by hand, at times that the test chooses."""
+
+    def __init__(self, place: Path) -> None:
+        self.now = 1000.0
+        self.place = place
+        self.warehouse = Warehouse(place, world=World(time_ns=lambda: int(self.now * 1e9)))
+
+    def commit(self, run: int, hours: dict[str, int]) -> None:
+        """`hours`: which run made them."""
+        manifest = Manifest(run=run)
         for hour, made in hours.items():
+            file = StoredFile(f"{made:06d}-0.parquet", 1, 4)
+            manifest.state("main").files("requests")[hour] = [file]
             if made == run:
-                part = warehouse.part("requests", run, hour)
-                part.mkdir(parents=True)
-                (part / "rows.parquet").write_bytes(b"rows")
-                (warehouse.place("requests", run) / "_SUCCESS").touch()
-        listed = {"requests": {hour: [made] for hour, made in hours.items()}}
-        warehouse.commit(Manifest(run=run, tables=listed))
+                self.warehouse.place_of("requests", "main", hour, file).write_bytes(b"rows")
+        self.warehouse.commit(manifest)
 
-    def there() -> set[str]:
-        return {path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("requests/*/*/*")}
+    def there(self) -> set[str]:
+        return {path.relative_to(self.place).as_posix() for path in self.place.rglob("*.parquet")}
 
-    def part(run: int, hour: int) -> str:
-        return f"requests/run={run:06d}/_day=2026-11-16/_hour={hour}"
 
-    with Warehouse(tmp_path) as warehouse:
-        commit(warehouse, 1, {early: 1, late: 1})
-        commit(warehouse, 2, {early: 1, late: 2})
-        assert there() == {part(1, 9), part(1, 10), part(2, 10)}, "somebody may still read what was replaced"
-        commit(warehouse, 3, {early: 3, late: 2})
-        assert there() == {part(1, 9), part(2, 10), part(3, 9)}
-        commit(warehouse, 4, {early: 3, late: 2})
-        assert there() == {part(2, 10), part(3, 9)}
-    assert not (tmp_path / "requests" / "run=000001").exists()
-    assert (tmp_path / "requests").is_dir()
+def part(run: int, hour: str) -> str:
+    return f"requests/journal=main/hour={hour}/{run:06d}-0.parquet"
+
+
+def test_what_was_replaced_stays_for_the_grace_period(tmp_path: Path) -> None:
+    """Who reads while runs commit goes on reading. Directories that are left empty go, too."""
+    steps = Stepwise(tmp_path)
+    with steps.warehouse:
+        steps.commit(1, {EARLY: 1, LATE: 1})
+        steps.commit(2, {EARLY: 1, LATE: 2})
+        steps.now += 3599
+        steps.commit(3, {EARLY: 1, LATE: 3})
+        assert steps.there() == {part(1, EARLY), part(1, LATE), part(2, LATE), part(3, LATE)}
+        steps.now += 1
+        steps.commit(4, {EARLY: 1})
+        assert steps.there() == {part(1, EARLY), part(2, LATE), part(3, LATE)}
+        assert steps.warehouse.vacuum() == 0
+        steps.now += 3599
+        assert steps.warehouse.vacuum() == 1
+        assert steps.warehouse.vacuum(older_than_s=0) == 1
+        assert steps.there() == {part(1, EARLY)}
+    assert [path.name for path in (tmp_path / "requests" / "journal=main").iterdir()] == [f"hour={EARLY}"]
+
+
+def test_what_a_run_that_died_left_is_cleared_away(tmp_path: Path) -> None:
+    steps = Stepwise(tmp_path)
+    with steps.warehouse as warehouse:
+        steps.commit(1, {EARLY: 1})
+        warehouse.staging(2)
+        warehouse.place_of("requests", "main", LATE, StoredFile("000002-0.parquet", 1, 4)).write_bytes(b"rows")
+    with Warehouse(tmp_path):
+        assert steps.there() == {part(1, EARLY)}
+        assert not (tmp_path / ".staging").exists()

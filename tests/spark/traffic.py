@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from trunkline.spark.pipeline.settings import PipelineSettings
-from trunkline.spark.tables.table import ChannelContract, Inputs
+from trunkline.spark.settings import PipelineSettings
+from trunkline.spark.tables.table import ChannelContract, Inputs, Table
 from trunkline.spark.tables.traffic import traffic as counted
 from trunkline.topic import matches
 
@@ -255,6 +255,11 @@ def _plain(ddl: str) -> list[str]:
     return [part.split()[0].strip("`") for part in _names(ddl)]
 
 
+def own_ddl(table: Table) -> str:
+    """The columns of a table as a build makes them: what the files say of its journal is not known yet."""
+    return ", ".join(f"{column.name} {column.type}" for column in table.own_columns)
+
+
 def frame(spark: SparkSession, rows: list[Row], ddl: str) -> DataFrame:
     return spark.createDataFrame([tuple(row[name] for name in _plain(ddl)) for row in rows], ddl)
 
@@ -270,7 +275,10 @@ def inputs(
     """As a run would have them, by default for all hours."""
     hours = given.hours() if hours is None else hours
     far = int(settings.horizon_s // 3600) + 1
-    near = {hour + timedelta(hours=step) for hour in hours for step in range(-far, far + 1)}
+    near, wide = (
+        {hour + timedelta(hours=step) for hour in hours for step in range(-reach, reach + 1)}
+        for reach in (far, 2 * far)
+    )
     mine = [row for row in given.messages if row["hour"] in hours]
     nearby = [row for row in given.messages if row["hour"] in near]
     seqs = [row["seq"] for row in mine]
@@ -286,9 +294,11 @@ def inputs(
         messages=messages,
         traffic=counted(messages),
         nearby=frame(spark, nearby, MESSAGES),
+        wide=frame(spark, [row for row in given.messages if row["hour"] in wide], MESSAGES),
         fates=frame(spark, fates, FATES),
         letters=frame(spark, given.letters, LETTERS),
         orphans=frame(spark, given.orphans, ORPHANS),
+        unread=(),
         upto=given.upto,
         settings=settings,
         channels=given.channels,

@@ -12,10 +12,10 @@ import msgspec
 
 from tests.spark.traffic import Row, Traffic
 from trunkline.errors import PayloadError
-from trunkline.hub.registry import Registry, Who
 from trunkline.message import Message
+from trunkline.registry.registry import Registry, Who
 from trunkline.schema import Checker, hash_of
-from trunkline.spark.pipeline.settings import PipelineSettings
+from trunkline.spark.settings import PipelineSettings
 from trunkline.spark.tables.table import ChannelContract
 from trunkline.wire.control import ChannelCreate
 
@@ -36,7 +36,7 @@ def ms(start: datetime, end: datetime) -> float:
 
 def parent_of(row: Row, rows: list[Row], settings: PipelineSettings = SETTINGS) -> Row | None:
     def near(other: Row) -> bool:
-        return bool(other["seq"] < row["seq"] and timedelta() <= row["hour"] - other["hour"] <= reach(settings))
+        return bool(other["seq"] < row["seq"] and abs(row["hour"] - other["hour"]) <= reach(settings))
 
     earlier = [other for other in rows if near(other)]
     meant = row["correlation_id"]
@@ -47,7 +47,7 @@ def parent_of(row: Row, rows: list[Row], settings: PipelineSettings = SETTINGS) 
     if row["type"] in ("response", "error") and row["request_id"] is not None:
         asked = [each for each in earlier if each["type"] == "request" and each["request_id"] == row["request_id"]]
         if asked:
-            return max(asked, key=lambda each: (each["hour"], each["seq"]))
+            return max(asked, key=lambda each: int(each["seq"]))
     if meant is not None:
         alike = [other for other in earlier if other["correlation_id"] == meant]
         if alike:
@@ -61,10 +61,11 @@ def conversations(traffic: Traffic, settings: PipelineSettings = SETTINGS) -> li
     trees: dict[int, list[tuple[Row, int]]] = defaultdict(list)
     roots: dict[int, Row] = {}
     for row in rows:
-        top, steps = row, 0
-        while (above := parents[top["seq"]]) is not None:
-            top, steps = above, steps + 1
-        if row["hour"] - top["hour"] <= reach(settings):
+        way = [row]
+        while (above := parents[way[-1]["seq"]]) is not None:
+            way.append(above)
+        top, steps = way[-1], len(way) - 1
+        if all(abs(each["hour"] - top["hour"]) <= reach(settings) for each in way):
             roots[top["seq"]] = top
             trees[top["seq"]].append((row, steps))
     found = []
@@ -100,14 +101,14 @@ def conversations(traffic: Traffic, settings: PipelineSettings = SETTINGS) -> li
 
 
 def closed(traffic: Traffic, hours: set[datetime], settings: PipelineSettings = SETTINGS) -> list[datetime]:
-    """With the earlier hours that messages of these refer to, and those refer to, and so on: as a run takes them."""
+    """With the hours around that messages of these refer to, and those refer to, and so on: as a run takes them."""
     while True:
         more = set()
         for row in traffic.messages:
             if row["hour"] not in hours:
                 continue
             for other in traffic.messages:
-                if timedelta() < row["hour"] - other["hour"] <= reach(settings) and _refers(row, other):
+                if abs(row["hour"] - other["hour"]) <= reach(settings) and _refers(row, other):
                     more.add(other["hour"])
         if more <= hours:
             return sorted(hours)

@@ -145,7 +145,7 @@ def subscriber_minute(given: Traffic) -> list[Row]:
                 "bytes": sum(row["bytes"] for row in got),
                 "error_rate": (ends["dropped"] + ends["dead"] + ends["expired"]) / len(mine),
                 **_percentiles("lag", [row["lag_ms"] for row in got]),
-                "lag_max_ms": max((row["lag_ms"] for row in got), default=None),
+                "lag_max_ms": max((max(row["lag_ms"], 0.0) for row in got), default=None),
                 "hour": hour_of(minute),
             }
         )
@@ -220,19 +220,19 @@ def accounting(given: Traffic) -> list[Row]:
             of_topic[row["topic"]][row["fate"]] += 1
             if row["range"] is not None:
                 claimed[row["range"]].append(row)
-            else:
-                of_topic[row["topic"]]["claimed"] += 1
         ranged = bool(claimed)
         for source in ranges:
             found = sorted(claimed[source["number"]], key=lambda row: -int(row["seq"]))
             too_many = max(0, len(found) - source["count"])
-            if found and found[0]["seq"] == source["last"]:
-                of_topic[found[0]["topic"]]["claimed"] += source["count"]
             # All on the topic of its last message first, then all on that of the last on another, and so on.
             topics = list(dict.fromkeys(row["topic"] for row in found))
             for row in sorted(found, key=lambda row: topics.index(row["topic"]))[:too_many]:
                 of_topic[row["topic"]][row["fate"]] -= 1
                 of_topic[row["topic"]]["unaccounted"] += 1
+        for source in given.fates:
+            end = _end_of(source, given.messages)
+            if source["subscriber"] == name and source["fate"] != "refused" and end is not None and end["hour"] == hour:
+                of_topic[end["topic"]]["claimed"] += source["count"]
         for topic, sums in of_topic.items():
             if any(row["topic"] == topic and matches(row["pattern"], topic) for row in mine):
                 for row in of_hour:
@@ -243,9 +243,16 @@ def accounting(given: Traffic) -> list[Row]:
                     elif row["seq"] > min(fated) and ranged:
                         sums["unaccounted"] += 1
             accepted = sum(value for key, value in sums.items() if key != "claimed")
-            sums |= {"accepted": accepted, "adds_up": sums["unaccounted"] == 0}
+            sums |= {"accepted": accepted, "adds_up": sums["unaccounted"] == 0, "removed": 0}
             rows.append({"topic": topic, "subscriber": name, "hour": hour, **sums})
     return rows
+
+
+def _end_of(fate: Row, messages: list[Row]) -> Row | None:
+    """The last message that a fate is about, of those there are."""
+    about = (row for row in messages if fate["first"] <= row["seq"] <= fate["last"])
+    mine = [row for row in about if fate["first"] == fate["last"] or matches(fate["pattern"], row["topic"])]
+    return max(mine, key=lambda row: int(row["seq"]), default=None)
 
 
 def _is(row: Row, **fields: object) -> bool:

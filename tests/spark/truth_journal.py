@@ -10,7 +10,7 @@ from tests.spark.traffic import Row, Traffic, hour_of
 from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.journal import Reader
 from trunkline.journal.layout import MESSAGES
-from trunkline.spark.pipeline.settings import PipelineSettings
+from trunkline.spark.settings import PipelineSettings
 
 
 def traffic_of(journal: Path, settings: PipelineSettings = PipelineSettings()) -> Traffic:

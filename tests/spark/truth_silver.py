@@ -6,7 +6,7 @@ from collections import defaultdict
 from datetime import datetime, timedelta
 
 from tests.spark.traffic import Row, Traffic
-from trunkline.spark.pipeline.settings import PipelineSettings
+from trunkline.spark.settings import PipelineSettings
 from trunkline.topic import matches
 
 SETTINGS = PipelineSettings()
@@ -52,9 +52,7 @@ def deliveries(given: Traffic) -> list[Row]:
 
 
 def is_near(later: Row, start: Row, settings: PipelineSettings) -> bool:
-    return bool(
-        later["hour"] >= start["hour"] and later["placed"] - start["placed"] <= timedelta(seconds=settings.horizon_s)
-    )
+    return bool(abs(later["placed"] - start["placed"]) <= timedelta(seconds=settings.horizon_s))
 
 
 def requests(given: Traffic, settings: PipelineSettings = SETTINGS) -> list[Row]:

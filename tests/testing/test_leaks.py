@@ -113,7 +113,7 @@ def test_a_file_and_a_socket(tmp_path: Path) -> None:
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_process_that_runs_and_one_that_ended(listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not listed:
-        monkeypatch.setattr(leaks, "glob", lambda pattern: [])  # as on kernels that do not list children
+        monkeypatch.setattr(leaks, "THREADS", "/nowhere")  # as on kernels that do not list children
 
     def start(after: ExitStack, *command: str) -> subprocess.Popen[bytes]:
         process = after.enter_context(subprocess.Popen(command))
@@ -167,6 +167,30 @@ def test_shared_memory_of_a_stranger_is_not_ours() -> None:
             assert stranger.stdout.readline() == "ready\n"
         stranger.stdin.write("end\n")
         assert stranger.stdout.readline() == "gone\n"
+
+
+GRANDCHILD = """
+import subprocess, sys
+with subprocess.Popen([sys.executable, "-c", "print('ready', flush=True); input()", sys.argv[1]]):
+    pass
+"""
+
+
+@NEEDS_PROC
+def test_semaphores_of_a_stranger_are_removed_by_its_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaks, "SHM", tmp_path)
+    monkeypatch.setattr(leaks, "TRACKER", tracker := f"a.tracker.of.{os.getpid()}")
+    command = [sys.executable, "-c", GRANDCHILD, tracker]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as stranger:
+        assert stranger.stdin is not None
+        assert stranger.stdout is not None
+        assert stranger.stdout.readline() == "ready\n"
+        with no_leaks(deadline_s=SOON_S):
+            (tmp_path / "sem.mp-theirs").write_bytes(b"")
+        stranger.stdin.write("\n")
+        stranger.stdin.close()
+        stranger.wait()
+    assert "sem.mp-ours" in leaks_of(lambda after: (tmp_path / "sem.mp-ours").write_bytes(b""))
 
 
 def test_a_task_with_its_birthplace() -> None:

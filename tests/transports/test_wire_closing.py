@@ -122,7 +122,7 @@ def test_what_a_bus_has_published_arrives_when_it_is_closed(kind: str, tmp_path:
     url = f"{kind}://{tmp_path / 'hub.sock'}" if kind in FILES else f"{kind}://127.0.0.1:0"
 
     async def publish(address: str) -> None:
-        bus = tl.connect(address, name="publisher")
+        bus = await tl.connect(address, name="publisher").__aenter__()
         for number in range(MESSAGES):
             await bus.publish("numbers", number)
         await bus.aclose()

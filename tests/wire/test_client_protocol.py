@@ -13,6 +13,7 @@ from trunkline.wire.client import (
     Abort,
     Action,
     Answered,
+    Blocked,
     ClientProtocol,
     Disconnected,
     Malformed,
@@ -183,7 +184,8 @@ def test_a_heartbeat_is_sent_when_nothing_else_was() -> None:
 def test_a_hub_that_is_silent_for_three_heartbeats_is_left() -> None:
     client = live()
     client.sent_at = 3 * BEAT_S
-    assert list(client.tick(3 * BEAT_S)) == []
+    for half in range(1, 7):
+        assert list(client.tick(half * BEAT_S / 2)) == []
     assert list(client.tick(3 * BEAT_S + 0.1)) == [Abort()]
     ended, again = client.lost("aborted", 0.0)
     assert isinstance(ended, Disconnected)
@@ -194,8 +196,30 @@ def test_a_hub_that_is_silent_for_three_heartbeats_is_left() -> None:
 def test_anything_from_the_hub_ends_its_silence() -> None:
     client = live()
     client.sent_at = 100.0
-    list(client.received([memoryview(b"\x09junk")], 99.0))
-    assert list(client.tick(100.0)) == []
+    for half in range(1, 101):
+        if half % 3 == 0:
+            list(client.received([memoryview(b"\x09junk")], half * BEAT_S / 2))
+        assert list(client.tick(half * BEAT_S / 2)) == []
+
+
+def test_a_hub_is_not_left_because_this_program_did_not_run() -> None:
+    client = live()
+    client.sent_at = 100.0
+    list(client.tick(BEAT_S / 2))
+    (blocked,) = client.tick(BEAT_S + 30.0)
+    assert blocked == Blocked(30.0)
+    # From here on it counts.
+    for half in range(3, 8):
+        assert list(client.tick(half * BEAT_S / 2 + 30.0)) == []
+    assert list(client.tick(8 * BEAT_S / 2 + 30.0)) == [Abort()]
+
+
+def test_a_goodbye_to_a_program_that_did_not_run_names_the_cause() -> None:
+    client = live()
+    goodbye = view(control.Goodbye(reason="silent for 30 s"))
+    blocked, _ = client.received([goodbye], BEAT_S / 2 + 30.0)
+    assert blocked == Blocked(30.0)
+    assert [type(action) for action in live().received([goodbye], BEAT_S / 2 + 0.5)] == [Notified]
 
 
 def test_closing_says_goodbye_and_is_the_end() -> None:

@@ -16,7 +16,7 @@ from trunkline.wire.document import CLIENT_FILE, HUB_FILE, TEXT_FILE, documents,
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "docs" / "protocol"
-SPEAKERS = ("hub", "wire", "transports", "delivery")
+SPEAKERS = ("hub", "registry", "wire", "transports", "delivery")
 
 
 @pytest.mark.parametrize("name", documents())

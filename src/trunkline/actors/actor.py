@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+import sys
+from collections.abc import Callable, Sequence
+from copy import copy
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
 
 from trunkline.errors import UsageError
@@ -17,23 +20,27 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _TYPES = "__trunkline_handles__"
 
+PLAIN: Final = frozenset({bytes, str, int, float, bool, type(None), list, dict, tuple, set, bytearray, memoryview})
+"""Payloads whose type says nothing. All others are known by their class."""
+
 
 class Actor:
     """Derive from it, and give it handlers.
 
     A method with `@handles(Type)` gets messages whose payload is a `Type`; `receive` gets all others, as its parameter
     is annotated: a type, nothing for plain values, or Message for the message itself. What a handler returns answers
-    a request. An `async def` runs in the event loop, a plain `def` in a thread; in either case one at a time.
+    a request. An `async def` runs in the event loop, a plain `def` in a thread, where `self.context.blocking` is its
+    way to others; in either case one at a time.
 
     An error that a handler raises ends this incarnation: the actor is started anew as its supervision says, with what
-    its constructor was given at `spawn`.
+    its constructor was given at `spawn`. Hooks run in the event loop, never beside a handler of the same actor.
     """
 
     context: Context
     """Its way to others. Set before `starting`."""
 
     async def starting(self) -> None:
-        """Before the first message of an incarnation. Raising is a failure like any other."""
+        """Before the first message of an incarnation. Raising is a failure like any other; at `spawn`, it raises."""
 
     def receive(self, message: Any) -> Any:
         """A message for which no other handler is there; `def` or `async def`. Not written, it is a dead letter."""
@@ -44,10 +51,16 @@ class Actor:
     #     def restore(self, state: State) -> None: ...
 
     async def failed(self, error: BaseException, message: Message | None) -> None:
-        """This incarnation has failed, over this message; the next one will not be this object. Must not raise."""
+        """This incarnation is over: it failed, over this message, or another one whose failure concerns it, did.
+
+        Called once the handler has ended. What it raises is logged.
+        """
 
     async def stopped(self) -> None:
-        """It was stopped, and will not be started anew. Must not raise."""
+        """The actor has ended for good: it was stopped, or failed and is not started anew (then after `failed`).
+
+        Called once, on the last incarnation, when its children have ended. What it raises is logged.
+        """
 
 
 def handles(*types: type) -> Callable[[F], F]:
@@ -63,7 +76,7 @@ def handles(*types: type) -> Callable[[F], F]:
 class ActorHandler:
     """A method of an actor's class: what it wants, and how it runs."""
 
-    __slots__ = ("function", "in_thread", "wants_message", "wants_payload")
+    __slots__ = ("accepts", "function", "in_thread", "wants_message", "wants_payload")
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -71,16 +84,24 @@ class ActorHandler:
         wanted = _wanted(function)
         self.wants_message = wanted is Message
         self.wants_payload = wanted
+        self.accepts = _names_of(wanted)
+        """The schemas of the classes that it takes; None: any."""
+
+    def takes(self, schema: str | None) -> bool:
+        """Whether a payload of this schema may be read as what it wants. A bare name says little, and is believed."""
+        return self.accepts is None or schema is None or schema in self.accepts or "." not in schema
 
 
 class Plan:
     """The handlers of one class of actors, found once."""
 
-    __slots__ = ("by_name", "default", "hooks", "name", "state")
+    __slots__ = ("_bare", "by_schema", "default", "hooks", "name", "state")
 
     def __init__(self, kind: type[Actor]) -> None:
         self.name = kind.__name__
-        self.by_name: dict[str, ActorHandler] = {}
+        self.by_schema: dict[str, ActorHandler] = {}
+        self._bare: dict[str, ActorHandler | None] = {}
+        """By the bare name of a class, for senders that do not have it; None where two classes share the name."""
         for name in dir(kind):
             function = inspect.getattr_static(kind, name)
             types = getattr(function, _TYPES, None)
@@ -90,9 +111,9 @@ class Plan:
                     self._add(each, handler)
         own = kind.receive is not Actor.receive
         self.default: ActorHandler | None = ActorHandler(kind.receive) if own else None
-        if not own and len(self.by_name) == 1:
-            # It knows one kind of messages: all that come are meant to be of that kind.
-            (self.default,) = self.by_name.values()
+        if not own and len(self.by_schema) == 1:
+            # It knows one kind of messages: plain values that come are meant to be of that kind.
+            (self.default,) = self.by_schema.values()
         self.hooks = frozenset(name for name in _HOOKS if getattr(kind, name) is not getattr(Actor, name))
         """Those that it has of its own: the others need not be called."""
         self.state: Any = None
@@ -104,16 +125,76 @@ class Plan:
                 f"{self.name} has no `{missing[0]}`: an actor that remembers needs `snapshot` and `restore`"
             )
 
+    def becoming(self, methods: Sequence[Callable[..., Any]]) -> Plan:
+        """The plan of an actor that handles messages with these methods, and no others."""
+        plan = copy(self)
+        plan.by_schema, plan._bare, plan.default = {}, {}, None
+        for method in methods:
+            function = getattr(method, "__func__", None)
+            if function is None:
+                raise UsageError(f"become needs methods of the actor, and {method!r} is none")
+            handler = ActorHandler(function)
+            for each in getattr(function, _TYPES, None) or _classes_of(handler.wants_payload):
+                plan._add(each, handler)
+            if handler.accepts is None or len(methods) == 1:
+                plan.default = handler
+        return plan
+
     def _add(self, kind: Any, handler: ActorHandler) -> None:
         if not isinstance(kind, type):
             raise UsageError(f"{self.name}: @handles needs a class, not {kind!r}")
-        if kind.__name__ in self.by_name:
-            raise UsageError(f"{self.name} has two handlers for {kind.__name__}: messages are told apart by that name")
-        self.by_name[kind.__name__] = handler
+        schema, bare = schema_of(kind), kind.__name__
+        if schema in self.by_schema:
+            raise UsageError(f"{self.name} has two handlers for {_shown(schema)}")
+        self.by_schema[schema] = handler
+        self._bare[bare] = None if bare in self._bare else handler
 
     def choose(self, message: Message) -> ActorHandler | None:
         schema = message.schema
-        return self.default if schema is None else self.by_name.get(schema, self.default)
+        if schema is None:
+            return self.default
+        handler = self.by_schema.get(schema)
+        if handler is None and "." not in schema:
+            handler = self._bare.get(schema)
+        if handler is None:
+            handler = self.default
+            if self.by_schema or handler is None or not handler.takes(schema):
+                return self._inherited(schema)
+        return handler
+
+    def _inherited(self, schema: str) -> ActorHandler | None:
+        """The handler of a base class, which gets the payload as what it is; only of classes that are known here."""
+        rest = self.default if self.default is not None and self.default.takes(schema) else None
+        kind = _class_named(schema)
+        if kind is None:
+            return rest
+        for base in kind.__mro__[1:]:
+            name = schema_of(base)
+            handler = self.by_schema.get(name)
+            if handler is None and self.default is not None and self.default.accepts is not None:
+                handler = self.default if name in self.default.accepts else None
+            if handler is not None:
+                self.by_schema[schema] = inherited = copy(handler)
+                inherited.wants_payload = Message if handler.wants_message else kind
+                return inherited
+        return rest
+
+    def missing(self, message: Message) -> str:
+        """Why there is no handler for a message."""
+        what = message.schema or "plain values"
+        bare = what.rpartition(".")[2]
+        what = _shown(what)
+        twins = [schema for schema in self._schemas() if schema.rpartition(".")[2] == bare and schema != message.schema]
+        if twins:
+            return (
+                f"{self.name} has no handler for {what}, only for {' and '.join(twins)}: use the same class on both "
+                "sides, or give both the same `__schema__`"
+            )
+        return f"{self.name} has no handler for {what}: write `receive`, or one with @handles"
+
+    def _schemas(self) -> list[str]:
+        named = self.default.accepts if self.default is not None else None
+        return sorted({*self.by_schema, *(named or ())})
 
 
 _HOOKS = ("starting", "failed", "stopped")
@@ -127,6 +208,43 @@ def plan_of(kind: type[Actor]) -> Plan:
     if plan is None:
         plan = _plans[kind] = Plan(kind)
     return plan
+
+
+def schema_of(kind: type) -> str:
+    """The name by which messages tell of the class of their payload: its `__schema__`, or where it is defined."""
+    own: str | None = kind.__dict__.get("__schema__")
+    return own or f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _shown(schema: str) -> str:
+    bare = schema.rpartition(".")[2]
+    return schema if bare == schema else f"{bare} ({schema})"
+
+
+def _class_named(schema: str) -> type | None:
+    """The class that calls itself so, if its module is imported already."""
+    tokens = schema.split(".")
+    for count in range(len(tokens) - 1, 0, -1):
+        found: Any = sys.modules.get(".".join(tokens[:count]))
+        if found is not None:
+            for token in tokens[count:]:
+                found = getattr(found, token, None)
+            return found if isinstance(found, type) and schema_of(found) == schema else None
+    return None
+
+
+def _classes_of(wanted: Any) -> tuple[type, ...]:
+    """The classes of which a payload may be one; none if it may be anything, or is a plain value."""
+    if get_origin(wanted) in (Union, UnionType):
+        each = [_classes_of(part) for part in get_args(wanted)]
+        return () if () in each else tuple(kind for kinds in each for kind in kinds)
+    # Any is a class, too.
+    says_nothing = wanted in PLAIN or wanted in (Any, object, Message) or get_origin(wanted) is not None
+    return (wanted,) if isinstance(wanted, type) and not says_nothing else ()
+
+
+def _names_of(wanted: Any) -> frozenset[str] | None:
+    return frozenset(map(schema_of, _classes_of(wanted))) or None
 
 
 def _wanted(function: Callable[..., Any]) -> Any:

@@ -1,104 +1,71 @@
-"""A cell: the place of one actor in its system. Mailbox and address last; incarnations come and go in it.
-
-An idle actor has no task: a future in its mailbox starts one when something comes. The actors that were busy last keep
-their tasks while they are idle: such an actor handles the next message at once.
-"""
+"""A cell: the place of one actor in its system. Mailbox and address last; incarnations come and go in it."""
 
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from trunkline.actors.actor import Actor, ActorHandler, Plan
+from trunkline.actors.actor import PLAIN, Actor, Plan, schema_of
+from trunkline.actors.birth import Birth
 from trunkline.actors.context import Context
+from trunkline.actors.mailbox import Mailbox
+from trunkline.actors.message_fates import CellState
+from trunkline.actors.message_loop import ACTING, MessageLoop
 from trunkline.actors.process import InProcess
-from trunkline.actors.ref import Ref
-from trunkline.actors.settings import Failed, Keep
+from trunkline.actors.ref import Ref, Way
+from trunkline.actors.settings import Keep
 from trunkline.actors.state import ActorState
 from trunkline.actors.supervision import Supervisor
-from trunkline.bus.requester import expects_ack
-from trunkline.codec import RAW
-from trunkline.delivery.dead_letters import Cause, describe
-from trunkline.delivery.eager import Sleeper
-from trunkline.delivery.fates import Fate
-from trunkline.delivery.inbox import Inbox
+from trunkline.actors.timers import Timer
+from trunkline.delivery.dead_letters import describe
 from trunkline.delivery.subscriber import Overflow
-from trunkline.errors import Closed, HandlerTimeout, InvalidPayload, InvalidTopic, PayloadError, Refused, Reject
-from trunkline.hooks.log import TRACE
-from trunkline.message import Message, MessageType, Priority
+from trunkline.message import Fields, Message
 
 if TYPE_CHECKING:
     from trunkline.actors.system import ActorSystem
 
 log = logging.getLogger("trunkline.actors")
 
-TURN: Final = 500
-"""So many messages are handled in one turn of the event loop: then it is the turn of others."""
 MAX_IDLE: Final = 1000
 """So many idle actors of a system keep their tasks: 2 KB each."""
-REQUEST: Final = MessageType.REQUEST
-RESPONSE: Final = MessageType.RESPONSE
-PUBLISH: Final = MessageType.PUBLISH
-
-
-class CellState(enum.StrEnum):
-    STARTING = "starting"
-    RUNNING = "running"
-    RESTARTING = "restarting"
-    STOPPING = "stopping"
-    STOPPED = "stopped"
 
 
 class IdleActors:
     """Those that keep their tasks: the last `MAX_IDLE` that were busy."""
 
     def __init__(self) -> None:
-        self._cells: dict[Cell, None] = {}
+        self._cells: dict[MessageLoop, None] = {}
 
-    def enter(self, cell: Cell) -> None:
+    def enter(self, cell: MessageLoop) -> None:
         self._cells[cell] = None
         if len(self._cells) > MAX_IDLE:
             oldest = next(iter(self._cells))
             del self._cells[oldest]
             oldest.inbox.wake()
 
-    def leave(self, cell: Cell) -> bool:
+    def leave(self, cell: MessageLoop) -> bool:
         """False if it was let go meanwhile."""
         return self._cells.pop(cell, self) is None
 
 
-class Cell:
+class Cell(MessageLoop):
     __slots__ = (
         "_armed",
-        "_attempts",
-        "_ending",
-        "_first",
-        "_handled",
-        "_last",
+        "_beginning",
+        "_begun",
         "_life",
-        "_roster",
-        "_since",
+        "_mourned",
         "_task",
-        "actor",
-        "context",
-        "current",
+        "born_plan",
         "family",
-        "handled",
-        "inbox",
-        "keep",
         "make",
-        "memory",
         "name",
         "parent",
-        "plan",
-        "ref",
         "restarts",
-        "state",
-        "system",
         "watchers",
+        "watching",
     )
 
     def __init__(
@@ -110,89 +77,93 @@ class Cell:
         keep: Keep,
         parent: Cell | None,
     ) -> None:
-        self.system = system
+        super().__init__(system, Ref(system.bus, system.address(name)), plan, keep)
         self.name = name
-        self.plan = plan
         self.make = make
-        self.keep = keep
         self.parent = parent
-        self._roster = system.bus.broker.served
-        self.ref = Ref(system.bus, system.address(name))
-        self.state = CellState.STARTING
-        self.actor: Actor | None = None
-        self.context: Context | None = None
-        self.current: Message | None = None
-        """The message that is being handled, or whose answer is being sent."""
         self.family: Supervisor | None = None
         """Its children, if it has any."""
         self.watchers: set[str] | None = None
-        self.memory: ActorState | None = None
-        """What it remembers, if it does."""
+        """Actors of this system that are told of its end."""
+        self.watching: set[str] | None = None
+        """Addresses whose end it is told of."""
         self.restarts = 0
-        self.handled = 0
-        self.inbox: Inbox
+        self.born_plan = plan
+        """Its handlers as its class has them."""
         self._task: asyncio.Task[None] | None = None
         self._armed = False
-        self._handled = False
-        """Whether the handler is done with `current`: only its answer may be missing."""
-        self._ending = False
         self._life = 0
         """Counts incarnations, and their ends."""
-        self._attempts = 0
-        """How often the message at the front was tried."""
-        # What was handled since the last time it was written down: a range of numbers.
-        self._first = 0
-        self._last = 0
-        self._since = 0
+        self._beginning = False
+        """Whether an incarnation starts."""
+        self._begun: asyncio.Future[None] | None = None
+        """Done when it has started, or failed to, if somebody waits for that."""
+        self._mourned = False
+        """Whether the incarnation's `failed` was called."""
 
     def open(self) -> None:
         """Have a mailbox."""
-        self.inbox = self.system.bus.broker.served.enroll(self.ref.address, self.ref.topic, self.keep.capacity)
-        if self.keep.overflow is None:
-            self.inbox.full = self._overflow
-        else:
-            self.inbox.full = lambda message: self._lost(message, self.keep.overflow or Overflow.BLOCK)
-        self.inbox.told = True
-
-    def _overflow(self, message: Message) -> Overflow:
-        """Who sends what matters waits; the rest is told, or not even that."""
-        if message.priority >= Priority.HIGH:
-            return Overflow.BLOCK
-        return self._lost(message, Overflow.REJECT if message.priority >= Priority.NORMAL else Overflow.DROP_NEWEST)
-
-    def _lost(self, message: Message, policy: Overflow) -> Overflow:
-        if policy in (Overflow.REJECT, Overflow.DROP_NEWEST):
-            self.system.bury(
-                message, self.ref.address, Cause.MAILBOX_FULL, f"its mailbox is full ({self.inbox.capacity})"
-            )
-        return policy
+        keep = self.keep
+        roster = self.system.bus.broker.served
+        policy = Overflow.BLOCK if keep.overflow is None else keep.overflow
+        self.inbox = inbox = roster.enroll(self.ref.address, self.ref.topic, keep.capacity, policy, Mailbox)
+        inbox.belong_to(self, by_priority=keep.overflow is None)
 
     # Incarnations
 
     async def begin(self) -> None:
         """A new incarnation; it works from now on. Whatever the actor raises passes through."""
-        self._ending = False
+        if self._beginning:
+            await self._others_began()
+            if self.state not in (CellState.STARTING, CellState.RESTARTING):
+                return
+        self._beginning = True
+        self._ending = self._breaking = self._stashing = self._mourned = False
+        self.last_at = None
         self.state = CellState.STARTING
         self._life += 1
         life = self._life
-        actor = self.actor = self.make()
-        context = self.context = actor.context = Context(self)
+        plan = self.plan = self.born_plan
+        context: Context | None = None
         try:
-            if self.plan.state is not None:
+            actor = self.actor = self.make()
+            context = self.context = actor.context = Context(self)
+            if plan.state is not None:
                 await self._remember(actor)
-            if "starting" in self.plan.hooks:
+            if "starting" in plan.hooks:
                 await actor.starting()
         except BaseException:
-            context.end()
+            if context is not None:
+                context.end()
             raise
-        if life == self._life:
-            self.state = CellState.RUNNING
-            self._listen()
+        finally:
+            self._beginning = False
+            if self._begun is not None:
+                self._begun.set_result(None)
+                self._begun = None
+        if life != self._life:
+            await self._end_of_start(actor)
+            return
+        self.state = CellState.RUNNING
+        if self._ending:
+            self.system.failures.ended(self)
         else:
-            # Somebody has ended it while it started: another incarnation follows, or none.
-            context.end()
-            if isinstance(actor, InProcess):
-                await actor.release()
+            self._listen()
+
+    async def _others_began(self) -> None:
+        """Return when no incarnation starts any more."""
+        while self._beginning:
+            if self._begun is None:
+                self._begun = self.system.loop.create_future()
+            await asyncio.wait([self._begun])
+
+    async def _end_of_start(self, actor: Actor) -> None:
+        """Somebody has ended it while it started: another incarnation follows, or none."""
+        actor.context.end()
+        if self.actor is not actor:
+            await self._hook(actor.stopped())
+        if isinstance(actor, InProcess):
+            await actor.release()
 
     async def _remember(self, actor: Any) -> None:
         if self.memory is None:
@@ -221,28 +192,11 @@ class Cell:
         if self._task is None:
             self._task = self.system.loop.create_task(self._work(), name=self.ref.address)
 
-    async def suspend(self) -> None:
-        """End the incarnation where it is. What it was handling goes first again."""
-        self._life += 1
-        task, self._task = self._task, None
-        if task is not None and task is not asyncio.current_task():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        if self.context is not None:
-            self.context.end()
-        actor, self.actor = self.actor, None
-        if isinstance(actor, InProcess):
-            await actor.release()
-
-    def stop_soon(self) -> None:
-        """The actor wants to end: after what it is handling."""
-        self._ending = True
-
-    # Messages
-
     async def _work(self) -> None:
+        life = self._life
         failure: BaseException | None = None
         message: Message | None = None
+        ACTING.set(self.system)
         try:
             await self._handle_all()
         except asyncio.CancelledError as error:
@@ -251,263 +205,185 @@ class Cell:
                 raise
             # Nobody stops it: something that the actor waited for was cancelled.
             failure, message, self.current = error, self.current, None
-        except Exception as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             failure, message, self.current = error, self.current, None
         finally:
             self._rest()
             if self._task is asyncio.current_task():
                 self._task = None
         if failure is not None:
-            self.system.crashed(self, failure, message)
-        elif self._ending:
-            self.system.ended(self)
-        elif self.state is CellState.RUNNING:
-            self._listen()
+            if life == self._life:
+                self.system.failures.crashed(self, failure, message)
+            elif message is not None:
+                # Its incarnation was over before: nothing follows from it but for the message.
+                log.error("%s failed while it ended: %s", self.ref, describe(failure), exc_info=failure)
+                self.failed_on(message, failure)
+            if isinstance(failure, (KeyboardInterrupt, SystemExit)):
+                raise failure
+        elif life == self._life:
+            if self._ending:
+                self.system.failures.ended(self)
+            elif self.state is CellState.RUNNING:
+                self._listen()
 
-    def _rest(self) -> None:
-        """There is nothing to handle."""
-        if self.context is not None:
-            self.context.message = None
-        if self._since:
-            self._write_down()
-        if self.memory is not None:
-            self.memory.save_soon()
+    def resume(self) -> None:
+        """Go on after a failure, as if nothing had been."""
+        self.state = CellState.RUNNING
+        self._listen()
 
-    async def _handle_all(self) -> None:
-        """All that is there, and what comes as long as the actor may keep its task."""
-        inbox, idle = self.inbox, self.system.idle
-        queue = inbox.queue
-        handler = self._raw_handler()
-        count = 0
-        while not self._ending and self.state is CellState.RUNNING:
-            if handler is not None and queue and queue[0].type is PUBLISH:
-                count += await self._handle_raw(handler)
-            message = inbox.pull() if count < TURN else None
-            if message is not None:
-                inbox.held += 1
-                self.current = message
-                self._handled = False
-                if await self._handle(message):
-                    log.log(TRACE, "%s has handled %s from %s", self.ref, message.id, message.sender)
-                    self._delivered(message)
-                    if self._roster.listeners:
-                        self._roster.handled(message, True)
-                self.current = None
-                inbox.held -= 1
-                count += 1
-            elif count >= TURN:
-                count = 0
-                await asyncio.sleep(0)
-            else:
-                self._rest()
-                sleeper = Sleeper(loop=self.system.loop)
-                idle.enter(self)
-                inbox.fall_asleep(sleeper)
-                try:
-                    await sleeper
-                except asyncio.CancelledError:
-                    inbox.disturbed(sleeper)
-                    raise
-                finally:
-                    kept = idle.leave(self)
-                if not kept:
-                    return
-                handler = self._raw_handler()
-                count = 0
+    def fail(self, error: BaseException) -> None:
+        """The incarnation has failed, over no message."""
+        if self.state is CellState.RUNNING:
+            self.system.failures.crashed(self, error, None)
 
-    async def _handle_raw(self, handler: Callable[..., Any]) -> int:
-        """Bytes for the one handler there is, one after the other: what `_handle` and `_delivered` do, without calls.
+    async def suspend(self, *, forever: bool = True) -> bool:
+        """End the incarnation where it is. What it was handling goes first again.
 
-        How many; up to a turn, or until one comes that needs more.
+        A handler that cannot be interrupted, in a thread or another process, ends what it does. If that takes longer
+        than `stuck_s`, the actor is stuck, and that is said. `forever` waits on; otherwise returns False.
         """
-        inbox, context, actor = self.inbox, self.context, self.actor
-        queue = inbox.queue
-        assert context is not None
-        done, last = 0, 0
-        first = queue[0].seq
-        # One is held at any moment.
-        inbox.held += 1
-        try:
-            while queue:
-                if inbox.needs_pull and (inbox.marked or inbox.elsewhere):
-                    break
-                message = queue.popleft()
-                if message.content_type != RAW or message.type is not PUBLISH or message.encoding:
-                    queue.appendleft(message)
-                    break
-                if inbox.needs_pull:
-                    # Somebody waits to be let in.
-                    inbox.make_room()
-                self.current = context.message = message
-                try:
-                    await handler(actor, message.payload)
-                except Reject as error:
-                    self._count(first, last, done)
-                    done, first = 0, message.seq + 1
-                    await self._refused(message, error, Cause.REJECTED)
-                    continue
-                last = message.seq
-                done += 1
-                if done >= TURN or self._ending or self.state is not CellState.RUNNING:
-                    break
-        finally:
-            self._count(first, last, done)
-        # Not after an error: what it failed on is still held.
-        self.current = None
-        inbox.held -= 1
-        return done
-
-    def _count(self, first: int, last: int, done: int) -> None:
-        if done:
-            self.inbox.books.delivered += done
-            self.handled += done
-            self._attempts = 0
-            if not self._since:
-                self._first = first
-            self._last = last
-            self._since += done
-
-    def _raw_handler(self) -> Callable[..., Any] | None:
-        """The handler, if there is one only, which takes bytes as they are, and nothing has to be done around it."""
-        handler = self.plan.default
-        plain = not self.plan.by_name and self.keep.timeout_s is None and not self.system.bus.hooks.opens
-        plain = plain and not log.isEnabledFor(TRACE) and not self.system.bus.hooks.surrounds
-        plain = plain and not self._roster.listeners
-        if handler is None or not plain or self.memory is not None or handler.in_thread:
-            return None
-        return handler.function if handler.wants_payload in (bytes, Any) else None
-
-    async def _handle(self, message: Message) -> bool:
-        """Run the handler; raises what it raises. False if the message is a dead letter, by no fault of the actor."""
-        system = self.system
-        handler = self.plan.choose(message)
-        try:
-            if handler is None:
-                what = message.schema or "plain values"
-                raise InvalidPayload(
-                    f"{self.plan.name} has no handler for {what}: write `receive`, or one with @handles"
-                )
-            opened = system.bus.opened(message) if system.bus.hooks.opens else message
-            limit = system.bus.settings.max_message_bytes
-            argument = opened if handler.wants_message else opened.decode(handler.wants_payload, max_bytes=limit)
-        except PayloadError as error:
-            await self._refused(message, error, Cause.INVALID_PAYLOAD)
-            return False
+        self._life += 1
+        task, self._task = self._task, None
+        running: list[asyncio.Future[Any]] = []
+        if task is not None and task is not asyncio.current_task():
+            running.append(task)
+            if self.outside is None:
+                task.cancel()
+        if self.outside is not None:
+            running.append(self.outside)
+        ended = not running or await self._wait(running, forever)
+        if not ended:
+            for each in running:
+                if each is task:
+                    task.cancel()
+                    await asyncio.wait([task])
         if self.context is not None:
-            self.context.message = message
-        try:
-            if system.bus.hooks.surrounds:
-                with system.bus.hooks.handling(message):
-                    result = await self._call(handler, argument)
+            self.context.end()
+        self.unstash()
+        return ended
+
+    async def _wait(self, running: list[asyncio.Future[Any]], forever: bool) -> bool:
+        _, pending = await asyncio.wait(running, timeout=self.keep.stuck_s)
+        if not pending:
+            return True
+        state, self.state = self.state, CellState.STUCK
+        goes_on = "its next incarnation begins when it ends" if forever else "it is left running"
+        log.error("%s is stuck: its handler still runs after %g s, %s", self.ref, self.keep.stuck_s, goes_on)
+        if isinstance(self.actor, InProcess):
+            # A process can be ended, other than a thread.
+            self.actor.kill()
+            forever = True
+        if forever:
+            await asyncio.wait(running)
+            log.warning("%s is not stuck any more", self.ref)
+        self.state = state
+        return forever
+
+    async def wait_outside(self) -> None:
+        """Return when no handler runs any more that could not be interrupted."""
+        if self.outside is not None:
+            await self._wait([self.outside], forever=True)
+
+    def stop_soon(self) -> None:
+        """The actor wants to end: after what it is handling, or now if that is nothing."""
+        self._ending = self._breaking = True
+        if self.current is None and self.state is CellState.RUNNING:
+            if self._task is None:
+                self.system.failures.ended(self)
             else:
-                result = await self._call(handler, argument)
-        except Reject as error:
-            # Said by the actor itself: no failure of its own.
-            await self._refused(message, error, Cause.REJECTED)
-            return False
-        finally:
-            if self.context is not None:
-                self.context.message = None
-        self._attempts = 0
-        if self.memory is not None:
-            # Before the answer: whoever has it may end the actor, and finds the state that the answer speaks of.
-            self.memory.keep(self.actor.snapshot())  # type: ignore[union-attr]  # it has one, or there were no memory
-        self._handled = True
-        if message.type is REQUEST:
-            await self._send_answer(message, system.bus.answer_now, RESPONSE, result)
-        elif expects_ack(message):
-            await self._send_answer(message, system.bus.acknowledge)
-        return True
+                self.inbox.wake()
 
-    def _call(self, handler: ActorHandler, argument: object) -> Any:
-        if handler.in_thread:
-            call = asyncio.to_thread(handler.function, self.actor, argument)
-        else:
-            call = handler.function(self.actor, argument)
-        return call if self.keep.timeout_s is None else self._in_time(call, self.keep.timeout_s)
+    # For the context
 
-    async def _in_time(self, call: Any, timeout_s: float) -> Any:
+    @property
+    def way(self) -> Way:
+        return self.system.bus
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self.system.loop
+
+    async def spawn_child(
+        self,
+        kind: type[Actor],
+        arguments: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | None,
+        name: str | None,
+        options: dict[str, Any],
+    ) -> Ref:
+        return await self.system.spawn_below(self, Birth(kind, arguments, kwargs or {}), name, options)
+
+    def watch(self, address: str) -> None:
+        self.system.watching.watch(self, address)
+
+    def unwatch(self, address: str) -> None:
+        self.system.watching.unwatch(self, address)
+
+    def become(self, methods: tuple[Callable[..., Any], ...]) -> None:
+        self.plan = self.born_plan.becoming(methods) if methods else self.born_plan
+        self.interrupt()
+
+    def send_timed(self, payload: object, timer: Timer | None) -> None:
+        fields: Fields = {"sender": self.ref.address}
+        if payload.__class__ not in PLAIN:
+            fields["schema"] = schema_of(payload.__class__)
+        message = self.system.bus.message(self.ref.topic, payload, **fields)
+        if timer is not None:
+            if self.timed is None:
+                self.timed = {}
+            self.timed[message.id] = timer
+            self.interrupt()
+        self.system.background(self._post(message))
+
+    async def _post(self, message: Message) -> None:
         try:
-            async with asyncio.timeout(timeout_s) as limit:
-                return await call
-        except TimeoutError as error:
-            if not limit.expired():
+            await self.system.bus.post(message)
+        except BaseException:
+            if self.timed is not None:
+                self.timed.pop(message.id, None)
+            raise
+
+    # Hooks
+
+    async def mourn(self, error: BaseException, message: Message | None) -> None:
+        """Call `failed` of the incarnation that is over, once."""
+        if self.actor is not None and not self._mourned and not self._beginning:
+            self._mourned = True
+            if "failed" in self.born_plan.hooks:
+                await self._hook(self.actor.failed(error, message))
+
+    async def bid_farewell(self) -> None:
+        """Call `stopped` of the last incarnation, once; one that still starts does so when it has started."""
+        actor, self.actor = self.actor, None
+        if actor is not None and not self._beginning:
+            if "stopped" in self.born_plan.hooks:
+                await self._hook(actor.stopped())
+            if isinstance(actor, InProcess):
+                await actor.release()
+
+    async def release(self) -> None:
+        """The incarnation is over, and its hooks have been called: its process may end."""
+        if isinstance(self.actor, InProcess):
+            await self.actor.release()
+
+    async def _hook(self, call: Any) -> None:
+        try:
+            await call
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
-            raise HandlerTimeout(self.ref.address, timeout_s) from error
+            log.exception("a hook of %s was cancelled", self.ref)
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException:
+            log.exception("a hook of %s raised: it must not", self.ref)
 
-    async def _send_answer(
-        self, message: Message, answer: Callable[..., Awaitable[object] | None], *values: object
-    ) -> None:
-        try:
-            if (waiting := answer(message, *values)) is not None:
-                await waiting
-        except (Refused, Closed, InvalidTopic) as error:
-            log.warning("%s handled %s, but its answer could not be sent: %s", self.ref, message.id, describe(error))
-
-    # Fates
-
-    def _delivered(self, message: Message) -> None:
-        self._count(message.seq, message.seq, 1)
-
-    def _write_down(self) -> None:
-        if self._since:
-            inbox = self.inbox
-            now_ns = inbox.time_ns()
-            inbox.books.cover(self._first, self._last, now_ns)
-            if inbox.ledger is not None:
-                inbox.ledger.delivered(inbox, self._first, self._last, self._since, now_ns)
-            self._since = 0
-            inbox.check_idle()
-
-    async def _refused(self, message: Message, error: Exception, cause: Cause) -> None:
-        """A dead letter that is no failure of the actor."""
-        self._attempts = 0
-        self._write_down()
-        self._roster.handled(message, False)
-        self.inbox.settle(message, Fate.DEAD, describe(error))
-        self.system.bury(message, self.ref.address, cause, describe(error), error)
-        if message.type is REQUEST:
-            await self._send_answer(message, self.system.bus.respond_error, error)
-
-    def _give_back(self) -> None:
-        """It was interrupted: the next incarnation, or nobody, handles what it was at, unless it was handled."""
-        message, self.current = self.current, None
-        if message is not None:
-            self.inbox.held -= 1
-            if self._handled:
-                self._delivered(message)
-            else:
-                self.inbox.return_to_front(message)
-
-    def failed_on(self, message: Message, error: BaseException) -> None:
-        """What becomes of the message that an incarnation failed over, as was said at spawn."""
-        self.inbox.held -= 1
-        self._roster.handled(message, False)
-        self._attempts += 1
-        if self.keep.failed is Failed.RETRY and self._attempts < self.keep.attempts:
-            self.inbox.return_to_front(message)
-            return
-        self._attempts = 0
-        dropped = self.keep.failed is Failed.DROP
-        # A dead letter tells those who wait for an acknowledgement by itself.
-        if message.type is REQUEST or (dropped and expects_ack(message)):
-            self.system.background(self.system.bus.respond_error(message, error))
-        if dropped:
-            self.inbox.settle(message, Fate.DROPPED, f"its actor failed: {describe(error)}")
-            return
-        self.inbox.settle(message, Fate.DEAD, describe(error))
-        cause = Cause.HANDLER_TIMEOUT if isinstance(error, HandlerTimeout) else Cause.HANDLER_FAILED
-        self.system.bury(message, self.ref.address, cause, describe(error), error)
+    @property
+    def is_at_work(self) -> bool:
+        return self.state is CellState.RUNNING and self.busy
 
     @property
     def is_starting(self) -> bool:
         return self.state is CellState.STARTING
-
-    @property
-    def load(self) -> int:
-        """How much it has to do."""
-        return self.inbox.in_flight
-
-    @property
-    def busy(self) -> bool:
-        return bool(self.inbox.in_flight) or self.current is not None

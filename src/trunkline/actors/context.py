@@ -3,47 +3,71 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
-from trunkline.actors.ref import PLAIN, Ref
+from trunkline.actors.actor import PLAIN, Plan, schema_of
+from trunkline.actors.ref import Ref, Way
+from trunkline.actors.timers import QuietTimer, Timer, Timers
+from trunkline.errors import UsageError
 from trunkline.message import Fields, Message
 from trunkline.topic import endpoint
 
 if TYPE_CHECKING:
     from trunkline.actors.actor import Actor
-    from trunkline.actors.cell import Cell
+    from trunkline.actors.blocking import BlockingContext
 
 
-class Timer:
-    """A message to come; `cancel` it. It ends with the incarnation that set it."""
+class ContextCell(Protocol):
+    """What a context needs of the place of its actor: a cell of a system, or its other end in another process."""
 
-    __slots__ = ("_handle",)
-
-    def __init__(self) -> None:
-        self._handle: asyncio.TimerHandle | None = None
-
-    def arm(self, handle: asyncio.TimerHandle) -> None:
-        self._handle = handle
-
-    def cancel(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
+    ref: Ref
+    plan: Plan
+    last_at: float | None
 
     @property
-    def active(self) -> bool:
-        return self._handle is not None
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    @property
+    def busy(self) -> bool: ...
+
+    @property
+    def way(self) -> Way: ...
+
+    async def spawn_child(
+        self,
+        kind: type[Actor],
+        arguments: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | None,
+        name: str | None,
+        options: dict[str, Any],
+    ) -> Ref: ...
+
+    def watch(self, address: str) -> None: ...
+
+    def unwatch(self, address: str) -> None: ...
+
+    def stop_soon(self) -> None: ...
+
+    def stash(self) -> None: ...
+
+    def unstash(self) -> None: ...
+
+    def become(self, methods: tuple[Callable[..., Any], ...]) -> None: ...
+
+    def send_timed(self, payload: object, timer: Timer | None) -> None:
+        """Send something to the actor itself, of a timer that may be cancelled before it is handled."""
 
 
 class Context:
-    """Belongs to one incarnation of an actor."""
+    """Belongs to one incarnation of an actor. For the event loop; plain `def` handlers use `blocking`."""
 
-    __slots__ = ("_cell", "_timers", "message")
+    __slots__ = ("_cell", "_quiet", "_timers", "message")
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: ContextCell) -> None:
         self._cell = cell
-        self._timers: set[Timer] | None = None
+        self._timers: Timers | None = None
+        self._quiet: QuietTimer | None = None
         self.message: Message | None = None
         """The one that is being handled."""
 
@@ -59,82 +83,153 @@ class Context:
     def sender(self) -> Ref | None:
         """Who has sent what is being handled, if that is an actor."""
         message = self.message
-        return Ref(self._cell.system.bus, message.sender) if message is not None and message.sender else None
+        return Ref(self._cell.way, message.sender) if message is not None and message.sender else None
+
+    @property
+    def blocking(self) -> BlockingContext:
+        """The same for a plain `def` handler, which runs in a thread: each call returns when it is done."""
+        from trunkline.actors.blocking import BlockingContext
+
+        return BlockingContext(self, self._cell)
 
     # Publishing
 
     def send(self, to: str | Ref, payload: object = b"", **fields: Unpack[Fields]) -> Awaitable[str]:
         """Send to an address; its id. The sender is this actor."""
+        check_loop("send")
         given = self._fields(payload, fields)
         address = to.address if isinstance(to, Ref) else to
-        return self._cell.system.bus.send(address, payload, **given)
+        return self._cell.way.send(address, payload, **given)
 
     def publish(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> Awaitable[str]:
         """Publish on any topic of the bus."""
-        return self._cell.system.bus.publish(topic, payload, **self._fields(payload, fields))
+        check_loop("publish")
+        return self._cell.way.publish(topic, payload, **self._fields(payload, fields))
 
-    async def request(self, to: str | Ref, payload: object = b"", **options: Any) -> Any:
+    def request(self, to: str | Ref, payload: object = b"", **options: Any) -> Awaitable[Any]:
         """Ask another actor, and wait: nothing else is handled here meanwhile. Raises RequestTimeout."""
+        check_loop("request")
         address = to.address if isinstance(to, Ref) else to
         options = {**self._fields(payload, {}), **options}
-        return await self._cell.system.bus.request(endpoint(address), payload, **options)
+        return self._cell.way.request(endpoint(address), payload, **options)
 
-    async def try_request(self, to: str | Ref, payload: object = b"", **options: Any) -> Any:
+    def try_request(self, to: str | Ref, payload: object = b"", **options: Any) -> Awaitable[Any]:
         """Like `request`, but None if no answer comes in time."""
+        check_loop("try_request")
         address = to.address if isinstance(to, Ref) else to
         options = {**self._fields(payload, {}), **options}
-        return await self._cell.system.bus.try_request(endpoint(address), payload, **options)
+        return self._cell.way.try_request(endpoint(address), payload, **options)
 
     def _fields(self, payload: object, fields: Fields) -> Fields:
         given: Fields = {"sender": self.address}
         if payload.__class__ not in PLAIN:
-            given["schema"] = payload.__class__.__name__
+            given["schema"] = schema_of(payload.__class__)
         if self.message is not None:
             given["correlation_id"] = self.message.correlation_id or self.message.id
         return {**given, **fields}
 
     # Others
 
-    async def spawn(self, kind: type[Actor], *arguments: Any, name: str | None = None, **options: Any) -> Ref:
-        """Start a child: this actor supervises it, and it ends with this incarnation."""
-        return await self._cell.system.spawn_below(self._cell, kind, arguments, name, options)
+    def spawn(
+        self,
+        kind: type[Actor],
+        *arguments: Any,
+        name: str | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Awaitable[Ref]:
+        """Start a child: this actor supervises it, and it ends with this incarnation. As `ActorSystem.spawn`."""
+        check_loop("spawn")
+        return self._cell.spawn_child(kind, arguments, kwargs, name, options)
 
     def watch(self, other: str | Ref) -> None:
-        """Be told, by a Terminated, when another actor of this system has ended for good."""
-        self._cell.system.watch(self._cell, other.address if isinstance(other, Ref) else other)
+        """Be told, by a Terminated, when another actor or a pool, of this system or another, has ended for good."""
+        check_loop("watch")
+        self._cell.watch(other.address if isinstance(other, Ref) else other)
 
     def unwatch(self, other: str | Ref) -> None:
-        self._cell.system.unwatch(self._cell, other.address if isinstance(other, Ref) else other)
+        check_loop("unwatch")
+        self._cell.unwatch(other.address if isinstance(other, Ref) else other)
 
     def stop(self) -> None:
         """End this actor after what is being handled now."""
         self._cell.stop_soon()
 
+    # What is handled how
+
+    def become(self, *methods: Callable[..., Any]) -> None:
+        """From the next message on, handle messages with these methods of the actor, each what it is annotated with.
+
+        Until the next `become`, `unbecome`, or incarnation.
+        """
+        if not methods:
+            raise UsageError("become needs methods: `unbecome` goes back to those of the class")
+        self._cell.become(methods)
+
+    def unbecome(self) -> None:
+        """Handle messages with the handlers of the class again."""
+        self._cell.become(())
+
+    def stash(self) -> None:
+        """Put the message that is being handled aside until `unstash`; raises StashFull.
+
+        It is not answered meanwhile. What was put aside goes first again when the incarnation ends, too.
+        """
+        if self.message is None:
+            raise UsageError("stash is for handlers: there is no message that is being handled")
+        self._cell.stash()
+
+    def unstash(self) -> None:
+        """What was put aside goes first again, in its order."""
+        self._cell.unstash()
+
     # Time
 
-    def schedule(self, delay_s: float, payload: object, *, every: bool = False) -> Timer:
-        """Send something to this actor itself after a while, once, or again and again."""
-        timer = Timer()
+    def schedule(self, delay_s: float, payload: object, *, every: bool = False, key: Hashable = None) -> Timer:
+        """Send something to this actor itself after a while, once, or again and again, each a delay after the last.
+
+        A timer with the `key` of an earlier one takes its place: nothing comes of that any more.
+        """
+        check_loop("schedule")
+        return self._own_timers().start(delay_s, payload, key=key, period_s=delay_s if every else None)
+
+    def schedule_at_rate(
+        self, period_s: float, payload: object, *, first_s: float | None = None, key: Hashable = None
+    ) -> Timer:
+        """Send something to this actor itself at a fixed rate. What was late does not move what comes after it."""
+        check_loop("schedule_at_rate")
+        first_s = period_s if first_s is None else first_s
+        return self._own_timers().start(first_s, payload, key=key, period_s=period_s, steady=True)
+
+    def cancel_timer(self, key: Hashable) -> bool:
+        """Cancel the timer with this key; False if there was none to ring."""
+        return self._timers is not None and self._timers.cancel(key)
+
+    def timer(self, key: Hashable) -> Timer | None:
+        """The timer with this key, if it is to ring."""
+        return None if self._timers is None else self._timers.find(key)
+
+    def set_receive_timeout(self, timeout_s: float | None) -> None:
+        """Get a ReceiveTimeout whenever no message was handled for so long; None ends that."""
+        check_loop("set_receive_timeout")
+        if self._quiet is not None:
+            self._quiet.cancel()
+        self._quiet = None if timeout_s is None else QuietTimer(self._cell, timeout_s)
+
+    def _own_timers(self) -> Timers:
         if self._timers is None:
-            self._timers = set()
-        self._timers.add(timer)
-        loop = asyncio.get_running_loop()
-
-        def ring() -> None:
-            if every:
-                timer.arm(loop.call_later(delay_s, ring))
-            else:
-                timer.cancel()
-                if self._timers is not None:
-                    self._timers.discard(timer)
-            self._cell.system.background(self._cell.ref.tell(payload, sender=self.address))
-
-        timer.arm(loop.call_later(delay_s, ring))
-        return timer
+            self._timers = Timers(self._cell)
+        return self._timers
 
     def end(self) -> None:
         """The incarnation is over."""
         if self._timers is not None:
-            for timer in self._timers:
-                timer.cancel()
-            self._timers = None
+            self._timers.end()
+        if self._quiet is not None:
+            self._quiet.cancel()
+            self._quiet = None
+
+
+def check_loop(what: str) -> None:
+    if asyncio._get_running_loop() is None:
+        raise UsageError(f"context.{what} is for the event loop: a plain `def` handler uses context.blocking.{what}")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from trunkline.errors import TrunklineError
 
 
 class ActorError(TrunklineError):
-    pass
+    stands_for_cause: ClassVar[bool] = False
+    """Whether supervision judges it by its `__cause__` where nothing is said of itself."""
 
 
 class UnknownActor(ActorError):
@@ -15,22 +18,48 @@ class UnknownActor(ActorError):
         self.address = address
 
 
+class ActorStopped(ActorError):
+    """The actor was stopped before it had handled a request, or while it started."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(f"{address} was stopped before this was done")
+        self.address = address
+
+
 class ActorFailed(ActorError):
+    stands_for_cause = True
+
     def __init__(self, address: str, restarts: int, why: str) -> None:
-        super().__init__(f"{address} was restarted {restarts} times and failed again: {why}")
+        times = f"was restarted {restarts} times and failed again" if restarts else "failed"
+        super().__init__(f"{address} {times}: {why}")
         self.address = address
         self.restarts = restarts
         self.why = why
 
 
 class ActorProcessFailed(ActorError):
-    """The error that an actor raised in a process of its own, or how that process ended."""
+    """The error that an actor raised in a process of its own, or how that process ended.
 
-    def __init__(self, address: str, what: str, traceback: str) -> None:
+    `error_type` is the name of the class that was raised there, and `traceback` its traceback. The error itself is the
+    `__cause__`, if it can be pickled.
+    """
+
+    stands_for_cause = True
+
+    def __init__(self, address: str, what: str, error_type: str = "", traceback: str = "") -> None:
         super().__init__(what)
         self.address = address
+        self.error_type = error_type
+        self.traceback = traceback
         if traceback:
             self.add_note(traceback)
+
+
+class StashFull(ActorError):
+    def __init__(self, address: str, capacity: int) -> None:
+        super().__init__(f"the stash of {address} holds as many messages as its mailbox may ({capacity}): unstash them")
+        self.address = address
+        self.capacity = capacity
 
 
 class SystemStopped(ActorError):

@@ -1,13 +1,17 @@
-"""A pool: several actors of one kind behind one address, and how each message finds its one among them."""
+"""A router: several actors behind one address, and how each message finds its one among them, or all of them.
+
+The members of a pool are started for it; those of a group are there already, in this system or another one.
+"""
 
 from __future__ import annotations
 
 import enum
 import hashlib
 from bisect import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol
 
+from trunkline.actors.ref import Ref
 from trunkline.message import Message
 
 POINTS: Final = 64
@@ -21,6 +25,8 @@ class Routing(enum.StrEnum):
     """The one with the least to do."""
     CONSISTENT_HASH = "consistent_hash"
     """Messages with the same key to the same member; few keys move when members come or go."""
+    BROADCAST = "broadcast"
+    """All of them. Whoever asks gets the first answer."""
 
 
 class PoolMember(Protocol):
@@ -30,11 +36,27 @@ class PoolMember(Protocol):
     def load(self) -> int: ...
 
 
+class FarMember:
+    """A member of a group that another system has."""
+
+    __slots__ = ("name",)
+
+    load = 0
+    """Not known here."""
+
+    def __init__(self, address: str) -> None:
+        self.name = address
+
+
 class Pool:
     """Decides, and knows nothing else. `key` names what the same member gets: a field of the message, or a function."""
 
     def __init__(self, routing: Routing, key: str | Callable[[Message], object] = "sender") -> None:
         self.routing = routing
+        self.watchers: set[str] = set()
+        """Actors of this system that are told of its end."""
+        self.spawn: Callable[..., Awaitable[Ref]] | None = None
+        """How it gets another member; None for a group."""
         self._key: Callable[[Message], object] = key if callable(key) else lambda message: getattr(message, key)
         self._members: list[Any] = []
         self._turn = 0
@@ -45,6 +67,9 @@ class Pool:
     def members(self) -> Sequence[Any]:
         return tuple(self._members)
 
+    def __contains__(self, member: object) -> bool:
+        return member in self._members
+
     def add(self, member: PoolMember) -> None:
         self._members.append(member)
         self._draw()
@@ -53,14 +78,17 @@ class Pool:
         self._members.remove(member)
         self._draw()
 
+    def choose(self, message: Message) -> Sequence[Any]:
+        """The members for a message: one, all, or none if there is none."""
+        if self.routing is Routing.BROADCAST or not self._members:
+            return self.members
+        return (self.pick(message),)
+
     def pick(self, message: Message) -> Any:
-        """The member for a message; None if there is none."""
+        """The one member for a message; None if there is none."""
         if not self._members:
             return None
         match self.routing:
-            case Routing.ROUND_ROBIN:
-                self._turn += 1
-                return self._members[(self._turn - 1) % len(self._members)]
             case Routing.LEAST_BUSY:
                 # Ties go round, so that idle members share evenly.
                 self._turn += 1
@@ -69,8 +97,13 @@ class Pool:
             case Routing.CONSISTENT_HASH:
                 at = bisect(self._points, _point(str(self._key(message)))) % len(self._points)
                 return self._ring[at][1]
+            case _:
+                self._turn += 1
+                return self._members[(self._turn - 1) % len(self._members)]
 
     def _draw(self) -> None:
+        if self.routing is not Routing.CONSISTENT_HASH:
+            return
         self._ring = sorted(
             ((_point(f"{member.name}#{number}"), member) for member in self._members for number in range(POINTS)),
             key=lambda entry: entry[0],

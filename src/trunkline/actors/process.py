@@ -1,26 +1,44 @@
 """An actor in a process of its own, for work that would keep everybody else waiting. Chosen at spawn: `process=True`.
 
-Its mailbox and its supervision stay where it was spawned; a stand-in there hands over one message at a time. The
-process is this Python with `trunkline.actors.worker`; both ends speak in frames over a pair of sockets.
+Its mailbox and its supervision stay where it was spawned; a stand-in there hands over one message at a time, and does
+what the actor asks of the system meanwhile. The process is this Python with `trunkline.actors.worker`; both ends speak
+in frames over a pair of sockets.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import pickle
 import socket
 import struct
 import sys
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from trunkline.actors.actor import Actor
 from trunkline.actors.errors import ActorProcessFailed
-from trunkline.errors import UsageError
+from trunkline.delivery.dead_letters import describe
+from trunkline.errors import Reject, UsageError
 from trunkline.message import Message
 
+if TYPE_CHECKING:
+    from trunkline.actors.cell import Cell
+
+log = logging.getLogger("trunkline.actors")
+
 END_S: Final = 5.0
-"""So long a process has to end by itself."""
+"""So long a process has to end by itself, once its last handler has ended."""
 LENGTH: Final = struct.Struct("!Q")
+
+# Frames to the process.
+HANDLE: Final = "handle"
+HOOK: Final = "hook"
+ANSWER: Final = "answer"
+# Frames from it.
+DONE: Final = "done"
+CALL: Final = "call"
 
 
 def pack(value: object) -> bytes:
@@ -28,15 +46,29 @@ def pack(value: object) -> bytes:
     return LENGTH.pack(len(body)) + body
 
 
+class UnreadableThere(Reject):
+    """The actor has no handler for the message, or cannot read its payload."""
+
+
+async def read_frame(reader: asyncio.StreamReader) -> Any:
+    """The next frame. Both ends belong to one program: nobody else has the sockets."""
+    size = LENGTH.unpack(await reader.readexactly(LENGTH.size))[0]
+    return pickle.loads(await reader.readexactly(size))
+
+
 class InProcess(Actor):
     """Stands for an actor that lives elsewhere."""
 
-    def __init__(self, kind: type[Actor], arguments: tuple[Any, ...]) -> None:
+    def __init__(self, kind: type[Actor], arguments: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
         self._kind = kind
         self._arguments = arguments
+        self._kwargs = kwargs or {}
         self._process: asyncio.subprocess.Process | None = None
-        self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._waiting: asyncio.Future[Any] | None = None
+        """For what comes of the frame that was sent last."""
+        self._serving: set[asyncio.Task[None]] = set()
 
     async def starting(self) -> None:
         if self._kind.__module__ == "__main__":
@@ -45,7 +77,7 @@ class InProcess(Actor):
                 " a module"
             )
         try:
-            begin = pack((sys.path, pickle.dumps((self._kind, self._arguments, self.context.address))))
+            birth = pickle.dumps((self._kind, self._arguments, self._kwargs, self.context.address))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise UsageError(
                 f"{self._kind.__name__} cannot be sent to another process: {error}. Define it at the top of a module,"
@@ -56,48 +88,129 @@ class InProcess(Actor):
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "trunkline.actors.worker", str(theirs.fileno()), pass_fds=[theirs.fileno()]
             )
-        self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        reader, self._writer = await asyncio.open_connection(sock=ours)
+        self._reading = asyncio.get_running_loop().create_task(self._read(reader))
         try:
-            await self._exchange(begin)
+            await self._exchange((sys.path, birth))
         except BaseException:
             await self.release()
             raise
 
     async def receive(self, message: Message) -> Any:
-        done = await self._exchange(pack(message.to_bytes()))
-        for kind, where, payload, fields in done["sent"]:
-            if kind == "send":
-                await self.context.send(where, payload, **fields)
-            else:
-                await self.context.publish(where, payload, **fields)
+        try:
+            done = await self._exchange((HANDLE, message.to_bytes()))
+        except ActorProcessFailed as error:
+            if isinstance(error.__cause__, Reject):
+                # The actor refuses the message: it has not failed.
+                raise error.__cause__ from None
+            raise
         if done["stop"]:
             self.context.stop()
+        if done["stash"]:
+            self.context.stash()
         return done["result"]
 
-    async def _exchange(self, frame: bytes) -> Any:
+    async def failed(self, error: BaseException, message: Message | None) -> None:
+        raised = error.__cause__ if isinstance(error, ActorProcessFailed) and error.__cause__ is not None else error
+        await self._hook("failed", _picklable(raised), None if message is None else message.to_bytes())
+
+    async def stopped(self) -> None:
+        await self._hook("stopped", None, None)
+
+    async def _hook(self, name: str, error: object, message: bytes | None) -> None:
+        if self._writer is None or self._reading is None or self._reading.done():
+            # Its process is gone, and with it what the hook would speak of.
+            return
+        await self._exchange((HOOK, name, error, message))
+
+    async def _exchange(self, frame: object) -> Any:
         """Send something and wait for what comes of it. Raises what it failed with, or that the process is gone."""
         assert self._writer is not None
+        self._waiting = asyncio.get_running_loop().create_future()
         try:
-            self._writer.write(frame)
-            await self._writer.drain()
-            size = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))[0]
-            # From our own process: nobody else has the other end.
-            done = pickle.loads(await self._reader.readexactly(size))
-        except (ConnectionError, asyncio.IncompleteReadError) as error:
-            code = None if self._process is None else await self._process.wait()
-            raise ActorProcessFailed(self.context.address, f"its process ended with {code}", "") from error
+            if self._reading is None or self._reading.done():
+                await self._ended()
+            await self._write(frame)
+            done = await self._waiting
+        finally:
+            self._waiting = None
         if done["error"] is not None:
-            raise ActorProcessFailed(self.context.address, *done["error"])
+            text, error_type, traceback, error = done["error"]
+            failure = ActorProcessFailed(self.context.address, text, error_type, traceback)
+            raise failure from (None if error is None else _revived(error, traceback))
         return done
+
+    async def _write(self, frame: object) -> None:
+        if self._writer is not None:
+            try:
+                self._writer.write(pack(frame))
+                await self._writer.drain()
+            except ConnectionError:
+                # The end of what it says tells more.
+                return
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while True:
+                kind, value = await read_frame(reader)
+                if kind == CALL:
+                    task = asyncio.get_running_loop().create_task(self._serve(*value))
+                    self._serving.add(task)
+                    task.add_done_callback(self._serving.discard)
+                elif self._waiting is not None and not self._waiting.done():
+                    self._waiting.set_result(value)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            try:
+                await self._ended()
+            except ActorProcessFailed as error:
+                if self._waiting is None:
+                    # While it had nothing to do: nobody would notice before the next message.
+                    self._cell.fail(error)
+                elif not self._waiting.done():
+                    self._waiting.set_exception(error)
+
+    @property
+    def _cell(self) -> Cell:
+        return self.context._cell  # type: ignore[return-value]  # stand-ins are in cells of a system
+
+    async def _ended(self) -> None:
+        code = None if self._process is None else await self._process.wait()
+        raise ActorProcessFailed(self.context.address, f"its process ended with {code}")
+
+    async def _serve(self, number: int, what: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """Do what the actor asks of the system."""
+        error: object = None
+        value: object = None
+        try:
+            value = await CALLS[what](self._cell, *arguments, **options)
+        except Exception as caught:
+            error = _picklable(caught)
+        await self._write((ANSWER, number, error, value))
+
+    def kill(self) -> None:
+        """End the process now, whatever it does."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
 
     async def release(self) -> None:
         """The incarnation is over: its process reads the end of what we say, and ends; or it is killed."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            # Nothing is left to be said; a process that does not read must not keep us.
+            writer.transport.abort()
+        known = [*self._serving, *([] if self._reading is None else [self._reading])]
+        tasks = [task for task in known if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
         process, self._process = self._process, None
-        if process is None:
-            return
+        if process is not None:
+            await self._end(process)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if writer is not None:
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
         try:
             async with asyncio.timeout(END_S):
                 await process.wait()
@@ -109,3 +222,71 @@ class InProcess(Actor):
             process.kill()
             await process.wait()
             raise
+
+
+# What an actor in its process may ask of its system.
+
+
+async def _publish(cell: Cell, topic: str, payload: object, **fields: Any) -> str:
+    return await cell.system.bus.publish(topic, payload, **fields)
+
+
+async def _send(cell: Cell, to: str, payload: object, **fields: Any) -> str:
+    return await cell.system.bus.send(to, payload, **fields)
+
+
+async def _request(cell: Cell, topic: str, payload: object, **options: Any) -> bytes:
+    answer: Message = await cell.system.bus.request(topic, payload, reply=Message, **options)
+    return answer.to_bytes()
+
+
+async def _spawn(
+    cell: Cell, kind: type[Actor], arguments: tuple[Any, ...], kwargs: Any, name: str | None, options: dict[str, Any]
+) -> str:
+    return (await cell.spawn_child(kind, arguments, kwargs, name, options)).address
+
+
+async def _watch(cell: Cell, address: str) -> None:
+    cell.watch(address)
+
+
+async def _unwatch(cell: Cell, address: str) -> None:
+    cell.unwatch(address)
+
+
+async def _unstash(cell: Cell) -> None:
+    cell.unstash()
+
+
+CALLS: Final[dict[str, Callable[..., Awaitable[Any]]]] = {
+    "publish": _publish,
+    "send": _send,
+    "request": _request,
+    "spawn": _spawn,
+    "watch": _watch,
+    "unwatch": _unwatch,
+    "unstash": _unstash,
+}
+
+
+def _picklable(error: BaseException) -> object:
+    """The error as bytes, or as text if it cannot be pickled."""
+    try:
+        data = pickle.dumps(error)
+        pickle.loads(data)
+    except Exception:
+        return describe(error)
+    return data
+
+
+def _revived(error: bytes, traceback: str) -> BaseException | None:
+    try:
+        revived = pickle.loads(error)
+    except Exception as trouble:
+        log.debug("an error of another process cannot be read here: %s", describe(trouble))
+        return None
+    if not isinstance(revived, BaseException):
+        return None
+    if traceback:
+        revived.add_note(traceback)
+    return revived

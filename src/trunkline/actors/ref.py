@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, overload
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar, Unpack, overload
 
+from trunkline.actors.actor import PLAIN, schema_of
 from trunkline.message import Fields
 from trunkline.topic import endpoint
 
-if TYPE_CHECKING:
-    from trunkline.bus.bus import Bus
-
 T = TypeVar("T")
 
-PLAIN: Final = frozenset({bytes, str, int, float, bool, type(None), list, dict, tuple, set, bytearray, memoryview})
-"""Payloads whose type says nothing. All others are known by the name of theirs."""
+
+class Way(Protocol):
+    """What leads to actors: a bus, or the end of one in another process."""
+
+    def publish(self, topic: str, payload: object = ..., **fields: Unpack[Fields]) -> Awaitable[str]: ...
+
+    def send(self, to: str, payload: object = ..., **fields: Unpack[Fields]) -> Awaitable[str]: ...
+
+    @property
+    def request(self) -> Callable[..., Awaitable[Any]]: ...
+
+    @property
+    def try_request(self) -> Callable[..., Awaitable[Any]]: ...
 
 
 class Ref:
@@ -22,7 +31,7 @@ class Ref:
 
     __slots__ = ("_bus", "_publish", "address", "topic")
 
-    def __init__(self, bus: Bus, address: str) -> None:
+    def __init__(self, bus: Way, address: str) -> None:
         self._bus = bus
         self._publish = bus.publish
         self.address = address
@@ -36,7 +45,7 @@ class Ref:
         if payload.__class__ in PLAIN:
             # With no keywords at all, CPython need not put together and take apart a dictionary for them.
             return self._publish(self.topic, payload, **fields) if fields else self._publish(self.topic, payload)
-        named: Fields = {"schema": payload.__class__.__name__, **fields}
+        named: Fields = {"schema": schema_of(payload.__class__), **fields}
         return self._publish(self.topic, payload, **named)
 
     @overload
@@ -50,13 +59,13 @@ class Ref:
     ) -> Any:
         """Ask, and wait for the answer, as a `reply`. Raises RequestTimeout, or RequestFailed if the actor failed."""
         if payload.__class__ not in PLAIN:
-            fields = {"schema": payload.__class__.__name__, **fields}
+            fields = {"schema": schema_of(payload.__class__), **fields}
         return await self._bus.request(self.topic, payload, reply=reply, timeout_s=timeout_s, **fields)
 
     async def try_ask(self, payload: object = b"", **options: Any) -> Any:
         """Like `ask`, but None if no answer comes in time."""
         if payload.__class__ not in PLAIN:
-            options = {"schema": payload.__class__.__name__, **options}
+            options = {"schema": schema_of(payload.__class__), **options}
         return await self._bus.try_request(self.topic, payload, **options)
 
     def __eq__(self, other: object) -> bool:
@@ -67,3 +76,7 @@ class Ref:
 
     def __repr__(self) -> str:
         return f"Ref({self.address!r})"
+
+
+def address_of(ref: Ref | str) -> str:
+    return ref.address if isinstance(ref, Ref) else ref

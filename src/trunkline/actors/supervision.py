@@ -1,17 +1,57 @@
-"""Supervision, decided: who is started anew when an actor fails, after which pause, and when it is too often.
+"""Supervision, decided: what a failure means, who is started anew, after which pause, and when it is too often.
 
-Pure: failures and times come in, decisions come out. What is done about them is the system's business.
+Pure: failures and times come in, decisions come out. What is done about them is in failures.py.
 """
 
 from __future__ import annotations
 
 import enum
 from collections import deque
+from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
 from trunkline.errors import InvalidSettings
 from trunkline.settings import Group
+
+
+class Directive(enum.StrEnum):
+    """What is done about a failure."""
+
+    RESUME = "resume"
+    """The incarnation goes on, with its state, after the message that it failed on."""
+    RESTART = "restart"
+    """A new incarnation takes its place, as `Restart` says."""
+    STOP = "stop"
+    """The actor ends for good."""
+    ESCALATE = "escalate"
+    """The actor ends for good, and its parent fails; the failure of an uppermost actor ends the system."""
+
+
+Directives = Mapping[type[BaseException], Directive]
+
+
+def decide(directives: Directives, error: BaseException | None) -> Directive:
+    """What is done about an error: the entry of the nearest of its classes, RESTART if there is none.
+
+    An error that stands for another one (`__cause__`: that of a child, or of an actor in another process) is judged by
+    the other one if it has no entry itself.
+    """
+    while error is not None:
+        for kind in type(error).__mro__:
+            if kind in directives and kind not in ANY_ERROR:
+                return directives[kind]
+        if not getattr(error, "stands_for_cause", False) or error.__cause__ is None:
+            break
+        error = error.__cause__
+    if error is None:
+        return Directive.RESTART
+    general = (directives[kind] for kind in type(error).__mro__ if kind in directives)
+    return next(general, Directive.RESTART)
+
+
+ANY_ERROR: Final = (Exception, BaseException)
 
 
 class Strategy(enum.StrEnum):
@@ -37,25 +77,34 @@ class Lifetime(enum.StrEnum):
 
 
 class Restart(Group, frozen=True, kw_only=True):
-    """How a child is started anew: at most `times` `within_s` seconds, after a pause that doubles each time.
+    """How a child is started anew: after a pause that doubles with each failure of the last `within_s` seconds.
 
-    More often than that, its failure is its parent's.
+    The pauses differ by chance, up to the part `jitter` of their length: actors that failed together do not all start
+    together. With `times`, a child that has failed more often than that `within_s` seconds ends, and its failure is its
+    parent's. Without, it is started anew each time.
     """
 
-    may_be_zero = frozenset({"times"})
+    may_be_zero = frozenset({"times", "jitter"})
 
     lifetime: Lifetime = Lifetime.TRANSIENT
-    times: int = 5
+    times: int | None = None
     within_s: float = 60.0
     backoff_s: float = 0.1
-    max_backoff_s: float = 60.0
+    max_backoff_s: float = 5.0
+    jitter: float = 0.2
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.jitter > 1:
+            raise InvalidSettings(f"Restart.jitter is a part of the pause, at most 1, and is {self.jitter!r}")
         if self.max_backoff_s < self.backoff_s:
             raise InvalidSettings(
                 f"Restart.max_backoff_s ({self.max_backoff_s:g}) is below backoff_s ({self.backoff_s:g})"
             )
+
+
+MAX_DOUBLED: Final = 60
+"""So often a pause is doubled at most: more would be too large for a float."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -100,9 +149,20 @@ class Supervisor:
         """How often it was started anew within the time that counts."""
         return len(self._restarts.get(name, ()))
 
-    def ended(self, name: str, now_s: float, *, failed: bool) -> Verdict:
-        """A child has ended, by itself or by an error."""
+    def ended(
+        self,
+        name: str,
+        now_s: float,
+        *,
+        failed: bool,
+        directive: Directive = Directive.RESTART,
+        chance: float = 0.5,
+    ) -> Verdict:
+        """A child has ended, by itself or by an error. `chance`, from 0 to 1, decides on the length of the pause."""
         restart = self._children[name]
+        if directive is Directive.ESCALATE or directive is Directive.STOP:
+            self.remove(name)
+            return Verdict(escalate=directive is Directive.ESCALATE)
         if restart.lifetime is Lifetime.TEMPORARY or (restart.lifetime is Lifetime.TRANSIENT and not failed):
             self.remove(name)
             return Verdict()
@@ -112,12 +172,12 @@ class Supervisor:
             lately = self._restarts[name] = deque()
         while lately and now_s > lately[0] + restart.within_s:
             lately.popleft()
-        if len(lately) >= restart.times:
+        if restart.times is not None and len(lately) >= restart.times:
             self.remove(name)
             return Verdict(escalate=True)
-        pause_s = min(restart.max_backoff_s, restart.backoff_s * 2 ** len(lately))
+        pause_s = min(restart.max_backoff_s, restart.backoff_s * 2 ** min(len(lately), MAX_DOUBLED))
         lately.append(now_s)
-        return Verdict(self._concerned(name), pause_s)
+        return Verdict(self._concerned(name), pause_s * (1 + restart.jitter * (2 * chance - 1)))
 
     def _concerned(self, name: str) -> tuple[str, ...]:
         match self.strategy:

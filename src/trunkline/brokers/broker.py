@@ -25,7 +25,7 @@ from trunkline.delivery.subscribers import Subscribers
 from trunkline.errors import PartlyRefused, Refused, StreamClosed, Unsupported
 from trunkline.message import Message
 from trunkline.settings import Settings
-from trunkline.topic import matches, reply_topic
+from trunkline.topic import matches, refuse_slashes, reply_topic
 from trunkline.unchecked import without_numbers
 
 
@@ -62,6 +62,10 @@ class Lane(Protocol):
         """Whether a message here reaches anybody."""
 
     @property
+    def unserved(self) -> bool:
+        """Whether it is certain that nobody gets a message here. Where that is decided elsewhere, it is reported."""
+
+    @property
     def stored(self) -> bool:
         """Whether messages are stored, or sent elsewhere, before they are handed out: they get their numbers then."""
 
@@ -94,8 +98,14 @@ class Broker(abc.ABC):
 
     name: ClassVar[str]
     features: frozenset[Feature]
+    next_steps: ClassVar[Mapping[Feature, str]] = {}
+    """What to do for want of a feature."""
+    url = ""
+    """Where it is; empty if that is in this process."""
     here = False
     """Whether publishers and subscribers are in this process: then those who tap can make publishers wait."""
+    foreign_topics = False
+    """Whether programs without Trunkline may publish there, on topics that they have named."""
     store: Store | None = None
     directory: Directory | None = None
     _closed = False
@@ -151,6 +161,10 @@ class Broker(abc.ABC):
     async def aclose(self) -> None:
         """End all streams. What was not taken gets its fate. Closing twice is fine."""
 
+    async def begin(self) -> None:
+        """A bus on this broker is entered. Most have nothing to do before they are used."""
+        return
+
     def forget_route(self, topic: str) -> None:
         """What a tap says of the inbox of a topic has changed."""
         return
@@ -181,6 +195,20 @@ class Broker(abc.ABC):
         # Where a publish is with the broker when it returns, there are none.
         return
 
+    def on_unserved(self, report: Callable[[Message, Batch[str]], None]) -> None:
+        """Have somebody told of requests that nobody got, and of the nearest topics with subscribers."""
+        # Where subscribers are in this process, the lane knows.
+        return
+
+    def nearest(self, topic: str) -> Batch[str]:
+        """Topics or patterns with subscribers that are most like this one."""
+        return ()
+
+    def check_written(self, topic: str) -> None:
+        """Raises InvalidTopic for a topic or pattern with slashes that a program here has made up."""
+        if "/" in topic and not self.foreign_topics:
+            refuse_slashes(topic)
+
     # What the broker offers
 
     def check_open(self) -> None:
@@ -191,12 +219,12 @@ class Broker(abc.ABC):
     def require(self, feature: Feature) -> None:
         """Raises Unsupported if the broker lacks it."""
         if feature not in self.features:
-            raise Unsupported(self.name, feature.value)
+            raise Unsupported(self.name, feature.value, self.next_steps.get(feature, ""))
 
     def require_store(self, feature: Feature = Feature.STORED) -> Store:
         """The store, for something that is part of a feature; raises Unsupported if there is none."""
         if self.store is None:
-            raise Unsupported(self.name, feature.value)
+            raise Unsupported(self.name, feature.value, self.next_steps.get(feature, ""))
         return self.store
 
     def require_directory(self) -> Directory:
@@ -245,6 +273,7 @@ class PublishLane:
 
     plain = None
     stored = True
+    unserved = False
     immediate = False
 
     def __init__(self, broker: Broker, topic: str) -> None:

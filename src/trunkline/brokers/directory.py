@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from trunkline.delivery.options import DeliveryOptions
+from trunkline.delivery.pending import Failures
+from trunkline.errors import HubRefused, SchemaBroken
+from trunkline.message import Message
+from trunkline.schema import Checker, hash_of
 from trunkline.wire.control import ChannelInfo, Config, DiscoveryResponse, Qos, SchemaInfo
 
 
@@ -74,3 +78,33 @@ class Directory(Protocol):
     async def get_schema(self, name: str = "", version: str = "", *, hash: str = "") -> SchemaInfo | None: ...
 
     async def schemas(self, name: str = "") -> list[SchemaInfo] | None: ...
+
+
+def checked(found: DiscoveryResponse, schema: Any) -> DiscoveryResponse:
+    """What was found; raises HubRefused if it has another schema than this."""
+    if schema is not None and (expected := hash_of(schema)) != found.schema_hash:
+        text = f"schemas differ on {found.channel}: it has {found.schema_hash or 'none'}, expected is {expected}"
+        raise HubRefused("schema_mismatch", text)
+    return found
+
+
+def terms_of(info: ChannelInfo) -> Terms:
+    options: DeliveryOptions = {"overflow": info.qos.overflow, "group": info.qos.group}
+    if info.qos.durable:
+        options["durable"] = True
+    return Terms(info.pattern, options)
+
+
+def sift(
+    checker: Checker | None, channel: str, messages: Sequence[Message], max_bytes: int
+) -> tuple[list[Message], Failures]:
+    """The messages that fit the schema of their channel, and those that do not, with why."""
+    fitting: list[Message] = []
+    broken: Failures = []
+    for message in messages:
+        problem = checker.broken(message, max_bytes) if checker is not None else None
+        if problem is None:
+            fitting.append(message)
+        else:
+            broken.append((message, SchemaBroken(channel, *problem)))
+    return fitting, broken

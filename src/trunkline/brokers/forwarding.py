@@ -22,11 +22,15 @@ class ForwardingBroker(Broker):
         super().__init__(inner.world, inner.settings)
         self.inner = inner
         self.here, self.store, self.directory = inner.here, inner.store, inner.directory
+        self.foreign_topics = inner.foreign_topics
         self.sequence, self.served, self.finders = inner.sequence, inner.served, inner.finders
 
     @property
     def features(self) -> frozenset[Feature]:  # type: ignore[override]
         return self.inner.features
+
+    async def begin(self) -> None:
+        await self.inner.begin()
 
     async def publish(self, batch: Batch[Message]) -> None:
         await self.inner.publish(batch)
@@ -60,6 +64,12 @@ class ForwardingBroker(Broker):
 
     def on_lost(self, report: Callable[[Batch[Message], Exception], None]) -> None:
         self.inner.on_lost(report)
+
+    def on_unserved(self, report: Callable[[Message, Batch[str]], None]) -> None:
+        self.inner.on_unserved(report)
+
+    def nearest(self, topic: str) -> Batch[str]:
+        return self.inner.nearest(topic)
 
     def subscribers(self, topic: str) -> list[str]:
         return self.inner.subscribers(topic)

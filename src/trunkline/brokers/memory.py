@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 from trunkline.brokers.broker import Broker, Feature, Lane
 from trunkline.clock import World
@@ -21,12 +22,15 @@ from trunkline.settings import Backpressure, Settings
 from trunkline.topic import validate_pattern
 from trunkline.wire.frames import PublishHead
 
+NEEDS_JOURNAL = "pass journal=DIRECTORY to connect, or start the hub with `trunkline up --journal DIRECTORY`"
+
 
 class MemoryBroker(Broker):
     name = "memory"
     features = frozenset(
         {Feature.GROUPS, Feature.PRIORITY, Feature.ACKNOWLEDGEMENT, Feature.BACKPRESSURE, Feature.LINKS}
     )
+    next_steps: ClassVar[Mapping[Feature, str]] = dict.fromkeys((Feature.DURABLE, Feature.STORED), NEEDS_JOURNAL)
     here = True
 
     def __init__(self, world: World | None = None, settings: Settings | None = None) -> None:
@@ -35,6 +39,9 @@ class MemoryBroker(Broker):
         self.lanes = self.tree.routes
         self._members: dict[str, GroupMember] = {}
         self._hand_out = HandOut(self.resolve, self.settings.backpressure)
+
+    def served_at(self, address: str) -> None:
+        """Called by the hub on this broker when it listens."""
 
     # Publishing
 
@@ -53,6 +60,9 @@ class MemoryBroker(Broker):
         if self._closed:
             raise StreamClosed("the memory broker")
         return self.tree.route(topic)
+
+    def nearest(self, topic: str) -> list[str]:
+        return self.tree.nearest(topic)
 
     def take(self, batch: Batch) -> bool:
         """Number and route a batch of a publisher elsewhere, which learns by the batch what became of it.

@@ -37,6 +37,7 @@ class _RecordingLane:
         self._published = published
         self.has_subscribers = inner.has_subscribers
         self.stored = inner.stored
+        self.unserved = inner.unserved
         self.immediate = False
         self.reserve = inner.reserve
 

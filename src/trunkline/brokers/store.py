@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from trunkline.delivery.dead_letters import Choice, DeadLetter, Key
 from trunkline.delivery.fates import Outcome
@@ -68,6 +68,23 @@ class Retention(Group, frozen=True, kw_only=True):
         validate_pattern(self.topics)
 
 
+class DurablePlace(NamedTuple):
+    """How far a durable subscription is."""
+
+    name: str
+    pattern: str
+    high: int
+    """The highest number that it has been given."""
+    pending: int
+    """Messages up to that number that have no fate yet."""
+
+
+class StoreSummary(NamedTuple):
+    dead_letters: int
+    orphans: int
+    places: list[DurablePlace]
+
+
 class LocalStore(Protocol):
     """A store in this process."""
 
@@ -84,6 +101,9 @@ class LocalStore(Protocol):
 
     def durable_names(self) -> list[str]:
         """The names of durable subscriptions that it keeps a place for."""
+
+    def summary(self) -> StoreSummary:
+        """What waits for somebody to look at it, and how far each durable subscription is, as last written."""
 
     def retain(self, rules: tuple[Retention, ...]) -> None:
         """Apply these rules of retention, after those of its settings."""

@@ -18,6 +18,7 @@ from trunkline.brokers.broker import Broker
 from trunkline.bus.bus import Bus
 from trunkline.bus.channels import Producer
 from trunkline.bus.closing import Unfinished
+from trunkline.bus.handlers import check_pattern_given
 from trunkline.bus.handling import HandlerOptions
 from trunkline.bus.pipeline import Pipeline
 from trunkline.bus.router import Router
@@ -410,6 +411,7 @@ class BlockingBus:
 
     def on(self, pattern: str, **options: Unpack[HandlerOptions]) -> Callable[[F], F]:
         """Handle what matches; a plain function runs in a thread, one message at a time unless `concurrency` is set."""
+        check_pattern_given(pattern)
 
         def register(function: F) -> F:
             self.handle(pattern, function, **options)
@@ -432,6 +434,7 @@ class BlockingBus:
     # Observation
 
     stats = _asks(Bus.stats)
+    _repr_html_ = _asks(Bus._repr_html_)
     health = _asks(Bus.health)
     accounts = _asks(Bus.accounts)
     pending = _asks(Bus.pending)
@@ -472,17 +475,25 @@ class BlockingBus:
         """Drain, stop, and end the thread; return what was not finished. Closing twice is fine."""
         if self._closed:
             return []
+        return self._end(lambda: self._bus.aclose(drain_s))
+
+    def _end(self, close: Callable[[], Coroutine[Any, Any, T]]) -> T:
         self._closed = True
         try:
-            return self._thread.call(self._bus.aclose(drain_s))
+            return self._thread.call(close())
+        except KeyboardInterrupt:
+            # The call was cancelled, so closing no longer waits for handlers.
+            self._thread.call(self._bus.aclose())
+            raise
         finally:
             self._thread.stop()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if not self._closed:
+            self._end(lambda: self._bus.__aexit__(kind))
 
 
 async def _awaited(function: Callable[[], Any]) -> Any:

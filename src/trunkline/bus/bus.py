@@ -12,9 +12,8 @@ import logging
 import math
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
 
 from trunkline import codec
 from trunkline.brokers.broker import Broker, Feature
@@ -24,8 +23,10 @@ from trunkline.bus.closing import Closing, Unfinished
 from trunkline.bus.control import BusCommand, Controller, Health
 from trunkline.bus.dispatcher import Handler
 from trunkline.bus.explain import Explanation, explain
+from trunkline.bus.handlers import check_pattern_given
 from trunkline.bus.handling import HandlerOptions, Handlers
 from trunkline.bus.lifecycle import BusState, Lifecycle
+from trunkline.bus.notebook_html import html_of
 from trunkline.bus.notices import DeadLetterNotices
 from trunkline.bus.observe import Lazy, Stats, Traffic
 from trunkline.bus.pipeline import Pipeline
@@ -55,6 +56,7 @@ from trunkline.errors import (
 from trunkline.hooks.hook import Attachment, Hook, HookChain, HookFunction, Listener
 from trunkline.memory.metrics import MemoryEnds
 from trunkline.message import Fields, Message, MessageType
+from trunkline.moment import Moment
 from trunkline.settings import Settings, build
 from trunkline.topic import BROADCAST, CONTROL_PREFIX, EVERYTHING, REPLIES, endpoint
 from trunkline.unchecked import draft, numbered, seal
@@ -112,7 +114,7 @@ class Bus:
         self._controller = Controller(self, self._publisher, self._requester, self._notices.run, self._begin_to_close)
         self._door: ThreadDoor | None = None
         # What `publish` needs, bound once.
-        self._lanes: Mapping[str, Any] = self._publisher.lanes
+        self._lanes: Mapping[str, Any] = {}
         self._time_ns = broker.world.time_ns
         self._ids = self._publisher.ids
         self._sequence = broker.sequence
@@ -161,9 +163,9 @@ class Bus:
         time_ns, remember, ids = self._time_ns, self._remember, self._ids
         now_ns = time_ns()
         try:
-            message_id: str = next(ids.block) if now_ns <= ids.ends_ns else ids.open(now_ns)
+            message_id: str = next(ids.block) if now_ns <= ids.ends_ns else self._open_ids(now_ns)
         except StopIteration:
-            message_id = ids.open(now_ns)
+            message_id = self._open_ids(now_ns)
         inboxes = lane.plain
         if inboxes is None:
             traffic = self._traffic
@@ -200,6 +202,17 @@ class Bus:
         lane.published += 1
         self._traffic.total += 1
         remember(message)
+        inbox = lane.only_inbox
+        if inbox is not None and len(queue := inbox.queue) < inbox.room:
+            inbox.books.accepted += 1
+            queue.append(message)
+            if inbox.sleepers:
+                if inbox.told:
+                    self._eager.ready.append(inbox)
+                    self._eager.run_once()
+                else:
+                    inbox.wake()
+            return message_id
         full: list[Inbox] | None = None
         told = False
         for inbox in inboxes:
@@ -232,6 +245,11 @@ class Bus:
         if told:
             self._eager.run_once()
         return message_id
+
+    def _open_ids(self, now_ns: int) -> str:
+        """The first id of the next block. Once a block is often enough to look for a foreign event loop."""
+        self._life.check_loop()
+        return self._ids.open(now_ns)
 
     def _publish_now(self, message: Message) -> Awaitable[object] | None:
         """Publish in this process; an idle actor runs inside this. Returns what is left to be awaited, or None."""
@@ -402,8 +420,9 @@ class Bus:
         """Ask, and wait for the first answer, as a `reply` (a type, or Message for the answer itself).
 
         Give a topic, or an endpoint: `request(to="agent2", payload=…)` asks whom `send("agent2", …)` reaches.
-        Raises RequestTimeout (after 30 s by default), RequestFailed if the responder fails, InvalidPayload if the
-        answer is no `reply`. However it ends, also cancelled, nothing of the request stays behind.
+        Raises NoResponders at once if nobody subscribes and nothing is stored, RequestTimeout (after 30 s by default),
+        RequestFailed if the responder fails, InvalidPayload if the answer is no `reply`. However it ends, also
+        cancelled, nothing of the request stays behind.
         """
         if to is not None:
             if topic:
@@ -419,6 +438,7 @@ class Bus:
                 asked["request_id"] = request_id
                 message = publisher.message(topic, payload, asked)
             else:
+                self.broker.check_written(topic)
                 message = publisher.compose(
                     topic, payload, REQUEST, None, request_id, None, requester.reply_topic, now=True
                 )
@@ -439,7 +459,7 @@ class Bus:
             if got is None:
                 requester.time(answer)
                 try:
-                    got = await answer.wait()
+                    got = await requester.wait(answer)
                 except RequestTimeout:
                     self._handlers.handled(message, False)
                     raise
@@ -467,7 +487,7 @@ class Bus:
         """Wait for the answer to a request that was sent by hand; one that came before is claimed."""
         answer = self._requester.expect(request_id, REPLIES, timeout_s)
         try:
-            got = await answer.wait()
+            got = await self._requester.wait(answer)
         except BaseException:
             self._requester.close(request_id)
             raise
@@ -523,6 +543,7 @@ class Bus:
 
     def on(self, pattern: str, **options: Unpack[HandlerOptions]) -> Callable[[F], F]:
         """Handle what matches: `@bus.on("orders.*", retry=Retry(attempts=5))`. The function stays as it is."""
+        check_pattern_given(pattern)
 
         def register(function: F) -> F:
             self.handle(pattern, function, **options)
@@ -592,6 +613,10 @@ class Bus:
             state=self._life.state,
             memory=self.memory_ends.metrics(),
         )
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the books, and the link to the page of the hub if one runs on this machine."""
+        return html_of(self.name, self.broker.url or self.broker.name, self.stats(), self.accounts())
 
     def health(self) -> Health:
         """The state of this bus and a few totals: the answer to `ping`, and the payload of its heartbeats."""
@@ -712,8 +737,8 @@ class Bus:
         *,
         first: int = 1,
         last: int | None = None,
-        since: datetime | float | None = None,
-        until: datetime | float | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
         to: str | None = None,
         per_s: float | None = None,
         dry_run: bool = False,
@@ -738,12 +763,36 @@ class Bus:
 
     # Life
 
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "a bus cannot be sent to another process: connect there, and in Spark write with the sink,"
+            ' df.writeStream.format("trunkline")'
+        )
+
+    def __await__(self) -> NoReturn:
+        raise UsageError("a bus is not awaited: write `async with connect(...) as bus:`")
+
+    def __enter__(self) -> NoReturn:
+        raise UsageError("a bus is asynchronous: write `async with connect(...)`, or `with connect_blocking(...)`")
+
+    def __exit__(self, *_: object) -> None: ...
+
     async def __aenter__(self) -> Self:
+        try:
+            await self.broker.begin()
+        except BaseException:
+            await self.aclose(0)
+            raise
+        self._life.open()
+        if self._life.state is not BusState.CLOSED:
+            self._lanes = self._publisher.open()
         self._requester.recall_orphans()
         self._controller.start()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # Ctrl-C: what a journal keeps comes again, so nobody waits for it.
+        self._closing.interrupted = kind is not None and issubclass(kind, (asyncio.CancelledError, KeyboardInterrupt))
         await self.aclose()
 
     async def aclose(self, drain_s: float | None = None) -> list[Unfinished]:

@@ -19,6 +19,9 @@ from trunkline.message import Message
 
 log = logging.getLogger("trunkline.bus")
 
+NOTICE_S = 1.0
+"""Somebody who has pressed Ctrl-C learns after this time what the bus still waits for."""
+
 
 class Unfinished(msgspec.Struct, frozen=True):
     """A message that a closing bus could not finish, and what became of it."""
@@ -40,6 +43,8 @@ class Closing:
         self._notices = notices
         self._task: asyncio.Task[list[Unfinished]] | None = None
         self._hurry = asyncio.Event()
+        self.interrupted = False
+        """Handlers of durable subscriptions are not waited for: their messages come again."""
 
     def begin(
         self,
@@ -77,9 +82,12 @@ class Closing:
         # Held here: a consumer that comes to the end lets go of its stream, which is then ours to close.
         streams = self._handlers.streams
         drain = asyncio.create_task(self._drain(streams))
+        notice = loop.call_later(NOTICE_S, self._say_what_it_waits_for, drain_s) if self.interrupted else None
         hurry = asyncio.create_task(self._hurry.wait())
         left_s = max(0.0, deadline - loop.time())
         await asyncio.wait([drain, hurry], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        if notice is not None:
+            notice.cancel()
         await cancel([drain, hurry])
         if drain.done() and not drain.cancelled() and (error := drain.exception()) is not None:
             log.error("closing went wrong, going on with it", exc_info=error)
@@ -90,6 +98,7 @@ class Closing:
         for part in parts:
             await part.aclose()
         await self._notices.aclose()
+        self._handlers.end_threads(wait=not self.interrupted)
         await end()
         if self._owns_broker:
             await self._broker.aclose()
@@ -106,6 +115,15 @@ class Closing:
             for part, message in left
         ]
 
+    def _say_what_it_waits_for(self, drain_s: float) -> None:
+        names = sorted(handler.name for handler in self._handlers.waited_for(durable=False))
+        if names:
+            log.warning(
+                "waiting up to %g s for handlers to finish: %s. Press Ctrl-C again to stop now",
+                drain_s,
+                ", ".join(names),
+            )
+
     async def _drain(self, streams: list[Stream]) -> None:
         if self._owns_broker:
             if self._broker.store is not None:
@@ -113,8 +131,9 @@ class Closing:
         else:
             # Other buses go on publishing: without this there would be no end.
             self._handlers.stop()
-        await self._handlers.quiet()
+        await self._handlers.quiet(durable=not self.interrupted)
         await self._notices.sent()
         for stream in streams:
             stream.stop()
-        await asyncio.gather(*(stream.drained() for stream in streams))
+        waited_for = [stream for stream in streams if not (self.interrupted and stream.durable)]
+        await asyncio.gather(*(stream.drained() for stream in waited_for))

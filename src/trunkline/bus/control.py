@@ -15,6 +15,7 @@ from trunkline.bus.publisher import BusPublisher
 from trunkline.bus.requester import Requester
 from trunkline.errors import InvalidTopic, NotAllowed, TrunklineError, UsageError
 from trunkline.message import Message, MessageType
+from trunkline.message_log import about
 from trunkline.topic import CONTROL_PREFIX, HEARTBEAT_PREFIX, validate_topic
 
 if TYPE_CHECKING:
@@ -88,7 +89,13 @@ class Controller:
 
     def _take(self, message: Message) -> None:
         if message.type in _ANSWERS:
-            log.warning("%s ignores %s of %s: an answer is no command", self._name, message.id, message.sender)
+            log.warning(
+                "%s ignores %s of %s: an answer is no command",
+                self._name,
+                message.id,
+                message.sender,
+                extra=about(message),
+            )
         else:
             self._run(self._execute(message))
 
@@ -113,7 +120,9 @@ class Controller:
                 result = msgspec.structs.replace(result, state=BusState.DRAINING, since_ns=result.at_ns)
             log.debug("%s executes %s for %s", self._name, command, message.sender)
         except TrunklineError as error:
-            log.warning("%s cannot execute %s of %s: %s", self._name, message.id, message.sender, error)
+            log.warning(
+                "%s cannot execute %s of %s: %s", self._name, message.id, message.sender, error, extra=about(message)
+            )
             result = error
         await self._answer(message, result)
         if drains:
@@ -129,7 +138,9 @@ class Controller:
             else:
                 await requester.answer_error(message, result)
         except TrunklineError as error:
-            log.warning("%s could not answer %s of %s: %s", self._name, message.id, message.sender, error)
+            log.warning(
+                "%s could not answer %s of %s: %s", self._name, message.id, message.sender, error, extra=about(message)
+            )
 
     # Heartbeats
 

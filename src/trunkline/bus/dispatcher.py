@@ -23,6 +23,7 @@ from trunkline.delivery.stream import Stream
 from trunkline.errors import Closed, HandlerTimeout, PayloadError, Refused, Reject
 from trunkline.hooks.hook import HookChain
 from trunkline.message import Message, MessageType
+from trunkline.message_log import about
 from trunkline.topic import is_wild
 
 log = logging.getLogger("trunkline.handlers")
@@ -145,7 +146,7 @@ class Handler:
                 # Not the function: what we do around it. One message must not end the handler.
                 if (taken := message or self._current) is None:
                     raise
-                log.exception("%s: handling %s went wrong", self.name, taken.id)
+                log.exception("%s: handling %s went wrong", self.name, taken.id, extra=about(taken))
                 self._custody.fail(taken, error)
                 self._current = None
             if message is not None:
@@ -274,10 +275,16 @@ class Handler:
             self._unsent(message, error)
 
     def _unsent(self, message: Message, error: Exception) -> None:
-        log.warning("%s handled %s, but its answer could not be sent: %s", self.name, message.id, describe(error))
+        log.warning(
+            "%s handled %s, but its answer could not be sent: %s",
+            self.name,
+            message.id,
+            describe(error),
+            extra=about(message),
+        )
 
     async def _run(self, message: Message, arguments: list[Any]) -> Any:
-        with self._hooks.handling(message):
+        with self._hooks.handling(message, self.name, self.pattern):
             try:
                 async with asyncio.timeout(self._timeout_s) as limit:
                     return await self._call.run(*arguments)
@@ -299,7 +306,14 @@ class Handler:
         pause_s = self._custody.fail(message, error, cause)
         self._bus.handled(message, False)
         if pause_s is not None:
-            log.info("%s failed on %s, next attempt in %.3g s: %s", self.name, message.id, pause_s, describe(error))
+            log.info(
+                "%s failed on %s, next attempt in %.3g s: %s",
+                self.name,
+                message.id,
+                pause_s,
+                describe(error),
+                extra=about(message),
+            )
         elif message.type is MessageType.REQUEST and not self._wild:
             try:
                 await self._bus.respond_error(message, error)

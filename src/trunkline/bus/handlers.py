@@ -6,19 +6,30 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from contextvars import copy_context
 from typing import Any, get_type_hints
 
 from trunkline.errors import UsageError
 from trunkline.message import Message
 
 
+def check_pattern_given(pattern: object) -> None:
+    """Raises UsageError if a decorator was used without its pattern."""
+    if callable(pattern):
+        raise UsageError(
+            f'`on` needs a pattern: write @bus.on("orders.*") above {getattr(pattern, "__name__", pattern)}'
+        )
+
+
 class Call:
     """A function with the types of its arguments: `arguments` reads them from a message, `run` calls it with them."""
 
-    __slots__ = ("_function", "_wanted", "run", "takes_bytes")
+    __slots__ = ("_function", "_threads", "_wanted", "run", "takes_bytes")
 
-    def __init__(self, function: Callable[..., Any], wanted: list[Any]) -> None:
+    def __init__(self, function: Callable[..., Any], wanted: list[Any], threads: Executor) -> None:
         self._function = function
+        self._threads = threads
         self._wanted = wanted
         self.takes_bytes = wanted in ([bytes], [Any])
         """Whether a payload of raw bytes is the one argument, as it is."""
@@ -29,11 +40,12 @@ class Call:
         return [message if hint is Message else message.decode(hint, max_bytes=max_bytes) for hint in self._wanted]
 
     async def _run_in_thread(self, *arguments: Any) -> Any:
-        return await asyncio.to_thread(self._function, *arguments)
+        call = functools.partial(copy_context().run, self._function, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
 
-def bind(function: Callable[..., Any]) -> Call:
-    """Find out what a function wants. A plain function will run in a thread.
+def bind(function: Callable[..., Any], threads: Executor) -> Call:
+    """Find out what a function wants. A plain function will run in one of the threads.
 
     A parameter annotated `Message` gets the message itself; one other parameter gets the payload, as its annotated type
     or as plain values; parameters with a default keep it. Raises UsageError for a function that wants anything else.
@@ -46,7 +58,7 @@ def bind(function: Callable[..., Any]) -> Call:
             f"{name_of(function)} takes {len(wanted)} values, and a message has one payload: "
             "take the payload, the Message, or both"
         )
-    return Call(function, wanted)
+    return Call(function, wanted, threads)
 
 
 def is_async(function: Callable[..., Any]) -> bool:

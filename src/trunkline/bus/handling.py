@@ -9,8 +9,10 @@ from weakref import WeakSet
 
 from trunkline.brokers.broker import Broker, Feature
 from trunkline.bus.dispatcher import Handler
-from trunkline.bus.handlers import bind, name_of
+from trunkline.bus.handler_threads import HandlerThreads
+from trunkline.bus.handlers import bind, is_async, name_of
 from trunkline.bus.lifecycle import Lifecycle
+from trunkline.bus.loop_watchdog import LoopWatchdog, unwatch_loop, watch_loop
 from trunkline.bus.requester import Requester
 from trunkline.bus.subscription import Subscription
 from trunkline.delivery.inbox import Inbox
@@ -21,7 +23,7 @@ from trunkline.errors import UsageError
 from trunkline.hooks.hook import HookChain, Listener
 from trunkline.message import Message
 from trunkline.settings import Group, Settings, build
-from trunkline.topic import EVERYTHING
+from trunkline.topic import EVERYTHING, validate_pattern
 
 
 class HandlerOptions(DeliveryOptions, total=False):
@@ -53,6 +55,7 @@ class Handlers:
         self._broker = broker
         self._life = life
         self._on_ack = on_ack
+        self._threads = HandlerThreads(life.name)
         self.hooks = hooks
         self.max_message_bytes = settings.max_message_bytes
         self.handled = broker.served.handled
@@ -63,6 +66,8 @@ class Handlers:
         # Weak: a stream that nobody holds any more is gone, and its subscription with it.
         self._streams: WeakSet[Stream] = WeakSet()
         self._listeners: list[Listener] = []
+        self._warn_blocked_s = settings.warn_blocked_s
+        self._watchdog: LoopWatchdog | None = None
         self.gate: asyncio.Event | None = None
         """While handlers are paused: what they wait for."""
         self.found_by_rules = 0
@@ -88,6 +93,7 @@ class Handlers:
         return list(self._streams)
 
     def subscribe(self, pattern: str, delivery: Delivery) -> Subscription:
+        self._broker.check_written(validate_pattern(pattern))
         self._require(delivery)
         return Subscription(lambda: self._open(pattern, delivery))
 
@@ -111,7 +117,6 @@ class Handlers:
             self._broker.require(Feature.ACKNOWLEDGEMENT)
 
     def handle(self, pattern: str, function: Callable[..., Any], options: HandlerOptions) -> Handler:
-        self._life.check_open()
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -119,18 +124,22 @@ class Handlers:
                 f"{name_of(function)} needs a running event loop: register handlers inside `async with connect(…)`, "
                 "or use connect_blocking"
             ) from None
+        self._life.check_not_closed()
+        self._broker.check_written(validate_pattern(pattern))
         name = options.pop("name", None) or self._broker.served.free_name(name_of(function))
         return self._start(function, lambda delivery: self._broker.subscribe(pattern, delivery), name, dict(options))
 
     def _start(
         self, function: Callable[..., Any], subscribe: Callable[[Delivery], Stream], name: str, options: dict[str, Any]
     ) -> Handler:
-        call = bind(function)
+        call = bind(function, self._threads)
         running = build(Running, {key: options.pop(key) for key in ("concurrency", "timeout_s") if key in options})
         delivery = build(Delivery, {**options, "ack": True, "name": name})
         self._require(delivery)
         handler = Handler(self, subscribe(delivery), call, concurrency=running.concurrency, timeout_s=running.timeout_s)
         self._running.add(handler)
+        if self._watchdog is None and self._warn_blocked_s is not None and is_async(function):
+            self._watchdog = watch_loop(self._warn_blocked_s)
         return handler
 
     def forget(self, handler: Handler) -> None:
@@ -167,17 +176,29 @@ class Handlers:
         self._broker.served.listeners.append(listener)
 
     def end(self) -> None:
-        """The bus is closed: its listeners are called no more."""
+        """The bus is closed: its listeners are called no more, and nobody watches over its handlers."""
         for listener in self._listeners:
             self._broker.served.listeners.remove(listener)
+        if self._watchdog is not None:
+            unwatch_loop(self._watchdog)
+            self._watchdog = None
 
     # The end
 
-    async def quiet(self) -> None:
-        """Return when no handler has anything to do."""
+    async def quiet(self, *, durable: bool = True) -> None:
+        """Return when no handler has anything to do; without `durable`, those of durable subscriptions may have."""
         # What one handler finishes may be work for another: done when all are quiet at once.
-        while any(handler.busy for handler in self._running):
-            await asyncio.gather(*(handler.quiet() for handler in self._running))
+        while busy := self.waited_for(durable=durable):
+            await asyncio.gather(*(handler.quiet() for handler in busy))
+
+    def waited_for(self, *, durable: bool) -> list[Handler]:
+        """Those that still have something to do; without `durable`, only those whose messages would be lost."""
+        return [handler for handler in self._running if handler.busy and (durable or not handler.durable)]
+
+    def end_threads(self, *, wait: bool) -> None:
+        """When all handlers have ended. With `wait`, the event loop does not end before their functions do."""
+        if not self._threads.close() and wait:
+            asyncio.get_running_loop().run_in_executor(None, self._threads.join)
 
     def stop(self) -> None:
         """Handlers take in nothing new."""

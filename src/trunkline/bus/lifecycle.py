@@ -1,4 +1,4 @@
-"""Whether a bus takes anything: it is open or paused, finishes its work, or is closed."""
+"""Whether a bus takes anything: it is new, open or paused, finishes its work, or is closed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any
 
-from trunkline.errors import BusClosed
+from trunkline.errors import BusClosed, UsageError
 
 at_work: ContextVar[bool] = ContextVar("at_work", default=False)
 """Whether this code runs on behalf of a handler: it may still publish while its bus is closing."""
 
 
 class BusState(enum.StrEnum):
+    NEW = "new"
+    """Not entered yet."""
     OPEN = "open"
     PAUSED = "paused"
     """Open, and handlers take nothing new."""
@@ -25,9 +27,11 @@ class BusState(enum.StrEnum):
 
 class Lifecycle:
     def __init__(self, name: str, time_ns: Callable[[], int]) -> None:
-        self._name = name
+        self.name = name
         self._time_ns = time_ns
-        self.state = BusState.OPEN
+        self.state = BusState.NEW
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The event loop that the bus was entered in."""
         self.since_ns = time_ns()
         """When the state began."""
 
@@ -35,10 +39,37 @@ class Lifecycle:
         if self.state is not state:
             self.state, self.since_ns = state, self._time_ns()
 
+    def open(self) -> None:
+        """The bus was entered. One that is closed stays closed."""
+        self.loop = asyncio.get_running_loop()
+        if self.state is BusState.NEW:
+            self.enter(BusState.OPEN)
+
+    def check_loop(self) -> None:
+        """Raise UsageError in another event loop than the one that the bus was entered in."""
+        if self.loop is not None and asyncio._get_running_loop() not in (self.loop, None):
+            raise UsageError(
+                f"the bus {self.name!r} belongs to another event loop: connect in the loop that uses it,"
+                " or give threads bus.from_thread()"
+            )
+
     def check_open(self) -> None:
-        """Raise BusClosed, unless the bus is open, or is finishing its work and this is part of it."""
+        """Raise BusClosed, unless the bus is open, or is finishing its work and this is part of it.
+
+        Raises UsageError if it was not entered, or belongs to another event loop.
+        """
+        if self.state is BusState.NEW:
+            raise UsageError(
+                f"the bus {self.name!r} is not open yet: write `async with connect(...) as bus:`,"
+                " and use it inside that block"
+            )
+        self.check_not_closed()
+
+    def check_not_closed(self) -> None:
+        """As `check_open`, for what may be done before the bus is entered."""
+        self.check_loop()
         if self.state is BusState.CLOSED or (self.state is BusState.DRAINING and not at_work.get()):
-            raise BusClosed(self._name)
+            raise BusClosed(self.name)
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:

@@ -14,6 +14,7 @@ from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.errors import TrunklineError
 from trunkline.hooks.hook import HookChain
 from trunkline.message import Message, MessageType
+from trunkline.message_log import about
 from trunkline.topic import DEAD_PREFIX
 
 log = logging.getLogger("trunkline.bus")
@@ -57,7 +58,7 @@ class DeadLetterNotices:
             try:
                 await send()
             except TrunklineError as error:
-                log.warning("no notice of what became of %s: %s", message.id, error)
+                log.warning("no notice of what became of %s: %s", message.id, error, extra=about(message))
 
         self.run(notify())
 

@@ -52,10 +52,12 @@ class MessageHistory:
         self._in_runs += len(self._last)
         self._last = run
         if self._in_runs > self.max_messages:
-            self._in_runs = sum(len(entry) for entry in self._entries if isinstance(entry, PlainRun))
-            while self._in_runs > self.max_messages:
-                if isinstance(oldest := self._entries.popleft(), PlainRun):
-                    self._in_runs -= len(oldest)
+            if len(self._entries) == self.max_messages:
+                # Only then some may have fallen out, for it stays full until it is made shorter below.
+                self._in_runs = sum(len(entry) for entry in self._entries if isinstance(entry, PlainRun))
+            while self._entries and self._in_runs - (in_run := _in_run(self._entries[0])) >= self.max_messages:
+                self._in_runs -= in_run
+                self._entries.popleft()
         self._entries.append(run)
 
     def last(self, limit: int | None = None, pattern: str | None = None) -> list[Message]:
@@ -79,6 +81,10 @@ class MessageHistory:
 
 def _messages(entry: Message | PlainRun) -> Sequence[Message]:
     return entry.messages if isinstance(entry, PlainRun) else (entry,)
+
+
+def _in_run(entry: Message | PlainRun) -> int:
+    return len(entry) if isinstance(entry, PlainRun) else 0
 
 
 def _size(entry: Message | PlainRun) -> int:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import groupby, repeat
 from typing import Any
@@ -20,9 +21,9 @@ from trunkline.clock import Ids
 from trunkline.delivery.eager import EVERYONE
 from trunkline.delivery.pending import Failures
 from trunkline.delivery.route import DONE
-from trunkline.errors import HubError, MessageExpired, MessageTooLarge, PartlyRefused, Refused
+from trunkline.errors import HubError, MessageExpired, MessageTooLarge, PartlyRefused, Refused, UsageError
 from trunkline.hooks.hook import Batch, HookChain
-from trunkline.message import NORMAL, Fields, Message, MessageType
+from trunkline.message import ASKING, NORMAL, Fields, Message, MessageType
 from trunkline.settings import Settings
 from trunkline.topic import validate_topic
 from trunkline.unchecked import numbered, unchecked, unchecked_many, without_numbers
@@ -30,6 +31,16 @@ from trunkline.unchecked import numbered, unchecked, unchecked_many, without_num
 RAW = codec.RAW
 encode = codec.encode
 REQUEST = MessageType.REQUEST
+
+KNOWN_FIELDS = frozenset(Fields.__annotations__)
+OTHER_NAMES = ("timeout_s", "reply")
+"""What some of the methods take beside the fields of a message."""
+
+
+def _unknown_field(name: str) -> str:
+    near = difflib.get_close_matches(name, (*KNOWN_FIELDS, *OTHER_NAMES), n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(KNOWN_FIELDS))}"
+    return f"a message has no field {name!r}: {hint}"
 
 
 class BusPublisher:
@@ -48,8 +59,11 @@ class BusPublisher:
         self.content_type = settings.content_type
         self.time_ns = broker.world.time_ns
         self.ids = Ids(broker.world.uuid7)
-        self.lanes: Mapping[str, Lane] = {} if hooks else broker.lanes
+        self.lanes: Mapping[str, Lane] = {}
+        """None until the bus is entered: then messages take the short way."""
         """Lanes that messages may be put into as they are: none with hooks, and none when the bus closes."""
+        self.unserved: Callable[[Message, Sequence[str]], None] = lambda message, nearest: None
+        """Called with a request that nobody gets, and the nearest topics that have subscribers."""
         broker.on_lost(self._lost)
 
     # Building
@@ -59,7 +73,11 @@ class BusPublisher:
         stamped: Fields = {"sender": self._name, "id": self.ids.next(now_ns), **fields}
         if payload.__class__ is not bytes and "content_type" not in fields:
             stamped["content_type"] = self.content_type
-        return self._weighed(Message(topic=topic, payload=payload, timestamp_ns=now_ns, **stamped))
+        if unknown := fields.keys() - KNOWN_FIELDS:
+            raise UsageError(_unknown_field(min(unknown)))
+        message = Message(topic=topic, payload=payload, timestamp_ns=now_ns, **stamped)
+        self._broker.check_written(topic)
+        return self._weighed(message)
 
     def stamped(self, message: Message) -> Message:
         """A copy of a message built by hand with what it lacks: id, time, sender. Raises MessageTooLarge."""
@@ -167,10 +185,13 @@ class BusPublisher:
 
     # Publishing
 
+    def open(self) -> Mapping[str, Lane]:
+        self.lanes = {} if self._hooks else self._broker.lanes
+        return self.lanes
+
     async def publish(self, message: Message) -> str:
         """One message that nobody else holds; return its id."""
-        if self._life.state is not BusState.OPEN:
-            self._life.check_open()
+        self._life.check_open()
         if self._hooks:
             await self.send((message,))
             return message.id
@@ -183,14 +204,26 @@ class BusPublisher:
     def publish_now(self, message: Message) -> Awaitable[object] | None:
         """As `publish`, at once: what is left to be awaited, or None."""
         lane = self.lanes.get(message.topic)
-        if lane is None or lane.plain is None or message.ttl_s is not None or self._life.state is not BusState.OPEN:
+        if (
+            lane is None
+            or not (lane.immediate or lane.plain is not None)
+            or message.ttl_s is not None
+            or len(message.payload) > self.small
+            or self._life.state is not BusState.OPEN
+        ):
             return self.publish(message)
         # Only `compose` has given it a number.
         alike = message.seq != 0
-        waiting = lane.put(message, alike=alike)
+        try:
+            waiting = lane.put(message, alike=alike)
+        except MessageTooLarge:
+            # For a frame, and nothing has happened yet: the long way counts it.
+            return self.publish(message)
         if waiting is not DONE:
             return self.put(lane, (message,), alike=alike, waiting=waiting)
         self._traffic.accept((message,), routed=lane.has_subscribers, alike=alike)
+        if lane.unserved and message.type in ASKING:
+            self.unserved(message, self._broker.nearest(message.topic))
         return None
 
     async def send(self, batch: Batch) -> None:
@@ -286,6 +319,9 @@ class BusPublisher:
             raise PartlyRefused([(message, error) for message in batch], len(batch)) from error
         if not failures:
             self._traffic.accept(batch, routed=lane.has_subscribers, alike=alike)
+            if lane.unserved and batch[0].type in ASKING:
+                for message in batch:
+                    self.unserved(message, self._broker.nearest(message.topic))
             return
         self._count(batch, failures, routed=lane.has_subscribers, alike=alike)
         raise failures[0][1] if len(batch) == 1 else PartlyRefused(failures, len(batch))

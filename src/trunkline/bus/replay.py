@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +14,7 @@ from trunkline.delivery.limits import Buckets, Rate
 from trunkline.errors import Closed, TrunklineError, UsageError
 from trunkline.journal.reader import Reader
 from trunkline.message import Message
+from trunkline.moment import Moment
 from trunkline.topic import CONTROL, DEAD_PREFIX, HEARTBEAT_PREFIX, REPLIES, validate_pattern, validate_topic
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ async def replay(
     *,
     first: int,
     last: int | None,
-    since: datetime | float | None,
-    until: datetime | float | None,
+    since: Moment | None,
+    until: Moment | None,
     to: str | None,
     per_s: float | None,
     dry_run: bool,

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from trunkline.brokers.broker import Broker
-from trunkline.bus.lifecycle import BusState, Lifecycle
+from trunkline.bus.lifecycle import Lifecycle
 from trunkline.bus.publisher import BusPublisher
 from trunkline.bus.replay import Replayed
-from trunkline.delivery.dead_letters import describe
+from trunkline.delivery.dead_letters import describe, traceback_of
 from trunkline.delivery.ledger import Ledger
 from trunkline.delivery.requests import Orphan, OrphanBox, Requests, Why
-from trunkline.errors import BusClosed, InvalidPayload, RequestFailed, RequestTimeout
+from trunkline.errors import BusClosed, InvalidPayload, NoResponders, RequestFailed, RequestTimeout
 from trunkline.message import Message, MessageType
 from trunkline.settings import Settings
 from trunkline.topic import REPLIES
 
 MAX_DETAIL = 10_000
-"""Of an error's text, so much is sent: an answer must fit where its request did."""
+"""Of an error's text and its traceback, so much is sent: an answer must fit where its request did."""
 
 
-class ErrorAnswer(msgspec.Struct, frozen=True):
+class ErrorAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """The payload of an ERROR response."""
 
     error_type: str
     detail: str
+    traceback: str = ""
 
 
 class AwaitedAnswer(msgspec.Struct):
@@ -59,14 +61,6 @@ class AwaitedAnswer(msgspec.Struct):
         if self.future is not None and not self.future.done():
             self.future.set_exception(error)
 
-    async def wait(self) -> Message:
-        if self.error is not None:
-            raise self.error
-        if self.got is not None:
-            return self.got
-        self.future = asyncio.get_running_loop().create_future()
-        return await self.future
-
 
 class Requester:
     def __init__(self, broker: Broker, name: str, settings: Settings, publisher: BusPublisher, life: Lifecycle) -> None:
@@ -82,6 +76,8 @@ class Requester:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.reply_topic = broker.reply_topic()
         self._untap = [broker.tap(topic, self._take_answer) for topic in (self.reply_topic, REPLIES)]
+        publisher.unserved = self._fail_unserved
+        broker.on_unserved(self._fail_unserved)
         self.close = self._requests.close
         """Let go of a request."""
 
@@ -98,24 +94,28 @@ class Requester:
 
     def _compose(self, to: Message, type: MessageType, value: object, *, now: bool) -> Message:
         topic, request_id = to.reply_to or REPLIES, to.request_id or to.id
-        return self._publisher.compose(
+        answer = self._publisher.compose(
             topic, value, type, to.sender or None, request_id, to.correlation_id, None, now=now
         )
+        # What has been asked within a trace is answered within it.
+        return answer if to.trace is None else replace(answer, trace=to.trace)
 
     def answer_error(self, to: Message, error: BaseException) -> Awaitable[str]:
-        return self.answer_failure(to, describe(error))
+        return self.answer_failure(to, describe(error), traceback_of(error))
 
-    def answer_failure(self, to: Message, reason: str) -> Awaitable[str]:
+    def answer_failure(self, to: Message, reason: str, traceback: str = "") -> Awaitable[str]:
         kind, _, detail = reason.partition(": ")
-        return self.answer(to, MessageType.ERROR, ErrorAnswer(kind, detail[:MAX_DETAIL]))
+        detail = detail[:MAX_DETAIL]
+        # The end of a traceback says where the error was raised; with a text that fills the answer, that is left out.
+        start = max(0, len(traceback) + len(detail) - MAX_DETAIL)
+        return self.answer(to, MessageType.ERROR, ErrorAnswer(kind, detail, traceback[start:]))
 
     def expect(self, request_id: str, topic: str, timeout_s: float | None, *, timed: bool = True) -> AwaitedAnswer:
         """Register a request, before it is sent. Whoever calls this closes it in the table, whatever happens.
 
         It is due when its time is over, if it is `timed`, and from `time` on otherwise.
         """
-        if self._life.state is not BusState.OPEN:
-            self._life.check_open()
+        self._life.check_open()
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         if timeout_s is None:
@@ -125,6 +125,15 @@ class Requester:
         if timed:
             self.time(awaited)
         return awaited
+
+    async def wait(self, awaited: AwaitedAnswer) -> Message:
+        if awaited.error is not None:
+            raise awaited.error
+        if awaited.got is not None:
+            return awaited.got
+        assert self._loop is not None
+        awaited.future = self._loop.create_future()
+        return await awaited.future
 
     def time(self, awaited: AwaitedAnswer) -> None:
         """From now on it is due when its time is over."""
@@ -148,6 +157,12 @@ class Requester:
             responders = len(self._broker.subscribers(pending.topic))
             pending.fail(RequestTimeout(pending.request_id, pending.topic, pending.timeout_s, responders))
         self._watch()
+
+    def _fail_unserved(self, message: Message, nearest: Sequence[str]) -> None:
+        """A request that nobody got fails at once. One that was sent by hand may be answered by anybody."""
+        awaited = self._requests.find(message.request_id or "")
+        if isinstance(awaited, AwaitedAnswer) and awaited.topic != REPLIES and awaited.got is None:
+            awaited.fail(NoResponders(awaited.request_id, message.topic, awaited.timeout_s, nearest))
 
     def _take_answer(self, message: Message) -> None:
         if not self._requests.answer(message):
@@ -210,5 +225,5 @@ def read(answer: Message, reply: Any, max_bytes: int) -> Any:
             failure = answer.decode(ErrorAnswer, max_bytes=max_bytes)
         except InvalidPayload as error:
             raise RequestFailed(answer.request_id or "", "UnreadableError", str(error)) from error
-        raise RequestFailed(answer.request_id or "", failure.error_type, failure.detail)
+        raise RequestFailed(answer.request_id or "", failure.error_type, failure.detail, failure.traceback)
     return answer if reply is Message else answer.decode(reply, max_bytes=max_bytes)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NoReturn
 
 from trunkline.delivery.stream import Stream
+from trunkline.errors import UsageError
 
 
 class Subscription:
@@ -23,6 +25,16 @@ class Subscription:
             await stream.aclose()
             raise
         return stream
+
+    def _not_like_this(self, *_: object) -> NoReturn:
+        raise UsageError(
+            "a subscription is entered: write `async with bus.subscribe(...) as messages:`,"
+            " and inside it `async for message in messages:`"
+        )
+
+    __enter__ = __await__ = __aiter__ = _not_like_this
+
+    def __exit__(self, *_: object) -> None: ...
 
     async def __aenter__(self) -> Stream:
         self._stream = await self.open()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Final, Unpack
 
-from trunkline.errors import BackpressureTimeout, BusClosed, Congested
+from trunkline.errors import BackpressureTimeout, BusClosed, Congested, UsageError
 from trunkline.message import Fields
 from trunkline.settings import Backpressure
 
@@ -31,7 +31,12 @@ class ThreadDoor:
         self._name = name
         self._publish = publish
         self._limits = limits
-        self._loop = asyncio.get_running_loop()
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise UsageError(
+                "from_thread() is called in the event loop: call it there, and give what it returns to the thread"
+            ) from None
         self._loop_thread = threading.get_ident()
         self._queue: deque[QueuedPublish] = deque()
         self._taken: deque[QueuedPublish] = deque()

@@ -5,12 +5,25 @@ from __future__ import annotations
 import io
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
 
 from trunkline.errors import MissingExtra
+from trunkline.program import INTERRUPTED as INTERRUPTED
 
-INTERRUPTED = 130
 TERMINATED = 128 + signal.SIGTERM
+
+
+class Termination:
+    """Whether SIGTERM has come, and what it does to a command that has cleanup of its own."""
+
+    received = False
+    cancel: Callable[[], object] | None = None
+    """Otherwise it is as Ctrl-C."""
+
+
+TERMINATION = Termination()
+"""Signals are for the process, so there is one."""
 
 
 def main() -> None:
@@ -23,12 +36,18 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that lacks a character gets its number, not the end of the program.
             stream.reconfigure(errors="backslashreplace")
-    terminated = False
 
     def terminate(number: int, frame: FrameType | None) -> None:
-        """SIGTERM ends a command as Ctrl-C does, with its cleanup, also where Ctrl-C is ignored."""
-        nonlocal terminated
-        terminated = True
+        """SIGTERM ends a command as Ctrl-C does, with its cleanup, also where Ctrl-C is ignored.
+
+        Once: a second signal does not interrupt the cleanup.
+        """
+        if TERMINATION.received:
+            return
+        TERMINATION.received = True
+        if TERMINATION.cancel is not None:
+            TERMINATION.cancel()
+            return
         on_interrupt = signal.getsignal(signal.SIGINT)
         if not callable(on_interrupt):
             raise KeyboardInterrupt
@@ -41,4 +60,4 @@ def main() -> None:
         code = run()
     except KeyboardInterrupt:
         code = INTERRUPTED
-    sys.exit(TERMINATED if terminated and code == INTERRUPTED else code)
+    sys.exit(TERMINATED if TERMINATION.received and code == INTERRUPTED else code)

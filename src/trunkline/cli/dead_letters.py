@@ -16,8 +16,8 @@ from trunkline.cli.options import AsJson, Hub, hub_at
 from trunkline.connect import connect_hub
 from trunkline.delivery.dead_letters import Cause, Choice, DeadLetter
 from trunkline.hub.serve import run
+from trunkline.journal.dead_letters import letters_in
 from trunkline.journal.journal import Journal
-from trunkline.journal.ledger import decode_letter, readable
 from trunkline.journal.reader import Reader
 from trunkline.topic import EVERYTHING, validate_pattern
 from trunkline.wire.control import LetterFailure
@@ -48,7 +48,7 @@ def list_letters(
     subscriber: Subscriber = None,
     topic: Topic = EVERYTHING,
     cause: WhyDead = None,
-    limit: Annotated[int, typer.Option(help="The maximum number of letters, oldest first.", min=1)] = 100,
+    rows: Annotated[int, typer.Option("--rows", "-n", help="Show at most this many, the oldest first.", min=1)] = 100,
     hub: Hub = "",
     json: AsJson = False,
 ) -> None:
@@ -57,15 +57,15 @@ def list_letters(
     found = ask(
         hub,
         # One more than is shown tells whether there are more.
-        lambda letters: letters.find(subscriber=subscriber, topic=topic, cause=cause, limit=limit + 1, brief=True),
+        lambda letters: letters.find(subscriber=subscriber, topic=topic, cause=cause, limit=rows + 1, brief=True),
     )
     if json:
-        for each in found[:limit]:
+        for each in found[:rows]:
             show.json(_as_dict(each))
     else:
-        _table([each.letter for each in found[:limit]])
-    if len(found) > limit:
-        show.notice(f"there are more than {limit:,}: raise --limit, or narrow the selection")
+        _table([each.letter for each in found[:rows]])
+    if len(found) > rows:
+        show.notice(f"there are more than {rows:,}: raise --rows, or narrow the selection")
 
 
 @app.command("show")
@@ -88,7 +88,7 @@ def show_letter(
 
 @app.command()
 def replay(
-    message_id: Annotated[str | None, typer.Argument(help="Only this message.", metavar="[ID]")] = None,
+    message_id: Annotated[str | None, typer.Argument(help="Only this message.", metavar="ID")] = None,
     subscriber: Subscriber = None,
     topic: Topic = EVERYTHING,
     cause: WhyDead = None,
@@ -172,9 +172,7 @@ def _print(kept: KeptDeadLetter) -> None:
 
 
 def _find(reader: Reader, choice: Choice) -> list[DeadLetter]:
-    rows = reader.query("SELECT letter FROM dead_letters ORDER BY at_ns")
-    letters = (readable(decode_letter, data, "a dead letter") for (data,) in rows)
-    return [letter for letter in letters if letter is not None and choice.holds(letter)]
+    return [letter for letter in letters_in(reader) if choice.holds(letter)]
 
 
 def give_back(directory: Path, choice: Choice, dry_run: bool, json: bool) -> None:

@@ -16,8 +16,8 @@ from trunkline.cli.options import AsJson, Hub, hub_at
 from trunkline.connect import connect_hub
 from trunkline.errors import HubUnavailable, UsageError
 from trunkline.hub.serve import run
-from trunkline.memory.metrics import ToldMetrics, told
 from trunkline.wire.control import ChannelInfo, PeerInfo, Qos
+from trunkline.wire.told_metrics import ToldMetrics, told
 
 channels = typer.Typer(help="The channels of a hub: topics with a contract.", no_args_is_help=True)
 schemas = typer.Typer(help="The schemas of a hub, by name and version.", no_args_is_help=True)
@@ -226,10 +226,11 @@ def get(
     name: Name,
     version: Annotated[str, typer.Option(help="The version; by default the last one.")] = "",
     hub: Hub = "",
+    json: AsJson = False,
 ) -> None:
-    """Print a schema, as JSON."""
+    """Print a schema, as JSON; with --json also its name, version and hash."""
     found = ask(hub, lambda directory: directory.get_schema(name, version))
-    show.json(found.schema)
+    show.json(found if json else found.schema)
 
 
 @schemas.command()

@@ -1,9 +1,10 @@
-"""`trunkline explain`, and the output of `journal explain`: the fate of a message for each subscriber."""
+"""`trunkline explain`: the fate of a message for each subscriber, from a hub, an engine or a journal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,25 +14,53 @@ from trunkline.cli import show
 from trunkline.cli.options import AsJson, Hub, hub_at
 from trunkline.connect import connect
 from trunkline.delivery.fates import Outcome
+from trunkline.errors import UsageError
 from trunkline.hub.serve import run
 from trunkline.message import Message
 
-MessageId = Annotated[str, typer.Argument(help="The id of a message.", metavar="ID")]
+MessageId = Annotated[str, typer.Argument(help="The id of a message; in a journal also its number.", metavar="ID")]
+InJournal = Annotated[
+    Path | None, typer.Option(help="Look in the journal in this directory, and ask no hub.", metavar="DIRECTORY")
+]
 
 
-def explain(message: MessageId, hub: Hub = "", json: AsJson = False) -> None:
-    """Show the fate of a message for each subscriber. Exits with 1 if the message is not known."""
+def explain(message: MessageId, hub: Hub = "", journal: InJournal = None, json: AsJson = False) -> None:
+    """Show the fate of a message for each subscriber. Exits with 1 if the message is not known.
+
+    --hub takes the URL of a hub, or of a NATS or Redis server. A journal can be read while its hub runs.
+    """
+    if journal is not None:
+        if hub:
+            raise UsageError("pass either --hub or --journal, not both")
+        explain_in(journal, message, json=json)
+        return
 
     async def work() -> Explanation:
         async with connect(hub_at(hub), name="trunkline explain") as bus:
             return await bus.explain(message)
 
     found = run(work())
-    unknown = f"the hub does not know {message}: longer ago than it remembers, or never accepted there"
-    show_outcomes(found.message, found.outcomes, unknown, json=json)
+    unknown = (
+        f"the hub does not know {message}: longer ago than it remembers, or never accepted there; "
+        "if it has a journal, pass --journal DIRECTORY"
+    )
+    _show_outcomes(found.message, found.outcomes, unknown, json=json)
 
 
-def show_outcomes(message: Message | None, outcomes: Sequence[Outcome], unknown: str, *, json: bool) -> None:
+def explain_in(directory: Path, message: str, *, json: bool) -> None:
+    """From a journal alone."""
+    # A hub is asked without the journal being imported.
+    from trunkline.cli.access import reading, there
+
+    with reading(there(directory)) as reader:
+        numbered = reader.some([int(message)]) if message.isdecimal() else []
+        found = numbered[0] if numbered else reader.find(message, everywhere=True)
+        outcomes = [] if found is None else reader.outcomes(found)
+    unknown = f"{message} is not in this journal: `trunkline journal tail {directory}` shows messages"
+    _show_outcomes(found, outcomes, unknown, json=json)
+
+
+def _show_outcomes(message: Message | None, outcomes: Sequence[Outcome], unknown: str, *, json: bool) -> None:
     """In one order, wherever it was asked. Raises Exit if there is no such message."""
     outcomes = sorted(outcomes, key=attrgetter("subscriber"))
     if json:

@@ -14,7 +14,7 @@ import typer
 
 from trunkline.cli import dead_letters, show, subscriptions
 from trunkline.cli.access import owning, reading, there_or_lost
-from trunkline.cli.explain import show_outcomes
+from trunkline.cli.explain import MessageId, explain_in
 from trunkline.cli.options import AsJson, Directory, First, Last, Pattern, Since, Until, stretch
 from trunkline.connect import connect
 from trunkline.delivery.dead_letters import Cause, Choice
@@ -68,6 +68,7 @@ def _print_numbers(directory: Path, found: JournalStats) -> None:
     fates = f"{show.count(found.fates + found.sealed_fates, 'row')}, {found.sealed_fates:,} of them sealed"
     show.output((str(directory), "bold"), f": {owner}, last number {found.last:,}")
     for name, text in (
+        ("identity", found.identity or "none yet: it gets one when a program opens it for writing"),
         ("journal", f"{_messages(found.messages, found.batches, 'batch', 'batches')}, {show.size(found.bytes)}"),
         ("lake", f"{_messages(found.sealed_messages, found.files, 'file')}, {show.size(found.sealed_bytes)}"),
         ("fates", fates),
@@ -375,20 +376,6 @@ def _counted(batches: Iterator[Any], progress: Callable[[int, int], None], of: i
 
 
 @app.command()
-def explain(
-    directory: Directory,
-    message: Annotated[str, typer.Argument(help="The id of a message, or its number.", metavar="MESSAGE")],
-    json: AsJson = False,
-) -> None:
-    """Show the fate of a message for each subscriber."""
-    with reading(directory) as reader:
-        found = _find(reader, message)
-        outcomes = [] if found is None else reader.outcomes(found)
-    unknown = f"{message} is not in this journal: `trunkline journal tail {directory}` shows messages"
-    show_outcomes(found, outcomes, unknown, json=json)
-
-
-def _find(reader: Reader, message: str) -> Message | None:
-    if message.isdecimal() and (numbered := reader.some([int(message)])):
-        return numbered[0]
-    return reader.find(message, everywhere=True)
+def explain(directory: Directory, message: MessageId, json: AsJson = False) -> None:
+    """Show the fate of a message for each subscriber: as `trunkline explain ID --journal DIRECTORY`."""
+    explain_in(directory, message, json=json)

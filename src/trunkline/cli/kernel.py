@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,15 +11,13 @@ import typer
 
 from trunkline.cli import show
 from trunkline.cli.options import AsJson, Hub, hub_at
-from trunkline.connect import connect
 from trunkline.errors import MissingExtra, UsageError
-from trunkline.hub.serve import run as run_async
 from trunkline.jupyter.errors import KernelDied, KernelError
 
 if TYPE_CHECKING:
-    from trunkline.bus.bus import Bus
     from trunkline.jupyter.kernel import Kernel
     from trunkline.jupyter.notebook import NotebookRun
+    from trunkline.jupyter.notebook_options import NotebookOptions
     from trunkline.jupyter.wire import KernelMessage
 
 app = typer.Typer(help="Jupyter kernels: run notebooks, watch, share.", no_args_is_help=True)
@@ -47,34 +44,33 @@ def run(
     allow_errors: Annotated[
         bool, typer.Option("--allow-errors", help="Continue after a cell that fails; the notebook has its error.")
     ] = False,
+    allow_error: Annotated[
+        list[str] | None,
+        typer.Option(help="Continue after an error of this name, such as ZeroDivisionError; may be repeated."),
+    ] = None,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--parameter", "-p", help="A parameter, name=value; the value is JSON, or text.", metavar="NAME=VALUE"
+        ),
+    ] = None,
+    skip_tag: Annotated[str, typer.Option(help="The tag of cells that are not executed.")] = "skip-execution",
     hub: Annotated[str | None, typer.Option(help="Publish the kernel's traffic on the hub at this address.")] = None,
     json: AsJson = False,
 ) -> None:
     """Execute a notebook and write its outputs into it. It stops at the first cell that fails; outputs are saved."""
-    from trunkline.jupyter import read_notebook, run_notebook, start_kernel, write_notebook
+    from trunkline.cli.notebook_command import NotebookCommand
 
-    book = read_notebook(notebook)
-    wanted = kernel or book.metadata.get("kernelspec", {}).get("name") or "python3"
+    options: NotebookOptions = {
+        "allow_errors": allow_errors,
+        "allow_error_names": allow_error or (),
+        "timeout_s": timeout,
+        "skip_cells_with_tag": skip_tag,
+        "parameters": _parameters(parameter or []),
+    }
     target = output or notebook
-
-    async def work() -> NotebookRun:
-        async with _maybe_bus(hub) as bus, start_kernel(wanted, bus=bus, cwd=notebook.resolve().parent) as started:
-            with show.progress(notebook.name) as advance:
-                return await run_notebook(
-                    started,
-                    book,
-                    allow_errors=allow_errors,
-                    timeout_s=timeout,
-                    progress=lambda at: advance(at.done, at.total),
-                )
-
-    try:
-        done = run_async(work())
-    except (KernelError, KeyboardInterrupt):
-        write_notebook(book, target)
-        show.notice(f"the outputs so far are in {target}")
-        raise
-    write_notebook(book, target)
+    command = NotebookCommand(notebook, target, kernel, options, None if hub is None else hub_at(hub))
+    done = command.run()
     if json:
         show.json(_summary(done, target))
     elif done.ok:
@@ -83,6 +79,19 @@ def run(
         if not json:
             _complain(done, target)
         raise typer.Exit(1)
+
+
+def _parameters(words: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise UsageError(f"--parameter {word!r} has no value: write it as name=value")
+        try:
+            found[name] = msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            found[name] = value
+    return found
 
 
 def _summary(done: NotebookRun, target: Path) -> dict[str, Any]:
@@ -126,6 +135,7 @@ def watch(
     json: AsJson = False,
 ) -> None:
     """Show all messages of a running kernel, until Ctrl-C."""
+    from trunkline.hub.serve import run as run_async
     from trunkline.jupyter import attach
 
     async def work() -> None:
@@ -193,8 +203,11 @@ def share(
     start: Annotated[
         str | None, typer.Option(help="Start a kernel of this name and share it, instead of a running one.")
     ] = None,
+    json: AsJson = False,
 ) -> None:
     """Share a kernel on a hub until Ctrl-C: its traffic is on kernel.<id>.>, and others there may use it."""
+    from trunkline.connect import connect
+    from trunkline.hub.serve import run as run_async
     from trunkline.jupyter import attach, start_kernel
 
     if start is not None and kernel is not None:
@@ -204,7 +217,10 @@ def share(
         async with connect(hub_at(hub), name="trunkline kernel share") as bus:
             opening = start_kernel(start, bus=bus, share=True) if start else attach(kernel, bus=bus, share=True)
             async with opening as shared:
-                show.output(shared.id)
+                if json:
+                    show.json({"kernel": shared.id, "topics": f"kernel.{shared.id}.>"})
+                else:
+                    show.output(shared.id)
                 show.notice(f"shared on kernel.{shared.id}.>; Ctrl-C ends it")
                 raise KernelDied(shared.id, await shared.death())
 
@@ -238,7 +254,3 @@ def list_kernels(json: AsJson = False) -> None:
 
 def _without_colours(line: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", line)
-
-
-def _maybe_bus(hub: str | None) -> AbstractAsyncContextManager[Bus | None]:
-    return nullcontext() if hub is None else connect(hub_at(hub), name="trunkline kernel run")

@@ -32,14 +32,18 @@ Days = Annotated[int, typer.Option(help="How long they are valid.", min=1)]
 def hub(
     hosts: Annotated[
         list[str] | None,
-        typer.Argument(help="Host names and addresses of the hub, in addition to localhost.", metavar="[HOST]..."),
+        typer.Argument(help="Host names and addresses of the hub, in addition to localhost.", metavar="HOST"),
     ] = None,
     keys: Keys = None,
     days: Days = DAYS,
+    json: AsJson = False,
 ) -> None:
     """Make the keys of a hub. If it has keys, make a new certificate: the keys of its clients stay valid."""
     store = KeyStore(keys)
     made = store.make_hub(hosts or (), days)
+    if json:
+        _show_as_json(made, store.path)
+        return
     _show_made("the hub", made, store.path)
     show.output(f"  clients reach it at {', '.join(made.hosts)}")
     url = at("tcp", hosts[0] if hosts else "127.0.0.1", DEFAULT_PORT)
@@ -54,11 +58,15 @@ def client(
     ],
     keys: Keys = None,
     days: Days = DAYS,
+    json: AsJson = False,
 ) -> None:
     """Make the keys of a client: a directory to copy to its machine."""
     store = KeyStore(keys)
     made = store.make_client(name, days)
     folder = store.bundle(name)
+    if json:
+        _show_as_json(made, folder)
+        return
     _show_made(name, made, folder)
     there = f".config/trunkline/{name}"
     show.output("next step: copy this directory to the client's machine, and set TRUNKLINE_KEYS there:")
@@ -70,6 +78,10 @@ def client(
 def _show_made(who: str, key: Key, folder: Path) -> None:
     show.output((f"the keys of {who} are in ", ""), (str(folder), "bold"))
     show.output(f"  valid until {_time(key.expires_at)}; readable only by you")
+
+
+def _show_as_json(key: Key, folder: Path) -> None:
+    show.json({**_as_dict(key, World().time_ns() / 1e9), "directory": folder})
 
 
 @app.command("list")
@@ -91,12 +103,18 @@ def list_keys(keys: Keys = None, json: AsJson = False) -> None:
 
 
 @app.command()
-def revoke(name: Annotated[str, typer.Argument(help="The name of the client.")], keys: Keys = None) -> None:
+def revoke(
+    name: Annotated[str, typer.Argument(help="The name of the client.")], keys: Keys = None, json: AsJson = False
+) -> None:
     """Revoke the keys of a client. Running hubs refuse them from now on. Exits with 1 if there are none."""
     store = KeyStore(keys)
-    if store.revoke(name):
+    revoked = store.revoke(name)
+    if json:
+        show.json({"revoked": name if revoked else None})
+    elif revoked:
         show.output(f"revoked: the hub refuses {name} from its next connection on")
         show.output("an open connection stays until then: restart the hub to close it now")
+    if revoked:
         return
     known = sorted({key.name for key in store.list() if key.revoked_at is None} - {HUB})
     near = difflib.get_close_matches(name, known, n=1)

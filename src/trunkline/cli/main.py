@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from importlib import import_module
 from importlib.metadata import version as version_of
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from trunkline.cli import INTERRUPTED, dead_letters, directory, journal, kernel, keys, pipeline, show
-from trunkline.cli.control import control, ping
-from trunkline.cli.doctor import doctor
-from trunkline.cli.explain import explain
-from trunkline.cli.subscriptions import forget
-from trunkline.cli.talk import pub, request, sub
-from trunkline.cli.top import top
-from trunkline.cli.up import up
-from trunkline.cli.watch import status, trace
+from trunkline.cli import INTERRUPTED, show
+from trunkline.cli.help import name_values
+from trunkline.cli.summaries import SUMMARIES
 from trunkline.errors import MissingExtra, TrunklineError, UsageError
 
+PROGRAM = "trunkline"
 HELP = {"help_option_names": ["-h", "--help"]}
 CODES = "Exit codes: 0 for success, 1 for an error, 2 for wrong usage, 130 after Ctrl-C, 143 after SIGTERM."
 
@@ -32,24 +30,98 @@ class Commands(TyperGroup):
             raise typer.Exit(INTERRUPTED) from None
 
 
-app = typer.Typer(
-    name="trunkline",
-    cls=Commands,
-    epilog=CODES,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings=HELP,
-)
-for command in (up, pub, sub, request, ping, control, status, top, trace, explain, forget, doctor):
-    app.command()(command)
-app.add_typer(directory.channels, name="channels", context_settings=HELP)
-app.add_typer(directory.schemas, name="schemas", context_settings=HELP)
-app.add_typer(dead_letters.app, name="dead-letters", context_settings=HELP)
-app.add_typer(journal.app, name="journal", context_settings=HELP)
-app.add_typer(pipeline.app, name="pipeline", context_settings=HELP)
-app.add_typer(kernel.app, name="kernel", context_settings=HELP)
-app.add_typer(keys.app, name="keys", context_settings=HELP)
+COMMANDS = {
+    "up": "up:up",
+    "pub": "talk:pub",
+    "sub": "talk:sub",
+    "request": "talk:request",
+    "ping": "control:ping",
+    "control": "control:control",
+    "status": "watch:status",
+    "clients": "clients:clients",
+    "subscribers": "clients:subscribers",
+    "top": "top:top",
+    "page": "page:page",
+    "trace": "watch:trace",
+    "explain": "explain:explain",
+    "forget": "subscriptions:forget",
+    "record": "record:record",
+    "bridge": "bridge:bridge",
+    "doctor": "doctor:doctor",
+    "sql": "sql:sql",
+    "completion": "completion:completion",
+}
+GROUPS = {
+    "channels": "directory:channels",
+    "schemas": "directory:schemas",
+    "dead-letters": "dead_letters:app",
+    "journal": "journal:app",
+    "pipeline": "pipeline:app",
+    "kernel": "kernel:app",
+    "keys": "keys:app",
+}
+"""Where each command is, below `trunkline.cli`. One that is called is imported without the others."""
+KNOWN = frozenset((*COMMANDS, *GROUPS))
+COMPLETING = "_TRUNKLINE_COMPLETE"
+"""Set by a shell that wants to know how a command can go on."""
+
+
+def _without_commands() -> typer.Typer:
+    app = typer.Typer(
+        name="trunkline",
+        cls=Commands,
+        epilog=CODES,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings=HELP,
+    )
+    app.callback()(root)
+    return app
+
+
+def program(word: str | None = None) -> typer.Typer:
+    """The command line, with all commands or with this one alone."""
+    app = _without_commands()
+    known = {**COMMANDS, **GROUPS}
+    for name, place in known.items() if word not in known else [(word, known[word])]:
+        module, _, attribute = place.partition(":")
+        found = getattr(import_module(f"trunkline.cli.{module}"), attribute)
+        if name in GROUPS:
+            app.add_typer(found, name=name, context_settings=HELP)
+        else:
+            app.command()(found)
+    return app
+
+
+def command(word: str | None = None) -> Any:
+    """As `program`, ready to be called, with the help of all commands in one form."""
+    return _in_one_form(program(word))
+
+
+def _in_one_form(app: typer.Typer) -> Any:
+    found = typer.main.get_command(app)
+    name_values(found)
+    return found
+
+
+def overview() -> Any:
+    """As `command`, to list the commands and to find the one that was meant. None is imported, and none is called."""
+    app = _without_commands()
+    for name in (*COMMANDS, *GROUPS):
+        app.command(name, help=SUMMARIES[name])(_unavailable)
+    return _in_one_form(app)
+
+
+def _unavailable() -> None:
+    raise NotImplementedError("a command of the overview was called")
+
+
+def __getattr__(name: str) -> Any:
+    """`app` is the command line with all commands: it is made when somebody asks for it."""
+    if name == "app":
+        return program()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _version(wanted: bool) -> None:
@@ -58,7 +130,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def root(
     version: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
@@ -69,8 +140,12 @@ def root(
 
 def run(arguments: list[str] | None = None) -> int:
     """Run a command, and return its exit code: see CODES."""
+    words = sys.argv[1:] if arguments is None else arguments
+    import_module("typer.completion").completion_init()
     try:
-        app(args=arguments)
+        is_called = COMPLETING in os.environ or KNOWN.intersection(words)
+        found = command(words[0] if words else None) if is_called else overview()
+        found(args=words, prog_name=PROGRAM)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except TrunklineError as error:

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-import os
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from trunkline.cli.access import there
-from trunkline.errors import UsageError
-from trunkline.transports.runtime import default_url
+from trunkline.errors import InvalidSettings, UsageError
+from trunkline.moment import utc
+from trunkline.settings import Settings
+
+
+def _there(directory: Path) -> Path:
+    # Commands that are about no journal do not import it.
+    from trunkline.cli.access import there
+
+    return there(directory)
+
 
 Directory = Annotated[
-    Path, typer.Argument(help="The directory of the journal.", show_default=False, callback=there, metavar="DIRECTORY")
+    Path, typer.Argument(help="The directory of the journal.", show_default=False, callback=_there, metavar="DIRECTORY")
+]
+FirstJournal = Annotated[Path | None, typer.Argument(help="The directory of the journal.", show_default=False)]
+MoreJournals = Annotated[
+    list[Path] | None, typer.Option("--journal", help="The directory of a journal; repeat it for several.")
 ]
 Pattern = Annotated[
     str, typer.Argument(help="Only topics that match: * is one token, > the rest, as in 'orders.>'.", metavar="PATTERN")
@@ -29,27 +40,29 @@ Hub = Annotated[
 First = Annotated[int, typer.Option(help="The number of the first message.", min=1)]
 Last = Annotated[int | None, typer.Option(help="The number of the last message, inclusive.", min=1)]
 Since = Annotated[
-    str | None, typer.Option(help="From this time, such as 2026-11-16T10:00:00Z; without a zone it is UTC.")
+    str | None,
+    typer.Option(help="From this time, such as 2026-11-16T10:00:00Z or seconds since 1970; without a zone it is UTC."),
 ]
 Until = Annotated[str | None, typer.Option(help="Up to this time, which is not included.")]
 
 
 def hub_at(url: str) -> str:
-    """The URL of the hub: the given one, or the default."""
-    url = url or os.environ.get("TRUNKLINE_HUB", "") or default_url()
-    if url.startswith("memory:"):
+    """The URL of the hub: the given one, or the one that was set, or the default."""
+    from trunkline.connect import address_of
+
+    found = address_of(url or Settings.load().hub or "hub:", Settings())
+    if found.startswith("memory:"):
         raise UsageError("memory: works inside one process only: pass the URL of a hub")
-    return url
+    return found
 
 
 def moment(text: str | None, option: str) -> datetime | None:
     if text is None:
         return None
     try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"{option} {text!r} is not a time: write it as 2026-11-16T10:00:00Z") from None
-    return when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+        return utc(text)
+    except InvalidSettings as error:
+        raise UsageError(f"{option} {error}") from None
 
 
 def stretch(first: int, last: int | None, since: str | None, until: str | None) -> dict[str, Any]:
@@ -60,3 +73,11 @@ def stretch(first: int, last: int | None, since: str | None, until: str | None) 
     if begin is not None and end is not None and end <= begin:
         raise UsageError(f"--since {since} is not before --until {until}: the range is empty")
     return {"first": first, "last": last, "since": begin, "until": end}
+
+
+def journals_of(first: Path | None, more: list[Path] | None) -> list[Path]:
+    """All that are given; raises UsageError if there are none, or one is no journal."""
+    given = [*([] if first is None else [first]), *(more or ())]
+    if not given:
+        raise UsageError("pass the directory of a journal: trunkline pipeline run DIRECTORY")
+    return [_there(each) for each in given]

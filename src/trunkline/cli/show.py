@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -56,7 +56,7 @@ def ask(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def table(title: str, columns: list[str], rows: list[list[object]], *, numbers: int = 0) -> None:
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: int = 0) -> None:
     """Print one line per row, never truncated, so that it can be copied. The last `numbers` columns align right."""
     if not rows:
         return
@@ -64,7 +64,7 @@ def table(title: str, columns: list[str], rows: list[list[object]], *, numbers: 
     cells = [[f"{value:,}" if isinstance(value, int) else plain(str(value)) for value in row] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(columns, *cells, strict=True)]
 
-    def line(row: list[str]) -> str:
+    def line(row: Sequence[str]) -> str:
         padded = []
         for at, (text, width) in enumerate(zip(row, widths, strict=True)):
             gap = " " * (width - cell_len(text))
@@ -147,9 +147,9 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def stages() -> Iterator[Callable[[str, int, int], None]]:
-    """Like `progress`, for work with named parts. Yields a function (what, done, of)."""
+    """Like `progress`, for work with named parts; elsewhere a line each. Yields a function (what, done, of)."""
     if not shows_progress():
-        yield lambda what, done, of: None
+        yield lambda what, done, of: notice(f"{what} ({done + 1} of {of})")
         return
     columns = (TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=note, transient=True) as bar:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from json import JSONDecodeError, loads
 from typing import Annotated, Any
 
 import msgspec
@@ -11,6 +13,7 @@ import typer
 from trunkline.cli import show
 from trunkline.cli.options import AsJson, Hub, hub_at
 from trunkline.connect import connect
+from trunkline.errors import UsageError
 from trunkline.hub.serve import run
 from trunkline.message import NORMAL, Message
 from trunkline.topic import EVERYTHING, validate_pattern, validate_topic
@@ -22,12 +25,27 @@ Payload = Annotated[
 ]
 
 
-def value_of(text: str) -> object:
-    """The value of a JSON text; any other text as it is."""
+AsText = Annotated[bool, typer.Option("--text", help="Send the payload as text, also if it looks like JSON.")]
+OPENING = ("{", "[", '"')
+
+
+def value_of(text: str, where: str = "the payload") -> object:
+    """The value of a JSON text; any other text as it is. Raises UsageError for what begins as JSON and is none."""
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
-        return text
+        if not text.lstrip().startswith(OPENING):
+            return text
+    try:
+        loads(text)
+    except JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}" if "\n" in text else f"column {error.colno}"
+        near = text[max(0, error.pos - 10) : error.pos + 10]
+        raise UsageError(
+            f"{where} is not JSON: {error.msg} at {place}, near {near!r}; correct it, or pass --text to send it as text"
+        ) from None
+    # What Python reads and JSON does not have, such as NaN.
+    raise UsageError(f"{where} is not JSON: it holds a value that JSON does not have; pass --text to send it as text")
 
 
 def pub(
@@ -35,26 +53,36 @@ def pub(
     payload: Payload = None,
     hub: Hub = "",
     priority: Annotated[int, typer.Option(help="From 0 to 100.", min=0, max=100)] = NORMAL,
+    text: AsText = False,
     json: AsJson = False,
 ) -> None:
-    """Publish a message, or one a line from standard input."""
+    """Publish a message and print its id, or one a line from standard input."""
     validate_topic(topic)
-    texts = [payload] if payload not in (None, "-") else (line.rstrip("\n") for line in sys.stdin)
+    single = payload is not None and payload != "-"
+    if single:
+        assert payload is not None
+        # Before a hub is asked for: what is wrong with it is wrong anywhere.
+        values: Iterable[object] = [payload if text else value_of(payload)]
+    else:
+        lines = (line.rstrip("\n") for line in sys.stdin)
+        values = lines if text else (value_of(line, f"line {number}") for number, line in enumerate(lines, 1))
 
     async def work() -> int:
         count = 0
         async with connect(hub_at(hub), name="trunkline pub") as bus:
-            for text in texts:
-                assert text is not None
-                message_id = await bus.publish(topic, value_of(text), priority=priority)
+            for value in values:
+                message_id = await bus.publish(topic, value, priority=priority)
                 count += 1
                 if json:
                     show.json({"id": message_id})
+                elif single:
+                    await bus.flush()
+                    show.output(message_id)
             await bus.flush()
         return count
 
     count = run(work())
-    if not json and payload in (None, "-"):
+    if not json and not single:
         show.output(f"{count} published")
 
 
@@ -99,16 +127,18 @@ def request(
     payload: Payload = None,
     hub: Hub = "",
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.001)] = 30.0,
+    as_text: AsText = False,
     json: AsJson = False,
 ) -> None:
     """Send a request, and show the response."""
     validate_topic(topic)
     text = sys.stdin.read() if payload in (None, "-") else payload
     assert text is not None
+    value = text if as_text else value_of(text)
 
     async def work() -> Message:
         async with connect(hub_at(hub), name="trunkline request") as bus:
-            answer: Any = await bus.request(topic, value_of(text), reply=Message, timeout_s=timeout)
+            answer: Any = await bus.request(topic, value, reply=Message, timeout_s=timeout)
             return answer  # type: ignore[no-any-return]
 
     answer = run(work())

@@ -1,4 +1,4 @@
-"""`trunkline top`: the actors of all systems on a hub, with mailbox size and number of restarts."""
+"""`trunkline top`: what happens at a hub, on a terminal that refreshes itself, or as lines for scripts."""
 
 from __future__ import annotations
 
@@ -7,33 +7,46 @@ from typing import Annotated
 
 import typer
 
-from trunkline.actors.system import ROLL_CALL, ActorHealth
-from trunkline.bus.bus import Bus
+from trunkline.bus.explain import Explanation
 from trunkline.cli import show
 from trunkline.cli.options import AsJson, Hub, hub_at
-from trunkline.connect import connect
-from trunkline.errors import StreamEmpty
+from trunkline.connect import connect, connect_hub
+from trunkline.dashboard.looks import HubLook, look, tables
 from trunkline.hub.serve import run
 
-COLUMNS = ["actor", "kind", "health", "mailbox", "handled", "restarts"]
+NAME = "trunkline top"
 
 
 def top(
     hub: Hub = "",
     every: Annotated[float, typer.Option(help="Seconds between two refreshes.", min=0.1)] = 2.0,
     count: Annotated[int | None, typer.Option("--count", "-n", help="Exit after this many refreshes.", min=1)] = None,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for the actor systems to answer.", min=0.05)] = 0.5,
+    rows: Annotated[int, typer.Option(help="Show at most this many of each kind.", min=1, max=10_000)] = 200,
+    wait: Annotated[
+        float, typer.Option(help="Seconds to wait for actor systems and kernels to answer.", min=0.05)
+    ] = 0.5,
     json: AsJson = False,
 ) -> None:
-    """Show the actors on a hub, those with the fullest mailboxes first, until Ctrl-C."""
+    """Show subscribers, clients, topics, actors, kernels and channels of a hub, slow ones first, until Ctrl-C.
+
+    On a terminal, keys sort, filter, and show what became of a message. With --json, --count or elsewhere it prints.
+    """
+    if show.out.is_terminal and not json and count is None:
+        _watch(hub, every, rows, wait)
+        return
 
     async def work() -> None:
         looks = 0
-        async with connect(hub_at(hub), name="trunkline top") as bus:
+        before: HubLook | None = None
+        async with connect_hub(hub_at(hub), name=NAME) as broker, connect(broker, name=NAME) as bus:
             while True:
-                actors = await roll_call(bus, wait)
+                found = await look(broker, bus, rows, wait)
                 looks += 1
-                _show(actors, json, again=looks > 1)
+                if json:
+                    show.json(found)
+                else:
+                    _print(found, before)
+                before = found
                 if count is not None and looks >= count:
                     return
                 await asyncio.sleep(every)
@@ -41,35 +54,30 @@ def top(
     run(work())
 
 
-async def roll_call(bus: Bus, wait_s: float) -> list[ActorHealth]:
-    """All actors that answer within this time, those with the fullest mailboxes first."""
-    here = bus.broker.reply_topic()
-    found: list[ActorHealth] = []
-    async with bus.subscribe(here) as answers:
-        await bus.publish(ROLL_CALL, b"", reply_to=here)
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + wait_s
-        while (left_s := deadline_s - loop.time()) > 0:
-            try:
-                answer = await answers.recv(left_s)
-            except StreamEmpty:
-                break
-            if answer is not None:
-                found += answer.decode(list[ActorHealth])
-    return sorted(found, key=lambda actor: (-actor.mailbox, -actor.restarts, actor.address))
+def _watch(hub: str, every_s: float, rows: int, wait_s: float) -> None:
+    # It takes a while, and scripts do not need it.
+    from trunkline.dashboard.terminal import TopApp
+
+    async def work() -> None:
+        async with connect_hub(hub_at(hub), name=NAME) as broker, connect(broker, name=NAME) as bus:
+
+            async def look_once() -> HubLook:
+                return await look(broker, bus, rows, wait_s)
+
+            async def explain(message_id: str) -> Explanation:
+                return await bus.explain(message_id)
+
+            # Before the terminal is taken over: without a hub the error is a line.
+            await look_once()
+            await TopApp(look_once, explain, show.plain, every_s).run_async()
+
+    run(work())
 
 
-def _show(actors: list[ActorHealth], json: bool, *, again: bool) -> None:
-    if json:
-        for actor in actors:
-            show.json(actor)
-        return
-    if again and show.out.is_terminal:
-        show.out.clear()
-    if not actors:
+def _print(found: HubLook, before: HubLook | None) -> None:
+    for name, table in tables(found, before).items():
+        if table.rows:
+            numbers = sum(isinstance(cell, int) for cell in table.rows[0])
+            show.table(name, list(table.columns), [list(row) for row in table.rows], numbers=numbers)
+    if not found.actors:
         show.notice("no actors: no actor system on this hub answered")
-        return
-    rows: list[list[object]] = [
-        [actor.address, actor.kind, actor.health, actor.mailbox, actor.handled, actor.restarts] for actor in actors
-    ]
-    show.table("", COLUMNS, rows, numbers=3)

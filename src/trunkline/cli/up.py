@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trunkline.cli import show
+from trunkline.cli.page_process import page_of
+from trunkline.errors import UsageError
 from trunkline.hub.config import HubConfig
 from trunkline.hub.hub import Hub
 from trunkline.hub.serve import run, serve
 from trunkline.keys.register import HUB
 from trunkline.keys.store import HOSTS, KeyStore, keys_in_use
+from trunkline.message_log import JsonLines
 from trunkline.transports.addresses import at, place_of
 from trunkline.transports.binding import is_every_address
 
@@ -38,12 +44,21 @@ def up(
             "--insecure", help="Allow other machines to connect without keys. Also needs TRUNKLINE_INSECURE=1."
         ),
     ] = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option(help="Serve /metrics for Prometheus there: a port on this machine, or HOST:PORT.", metavar="PORT"),
+    ] = None,
+    page: Annotated[
+        bool, typer.Option("--page", help="Also start `trunkline page`: the hub in a browser of this machine.")
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log clients that connect and disconnect.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON when the hub is ready.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one line of JSON when the hub is ready, and log in JSON.")
+    ] = False,
 ) -> None:
     """Run the hub that other processes connect to, until Ctrl-C."""
     handler = logging.StreamHandler()
-    handler.setFormatter(show.LogFormatter("%(asctime)s %(message)s"))
+    handler.setFormatter(JsonLines() if json else show.LogFormatter("%(asctime)s %(message)s"))
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
     settings = HubConfig.load(
         config,
@@ -53,16 +68,44 @@ def up(
         insecure=insecure or None,
     )
 
+    ending = ExitStack()
+
     def ready(hub: Hub) -> None:
+        where = {} if metrics is None else {"metrics": ending.enter_context(_metrics(hub, metrics))}
+        if page:
+            keys_used = keys_in_use(settings.keys)
+            where["page"] = ending.enter_context(page_of(reachable(hub.addresses[0], keys_used), keys_used))
         if json:
-            show.json({"listening": hub.addresses, "hub": hub.id, "durable": settings.journal is not None})
+            show.json({"listening": hub.addresses, "hub": hub.id, "durable": settings.journal is not None, **where})
             return
         for address in hub.addresses:
             show.output("listening at ", (address, "bold"))
         address = reachable(hub.addresses[0], keys_in_use(settings.keys))
+        for what, place in where.items():
+            show.output(f"{what} at ", (place, "bold"))
         show.output(f'connect with tl.connect("{address}"); Ctrl-C ends it')
 
-    run(serve(settings, ready))
+    with ending:
+        run(serve(settings, ready))
+
+
+@contextmanager
+def _metrics(hub: Hub, place: str) -> Iterator[str]:
+    """Serve metrics at a port, or HOST:PORT. Yields the URL."""
+    from trunkline.dashboard.metrics import serve_metrics
+
+    host, _, port = place.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"--metrics {place!r} is not a port: write 9420, or 0.0.0.0:9420 to serve other machines")
+    host = host.strip("[]") or "127.0.0.1"
+    with ExitStack() as serving:
+        try:
+            chosen = serving.enter_context(serve_metrics(hub, int(port), host))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            raise UsageError(f"--metrics {place}: the port is in use by another program: choose another") from error
+        yield f"http://{f'[{host}]' if ':' in host else host}:{chosen}/metrics"
 
 
 def reachable(address: str, keys: KeyStore | None) -> str:

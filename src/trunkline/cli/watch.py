@@ -11,8 +11,10 @@ from trunkline.brokers.hub.settings import ConnectionSettings
 from trunkline.cli import show
 from trunkline.cli.options import AsJson, Hub, hub_at
 from trunkline.connect import connect_hub
+from trunkline.dashboard.problems import problems
 from trunkline.hub.serve import run
 from trunkline.wire import control
+from trunkline.wire.snapshot import HubSnapshot
 
 
 def status(
@@ -20,19 +22,31 @@ def status(
     timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.", min=0.001)] = 2.0,
     json: AsJson = False,
 ) -> None:
-    """Show whether the hub answers, how quickly, and its counters. Exits with 1 if it does not answer."""
+    """Show how the hub is doing, what is wrong, and what to do next. Exits with 1 if anything is wrong."""
 
-    async def work() -> tuple[float, dict[str, object]]:
+    async def work() -> tuple[float, dict[str, object], HubSnapshot]:
         how = ConnectionSettings(connect_s=timeout)
         async with connect_hub(hub_at(hub), name="trunkline status", connection=how) as broker:
             found = await broker.hub_stats()
-            return await broker.ping(), found
+            snapshot = await broker.snapshot()
+            return await broker.ping(), found, snapshot
 
-    took_s, found = run(work())
+    took_s, found, snapshot = run(work())
+    wrong = problems(snapshot)
     if json:
-        show.json({"healthy": True, "ping_s": took_s, **found})
-        return
-    show.output(("healthy", "bold green"), f", answers within {took_s * 1000:.2f} ms")
+        show.json({"healthy": not wrong, "ping_s": took_s, "problems": wrong, **found})
+    else:
+        well = ("healthy", "bold green") if not wrong else (show.count(len(wrong), "problem"), "bold red")
+        show.output(well, f", answers within {took_s * 1000:.2f} ms")
+        for problem in wrong:
+            show.output(("  ! ", "bold red"), problem.text)
+            show.output("    next: ", problem.next_step)
+        _show_counters(found)
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _show_counters(found: dict[str, object]) -> None:
     for name, value in found.items():
         if isinstance(value, dict):
             value = ", ".join(f"{key} {each:,}" for key, each in value.items() if each) or "nothing"

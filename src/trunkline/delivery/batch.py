@@ -28,6 +28,7 @@ class Batch:
 
     __slots__ = (
         "again",
+        "asks",
         "body",
         "count",
         "failures",
@@ -54,6 +55,7 @@ class Batch:
         self.rank = head.priority
         """Its priority among others that wait: the one its publisher gave it, or that of its channel."""
         self.again = head.again
+        self.asks = head.asks
         self.urgent = head.urgent
         self.origin = origin
         self.position = head.position

@@ -10,7 +10,7 @@ it. When the subscriber is gone, what is open is lost with it; if it comes again
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -118,7 +118,9 @@ class Books:
             self.cover(number, number, now_ns)
 
     def cover(self, first: int, last: int, now_ns: int) -> None:
-        """Record as delivered what was counted before."""
+        """Record as delivered what was counted before: what was taken first and last, in whatever order that is."""
+        if last < first:
+            first, last = last, first
         if self.spans:
             span = self.spans[-1]
             # Batches of one second share a range: a subscriber in step with its publisher would fill the books at once.
@@ -216,6 +218,22 @@ class Books:
             return False
         self.deliver(first, last, last - first + 1, now_ns)
         return True
+
+    def report_in_order(self, ranges: Iterable[tuple[int, int]], now_ns: int) -> int:
+        """As `report_next`, of several ranges, up to the first that is not the oldest. How many were taken.
+
+        They have gaps if other subscribers got what is in between, as with requests and answers in turn.
+        """
+        taken = count = begin = end = 0
+        for first, last in ranges:
+            if not self.open.take_first(first, last):
+                break
+            begin, end = begin or first, last
+            count += last - first + 1
+            taken += 1
+        if taken:
+            self.deliver(begin, end, count, now_ns)
+        return taken
 
     def report(self, first: int, last: int, fate: Fate, reason: str, now_ns: int) -> list[tuple[int, int]]:
         """The subscriber says how these ended. Returns those that count: handed to it, and not reported on before.

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from trunkline.delivery.books import Books
 from trunkline.delivery.eager import EVERYONE, NEVER, EagerSteps, Sleeper
 from trunkline.delivery.fates import Account, Fate, Outcome
 from trunkline.delivery.parking import Parked, Waiting
 from trunkline.delivery.subscriber import Overflow, Subscriber
+from trunkline.delivery.unopened import UnopenedBatch, UnopenedQueue
 from trunkline.errors import Congested, InboxFull
 from trunkline.message import NORMAL, Message
 from trunkline.topic import matches
@@ -37,6 +38,7 @@ class Inbox(Subscriber[Message]):
         "_admission",
         "abandoned",
         "back",
+        "batch_readers",
         "custody",
         "delayed",
         "eager",
@@ -59,10 +61,13 @@ class Inbox(Subscriber[Message]):
         "sleepers",
         "successor_of",
         "told",
+        "unopened",
     )
 
     one_for_one = True
     # What comes back for its next attempt may exceed the capacity: newcomers do not push it out.
+    parking: ClassVar[type[Parked]] = Parked
+    """How its publishers wait for room."""
 
     def __init__(
         self,
@@ -98,6 +103,10 @@ class Inbox(Subscriber[Message]):
         self._admission: asyncio.TimerHandle | None = None
         self.readers = 0
         """Tasks that iterate over its stream. Of several, none may take a range for itself."""
+        self.batch_readers = 0
+        """Tasks that iterate over batches or payloads: plain messages may stay unopened for them."""
+        self.unopened: UnopenedQueue | None = None
+        """What came as columns. Whoever wants a message, or changes the order of messages, opens all of it."""
         self.held = 0
         """Handed out, not yet acknowledged."""
         self.delayed = 0
@@ -150,11 +159,22 @@ class Inbox(Subscriber[Message]):
         if self.free > 0 and not self.parked:
             self._put(message)
             return None
+        # Evicted in order: what is not open comes first.
+        self.open()
         return self._overflow(self.overflow if self.full is None else self.full(message), message)
 
     @property
     def depth(self) -> int:
-        return len(self.queue) + self._lanes.elsewhere
+        unopened = self.unopened
+        return len(self.queue) + self._lanes.elsewhere + (0 if unopened is None else unopened.count)
+
+    @property
+    def waiting_since_ns(self) -> int:
+        """When the next message to be taken was published; 0 if none waits."""
+        first = next(iter(self._lanes), None)
+        if first is not None:
+            return first.timestamp_ns
+        return 0 if self.unopened is None else self.unopened.since_ns
 
     @property
     def free(self) -> int:
@@ -165,6 +185,9 @@ class Inbox(Subscriber[Message]):
         return self.depth + len(self.parked) + self.held + self.delayed
 
     def _put(self, message: Message, *, front: bool = False) -> None:
+        if self.unopened is not None and (message.priority < NORMAL or (message.priority == NORMAL and not front)):
+            # What is not open comes before it.
+            self.open()
         self._lanes.put(message, front=front)
         if message.ttl_s is not None or message.requires_ack:
             self.marked += 1
@@ -176,12 +199,15 @@ class Inbox(Subscriber[Message]):
         elsewhere = self._lanes.elsewhere
         self.needs_pull = bool(self.parked or elsewhere or self.marked or self.readers > 1)
         self.room = 0 if self.parked or self.closed or self.abandoned else self.capacity - elsewhere - self.delayed
+        if self.unopened is not None and self.unopened.count:
+            self.room = 0
 
     def _wait_for_room(self, message: Message) -> Parked:
         if len(self.parked) >= self.max_parked:
             self.settle(message, Fate.DROPPED, f"congested: {len(self.parked)} publishes waited already")
             raise Congested(self.name, len(self.parked))
-        parked = Parked(self, message)
+        self._count_waiting(1)
+        parked = self.parking(self, message)
         self.parked.append(parked)
         self._measure()
         return parked
@@ -219,6 +245,8 @@ class Inbox(Subscriber[Message]):
         while True:
             message = self._lanes.pop()
             if message is None:
+                if self.open():
+                    continue
                 if self.parked:
                     self.admit()
                     if self.depth:
@@ -246,10 +274,41 @@ class Inbox(Subscriber[Message]):
         self.settle(message, Fate.EXPIRED, f"its ttl of {message.ttl_s:g} s had passed when it was taken")
         return True
 
-    def keep_elsewhere(self, change: int) -> None:
-        """So many more messages, or fewer, wait outside of the inbox to be taken from there, or put back into it."""
-        self.delayed += change
+    # What is not open
+
+    def keep(self, batch: UnopenedBatch) -> bool:
+        """Take plain messages as they are, if there is room for all and somebody may want them so."""
+        if not self.batch_readers or self.gate is not None or self._lanes.elsewhere or batch.count > self.free:
+            return False
+        if self.closed or self.abandoned or self.parked:
+            return False
+        if self.unopened is None:
+            self.unopened = UnopenedQueue()
+        self.books.accepted += batch.count
+        self.unopened.put(batch)
         self._measure()
+        return True
+
+    def open(self) -> bool:
+        """Build the messages that are not open, and put them where they belong. Whether there were any."""
+        if self.unopened is None or not self.unopened.count:
+            return False
+        for batch in self.unopened.take(self.unopened.count):
+            self.queue.extend(batch.open())
+        self._measure()
+        return True
+
+    def take_unopened(self, most: int) -> list[UnopenedBatch]:
+        """Up to so many messages that are not open, if they are next. That is their delivery."""
+        if self.unopened is None or not self.unopened.count or len(self._lanes):
+            return []
+        taken = self.unopened.take(most)
+        self._measure()
+        for batch in taken:
+            self.count_delivered_many(batch.first, batch.last, batch.count)
+        if self.refill is not None:
+            self.refill()
+        return taken
 
     def count_delivered_many(self, first: int, last: int, count: int) -> None:
         """Taken in one go, with numbers that rise."""
@@ -373,12 +432,12 @@ class Inbox(Subscriber[Message]):
         self.parked.append(parked)
         self.admit()
 
-    def unpark(self, parked: Parked, why: str) -> None:
+    def unpark(self, parked: Parked, why: str, fate: Fate = Fate.DROPPED) -> None:
         """Take a publish out of the waiting line; nothing happens if it has entered."""
         if not parked.entered.done():
             parked.entered.cancel()
             self.parked.remove(parked)
-            self.settle(parked.message, Fate.DROPPED, why)
+            self.settle(parked.message, fate, why)
             self._measure()
 
     # What comes back
@@ -456,7 +515,14 @@ class Inbox(Subscriber[Message]):
 
     def messages(self) -> list[Message]:
         """Everything that waits here, in the order it would be taken; publishes that wait for room come last."""
+        self.open()
         return [*self._lanes, *(parked.message for parked in self.parked)]
+
+    def bytes_waiting(self) -> int:
+        """Payloads and header fields of everything that waits here."""
+        waiting = (*self._lanes, *(parked.message for parked in self.parked))
+        size: int = sum([len(message.payload) + message.header_bytes for message in waiting])
+        return size if self.unopened is None else size + self.unopened.size
 
     def unfinished(self) -> list[Message]:
         """Everything that has no fate yet."""

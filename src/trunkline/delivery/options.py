@@ -30,6 +30,10 @@ class Delivery(Group, frozen=True, kw_only=True):
     at a point in time ("2026-11-16T10:00:00Z"), or with the "last" message of each topic that matches. What came after
     that follows without a gap. A durable subscription starts there the first time. One that is not durable starts
     there each time; unless that is the "end", it is fed from the journal, so no publisher waits for it.
+
+    Of the subscriptions that one client has at a hub under the same `one_of`, a message goes to the one that names its
+    topic exactly, if there is one: that topic then has credit of its own, and does not hold up the others. Only a hub
+    knows this; elsewhere each of them gets the message.
     """
 
     may_be_zero = frozenset({"start"})
@@ -45,6 +49,7 @@ class Delivery(Group, frozen=True, kw_only=True):
     retry: Retry = Retry()
     durable: bool = False
     start: int | str = END
+    one_of: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,3 +82,4 @@ class DeliveryOptions(TypedDict, total=False):
     retry: Retry
     durable: bool
     start: int | str
+    one_of: str | None

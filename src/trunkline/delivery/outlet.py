@@ -7,8 +7,10 @@ here they drop only what a connection that does not drain cannot take.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import takewhile
 from math import inf
+from operator import attrgetter
 from typing import Protocol
 
 from trunkline.delivery.batch import Batch, BatchBody, BatchPart
@@ -18,10 +20,12 @@ from trunkline.delivery.ledger import Ledger
 from trunkline.delivery.subscriber import Overflow, Subscriber
 from trunkline.errors import InvalidPayload
 from trunkline.message import Message
-from trunkline.wire.control import Dropped
+from trunkline.wire.control import Dropped, FateRow
 from trunkline.wire.frames import DeliverHead, PublishHead
 
 ENDLESS = -1
+_DELIVERED = Fate.DELIVERED.value
+_ends_of = attrgetter("first", "last")
 MAX_EARLIER = 10_000
 """Of more messages of before this run that a client reports on at once, the journal alone is told."""
 MAX_FAILURES = 100_000
@@ -56,9 +60,11 @@ class Outlet(Subscriber[BatchPart]):
         "_client",
         "_last_lost",
         "_leads",
+        "_since_ns",
         "credit",
         "credit_bytes",
         "hears",
+        "one_of",
         "reports",
         "subscription",
         "tap",
@@ -84,6 +90,7 @@ class Outlet(Subscriber[BatchPart]):
         tap: bool = False,
         ledger: Ledger | None = None,
         books: Books | None = None,
+        one_of: object = None,
     ) -> None:
         known = Books(MAX_ROWS_ELSEWHERE) if books is None else books
         super().__init__(name, pattern, time_ns, capacity, overflow, known)
@@ -100,11 +107,14 @@ class Outlet(Subscriber[BatchPart]):
         self.waiting = 0
         """Messages that wait here."""
         self.waiting_bytes = 0
+        self._since_ns = 0
         self.tap = tap
         """A part of a bus, which is not a subscriber: it has no account."""
         self.reports = reports
         """Whether its client reports what became of messages. If not, what was sent counts as delivered."""
         self.ledger = ledger
+        self.one_of = one_of
+        """Of several with the same, the one whose pattern is the topic of a message gets it alone."""
 
     def offer(self, batch: Batch) -> None:
         self.books.accepted += batch.count
@@ -166,6 +176,8 @@ class Outlet(Subscriber[BatchPart]):
         self._report_dropped(part, reason)
 
     def _enqueue(self, part: BatchPart) -> None:
+        if not self._lanes:
+            self._since_ns = self.time_ns()
         self._lanes.put(part)
         self._last_lost = None
         self._count(part, 1)
@@ -175,6 +187,7 @@ class Outlet(Subscriber[BatchPart]):
     def _wait_for_room(self, part: BatchPart) -> None:
         # Its publisher waits with it.
         part.batch.waiting += 1
+        self._count_waiting(part.count)
         self._enqueue(part)
         self.pump()
 
@@ -390,6 +403,12 @@ class Outlet(Subscriber[BatchPart]):
             self.ledger.fate(self.name, self.pattern, Fate.DELIVERED, first, last, count, "", now_ns)
         return True
 
+    def report_in_order(self, rows: Sequence[FateRow]) -> int:
+        """Take the first rows, as far as `Books.report_in_order` can: nearly always all. How many rows that were."""
+        if self.ledger is not None:
+            return 0
+        return self.books.report_in_order(map(_ends_of, takewhile(_says_delivered, rows)), self.time_ns())
+
     def report(self, first: int, last: int, fate: Fate, reason: str) -> int:
         """Its client says how these ended. How many of them it could speak of."""
         now_ns = self.time_ns()
@@ -409,6 +428,11 @@ class Outlet(Subscriber[BatchPart]):
         elif fate is not Fate.IN_FLIGHT:
             count, now_ns = last - first + 1, self.time_ns()
             self.ledger.fate(self.name, self.pattern, fate, first, last, count, reason, now_ns)
+
+    @property
+    def waiting_since_ns(self) -> int:
+        """Since when messages have been waiting without a pause; 0 if none wait."""
+        return self._since_ns if self.waiting else 0
 
     def account(self) -> Account:
         return self.books.account(self.waiting)
@@ -430,3 +454,7 @@ def _follows(last: BatchPart, part: BatchPart, reason: str) -> bool:
         and last.last + 1 == part.first
         and last.position + last.count == part.position
     )
+
+
+def _says_delivered(row: FateRow) -> bool:
+    return row.fate == _DELIVERED and not row.reason and row.count == row.last - row.first + 1

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trunkline.delivery.batch import Batch
+from trunkline.delivery.subscriber import WARN_AFTER_S
 from trunkline.errors import BackpressureTimeout
 from trunkline.message import Message
 from trunkline.settings import Backpressure
@@ -32,12 +33,20 @@ class Waiting(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def where(self) -> str:
-        """The name of a subscriber it waits for."""
+    def topic(self) -> str: ...
+
+    @property
+    @abc.abstractmethod
+    def subscriber(self) -> Inbox | Outlet:
+        """One that it waits for."""
 
     @abc.abstractmethod
     def unpark(self, why: str) -> None:
         """Wait no longer: it is dropped where it has not entered; nothing happens if it has."""
+
+    def give_up(self, why: str) -> None:
+        """It has waited for too long: nothing happens if it has entered."""
+        self.unpark(why)
 
     async def wait(self, limits: Backpressure) -> None:
         """Return when the message has entered; raise BackpressureTimeout if there is no room in time.
@@ -48,18 +57,22 @@ class Waiting(abc.ABC):
         # From the moment of parking: a publisher that waits for several waits for all of them at once.
         deadline = self.since + limits.timeout_s
         stretch_s = limits.wait_s
+        warn_at = self.since + WARN_AFTER_S
         try:
             while not self.entered.done():
-                stretch_ends = min(deadline, loop.time() + stretch_s)
+                now = loop.time()
+                stretch_ends = min(deadline, now + stretch_s, warn_at if warn_at > now else deadline)
                 await asyncio.wait([self.entered], timeout=stretch_ends - loop.time())
                 if self.entered.done():
                     return
                 if stretch_ends >= deadline:
-                    where = self.where
-                    self.unpark(f"backpressure timeout after {limits.timeout_s:g} s")
+                    where = self.subscriber.name
+                    self.give_up(f"backpressure timeout after {limits.timeout_s:g} s")
                     raise BackpressureTimeout(where, limits.timeout_s)
+                if stretch_ends >= warn_at:
+                    self.subscriber.warn_of_waiting(self.topic)
                 stretch_s *= 2
-                log.debug("%s is congested: publishes wait", self.where)
+                log.debug("%s is congested: publishes wait", self.subscriber.name)
         except asyncio.CancelledError:
             self.unpark("its publisher was cancelled while waiting for room")
             raise
@@ -76,8 +89,12 @@ class Parked(Waiting):
         self.message = message
 
     @property
-    def where(self) -> str:
-        return self.inbox.name
+    def topic(self) -> str:
+        return self.message.topic
+
+    @property
+    def subscriber(self) -> Inbox:
+        return self.inbox
 
     def unpark(self, why: str) -> None:
         self.inbox.unpark(self, why)
@@ -95,8 +112,12 @@ class WaitingBatch(Waiting):
         batch.publisher = self
 
     @property
-    def where(self) -> str:
-        return next(outlet.name for outlet in self._outlets if outlet.holds(self._batch))
+    def topic(self) -> str:
+        return self._batch.topic
+
+    @property
+    def subscriber(self) -> Outlet:
+        return next(outlet for outlet in self._outlets if outlet.holds(self._batch))
 
     def unpark(self, why: str) -> None:
         for outlet in self._outlets:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from trunkline.delivery.plain_run import PlainRun
 from trunkline.errors import Refused
 from trunkline.message import Message
-from trunkline.unchecked import number_all
+from trunkline.unchecked import number, number_all
 
 if TYPE_CHECKING:
     from trunkline.delivery.batch import Batch as RoutedBatch
@@ -118,7 +118,11 @@ class PendingBatch:
 
     def number(self, first: int) -> None:
         """Give its messages consecutive numbers."""
-        number_all(self.messages, first)
+        if len(self.messages) == 1:
+            # Most often, and in a quarter of the time.
+            number(self.messages[0], first)
+        else:
+            number_all(self.messages, first)
         if self.run is not None:
             self.run.number(first + len(self.messages))
 

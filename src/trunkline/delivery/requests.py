@@ -28,6 +28,11 @@ Answer = Callable[[Message], bool]
 class Why(enum.StrEnum):
     EARLY = "no request with this id (yet)"
     LATE = "its request was answered, timed out or was given up"
+    ANSWERED = "its request was complete already"
+    STALE = "its request was given up after its time limit"
+    CLOSED = "its request was closed by its caller"
+    DROPPED = "its request was dropped without being closed"
+    WRONG_ID = "its request was never sent by this client"
     NO_REQUEST_ID = "it names no request"
     UNKNOWN_TYPE = "its request does not know what to do with it"
 
@@ -155,7 +160,7 @@ class Requests:
         self._open: dict[str, OpenRequest] = {}
         # By how long they wait: within one timeout the oldest is always the next to be due. One timer serves all.
         self._by_timeout: dict[float, dict[str, OpenRequest]] = {}
-        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._ended: OrderedDict[str, Why] = OrderedDict()
         self._max_ended = limits.max_messages
         self.orphans = OrphanBox(limits)
 
@@ -186,7 +191,7 @@ class Requests:
             del self._ended[request_id]
         if self.orphans.total and len(self.orphans):
             self.orphans.expire(pending.sent_at_s)
-            self.orphans.claim(request_id, self.answer, self._why)
+            self.orphans.claim(request_id, self.answer, self.why)
 
     def time(self, pending: OpenRequest) -> None:
         """From now on, an open request is due when its time is over."""
@@ -205,18 +210,19 @@ class Requests:
             self.close(pending.request_id)
         return True
 
-    def keep_orphan(self, message: Message, now_s: float) -> Orphan:
-        """Keep an answer that has no request (yet), or none that can take it."""
-        orphan = Orphan(message, self._why(message), now_s)
+    def keep_orphan(self, message: Message, now_s: float, why: Why | None = None) -> Orphan:
+        """Keep an answer that has no request (yet), or none that can take it; `why`, if the caller knows better."""
+        orphan = Orphan(message, why or self.why(message), now_s)
         self.orphans.add(orphan)
         return orphan
 
-    def _why(self, message: Message) -> Why:
+    def why(self, message: Message) -> Why:
+        """Why no request takes an answer."""
         if message.request_id is None:
             return Why.NO_REQUEST_ID
         if message.request_id in self._open:
             return Why.UNKNOWN_TYPE
-        return Why.LATE if message.request_id in self._ended else Why.EARLY
+        return self._ended.get(message.request_id, Why.EARLY)
 
     def replay_orphan(self, orphan: Orphan) -> None:
         """An orphan from before a restart: for its request, if that is open, and to be claimed otherwise."""
@@ -226,6 +232,21 @@ class Requests:
                 self.orphans.ledger.claimed(orphan)
         else:
             self.orphans.restore(orphan)
+
+    def extend(self, request_id: str, now_s: float, timeout_s: float) -> None:
+        """Give an open request `timeout_s` from now on. One that is not open stays as it is."""
+        pending = self._open.get(request_id)
+        if pending is not None:
+            self._by_timeout.get(pending.timeout_s, {}).pop(request_id, None)
+            # Counted from now, so that within one timeout the oldest is still the next to be due.
+            pending.sent_at_s, pending.timeout_s = now_s, timeout_s
+            self.time(pending)
+
+    def end_as(self, request_id: str, why: Why) -> None:
+        """What answers to a request that ends, or has ended, are orphans for."""
+        self._ended[request_id] = why
+        if len(self._ended) > self._max_ended:
+            self._ended.popitem(last=False)
 
     def close(self, request_id: str) -> None:
         """Forget a request: answered, timed out, failed or cancelled. Closing twice is fine."""
@@ -237,7 +258,7 @@ class Requests:
             waiting.pop(request_id, None)
             if not waiting and len(self._by_timeout) > MAX_IDLE_TIMEOUTS:
                 del self._by_timeout[pending.timeout_s]
-        self._ended[request_id] = None
+        self._ended.setdefault(request_id, Why.LATE)
         if len(self._ended) > self._max_ended:
             self._ended.popitem(last=False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from trunkline import columns
@@ -137,6 +137,7 @@ class Route:
         "has_subscribers",
         "local",
         "only",
+        "only_inbox",
         "outlets",
         "plain",
         "published",
@@ -144,6 +145,7 @@ class Route:
         "special",
         "stored",
         "topic",
+        "unserved",
     )
 
     immediate = False
@@ -165,6 +167,10 @@ class Route:
         """Whether messages here are stored before anybody sees them."""
         self.has_subscribers = False
         """Whether a message here reaches anybody."""
+        self.unserved = True
+        """Whether nobody at all sees a message here, unless it is stored: not even a rule that may choose a handler."""
+        self.only_inbox: Inbox | None = None
+        """The plain inbox that gets everything here, if nobody else gets anything."""
         self.all_plain = False
         """Whether it reaches somebody, and plain inboxes only."""
 
@@ -176,9 +182,19 @@ class Route:
         self.only = outlets[0] if alone else None
         self.special = (*special, OutletSink(self.outlets)) if outlets else tuple(special)
         self.sinks = (*self.plain, *self.special)
+        self.unserved = not self.sinks
         self.all_plain = bool(plain) and not self.special
+        self.only_inbox = plain[0] if self.all_plain and len(plain) == 1 else None
         hears = any(not isinstance(sink, Tap) or sink.hears for sink in self.local)
         self.has_subscribers = hears or any(outlet.hears for outlet in outlets)
+
+    def full(self) -> Iterator[Inbox | Outlet]:
+        """Subscribers that publishers wait for."""
+        for sink in self.local:
+            for inbox in sink.members if isinstance(sink, GroupSink) else (sink,):
+                if isinstance(inbox, Inbox) and inbox.parked:
+                    yield inbox
+        yield from (outlet for outlet in self.outlets if outlet.waiting and outlet.overflow is Overflow.BLOCK)
 
     def reserve(self, count: int) -> int:
         """The first of so many numbers, for messages that are put here next."""
@@ -322,17 +338,17 @@ class GroupMember:
 class GroupSink:
     """The members of a group that subscribe to one topic."""
 
-    __slots__ = ("_group", "_members")
+    __slots__ = ("_group", "members")
 
     def __init__(self, group: SubscriberGroup, members: tuple[Inbox, ...]) -> None:
         self._group = group
-        self._members = members
+        self.members = members
 
     def offer(self, message: Message) -> Waiting | None:
-        there = [member for member in self._members if not member.closed and not member.abandoned]
+        there = [member for member in self.members if not member.closed and not member.abandoned]
         # Nobody there: the books of the first say that it is gone.
-        parked = self._group.pick(there or self._members[:1]).offer(message)
-        for member in self._members:
+        parked = self._group.pick(there or self.members[:1]).offer(message)
+        for member in self.members:
             if member.abandoned and member.leave is not None:
                 member.leave(member)
         return parked

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import islice
 
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.outlet import Outlet
@@ -18,10 +19,13 @@ from trunkline.topic import (
     REPLY_PREFIX,
     TopicTree,
     matches,
+    nearest,
     validate_pattern,
     validate_topic,
 )
 
+MAX_COMPARED = 256
+"""Patterns that are compared with a topic that nobody subscribes to, and topics for which the result is kept."""
 MAX_UNUSED = 10_000
 """Topics that were not used between two changes of subscriptions, and whose counts are kept: at most 5 MB."""
 
@@ -53,6 +57,8 @@ class RoutingTree:
         self._tree: TopicTree[Listener | TopicLink] = TopicTree()
         self._links: dict[tuple[str, str], TopicLink] = {}
         self._groups: dict[str, SubscriberGroup] = {}
+        self._nearest: dict[str, list[str]] = {}
+        """By topic without subscribers, until subscriptions change."""
 
     def route(self, topic: str) -> Route:
         """Raises InvalidTopic."""
@@ -99,7 +105,21 @@ class RoutingTree:
                 for linked in self._tree.match(entry.topic):
                     if not isinstance(linked, TopicLink):
                         found[linked] = None
+        of_several = [entry for entry in found if isinstance(entry, Outlet) and entry.one_of is not None]
+        exact = {outlet.one_of for outlet in of_several if outlet.pattern == topic}
+        for outlet in of_several:
+            if outlet.one_of in exact and outlet.pattern != topic:
+                del found[outlet]
         return list(found)
+
+    def nearest(self, topic: str) -> list[str]:
+        """The patterns with subscribers that are most like a topic without."""
+        found = self._nearest.get(topic)
+        if found is None:
+            if len(self._nearest) >= MAX_COMPARED:
+                self._nearest.clear()
+            found = self._nearest[topic] = nearest(topic, islice(self._tree.patterns(), MAX_COMPARED))
+        return found
 
     def add(self, pattern: str, entry: Listener) -> None:
         for each in (pattern,) if isinstance(entry, Tap) else patterns(pattern):
@@ -122,6 +142,7 @@ class RoutingTree:
         while len(self._published) > len(self.routes) + MAX_UNUSED:
             self._published.popitem(last=False)
         self.routes.clear()
+        self._nearest.clear()
         self.changed()
 
     def forget_route(self, topic: str) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 
 from trunkline.delivery.custody import Custody
 from trunkline.delivery.dead_letters import Cause
 from trunkline.delivery.fates import Account
 from trunkline.delivery.inbox import Inbox
+from trunkline.delivery.unopened import MessageBatch
 from trunkline.errors import Nacked, Reject, StreamClosed, StreamEmpty
 from trunkline.message import Message
 
@@ -134,18 +136,28 @@ class Stream:
         finally:
             inbox.read_by(-1)
 
-    async def batches(self, max_size: int = 1000) -> AsyncIterator[list[Message]]:
-        """Whatever is there, up to `max_size` messages at a time, as soon as there is one."""
-        while True:
-            if batch := self._take_many(max_size):
-                yield batch
-            elif not await self.more():
-                return
+    async def batches(self, max_size: int = 1000) -> AsyncGenerator[Sequence[Message], None]:
+        """Whatever is there, up to `max_size` messages at a time, as soon as there is one.
+
+        What comes from a hub is a sequence that builds its messages when somebody looks at one of them.
+        """
+        inbox = self._inbox
+        simple = self._simple
+        inbox.batch_readers += simple
+        try:
+            while True:
+                if batch := self._take_many(max_size):
+                    yield batch
+                elif not await self.more():
+                    return
+        finally:
+            inbox.batch_readers -= simple
 
     async def payloads(self, max_size: int = 1000) -> AsyncGenerator[list[bytes], None]:
         """As `batches`, for who needs nothing but the payloads, as bytes: from a hub, no message is built for them."""
-        async for batch in self.batches(max_size):
-            yield bytes_of(batch)
+        async with aclosing(self.batches(max_size)) as batches:
+            async for batch in batches:
+                yield bytes_of(batch)
 
     def take(self) -> Message | None:
         """The next message, now, or None: at the end, too, which `more` tells."""
@@ -160,8 +172,14 @@ class Stream:
             self._inbox.count_delivered(message)
         return message if self._read is None else self._read(message)
 
-    def _take_many(self, max_size: int) -> list[Message]:
+    def _take_many(self, max_size: int) -> Sequence[Message]:
         inbox = self._inbox
+        if inbox.unopened is not None and inbox.unopened.count:
+            if self._simple and (unopened := inbox.take_unopened(max_size)):
+                return MessageBatch(unopened)
+            if inbox.queue:
+                # These come first, and what is not open with them.
+                inbox.open()
         batch: list[Message] = []
         if inbox.needs_pull or not self._simple:
             while len(batch) < max_size and (message := self.take()) is not None:
@@ -273,7 +291,9 @@ class Stream:
                 parked.get_loop().call_soon_threadsafe(inbox.leave or Inbox.close, inbox)
 
 
-def bytes_of(messages: list[Message]) -> list[bytes]:
+def bytes_of(messages: Sequence[Message]) -> list[bytes]:
     """Their payloads. One that is in shared memory is copied."""
+    if isinstance(messages, MessageBatch):
+        return messages.payloads()
     payloads = [message.payload for message in messages]
     return payloads if set(map(type, payloads)) == {bytes} else list(map(bytes, payloads))

@@ -23,6 +23,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunkline.delivery")
 
 HIGHEST = 100
+WARN_AFTER_S = 1.0
+"""A publish that has waited so long for room is reported."""
+
+
+def warn_of_waiting(logger: logging.Logger, topic: str, subscriber: str) -> None:
+    logger.warning(
+        "a publish on %s has waited %g s because the inbox of %s is full: make its handler faster, add members to its "
+        "group, or subscribe with a larger capacity or another overflow policy",
+        topic,
+        WARN_AFTER_S,
+        subscriber,
+    )
 
 
 class Overflow(enum.StrEnum):
@@ -38,7 +50,20 @@ Item = TypeVar("Item", bound=Ranked)
 
 
 class Subscriber(abc.ABC, Generic[Item]):
-    __slots__ = ("_lanes", "books", "capacity", "closed", "ledger", "name", "overflow", "pattern", "time_ns")
+    __slots__ = (
+        "_lanes",
+        "_waited_at",
+        "_warned",
+        "books",
+        "capacity",
+        "closed",
+        "ledger",
+        "name",
+        "overflow",
+        "pattern",
+        "time_ns",
+        "times_full",
+    )
 
     one_for_one = False
     """Whether an item makes room for one item only, also if more is queued than may be."""
@@ -56,6 +81,11 @@ class Subscriber(abc.ABC, Generic[Item]):
         self.ledger: Ledger | None = None
         """Who writes its fates down."""
         self.closed = False
+        self.times_full = 0
+        """How often publishers had to wait after it had taken as much as it has room for without a wait."""
+        self._waited_at = 0
+        """How many messages had come when the last of those that had to wait came."""
+        self._warned = 0
         self._lanes: Lanes[Item] = Lanes()
 
     def _overflow(self, policy: Overflow, item: Item) -> Waiting | None:
@@ -78,6 +108,19 @@ class Subscriber(abc.ABC, Generic[Item]):
         elif rest is not None:
             self._refuse(rest, why)
         return None
+
+    def _count_waiting(self, count: int) -> None:
+        """To be called when so many messages, which count as accepted, begin to wait for room."""
+        accepted = self.books.accepted
+        if not self.times_full or accepted - count - self._waited_at >= self.capacity:
+            self.times_full += 1
+        self._waited_at = accepted
+
+    def warn_of_waiting(self, topic: str) -> None:
+        """A publish has waited for WARN_AFTER_S: say so once, until it has had room again."""
+        if self._warned != self.times_full:
+            self._warned = self.times_full
+            warn_of_waiting(log, topic, self.name)
 
     def _begin_to_lose(self, policy: Overflow) -> None:
         """To be called before a message is dropped."""

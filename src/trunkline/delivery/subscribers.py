@@ -9,7 +9,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from trunkline.clock import World
 from trunkline.delivery.books import MAX_ROWS_LEFT, Books
@@ -27,13 +27,26 @@ from trunkline.errors import DuplicateName, UnknownHandler
 from trunkline.expression import compile_filter
 from trunkline.message import Message, MessageType
 from trunkline.settings import Settings
-from trunkline.topic import ENDPOINT_PREFIX
+from trunkline.topic import ENDPOINT_PREFIX, REPLY_PREFIX
 
 log = logging.getLogger("trunkline.delivery")
+
+AnyInbox = TypeVar("AnyInbox", bound=Inbox)
 
 KEPT_LEAVERS = 64
 KEPT_FAILURES = 1000
 DEPARTED = ""
+MAX_PATTERNS = 200
+OTHER_PATTERNS = "others"
+"""Patterns are counted apart, so many of them; the rest is counted together."""
+
+
+def group_of(pattern: str) -> str:
+    """Under which pattern a subscriber is counted. Reply topics and endpoints come and go: each kind counts as one."""
+    for prefix in (REPLY_PREFIX, ENDPOINT_PREFIX):
+        if pattern.startswith(prefix):
+            return f"{prefix}>"
+    return pattern
 
 
 class Served(Protocol):
@@ -68,8 +81,8 @@ class Subscribers:
         self._inboxes: dict[str, Inbox] = {}
         self._elsewhere: dict[str, Served] = {}
         self._leavers: deque[Served] = deque()
-        self._departed = Account()
-        """Of those who left before the leavers that are kept."""
+        self._departed: dict[str, Account] = {}
+        """By pattern, of those who left before the leavers that are kept."""
         self._numbers = itertools.count(1)
 
     def __iter__(self) -> Iterator[Inbox]:
@@ -97,7 +110,7 @@ class Subscribers:
         capacity = delivery.capacity or self.settings.backpressure.max_pending
         # First, for it may make no sense: then nobody has come.
         gate = self._gate(delivery)
-        inbox = self.enroll(self._name(pattern, delivery), pattern, capacity, delivery.overflow)
+        inbox = self.enroll(self._name(pattern, delivery), pattern, capacity, delivery.overflow, Inbox)
         inbox.leave = leave
         inbox.gate = gate
         some = inbox.gate is not None or delivery.group is not None or pattern.startswith(ENDPOINT_PREFIX)
@@ -107,10 +120,12 @@ class Subscribers:
         )
         return inbox, kind(inbox, inbox.custody, ack=delivery.ack)
 
-    def enroll(self, name: str, pattern: str, capacity: int, overflow: Overflow = Overflow.BLOCK) -> Inbox:
+    def enroll(
+        self, name: str, pattern: str, capacity: int, overflow: Overflow, kind: Callable[..., AnyInbox]
+    ) -> AnyInbox:
         """An inbox under a name that nobody has, and nothing else: whoever takes from it says what becomes of it."""
         max_parked = self.settings.backpressure.max_pending
-        inbox = Inbox(name, pattern, self.world.time_ns, capacity=capacity, overflow=overflow, max_parked=max_parked)
+        inbox = kind(name, pattern, self.world.time_ns, capacity=capacity, overflow=overflow, max_parked=max_parked)
         inbox.ledger = self.ledger
         inbox.eager = self.eager
         self._inboxes[name] = inbox
@@ -145,7 +160,7 @@ class Subscribers:
             if before in self._leavers:
                 self._leavers.remove(before)
             else:
-                self._departed -= before.account()
+                self._departed[self._counted_as(before, self._departed)] -= before.account()
         self._elsewhere[subscriber.name] = subscriber
 
     def dismiss(self, leaver: Served) -> None:
@@ -160,7 +175,15 @@ class Subscribers:
         while len(self._leavers) > KEPT_LEAVERS or (rows > MAX_ROWS_LEFT and len(self._leavers) > 1):
             oldest = self._leavers.popleft()
             rows -= oldest.books.size
-            self._departed += oldest.account()
+            self._depart(oldest)
+
+    def _depart(self, leaver: Served) -> None:
+        pattern = self._counted_as(leaver, self._departed)
+        self._departed[pattern] = self._departed.get(pattern, Account()) + leaver.account()
+
+    def _counted_as(self, subscriber: Served, counted: Mapping[str, Account]) -> str:
+        pattern = group_of(subscriber.pattern)
+        return pattern if pattern in counted or len(counted) < MAX_PATTERNS else OTHER_PATTERNS
 
     def redeliver(self, name: str, message: Message, origin: object) -> None:
         """Give a dead message back to the subscriber it died at, or to its successor of the same name."""
@@ -264,9 +287,18 @@ class Subscribers:
 
     def accounts(self) -> Mapping[str, Account]:
         accounts = {name: each.account() for name, each in (self._inboxes | self._elsewhere).items()}
-        departed = sum((leaver.account() for leaver in self._leavers), self._departed)
+        left = (leaver.account() for leaver in self._leavers)
+        departed = sum((*left, *self._departed.values()), Account())
         if departed.accepted:
             accounts[DEPARTED] = departed
+        return accounts
+
+    def accounts_by_pattern(self) -> dict[str, Account]:
+        """The same sums, by the pattern of the subscriber, including those that have left."""
+        accounts = dict(self._departed)
+        for each in (*self._leavers, *self._inboxes.values(), *self._elsewhere.values()):
+            pattern = self._counted_as(each, accounts)
+            accounts[pattern] = accounts.get(pattern, Account()) + each.account()
         return accounts
 
     def pending(self) -> int:

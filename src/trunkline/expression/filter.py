@@ -20,6 +20,8 @@ from trunkline.expression.translation import Test, Translation
 MAX_CHARACTERS: Final = 1_000
 MAX_DEPTH: Final = 50
 
+HABITS = (("&&", "and"), ("||", "or"), ("!", "not"))
+"""Operators of other languages."""
 _TOO_DEEP: Final = f"it is nested deeper than {MAX_DEPTH} levels; split it"
 
 
@@ -51,7 +53,8 @@ def compile_filter(expression: str) -> Filter:
         tree = ast.parse(source, mode="eval").body
     except SyntaxError as error:
         where = f" at character {error.offset}" if error.offset else ""
-        raise InvalidExpression(expression, f"{error.msg}{where}") from error
+        hint = next((f": write `{ours}` instead of `{theirs}`" for theirs, ours in HABITS if theirs in source), "")
+        raise InvalidExpression(expression, f"{error.msg}{where}{hint}") from error
     except ValueError as error:  # a null character or half a surrogate pair
         raise InvalidExpression(expression, f"it holds a character that cannot be read: {error}") from error
     except (MemoryError, RecursionError) as error:

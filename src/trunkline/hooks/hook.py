@@ -78,6 +78,10 @@ class Hook:
         """Entered before a handler or an actor is called with the message, left when it has returned or raised."""
         return contextlib.nullcontext()
 
+    def handling_by(self, message: Message, subscriber: str, pattern: str) -> AbstractContextManager[None]:
+        """As `handling`, with the name and the pattern of who handles it. Override one of the two."""
+        return self.handling(message)
+
     def attach(self, bus: Attachment) -> None:
         """Called once, when a bus with this hook is made."""
         return
@@ -87,7 +91,11 @@ class _Function(Hook):
     """A plain callable as a hook."""
 
     def __init__(self, function: HookFunction) -> None:
-        strange = [name for name in ("open", "handling", "attach", "stage", "numbers") if hasattr(function, name)]
+        strange = [
+            name
+            for name in ("open", "handling", "handling_by", "attach", "stage", "numbers")
+            if hasattr(function, name)
+        ]
         if strange:
             raise UsageError(f"{name_of(function)} has {', '.join(strange)}: derive it from trunkline.hooks.Hook")
         self.function = function
@@ -110,7 +118,7 @@ class HookChain:
         self._hooks = tuple(sorted(wrapped, key=lambda hook: hook.stage))
         # What was done last is undone first.
         self._openers = [hook.open for hook in reversed(self._hooks) if type(hook).open is not Hook.open]
-        self._arounds = [hook.handling for hook in self._hooks if type(hook).handling is not Hook.handling]
+        self._arounds = [hook.handling_by for hook in self._hooks if _surrounds(type(hook))]
         self.opens = bool(self._openers)
         """Whether messages that come in must be opened."""
         self.surrounds = bool(self._arounds)
@@ -148,11 +156,11 @@ class HookChain:
         except InvalidPayload:
             return message
 
-    def handling(self, message: Message) -> ExitStack:
+    def handling(self, message: Message, subscriber: str, pattern: str) -> ExitStack:
         """All that is to be entered around a handler."""
         with ExitStack() as stack:
             for around in self._arounds:
-                stack.enter_context(around(message))
+                stack.enter_context(around(message, subscriber, pattern))
             return stack.pop_all()
 
     async def run(self, batch: Batch, accept: Forward) -> tuple[Failures, Exception | None]:
@@ -174,6 +182,10 @@ class HookChain:
         why = error or HookFailed("of this bus", RuntimeError("neither forwarded the message nor said why"))
         stopped = passing.stopped((message, why) for message in batch)
         return stopped, error or (why if stopped else None)
+
+
+def _surrounds(kind: type[Hook]) -> bool:
+    return kind.handling is not Hook.handling or kind.handling_by is not Hook.handling_by
 
 
 class _Passing:

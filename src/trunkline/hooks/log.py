@@ -1,12 +1,15 @@
-"""Log each publish at TRACE level: id, topic, sender, recipient."""
+"""Log each publish at TRACE level: id, topic, sender, recipient. And what a handler logs is about its message."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from trunkline.hooks.hook import Batch, Forward, Hook, Stage
-
-TRACE = 5
+from trunkline.message import Message
+from trunkline.message_log import TRACE as TRACE
+from trunkline.message_log import about, handled
 
 
 class Log(Hook):
@@ -28,5 +31,15 @@ class Log(Hook):
                     message.topic,
                     message.sender,
                     message.recipient,
+                    extra=about(message),
                 )
         await forward(batch)
+
+    @contextmanager
+    def handling(self, message: Message) -> Iterator[None]:
+        """What is logged meanwhile has the id of the message and of its trace, with the formatters of `message_log`."""
+        token = handled.set(message)
+        try:
+            yield
+        finally:
+            handled.reset(token)

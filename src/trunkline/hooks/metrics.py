@@ -1,19 +1,29 @@
-"""Count what is published and refused, and export it to Prometheus if asked to."""
+"""Count what is published and refused, and export it to Prometheus if asked to, with how long things take."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from trunkline.errors import MissingExtra, PartlyRefused, TrunklineError
-from trunkline.hooks.hook import Batch, Forward, Hook, Stage
+from trunkline.hooks.hook import Attachment, Batch, Forward, Hook, Stage
+from trunkline.message import Message
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+    from prometheus_client import CollectorRegistry, Histogram
+
+
+BUCKETS_S = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
 
 
 class Metrics(Hook):
-    """`messages_published`, `bytes_published`, and `refused` by kind of error."""
+    """`messages_published`, `bytes_published`, and `refused` by kind of error.
+
+    A registry also gets two histograms: how long messages took from their publisher to a handler or actor of this bus,
+    by the publisher's clock and this one's, and how long handlers and actors worked on them.
+    """
 
     stage = Stage.METRICS
 
@@ -21,8 +31,22 @@ class Metrics(Hook):
         self.messages_published = 0
         self.bytes_published = 0
         self.refused: Counter[str] = Counter()
-        if registry is not None:
-            _export(self, registry)
+        self._times: tuple[Histogram, Histogram] | None = None if registry is None else _export(self, registry)
+
+    def attach(self, bus: Attachment) -> None:
+        self._bus = bus
+
+    def handling(self, message: Message) -> AbstractContextManager[None]:
+        return nullcontext() if self._times is None else self._timed(message, *self._times)
+
+    @contextmanager
+    def _timed(self, message: Message, arrival: Histogram, work: Histogram) -> Iterator[None]:
+        arrival.observe(max(0.0, (self._bus.broker.world.time_ns() - message.timestamp_ns) / 1e9))
+        begun = self._bus.now()
+        try:
+            yield
+        finally:
+            work.observe(self._bus.now() - begun)
 
     async def __call__(self, batch: Batch, forward: Forward) -> None:
         try:
@@ -43,8 +67,9 @@ class Metrics(Hook):
         self.bytes_published += sum(len(message.payload) for message in batch)
 
 
-def _export(metrics: Metrics, registry: CollectorRegistry) -> None:
+def _export(metrics: Metrics, registry: CollectorRegistry) -> tuple[Histogram, Histogram]:
     try:
+        from prometheus_client import Histogram
         from prometheus_client.core import CounterMetricFamily
     except ImportError as error:
         raise MissingExtra("observe", "exporting metrics to Prometheus") from error
@@ -61,3 +86,14 @@ def _export(metrics: Metrics, registry: CollectorRegistry) -> None:
             ]
 
     registry.register(Collector())
+    return (
+        Histogram(
+            "trunkline_delivery_latency_seconds",
+            "From the publisher of a message to a handler",
+            buckets=BUCKETS_S,
+            registry=registry,
+        ),
+        Histogram(
+            "trunkline_handling_seconds", "How long handlers worked on a message", buckets=BUCKETS_S, registry=registry
+        ),
+    )

@@ -11,6 +11,8 @@ Rights are one pure function of the identity, the action, and the topic or patte
                replaces that; a pattern, and `_control` alone, need it on `>`. Subscribing counts as `_to.X`.
     _heartbeat.X  has the health of the bus X. Publishing and subscribing count as subscribing to `_to.X`: an identity
                that may only send to X cannot fake its heartbeats.
+    _kernel.ask.X  is asked before the kernel X is joined, and counts as `kernel.X.shell.kernel_info_request`. The rest
+               of `_kernel.>`, which lists all kernels, counts as `kernel.>`.
     the rest   (`_to.NAME`, `_all`, `_state.X`, `_reply`) are topics like any other: a rule must cover them.
 """
 
@@ -29,6 +31,7 @@ from trunkline.topic import (
     DEAD_PREFIX,
     EVERYTHING,
     HEARTBEAT_PREFIX,
+    KERNELS_PREFIX,
     REPLY_PREFIX,
     covers,
     endpoint,
@@ -111,6 +114,10 @@ class Access:
             return True
         if pattern.startswith((CONTROL_PREFIX, HEARTBEAT_PREFIX)) and action in (Action.PUBLISH, Action.SUBSCRIBE):
             return self._covered(identity, Action.SUBSCRIBE, endpoint(pattern.partition(".")[2]))
+        if pattern.startswith(KERNELS_PREFIX):
+            kernel = pattern.removeprefix(f"{KERNELS_PREFIX}ask").removeprefix(".")
+            one = pattern.startswith(f"{KERNELS_PREFIX}ask.") and not is_wild(pattern)
+            return self._covered(identity, action, f"kernel.{kernel}.shell.kernel_info_request" if one else "kernel.>")
         if not pattern.startswith(DEAD_PREFIX):
             return False
         about = pattern.removeprefix(DEAD_PREFIX)

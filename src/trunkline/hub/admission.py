@@ -120,6 +120,7 @@ class Admission:
             # It lost its connection before we did.
             before.end("its client has connected again")
         self._enter(session, origin, hello.name, hello.max_frame_bytes)
+        session.library = _printable(hello.library[:MAX_NAME])
         session.shares = hello.memory is not None and session.can_open(hello.memory)
         return control.Welcome(
             re=hello.id,
@@ -156,6 +157,7 @@ class Admission:
         self._clients += 1
         session.name = _printable(name[:MAX_NAME]) or session.wire.peer.address
         session.protocol.greeted = True
+        session.since_ns = self._hub.world.time_ns()
         log.info("%s is here: %s, %s", session.name, session.identity, session.wire.peer.address)
 
     def left(self, session: Session) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from trunkline.brokers.broker import Feature
 from trunkline.delivery.books import MAX_ROWS_ELSEWHERE
@@ -21,6 +24,7 @@ from trunkline.hub.dead_letters import DeadLetterApi
 from trunkline.hub.explain import Explanations
 from trunkline.hub.last import LastMessages
 from trunkline.hub.member import Member
+from trunkline.hub.snapshot import snapshot_of
 from trunkline.topic import validate_pattern
 from trunkline.wire import control
 
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunkline.hub")
 
 RETURNED = "returned"
+MAX_FULL = 10
+"""Of the subscribers that a publisher waits for, so many are named."""
 REPORT_S = 0.1
 KEPT_REPORT_S = 0.02
 """The same where a journal keeps them: who reads it asks nobody."""
@@ -65,6 +71,7 @@ class Answers:
             control.Link: self._link,
             control.Unlink: self._unlink,
             control.Stats: self._stats,
+            control.SnapshotRequest: self._snapshot,
             control.Trace: self._trace,
             **hub.directory.handlers,
             **{kind: self._later(work) for kind, work in self._dead_letters.handlers.items()},
@@ -139,9 +146,8 @@ class Answers:
 
     def _topic(self, session: Session, message: control.Topic) -> control.Control:
         info = self._hub.watch(session, message.topic)
-        return control.TopicInfo(
-            **{name: getattr(info, name) for name in info.__struct_fields__ if name != "re"}, re=message.id
-        )
+        full = itertools.islice(self._hub.broker.resolve(message.topic).full(), MAX_FULL)
+        return replace(info, re=message.id, full=[(each.name, each.times_full) for each in full])
 
     def _withdraw(self, session: Session, message: control.Withdraw) -> None:
         session.withdraw(message.batch, message.reason[:MAX_REASON])
@@ -187,6 +193,7 @@ class Answers:
             reports=message.reports and not message.tap,
             tap=message.tap,
             ledger=ledger if kept else None,
+            one_of=None if message.one_of is None else (session.origin, message.one_of),
             books=None if before is None else before.books,
         )
         role = outlet.name if outlet.reports else ""
@@ -242,7 +249,9 @@ class Answers:
                 message.credit + credit if message.credit >= 0 else -1,
                 hub.access.restricts,
                 message.credit_bytes + size if message.credit_bytes >= 0 else -1,
+                None if self._dead_letters.keeps else broker.served.dead_letters,
             )
+            member.group = message.group or ""
             session.members[message.subscription] = member
             await stream.opened()
         except TrunklineError as error:
@@ -324,7 +333,8 @@ class Answers:
             )
         last = self._hub.broker.sequence.last
         unknown = 0
-        for fate, row in claims.fates(message.rows, last):
+        usual = outlet.report_in_order(message.rows)
+        for fate, row in claims.fates(message.rows[usual:], last):
             unknown += not self._take_row(outlet, fate, row)
         letters = [claims.letter(data, last) for data in message.letters]
         own = [each for each in letters if self._was_sent(outlet, each.message.seq)]
@@ -379,6 +389,9 @@ class Answers:
 
     def _stats(self, session: Session, message: control.Stats) -> control.Control:
         return control.StatsAnswer(re=message.id, stats=self._hub.stats())
+
+    def _snapshot(self, session: Session, message: control.SnapshotRequest) -> control.Control:
+        return control.SnapshotAnswer(re=message.id, snapshot=snapshot_of(self._hub, message.rows))
 
     def _trace(self, session: Session, message: control.Trace) -> control.Control:
         if message.on:

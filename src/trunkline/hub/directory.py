@@ -30,21 +30,21 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from trunkline.delivery.batch import Batch
-from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import InvalidPayload, ProtocolError
 from trunkline.hub.access import Action
-from trunkline.hub.channel import UNKNOWN, Channel, Effect, KeptChannel
 from trunkline.hub.conformance import Broken, Sieve
 from trunkline.hub.dead_letters import reject
 from trunkline.hub.owners import DurableOwners, Keep
-from trunkline.hub.registry import Registry, Who, unknown
 from trunkline.hub.registry_file import KeptRegistry, RegistryFile
-from trunkline.hub.retention import limits, rules_of
-from trunkline.hub.schemas import KeptSchema, SchemaRegistry
-from trunkline.memory.metrics import total
+from trunkline.hub.retention import rules_of
 from trunkline.message import NORMAL
+from trunkline.registry.channel import UNKNOWN, Channel, Effect, KeptChannel
+from trunkline.registry.quality import DEAD_LETTER, REFUSE, check_qos, limits
+from trunkline.registry.registry import Registry, Who, unknown
+from trunkline.registry.schemas import KeptSchema, SchemaRegistry
 from trunkline.topic import EVERYTHING, covers, validate_pattern
 from trunkline.wire import control
+from trunkline.wire.told_metrics import total
 
 if TYPE_CHECKING:
     from trunkline.hub.hub import Hub
@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("trunkline.hub")
 
-REFUSE = "refuse"
-DEAD_LETTER = "dead_letter"
 MAX_TOLD = 10_000
 """Of a batch in which more is broken, all is refused: what there is to say must not exceed what was sent."""
 
@@ -224,19 +222,7 @@ class DirectoryApi:
         return self._done(request.id, self.registry.create(who, request, self._now_ns(), self._keep_channels))
 
     def _check_qos(self, qos: control.Qos, pattern: str) -> None:
-        if not 0 <= qos.priority <= 100:
-            raise ProtocolError("malformed", f"a priority is from 0 to 100, not {qos.priority}")
-        if qos.overflow not in list(Overflow):
-            raise ProtocolError("malformed", f"no policy is called {qos.overflow!r}")
-        if qos.invalid not in (REFUSE, DEAD_LETTER):
-            raise ProtocolError(
-                "malformed", f"what does not fit is to {REFUSE} or to {DEAD_LETTER}, not {qos.invalid!r}"
-            )
-        for limit in (qos.max_age_s, qos.max_bytes, qos.max_messages):
-            if limit is not None and not limit > 0:
-                raise ProtocolError("malformed", f"a limit of retention is above 0, not {limit}")
-        if qos.group == "":
-            raise ProtocolError("malformed", "a group has a name")
+        check_qos(qos)
         if qos.durable or limits(qos):
             self._require_journal(pattern)
 

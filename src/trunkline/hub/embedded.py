@@ -15,16 +15,17 @@ log = logging.getLogger("trunkline.hub")
 class Embedded:
     """Call it to have a hub at `url`. Another process may be quicker: then that one is it."""
 
-    def __init__(self, url: str, engine: Callable[[], MemoryBroker | None], world: World) -> None:
+    def __init__(self, url: str, journal: Callable[[], MemoryBroker] | None, world: World) -> None:
+        self.has_journal = journal is not None
         self._url = url
-        self._engine = engine
+        self._journal = journal
         self._world = world
         self._hub: Hub | None = None
 
     async def start(self) -> None:
         if self._hub is not None:
             return
-        hub = Hub(self._engine(), world=self._world)
+        hub = Hub(self._journal() if self._journal is not None else None, world=self._world)
         try:
             await hub.listen(self._url)
         except OSError as error:

@@ -32,6 +32,7 @@ from trunkline.hub.settings import HubSettings
 from trunkline.hub.watchers import Watchers
 from trunkline.journal.errors import JournalUnusable
 from trunkline.segments import probe
+from trunkline.transports.addresses import in_use
 from trunkline.transports.schemes import transport_for
 from trunkline.transports.transport import Listener, Wire
 from trunkline.wire import control
@@ -75,6 +76,8 @@ class Hub:
         self.leavers = Leavers()
         self.answers = Answers(self)
         self.id = self.world.uuid7()
+        self.since_ns = self.world.time_ns()
+        """When this run began."""
         self.sessions: dict[str, Session] = {}
         self.watchers: Watchers[Session] = Watchers()
         """Who publishes on which topic, and wants to know who listens there."""
@@ -90,6 +93,8 @@ class Hub:
         self._opened = 0
         self._dirty: dict[Session, None] = {}
         self._in_turn = 0
+        self._lone = False
+        """Whether the turn has a single frame: nothing else will come to send it together with."""
         self._scheduled = False
         self._watch: asyncio.TimerHandle | None = None
         self._leaving: set[asyncio.Task[None]] = set()
@@ -121,10 +126,15 @@ class Hub:
                 raise
             self._recalled = True
         transport = transport_for(url, keys, insecure=insecure)
-        listener = await transport.listen(url, self._accept, max_frame_bytes=self.settings.max_frame_bytes)
+        try:
+            listener = await transport.listen(url, self._accept, max_frame_bytes=self.settings.max_frame_bytes)
+        except OSError as error:
+            raise in_use(url, error) from error
         self._listeners.append(listener)
         if self._watch is None:
             self._tick()
+        if len(self._listeners) == 1:
+            self.broker.served_at(listener.address)
         log.info("listening at %s", listener.address)
         return listener.address
 
@@ -230,8 +240,9 @@ class Hub:
 
     # Turns: what one chunk of input brings is sent together
 
-    def turn_begin(self) -> None:
+    def turn_begin(self, *, lone: bool = False) -> None:
         self._in_turn += 1
+        self._lone = lone
 
     def turn_end(self) -> None:
         self._in_turn -= 1
@@ -264,15 +275,25 @@ class Hub:
         if checked is None:
             batch.done()
             return
-        batch = checked
+        asks, batch = batch if batch.asks else None, checked
         self.published += batch.count
         try:
+            if asks is not None:
+                self._check_served(session, asks)
             if self.broker.take(batch):
                 self.recent.remember(batch.first, batch.count, topic, batch.body)
         except InvalidTopic as error:
             self.published -= batch.count
             batch.fail(-1, "invalid_topic", str(error))
             batch.done()
+
+    def _check_served(self, session: Session, batch: Batch) -> None:
+        """Its publisher is told if nobody gets the requests in it: it need not wait for answers."""
+        route = self.broker.resolve(batch.topic)
+        if route.unserved and not route.stored:
+            # Nobody learns topics in this way that it may not publish on.
+            nearest = [each for each in self.broker.nearest(batch.topic) if session.may(Action.PUBLISH, each)]
+            batch.fail(-1, "no_responders", f"nobody subscribes to {batch.topic}", nearest=nearest)
 
     def publish_straight(self, head: PublishHead, body: BatchBody, origin: int) -> int:
         """As `publish`, without a batch, of one that no rule is about: see `take_straight` for what it returns."""
@@ -281,6 +302,9 @@ class Hub:
             return 0
         first = self.broker.take_straight(head, body, origin)
         if first:
+            if self._lone:
+                # Its subscriber works while the rest is done here.
+                self._send_off()
             self.published += head.count
             self.recent.remember(first, head.count, topic, body)
         return first

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from trunkline import columns
 from trunkline.delivery.batch import BatchBody
-from trunkline.delivery.dead_letters import DeadLetter
+from trunkline.delivery.dead_letters import DeadLetter, DeadLetters
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.shared_body import body_of
 from trunkline.delivery.stream import Stream
@@ -32,6 +32,8 @@ MAX_BATCH = 1000
 BATCH_BYTES = 1024 * 1024
 """A frame has no more, unless it is one message."""
 ENDLESS = 2**62
+MAX_DEAD = 1000
+"""Of those that died at a member, a hub without a journal knows so many: their client may try them again."""
 
 
 class MemberClient(Protocol):
@@ -60,15 +62,21 @@ class Member:
         credit: int,
         private_replies: bool = False,
         credit_bytes: int = -1,
+        letters: DeadLetters | None = None,
     ) -> None:
         self._client = client
         self.subscription = subscription
         self.stream = stream
+        self.group = ""
+        """The group it is a member of, if any."""
         self._credit = credit if credit >= 0 else ENDLESS
         self._credit_bytes = credit_bytes if credit_bytes >= 0 else ENDLESS
         self._private_replies = private_replies
         self._held: dict[int, Message] = {}
         self._held_bytes = 0
+        self._letters = letters
+        """Those of a hub without a journal. The client replays them by itself, and says what became of them."""
+        self._dead: dict[int, DeadLetter] = {}
         self._room = asyncio.Event()
         self._task = asyncio.ensure_future(self._feed())
         self._task.add_done_callback(self._fed)
@@ -160,26 +168,55 @@ class Member:
     # What the client says
 
     def ack(self, ranges: Sequence[tuple[int, int]]) -> None:
-        held = self._held
-        claimed = sum(last - first + 1 for first, last in ranges if last >= first)
-        if max(claimed, len(ranges)) <= 2 * len(held):
-            seqs = [seq for first, last in ranges for seq in range(first, last + 1)]
-        else:
-            # Whatever they claim, it must not cost more than there is.
-            seqs = _within(held, ranges)
+        held, dead = self._held, self._dead
+        claimed = max(len(ranges), sum(last - first + 1 for first, last in ranges if last >= first))
+        # Whatever they claim, it must not cost more than there is.
+        exact = claimed <= 2 * (len(held) + len(dead))
+        seqs = [seq for first, last in ranges for seq in range(first, last + 1)] if exact else _within(held, ranges)
         for seq in seqs:
             if (message := self._release(seq)) is not None:
                 self.stream.ack(message)
+            elif dead and exact:
+                # Who claims more than it can have says nothing of the dead.
+                self._end_again(seq, Fate.DELIVERED, "")
 
     def settle(self, seq: int, fate: Fate, reason: str) -> None:
         if (message := self._release(seq)) is not None:
             self.stream.custody.end(message, fate, reason)
+        else:
+            self._end_again(seq, fate, reason)
 
     def bury(self, seq: int, letter: DeadLetter) -> None:
-        if (message := self._release(seq)) is not None:
-            # What the client says of it counts, and how often it tried; the message is the one it was given.
-            tried = replace(message, attempts=letter.message.attempts)
-            self.stream.custody.bury(message, replace(letter, message=tried, subscriber=self.stream.inbox.role))
+        message = self._release(seq)
+        before = self._dead.get(seq)
+        given = message if message is not None or before is None else before.message
+        if given is None:
+            return
+        # What the client says of it counts, and how often it tried; the message is the one it was given.
+        inbox, tried = self.stream.inbox, replace(given, attempts=letter.message.attempts)
+        letter = replace(letter, message=tried, subscriber=inbox.role)
+        if message is not None:
+            self.stream.custody.bury(message, letter)
+        elif self._end_again(seq, Fate.DEAD, f"{letter.cause}: {letter.reason}") and self._letters is not None:
+            self._letters.add(letter, inbox)
+        if self._letters is not None:
+            self._dead[seq] = letter
+            if len(self._dead) > MAX_DEAD:
+                del self._dead[next(iter(self._dead))]
+
+    def _end_again(self, seq: int, fate: Fate, reason: str) -> bool:
+        """The client has replayed what died here, and it ended otherwise."""
+        letter = self._dead.pop(seq, None)
+        if letter is None or self._letters is None:
+            return False
+        self._letters.remove(letter)
+        inbox = self.stream.inbox
+        inbox.books.reopen()
+        if fate is Fate.DELIVERED:
+            inbox.books.deliver_one(seq, inbox.time_ns())
+        else:
+            inbox.settle(letter.message, fate, reason)
+        return True
 
     def give_back(self, seq: int) -> None:
         """The client does not want it: another member gets it."""

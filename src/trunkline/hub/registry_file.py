@@ -16,11 +16,11 @@ from typing import Final
 import msgspec
 
 from trunkline.errors import ProtocolError
-from trunkline.hub.channel import KeptChannel
 from trunkline.hub.owners import DurableOwner
-from trunkline.hub.schemas import KeptSchema
 from trunkline.journal.database import sync_path
 from trunkline.journal.errors import JournalUnusable
+from trunkline.registry.channel import KeptChannel
+from trunkline.registry.schemas import KeptSchema
 
 log = logging.getLogger("trunkline.hub")
 

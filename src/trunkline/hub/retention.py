@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trunkline.brokers.store import Retention
-from trunkline.hub.channel import Channel
-from trunkline.hub.registry import rank
+from trunkline.registry.channel import Channel
+from trunkline.registry.quality import limits
+from trunkline.registry.registry import rank
 from trunkline.topic import covers
-from trunkline.wire.control import Qos
-
-
-def limits(qos: Qos) -> bool:
-    return not (qos.max_age_s is None and qos.max_bytes is None and qos.max_messages is None)
 
 
 def rules_of(channels: Iterable[Channel]) -> tuple[Retention, ...]:

@@ -87,6 +87,7 @@ RIGHTS: Final[Mapping[type[control.Control], RightsRow]] = MappingProxyType(
         control.SchemaGet: _free("Directory shows only schemas of names and channels that the identity may use"),
         control.SchemaList: _free("Directory lists only schemas of names and channels that the identity may use"),
         control.Stats: _needs(_administer),
+        control.SnapshotRequest: _needs(_administer),
         control.Trace: _needs(_administer),
     }
 )

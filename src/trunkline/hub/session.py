@@ -28,7 +28,7 @@ log = logging.getLogger("trunkline.hub")
 
 TAKEN_S = 0.005
 """TAKEN may wait so long for more batches to be settled, unless a publisher waits for it."""
-JOIN_S = 0.02
+JOIN_S = 0.075
 """And so much longer for another frame to its publisher, to share its write."""
 MAX_SEGMENTS = 256
 """Of one publisher: what it shares beyond that is copied, for each takes a descriptor of the hub."""
@@ -43,6 +43,9 @@ class Session:
         self.identity = wire.peer.identity
         self.name = ""
         """The client's name for people; empty before HELLO."""
+        self.since_ns = 0
+        """When its HELLO was accepted."""
+        self.library = ""
         self.origin = 0
         self.protocol: ServerProtocol[Batch] = ServerProtocol(
             ServerLimits(
@@ -100,7 +103,7 @@ class Session:
     def received(self, batch: Sequence[memoryview]) -> None:
         hub, protocol = self.hub, self.protocol
         protocol.active_at = self._now()
-        hub.turn_begin()
+        hub.turn_begin(lone=len(batch) == 1)
         try:
             for frame in batch:
                 opened = protocol.receive(frame)

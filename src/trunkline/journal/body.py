@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -11,6 +12,9 @@ from trunkline import columns
 from trunkline.columns import Body
 from trunkline.errors import JournalDamaged
 from trunkline.message import Message
+
+COLUMNS: Final = "first, last, topic, at_ns, since_ns, until_ns, checksum, body"
+"""Of the table `batches`, in the order of the fields of StoredBatch."""
 
 
 def checksum(first: int, topic: str, at_ns: int, since_ns: int, until_ns: int, body: bytes) -> int:

@@ -19,9 +19,11 @@ from trunkline.delivery.stream import Stream
 from trunkline.errors import DuplicateName, InvalidSettings
 from trunkline.journal import attendance
 from trunkline.journal.cursor import Cursor, unpack
-from trunkline.journal.feeder import MAX_PAUSE_S, Feeder, KeptMessage, kept_for
+from trunkline.journal.feeder import Feeder
 from trunkline.journal.intake import PendingWrite
 from trunkline.journal.journal import Journal
+from trunkline.journal.kept import recall
+from trunkline.journal.repeated import RepeatedBatches
 from trunkline.journal.settings import TopicStorage
 from trunkline.journal.start import Start, start_of
 from trunkline.journal.store import JournalStore
@@ -39,6 +41,7 @@ class JournalLane:
 
     plain = None
     stored = True
+    unserved = False
     immediate = False
 
     def __init__(self, broker: JournalBroker, topic: str, waits: bool) -> None:
@@ -123,9 +126,13 @@ class JournalBroker(MemoryBroker):
         self.served.record_in(journal.ledger)
         lost = attendance.settle(journal.reader, journal.ledger, self.sequence.last, self.world.time_ns())
         if lost:
-            log.warning("the last run of the hub ended without a word: %d deliveries are lost with it", lost)
+            log.warning("the last run of the hub was killed: %d deliveries are lost with it", lost)
         self.store = JournalStore(self)
+        self._repeated = RepeatedBatches(self.intake, self.store.look_for, self._put_batch)
         self.store.dead_letters.restore(self.settings.max_dead_letters)
+
+    def served_at(self, address: str) -> None:
+        self.journal.name_hub(address)
 
     # Publishing
 
@@ -162,16 +169,14 @@ class JournalBroker(MemoryBroker):
         if not isinstance(lane, JournalLane) or messages is None:
             batch.done()
             return
-        if batch.again:
-            # A batch is stored whole or not at all. It may have been, or be on its way, since the connection ended.
-            if (storing := self.intake.storing(batch.topic, messages[0].id)) is not None:
-                storing.take_over(batch)
-                return
-            known = self.store.find(messages[0].id)
-            if known is not None and known.topic == batch.topic:
-                batch.first = known.seq
-                batch.done()
-                return
+        if batch.again or batch.topic in self._repeated.lines:
+            self._repeated.take(batch, messages)
+        else:
+            self.intake.put_batch(batch, messages, lane.waits)
+
+    def _put_batch(self, batch: Batch, messages: list[Message]) -> None:
+        lane = self.lane(batch.topic)
+        assert isinstance(lane, JournalLane)
         self.intake.put_batch(batch, messages, lane.waits)
 
     def _give(self, pending: PendingWrite) -> None:
@@ -219,7 +224,7 @@ class JournalBroker(MemoryBroker):
             # Of several topics one may wait in line, and some are handed out before they are committed: the numbers of
             # what comes here need not rise, and ranges would lie.
             stream.keep_exact()
-        self._recall_retries(inbox)
+        recall(self.journal, inbox)
         return stream
 
     def _is_uniform(self, pattern: str) -> bool:
@@ -234,15 +239,6 @@ class JournalBroker(MemoryBroker):
         return any(covers(recorded, pattern) for recorded in settings.recorded) or not any(
             overlaps(pattern, recorded) for recorded in settings.recorded
         )
-
-    def _recall_retries(self, inbox: Inbox) -> None:
-        """What failed before the last restart, and waits for a subscriber of this name."""
-        if not any(subscriber == inbox.name for subscriber, _ in self.journal.ledger.retries):
-            return
-        loop = asyncio.get_running_loop()
-        for kept in kept_for(self.journal.reader, inbox.name):
-            pause_s = min(MAX_PAUSE_S, max(0.0, (kept.due_ns - self.world.time_ns()) / 1e9))
-            loop.call_later(pause_s, _give_kept, inbox, kept)
 
     def _subscribe_durably(self, pattern: str, delivery: Delivery) -> Stream:
         self.check_open()
@@ -391,6 +387,7 @@ class JournalBroker(MemoryBroker):
         if self._closed:
             return
         self.pause()
+        await self._repeated.aclose()
         for feeder in list(self._feeders.values()):
             await feeder.stop()
         await super().aclose()
@@ -401,9 +398,3 @@ class JournalBroker(MemoryBroker):
         for feeder in list(self._feeders.values()):
             feeder.let_go()
         self.lanes.clear()
-
-
-def _give_kept(inbox: Inbox, kept: KeptMessage) -> None:
-    if inbox.custody is not None and not inbox.closed:
-        inbox.custody.take_over(kept.message.seq, kept.story)
-        inbox.offer(kept.message)

@@ -8,7 +8,8 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
-from trunkline.journal import attendance
+from trunkline.clock import World
+from trunkline.journal import attendance, identity, records
 from trunkline.journal.errors import JournalUnusable
 from trunkline.journal.settings import Sync
 
@@ -95,12 +96,15 @@ ADDITIONS = (
     # Actors once found their state by a durable subscription. Nobody reads it now, and retention would wait for it.
     "DELETE FROM cursors WHERE substr(pattern, 1, 7) = '_state.' AND name = 'state of ' || substr(pattern, 8)",
     attendance.TABLE,
+    records.TABLE,
+    records.INDEX,
+    identity.TABLE,
 )
 """Applied whenever a journal is opened for writing. A Trunkline that does not know them can still use the journal, so
 they need no new VERSION."""
 
 
-def open_for_writing(directory: Path, sync: Sync) -> sqlite3.Connection:
+def open_for_writing(directory: Path, sync: Sync, world: World) -> sqlite3.Connection:
     """The one connection that writes. Makes the tables if the file is new, unless there is a lake beside it."""
     path = directory / FILE
     finish_repair(directory)
@@ -114,6 +118,7 @@ def open_for_writing(directory: Path, sync: Sync) -> sqlite3.Connection:
             set_patience(database, patient=True)
             database.execute("PRAGMA cache_size = -16384")
             _prepare(database, directory)
+            identity.ensure(database, world)
         except BaseException:
             database.close()
             raise

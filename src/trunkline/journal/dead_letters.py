@@ -6,7 +6,7 @@ A letter that is given back leaves the dead letters, and waits as a retry until 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -18,8 +18,8 @@ from trunkline.delivery.options import Delivery
 from trunkline.delivery.stream import Stream
 from trunkline.delivery.subscribers import Subscribers
 from trunkline.errors import ProtocolError, TrunklineError
-from trunkline.journal.feeder import kept_for
 from trunkline.journal.journal import Journal
+from trunkline.journal.kept import kept_for
 from trunkline.journal.ledger import decode_letter, readable
 from trunkline.journal.reader import Reader
 from trunkline.message import Message
@@ -41,6 +41,13 @@ class DeadLetterRow(msgspec.Struct, frozen=True):
     @property
     def place(self) -> str:
         return f"{self.at_ns}:{self.seq}:{self.subscriber}"
+
+
+def letters_in(reader: Reader) -> Iterator[DeadLetter]:
+    """All that can be read, oldest first."""
+    for (data,) in reader.query("SELECT letter FROM dead_letters ORDER BY at_ns"):
+        if (letter := _letter(data)) is not None:
+            yield letter
 
 
 class JournalDeadLetters:

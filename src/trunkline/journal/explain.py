@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline.delivery.fates import Fate, Outcome
+from trunkline.errors import JournalDamaged
 from trunkline.journal.cursor import unpack
 from trunkline.journal.range import FOREVER, Range
 from trunkline.journal.sealed import File
@@ -91,14 +92,30 @@ def fates_of(reader: Reader, message: Message) -> list[RecordedFate]:
     seq = message.seq
     rows = reader.query(f"SELECT {FATE_COLUMNS} FROM fates WHERE last >= ? AND first <= ? ORDER BY number", (seq, seq))
     found = [RecordedFate(*row) for row in rows]
-    sealed: list[RecordedFate] = []
-    for file in reader.files("fates"):
-        import pyarrow.compute as pc
+    files = reader.files("fates")
+    # By number: if a file was replaced meanwhile, what it held may be found twice.
+    sealed = {each.number: each for file in files for batch in _about(reader, file, seq) for each in _fates_from(batch)}
+    return [
+        each for each in (*sealed.values(), *found) if each.first == each.last or matches(each.pattern, message.topic)
+    ]
 
-        for batch in reader.file_batches(file, None, None):
-            hit = pc.and_(pc.less_equal(batch.column("first"), seq), pc.greater_equal(batch.column("last"), seq))
-            sealed.extend(_fates_from(batch.filter(hit)))
-    return [each for each in (*sealed, *found) if each.first == each.last or matches(each.pattern, message.topic)]
+
+def _about(reader: Reader, file: File, seq: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a file of fates that speak of a message. Of a file that has none, only the footer is read."""
+    from trunkline.journal import lake
+
+    try:
+        if lake.speaks_of(reader.directory, file, seq):
+            reader.check(file)
+            yield from lake.fates_about(reader.directory, file, seq)
+    except JournalDamaged as damage:
+        if reader.counts(file):
+            reader.on_damage(damage)
+            return
+        # It was replaced, and is gone: what it held is elsewhere now.
+        for other in reader.files("fates"):
+            if other.first <= file.last and file.first <= other.last:
+                yield from _about(reader, other, seq)
 
 
 def _fates_from(batch: pa.RecordBatch) -> Iterator[RecordedFate]:

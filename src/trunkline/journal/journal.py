@@ -96,6 +96,10 @@ class Journal:
 
     # Life
 
+    def name_hub(self, address: str) -> None:
+        """Who is refused the journal is told to connect to this hub, which has it."""
+        self._lock.name_owner(address)
+
     def open(self) -> Self:
         """Take the journal for this process. Raises JournalLocked if another has it, JournalUnusable if nobody can."""
         if self._writer is not None:
@@ -177,6 +181,11 @@ class Journal:
         self.close()
 
     # Parts
+
+    @property
+    def identity(self) -> str:
+        """The UUID of this journal: kept beside every number that somebody remembers of it."""
+        return self.reader.identity or ""
 
     @property
     def writer(self) -> Writer:

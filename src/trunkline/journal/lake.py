@@ -266,6 +266,34 @@ def read(
                     yield fit(batch, out)
 
 
+def speaks_of(directory: Path, file: File, seq: int) -> bool:
+    """Whether a file of fates may have a row about a message: its footer says so, which is all that is read."""
+    with opened(directory, file) as parquet:
+        return bool(_groups_about(parquet, seq))
+
+
+def fates_about(directory: Path, file: File, seq: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a file of fates that speak of a message; raises JournalDamaged."""
+    with opened(directory, file) as parquet:
+        for group in _groups_about(parquet, seq):
+            for batch in group_slices(parquet, group):
+                hit = pc.and_(pc.less_equal(batch.column("first"), seq), pc.greater_equal(batch.column("last"), seq))
+                yield fit(batch.filter(hit), FATES)
+
+
+def _groups_about(parquet: pq.ParquetFile, seq: int) -> list[int]:
+    """The row groups of a file of fates that may have a row whose range holds a number."""
+    return [
+        group
+        for group in range(parquet.num_row_groups)
+        if all(
+            not (name == "first" and found.min > seq) and not (name == "last" and found.max < seq)
+            for name, chunk in _chunks(parquet, group)
+            if (found := chunk.statistics) is not None and found.has_min_max
+        )
+    ]
+
+
 def slices(path: Path, groups: Iterable[int], columns: list[str]) -> Iterator[pa.RecordBatch]:
     """Some row groups of a file of whatever layout, as they are, in slices of about SLICE_BYTES. Columns may lack."""
     with path.open("rb") as source, pq.ParquetFile(source, **IN_PARTS) as parquet:
@@ -306,22 +334,6 @@ def _chunks(parquet: pq.ParquetFile, group: int) -> Iterator[tuple[str, Any]]:
     for at in range(found.num_columns):
         chunk = found.column(at)
         yield chunk.path_in_schema.partition(".")[0], chunk
-
-
-def salvage(path: Path) -> Iterator[pa.RecordBatch]:
-    """The rows of a damaged file that can still be read: of each row group those before the damage."""
-    with path.open("rb") as source:
-        try:
-            parquet = pq.ParquetFile(source, page_checksum_verification=True, **IN_PARTS)
-            schema = MESSAGES if "seq" in parquet.schema_arrow.names else FATES
-        except (OSError, pa.ArrowException, UnicodeDecodeError):
-            return
-        for group in range(parquet.num_row_groups):
-            try:
-                for batch in group_slices(parquet, group):
-                    yield fit(batch, schema)
-            except (OSError, pa.ArrowException, UnicodeDecodeError, KeyError):
-                continue
 
 
 KEYS = ("seq", "topic", "timestamp_ns")

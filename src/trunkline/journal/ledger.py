@@ -16,7 +16,7 @@ from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.ledger import Ledger
 from trunkline.delivery.requests import Orphan
 from trunkline.errors import TrunklineError
-from trunkline.journal import attendance
+from trunkline.journal import attendance, records
 from trunkline.journal.settings import JournalSettings, TopicStorage
 from trunkline.journal.writer import Database, Job
 from trunkline.message import Message
@@ -113,6 +113,9 @@ class JournalLedger(Ledger):
     def delivered(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
         if not self.keeps_of(inbox.pattern):
             return
+        if last < first:
+            # What was taken first need not have the lowest number: it may have come back, or waited for room.
+            first, last = last, first
         span = self._spans.get(inbox.name)
         # What lies between may be held, or on its way still: only what follows at once joins the range.
         if span is not None and first == span.last + 1 and span.pattern == inbox.pattern:
@@ -205,6 +208,8 @@ class JournalLedger(Ledger):
                 encode(letter),
             ),
         )
+        if message.seq > 0 and self.keeps(message.topic):
+            self.deed(records.DIED, records.death_of(letter))
 
     def revived(self, letter: DeadLetter, message: Message) -> None:
         self.removed(letter)

@@ -1,4 +1,4 @@
-"""One writer at a time: a lock that the operating system drops when its owner dies, with the owner's pid in it."""
+"""One writer at a time: a lock that the system drops when its owner dies. In it are the owner's pid and hub."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ PAUSE_S = 0.02
 
 
 class Lock:
-    def __init__(
-        self, directory: Path, name: str = FILE, locked: Callable[[str, int | None], Exception] = JournalLocked
-    ) -> None:
+    def __init__(self, directory: Path, name: str = FILE, locked: Callable[..., Exception] = JournalLocked) -> None:
         self._directory = directory
         self._name = name
         self._locked = locked
@@ -43,16 +41,22 @@ class Lock:
                 break
             threading.Event().wait(PAUSE_S)
         else:
-            owner = os.read(descriptor, 32).decode(errors="replace").strip()
+            pid, hub = _read(descriptor)
             os.close(descriptor)
-            raise self._locked(str(self._directory), int(owner) if owner.isdigit() else None) from None
+            raise self._locked(str(self._directory), pid, *filter(None, [hub])) from None
+        self._descriptor = descriptor
+        self.name_owner()
+
+    def name_owner(self, hub: str = "") -> None:
+        """Write who has the lock: this process, and the address of its hub."""
+        if self._descriptor is None:
+            return
         try:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n{hub}\n".encode(), 0)
         except OSError:
             # A full disk: the lock holds all the same, only its owner stays unnamed.
             pass
-        self._descriptor = descriptor
 
     def release(self) -> None:
         if self._descriptor is not None:
@@ -72,6 +76,12 @@ def _is_free(descriptor: int) -> bool:
     return True
 
 
+def _read(descriptor: int) -> tuple[int | None, str]:
+    """The pid of the owner, if it is known, and the address of its hub, if it is one."""
+    pid, _, hub = os.pread(descriptor, 1024, 0).decode(errors="replace").partition("\n")
+    return int(pid) if pid.isdigit() else None, hub.strip()
+
+
 def owner(directory: Path) -> int | None:
     """The pid of who writes to the journal now, 0 if that is not known, None if nobody does."""
     try:
@@ -81,8 +91,7 @@ def owner(directory: Path) -> int | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        text = os.read(descriptor, 32).decode(errors="replace").strip()
-        return int(text) if text.isdigit() else 0
+        return _read(descriptor)[0] or 0
     finally:
         os.close(descriptor)
     return None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from trunkline.message import Message
+from trunkline.moment import Moment, nanoseconds
 from trunkline.topic import EVERYTHING, validate_pattern
 
 if TYPE_CHECKING:
@@ -35,23 +35,14 @@ class Range(msgspec.Struct, frozen=True):
         return self.first <= message.seq <= self.last and self.since_ns <= message.timestamp_ns <= self.until_ns
 
 
-def _nanos(when: datetime | float | int | None, default: int) -> int:
-    """A point in time in nanoseconds: from a datetime, or from seconds since 1970."""
-    if when is None:
-        return default
-    return int((when.timestamp() if isinstance(when, datetime) else when) * 1e9)
-
-
-def range_of(
-    pattern: str, first: int, last: int | None, since: datetime | float | None, until: datetime | float | None
-) -> Range:
-    """The range that somebody asks for; `until` is not included. Raises InvalidTopic if the pattern is none."""
+def range_of(pattern: str, first: int, last: int | None, since: Moment | None, until: Moment | None) -> Range:
+    """The range that somebody asks for; `until` is not included. Raises InvalidTopic, or InvalidSettings for a time."""
     return Range(
         validate_pattern(pattern),
         first,
         FOREVER if last is None else last,
-        _nanos(since, 0),
-        FOREVER if until is None else _nanos(until, FOREVER) - 1,
+        0 if since is None else nanoseconds(since),
+        FOREVER if until is None else nanoseconds(until) - 1,
     )
 
 

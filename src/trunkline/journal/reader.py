@@ -8,28 +8,25 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections import deque
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from datetime import datetime
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from trunkline.delivery.fates import Outcome
 from trunkline.errors import JournalDamaged
-from trunkline.journal import database as files
-from trunkline.journal import explain, snapshot
-from trunkline.journal.body import StoredBatch
-from trunkline.journal.errors import JournalUnusable
+from trunkline.journal import explain, lookup, snapshot
+from trunkline.journal.body import COLUMNS, StoredBatch
 from trunkline.journal.explain import RecordedFate
 from trunkline.journal.last import last_message, last_numbers
-from trunkline.journal.range import FOREVER, Range, cut, range_of
-from trunkline.journal.sealed import FILE_COLUMNS, File, listed
+from trunkline.journal.queries import JournalQueries, start_of_row
+from trunkline.journal.range import Range, cut, range_of
+from trunkline.journal.sealed import FILE_COLUMNS, File
 from trunkline.journal.snapshot import Fits, Head
 from trunkline.message import Message
-from trunkline.topic import EVERYTHING, is_wild, matches, validate_pattern
+from trunkline.moment import Moment
+from trunkline.topic import EVERYTHING, is_wild
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,10 +35,8 @@ log = logging.getLogger("trunkline.journal")
 
 STEP_BYTES = 8 * 1024 * 1024
 STEP_MESSAGES = 50_000
-NO_LIMIT = 2**63
 MAX_CHECKED = 1000
 """Files that a reader remembers to have checked: about 250 bytes each. One beyond that is checked again."""
-COLUMNS = "first, last, topic, at_ns, since_ns, until_ns, checksum, body"
 
 Damage = Callable[[JournalDamaged], None]
 
@@ -50,32 +45,23 @@ def warn(damage: JournalDamaged) -> None:
     log.error("skipped: %s", damage)
 
 
-class Reader:
-    """`with Reader(directory) as reader`: needs no turn, and may read while another process writes.
+class Reader(JournalQueries):
+    """`with Reader(directory) as reader`: reads without the lock, also while another process writes.
 
     Damaged batches and files are told to `on_damage`, by default a line in the log, and left out.
     """
 
     def __init__(self, directory: str | Path, *, on_damage: Damage = warn) -> None:
-        self.directory = Path(directory)
+        super().__init__(directory)
         self.on_damage = on_damage
-        self._database = files.open_for_reading(self.directory)
-        self._pattern = EVERYTHING
         self._checked: dict[str, None] = {}
         """Paths of the last files that were found to be what was written."""
         self._catching_up: tuple[File, int, Iterator[pa.RecordBatch]] | None = None
         """A file that `some_after` reads, how far it came, and the rest of it."""
-        self._database.create_function("wanted", 1, self._wanted, deterministic=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         self._catching_up = None
-        self._database.close()
+        super().close()
 
     # Messages
 
@@ -85,13 +71,13 @@ class Reader:
         *,
         first: int = 1,
         last: int | None = None,
-        since: datetime | float | None = None,
-        until: datetime | float | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
     ) -> Iterator[Message]:
         """Messages in order: by topic pattern, by number (both ends included), by time (`until` not included)."""
         for found, wanted in self._steps(range_of(pattern, first, last, since, until)):
             if isinstance(found, File):
-                yield from self._file_messages(found, wanted)
+                yield from self.file_messages(found, wanted)
                 continue
             for row in found:
                 whole = wanted.first <= row.first and row.last <= wanted.last and not wanted.timed
@@ -105,8 +91,8 @@ class Reader:
         *,
         first: int = 1,
         last: int | None = None,
-        since: datetime | float | None = None,
-        until: datetime | float | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
         columns: list[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The same as Arrow record batches, for those who read in bulk. `columns` reads only some of them."""
@@ -139,7 +125,7 @@ class Reader:
                 " AND since_ns <= ? AND until_ns >= ? ORDER BY first LIMIT 1",
                 (after, wanted.last, wanted.until_ns, wanted.since_ns),
             ).fetchone()
-            start = _start(database, after)
+            start = start_of_row(database, after)
             first = database.execute("SELECT min(first) FROM batches WHERE first >= ?", (start,)).fetchone()[0]
             if file is not None and (first is None or file[2] < first):
                 found = File(*file)
@@ -151,7 +137,7 @@ class Reader:
     def _rows(
         self, database: sqlite3.Connection, wanted: Range, start: int, limit: int
     ) -> tuple[int, list[StoredBatch]] | None:
-        self._pattern = wanted.pattern
+        self.pattern = wanted.pattern
         topic, given = ("1", ()) if wanted.pattern == EVERYTHING else ("wanted(topic)", ())
         if not is_wild(wanted.pattern):
             topic, given = "topic = ?", (wanted.pattern,)  # type: ignore[assignment]  # its length differs
@@ -199,9 +185,6 @@ class Reader:
         except JournalDamaged as damage:
             self.on_damage(damage)
             return []
-
-    def _wanted(self, topic: str) -> bool:
-        return matches(self._pattern, topic)
 
     # For those who read many parts at once
 
@@ -286,28 +269,23 @@ class Reader:
 
     def count(self, pattern: str, after: int) -> int:
         """How many messages that match lie beyond a number."""
-        with self.snapshot() as database:
-            self._pattern = pattern
-            start = _start(database, after)
-            (hot,) = database.execute(
-                "SELECT coalesce(sum(last - max(first, ?) + 1), 0) FROM batches WHERE first >= ? AND wanted(topic)",
-                (after + 1, start),
-            ).fetchone()
-            (sealed,) = database.execute(
-                "SELECT coalesce(sum(t.count), 0) FROM files f JOIN file_topics t ON t.path = f.path"
-                " WHERE f.kind = 'messages' AND f.replaced_ns IS NULL AND f.first > ? AND wanted(t.topic)",
-                (after,),
-            ).fetchone()
-            file = self._file_upto(after)
-            if file is None or file.last <= after:
-                return int(hot + sealed)
-            parts = database.execute(
-                "SELECT first, count FROM file_topics WHERE path = ? AND last > ? AND wanted(topic)", (file.path, after)
-            ).fetchall()
-        if all(first > after for first, _ in parts):
-            return int(hot + sealed + sum(count for _, count in parts))
-        rest = self.file_batches(file, Range(pattern, first=after + 1), ["seq"])
-        return int(hot + sealed + sum(batch.num_rows for batch in rest))
+        return lookup.count(self, pattern, after)
+
+    def tail(self, pattern: str, count: int) -> list[Message]:
+        """The last messages that match, oldest first."""
+        return lookup.tail(self, pattern, count)
+
+    def some(self, seqs: list[int]) -> list[Message]:
+        """The messages with these numbers, as far as they are there, in order."""
+        return lookup.some(self, seqs)
+
+    def some_within(self, seqs: list[int], max_bytes: int) -> tuple[list[Message], list[int]]:
+        """The same until there are `max_bytes` of them; and the numbers that were not looked for then."""
+        return lookup.some_within(self, seqs, max_bytes)
+
+    def last_before(self, at_ns: int) -> int:
+        """The number of the last message that the journal took before a point in time."""
+        return lookup.last_before(self, at_ns)
 
     def last_of(self, topic: str, before: int | None = None) -> Message | None:
         """The last message of a topic, below the number `before` if that is given; None if none is stored.
@@ -319,90 +297,6 @@ class Reader:
     def last_of_each(self, pattern: str) -> tuple[int, list[int]]:
         """The highest number there is, and those of the last message of each topic that matches, of one moment."""
         return last_numbers(self, pattern)
-
-    def tail(self, pattern: str, count: int) -> list[Message]:
-        """The last messages that match, oldest first."""
-        self._pattern = validate_pattern(pattern)
-        rows: list[tuple[Any, ...]] = []
-        with self.snapshot() as database:
-            # Both of one moment: what is sealed meanwhile would be told twice, or not at all.
-            file = self._file_upto(FOREVER)
-            wanted = 0
-            for values in database.execute(f"SELECT {COLUMNS} FROM batches WHERE wanted(topic) ORDER BY first DESC"):
-                if wanted >= count:
-                    break
-                rows.append(values)
-                wanted += values[1] - values[0] + 1 if isinstance(values[1], int) else 0
-        good = [row for values in reversed(rows) if (row := self.row(values)) is not None]
-        found = [message for row in good for message in self.messages_of(row)]
-        upto = 0 if file is None else file.last
-        while file is not None and len(found) < count:
-            sealed = self._file_messages(file, Range(pattern, last=upto))
-            found = [*deque(sealed, count - len(found)), *found]
-            upto = file.first - 1
-            file = self._file_upto(upto)
-        return found[-count:] if count else []
-
-    def some(self, seqs: list[int]) -> list[Message]:
-        """The messages with these numbers, as far as they are there, in order."""
-        return self.some_within(seqs, NO_LIMIT)[0]
-
-    def some_within(self, seqs: list[int], max_bytes: int) -> tuple[list[Message], list[int]]:
-        """The same until there are `max_bytes` of them; and the numbers that were not looked for then."""
-        found: list[Message] = []
-        wanted = set(seqs)
-        size = 0
-        while wanted:
-            first = min(wanted)
-            step = self.step(Range(first=first), first - 1, 1)
-            if step is None:
-                break
-            upto, where = step
-            here = {seq for seq in wanted if seq <= upto}
-            for message in self._picked(where, here) if isinstance(where, File) else self._in_rows(where, here):
-                found.append(message)
-                size += len(message.payload)
-                if size >= max_bytes:
-                    return found, sorted(seq for seq in wanted if seq > message.seq)
-            wanted -= here
-        return found, []
-
-    def _in_rows(self, rows: list[StoredBatch], seqs: Collection[int]) -> Iterator[Message]:
-        return (message for row in rows for message in self.messages_of(row) if message.seq in seqs)
-
-    def _picked(self, file: File, seqs: Collection[int]) -> Iterator[Message]:
-        from trunkline.journal import picking
-
-        done = 0
-        try:
-            self.check(file)
-            for message in picking.pick(self.directory, file, seqs):
-                yield message
-                done = message.seq
-        except JournalDamaged as damage:
-            if self.counts(file):
-                self.on_damage(damage)
-            else:
-                # It was replaced, and is gone: what it held is elsewhere now.
-                yield from self.some([seq for seq in seqs if seq > done])
-
-    def last_before(self, at_ns: int) -> int:
-        """The number of the last message that the journal took before a point in time."""
-        (last,) = self.query("SELECT coalesce(max(last), 0) FROM batches WHERE at_ns < ?", (at_ns,))[0]
-        upto = FOREVER
-        while not last and (file := self._file_upto(upto)) is not None:
-            upto = file.first - 1
-            if file.at_ns >= at_ns:
-                continue
-            if file.until_at_ns < at_ns:
-                return file.last
-            import pyarrow.compute as pc
-
-            for batch in self.file_batches(file, Range(), ["seq", "accepted"]):
-                before = batch.filter(pc.less(batch.column("accepted").cast("int64"), at_ns // 1000))
-                if before.num_rows:
-                    last = before.column("seq")[-1].as_py()
-        return int(last)
 
     # For those who ask what became of a message
 
@@ -420,37 +314,8 @@ class Reader:
 
     # The lake
 
-    def files(self, kind: str = "messages") -> list[File]:
-        """The sealed files that count, in order. Read these, not the directory: it may hold replaced ones."""
-        with self.snapshot() as database:
-            return listed(database, kind)
-
-    def file(self, path: str) -> File | None:
-        """The sealed file at a path, if it counts."""
-        rows = self.query(f"SELECT {FILE_COLUMNS} FROM files WHERE path = ? AND replaced_ns IS NULL", (path,))
-        return File(*rows[0]) if rows else None
-
-    def counts(self, file: File) -> bool:
-        """Whether it counts still: it may have been replaced."""
-        return self.file(file.path) == file
-
-    def sized_files(self, kind: str) -> Iterator[tuple[File, int]]:
-        """The sealed files that count, in order, one at a time; each with the bytes of its payloads."""
-        payloads = "coalesce((SELECT sum(t.bytes) FROM file_topics t WHERE t.path = files.path), 0)"
-        query = f"SELECT {FILE_COLUMNS}, {payloads} FROM files WHERE kind = ? AND replaced_ns IS NULL ORDER BY first"
-        for *values, size in self.each(query, (kind,)):
-            yield File(*values), size
-
-    def _file_upto(self, number: int) -> File | None:
-        """The last sealed file of messages that begins at a number, or below it."""
-        rows = self.query(
-            f"SELECT {FILE_COLUMNS} FROM files WHERE kind = 'messages' AND replaced_ns IS NULL AND first <= ?"
-            " ORDER BY first DESC LIMIT 1",
-            (number,),
-        )
-        return File(*rows[0]) if rows else None
-
-    def _file_messages(self, file: File, wanted: Range) -> Iterator[Message]:
+    def file_messages(self, file: File, wanted: Range) -> Iterator[Message]:
+        """What is wanted of a sealed file, as `file_batches`."""
         from trunkline.journal import layout
 
         for batch in self.file_batches(file, wanted, None):
@@ -491,36 +356,3 @@ class Reader:
             self._checked[file.path] = None
             if len(self._checked) > MAX_CHECKED:
                 del self._checked[next(iter(self._checked))]
-
-    @contextmanager
-    def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """Everything read inside is of one moment."""
-        try:
-            self._database.execute("BEGIN")
-            try:
-                yield self._database
-            finally:
-                self._database.execute("COMMIT")
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            raise JournalUnusable(str(self.directory), files.why(error, self.directory)) from error
-
-    def query(self, sql: str, values: tuple[Any, ...] | dict[str, Any] = ()) -> list[tuple[Any, ...]]:
-        try:
-            return self._database.execute(sql, values).fetchall()
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            raise JournalUnusable(str(self.directory), files.why(error, self.directory)) from error
-
-    def each(self, sql: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-        """The same row by row, of one moment: for what may be more than memory should hold."""
-        try:
-            yield from self._database.execute(sql, values)
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            raise JournalUnusable(str(self.directory), files.why(error, self.directory)) from error
-
-
-def _start(database: sqlite3.Connection, after: int) -> int:
-    """The first number of the row that holds what comes after `after`, if a row holds it."""
-    row = database.execute(
-        "SELECT first, last FROM batches WHERE first <= ? ORDER BY first DESC LIMIT 1", (after + 1,)
-    ).fetchone()
-    return row[0] if row is not None and row[1] > after else after + 1

@@ -11,6 +11,7 @@ from operator import itemgetter
 import msgspec
 
 from trunkline.delivery.fates import Fate
+from trunkline.journal import records
 from trunkline.journal.ledger import FATE
 from trunkline.journal.reader import Reader
 from trunkline.journal.settings import Retention
@@ -187,6 +188,7 @@ def take_away(
         readers = [each for each in progress if each.read < remove.last and matches(each.pattern, remove.topic)]
         unread = tuple(_unread(remove, each, numbers) for each in readers)
         removed.append(msgspec.structs.replace(remove, unread_by=unread))
+        database.execute(records.FORGET, (remove.first, remove.last, remove.topic))
         for each in unread:
             reason = f"removed by retention before it was read: {remove.why}"
             lost = (each.first, each.last, each.count)

@@ -7,7 +7,7 @@ import enum
 from trunkline.brokers.store import Retention as Retention
 from trunkline.errors import InvalidSettings
 from trunkline.settings import Group
-from trunkline.topic import EVERYTHING, NEVER_DURABLE, matches, validate_pattern
+from trunkline.topic import EVERYTHING, NEVER_DURABLE, NEVER_STORED, matches, validate_pattern
 
 MIB = 1024 * 1024
 
@@ -67,6 +67,8 @@ class JournalSettings(Group, frozen=True, kw_only=True):
             raise InvalidSettings("JournalSettings.retention must be a tuple of Retention")
 
     def keeps(self, topic: str) -> TopicStorage:
+        if topic.startswith(NEVER_STORED):
+            return TopicStorage.NOT
         if any(matches(pattern, topic) for pattern in self.durable):
             aside = any(matches(own, topic) for own in NEVER_DURABLE)
             return TopicStorage.RECORDED if aside else TopicStorage.DURABLE

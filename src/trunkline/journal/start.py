@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 
 from trunkline.delivery.options import END, LAST
 from trunkline.errors import InvalidSettings
 from trunkline.journal.reader import Reader
+from trunkline.moment import nanoseconds
 
 Start = Callable[[Reader], tuple[int, Sequence[int]]]
 """Asks the journal where to start: with the messages of these numbers, and then after the first number."""
@@ -24,11 +24,10 @@ def start_of(start: int | str, last: int, pattern: str) -> tuple[int, Start | No
     if start == LAST:
         return last, lambda reader: reader.last_of_each(pattern)
     try:
-        when = datetime.fromisoformat(start)
-    except ValueError:
+        since_ns = nanoseconds(start)
+    except InvalidSettings:
         raise InvalidSettings(
             f'start={start!r}: a subscription starts at the "beginning", the "end", a sequence number, a time such as '
             '2026-11-16T10:00:00Z, or with the "last" message of each topic'
         ) from None
-    since_ns = int((when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp() * 1e9)
     return 0, lambda reader: (reader.last_before(since_ns), ())

@@ -37,6 +37,8 @@ class CursorStats(msgspec.Struct, frozen=True):
 
 class JournalStats(msgspec.Struct, frozen=True):
     directory: str
+    identity: str | None
+    """Its UUID; None if an older version made it and nobody has opened it for writing since."""
     owner: int | None
     """The process that writes to it now, if one does."""
     last: int
@@ -74,6 +76,7 @@ def stats(directory: str | Path) -> JournalStats:
             " (SELECT coalesce(sum(count), 0) FROM removals)"
         )
         last = reader.last()
+        identity = reader.identity
         dead_letters = dict(reader.query("SELECT cause, count(*) FROM dead_letters GROUP BY cause ORDER BY 2 DESC, 1"))
         topics = _topics(reader)
         places = [_Place(reader, *row) for row in reader.query(CURSORS)]
@@ -83,6 +86,7 @@ def stats(directory: str | Path) -> JournalStats:
     hot, batches, sealed, files, sealed_bytes, fates, sealed_fates, retries, orphans, quarantined, removed = numbers
     return JournalStats(
         directory=str(folder),
+        identity=identity,
         owner=lock.owner(folder),
         last=last,
         messages=hot,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from trunkline.brokers.store import DurablePlace, StoreSummary
 from trunkline.delivery.dead_letters import Choice, DeadLetter
 from trunkline.delivery.fates import Outcome
 from trunkline.delivery.requests import Why
 from trunkline.errors import TopicNotStored
+from trunkline.journal.cursor import unpack
 from trunkline.journal.dead_letters import JournalDeadLetters
 from trunkline.journal.ledger import decode_message, readable
 from trunkline.journal.settings import Retention, TopicStorage
@@ -44,6 +46,11 @@ class JournalStore:
     def find(self, message_id: str) -> Message | None:
         return self._journal.reader.find(message_id, everywhere=self._everywhere)
 
+    async def look_for(self, message_id: str) -> Message | None:
+        """As `find`, without keeping the event loop waiting."""
+        everywhere = self._everywhere
+        return await self._journal.in_thread(lambda reader: reader.find(message_id, everywhere=everywhere))
+
     async def last(self, topic: str, before: int | None = None) -> Message | None:
         settings = self._journal.settings
         kept = settings.keeps(validate_topic(topic))
@@ -56,12 +63,7 @@ class JournalStore:
         return await self._journal.in_thread(lambda reader: reader.last_of(topic, before))
 
     async def explain(self, message_id: str, known: Message | None = None) -> tuple[Message | None, list[Outcome]]:
-        everywhere = self._everywhere
-        message = (
-            known
-            or self._broker.recent(message_id)
-            or await self._journal.in_thread(lambda reader: reader.find(message_id, everywhere=everywhere))
-        )
+        message = known or self._broker.recent(message_id) or await self.look_for(message_id)
         if message is None:
             return None, []
         await self._journal.flush()
@@ -97,6 +99,16 @@ class JournalStore:
 
     def durable_names(self) -> list[str]:
         return [name for (name,) in self._journal.reader.query("SELECT name FROM cursors")]
+
+    def summary(self) -> StoreSummary:
+        query = self._journal.reader.query
+        ((letters, orphans),) = query("SELECT (SELECT count(*) FROM dead_letters), (SELECT count(*) FROM orphans)")
+        places = query("SELECT name, pattern, high, pending FROM cursors ORDER BY name")
+        return StoreSummary(
+            letters,
+            orphans,
+            [DurablePlace(name, pattern, high, len(unpack(data))) for name, pattern, high, data in places],
+        )
 
     def retain(self, rules: tuple[Retention, ...]) -> None:
         self._journal.channel_rules = rules

@@ -93,6 +93,7 @@ class Writer:
         self._directory = directory
         self._sync = settings.sync
         self._max_here_ns = round(settings.commit_in_loop_s * 1e9)
+        self._world = world
         self._time_ns = world.time_ns
         self._after = after
         """Called with all jobs of a transaction by the thread that wrote them, except after `commit_here`."""
@@ -110,7 +111,7 @@ class Writer:
         self.commits_in_loop = 0
 
     def open(self, *, threaded: bool = True) -> None:
-        self._database = files.open_for_writing(self._directory, self._sync)
+        self._database = files.open_for_writing(self._directory, self._sync, self._world)
         if threaded:
             self._thread = threading.Thread(target=self._run, name=f"journal {self._directory.name}", daemon=True)
             self._thread.start()

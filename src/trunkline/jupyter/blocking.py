@@ -5,7 +5,10 @@ Every method is safe from many threads at once and waits for the result of its a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack
 
@@ -16,11 +19,16 @@ from trunkline.jupyter import notebook as notebooks
 from trunkline.jupyter import start
 from trunkline.jupyter.awaitable_context import AwaitableContext
 from trunkline.jupyter.comm import Comm
+from trunkline.jupyter.errors import KernelError
 from trunkline.jupyter.execution import Execution
 from trunkline.jupyter.kernel import Kernel, KernelStats
 from trunkline.jupyter.notebook import NotebookProgress, NotebookRun
+from trunkline.jupyter.notebook_options import NotebookOptions
 from trunkline.jupyter.result import Result
+from trunkline.jupyter.wire import KernelMessage
 from trunkline.topic import EVERYTHING
+
+log = logging.getLogger("trunkline.jupyter")
 
 T = TypeVar("T")
 
@@ -32,17 +40,71 @@ class BlockingExecution:
         self._thread = thread
         self._execution = execution
         self.id = execution.id
+        self.who = execution.who
+        self.priority = execution.priority
 
-    def result(self, timeout_s: float | None = None) -> Result:
-        """What came of it, when it is complete; or what has come after `timeout_s`."""
-        return self._thread.call(self._execution.result(timeout_s))
+    def _get(self, read: Callable[[Execution], T]) -> T:
+        return self._thread.call(as_coroutine(lambda: read(self._execution)))
+
+    def result(self, timeout_s: float | None = None, *, raise_on_timeout: bool = False) -> Result:
+        """What came of it, when it is complete; or what has come after `timeout_s`, or an ExecutionTimeout."""
+        return self._thread.call(self._execution.result(timeout_s, raise_on_timeout=raise_on_timeout))
+
+    def replied(self, timeout_s: float | None = None) -> KernelMessage | None:
+        """The reply, as soon as it is there; None if it does not come in time."""
+        return self._thread.call(self._execution.replied(timeout_s))
 
     def partial(self) -> Result:
         """What has come of it so far."""
-        return self._thread.call(as_coroutine(self._execution.partial))
+        return self._get(lambda execution: execution.partial())
+
+    def extend(self, more_s: float) -> None:
+        """Give it more time, from now on."""
+        self._get(lambda execution: execution.extend(more_s))
+
+    def wait_for(
+        self, channel: str, wanted: str | Callable[[KernelMessage], bool], timeout_s: float | None = None
+    ) -> KernelMessage | None:
+        """The next message of a channel that is as `wanted`; None if it ended without one."""
+        return self._thread.call(self._execution.wait_for(channel, wanted, timeout_s))
+
+    @property
+    def code(self) -> str:
+        return self._execution.code
+
+    @property
+    def complete(self) -> bool:
+        return self._execution.complete
+
+    @property
+    def reply(self) -> KernelMessage | None:
+        return self._execution.reply
+
+    @property
+    def failure(self) -> KernelError | None:
+        return self._execution.failure
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What has not come yet."""
+        return self._get(lambda execution: execution.missing)
+
+    @property
+    def dropped(self) -> int:
+        """How many messages its channels lost because nobody read them."""
+        return self._get(lambda execution: execution.dropped)
+
+    @property
+    def dates(self) -> dict[str, str]:
+        """When the kernel said what, by its own clock."""
+        return self._get(lambda execution: dict(execution.dates))
+
+    @property
+    def complete_at_s(self) -> float | None:
+        return self._get(lambda execution: execution.complete_at_s)
 
     def channel(self, name: str) -> BlockingStream:
-        return BlockingStream(self._thread, self._thread.call(as_coroutine(lambda: self._execution.channel(name))))
+        return BlockingStream(self._thread, self._get(lambda execution: execution.channel(name)))
 
     @property
     def status(self) -> BlockingStream:
@@ -69,7 +131,7 @@ class BlockingExecution:
         return self.channel("late")
 
     def close(self) -> None:
-        self._thread.call(as_coroutine(self._execution.close))
+        self._get(lambda execution: execution.close())
 
     def __enter__(self) -> Self:
         return self
@@ -85,7 +147,13 @@ class BlockingComm:
         self._thread = thread
         self._comm = comm
         self.id = comm.id
+        self.target_name = comm.target_name
+        self.data = comm.data
         self.messages = BlockingStream(thread, comm.messages)
+
+    @property
+    def closed(self) -> bool:
+        return self._comm.closed
 
     def send(self, data: Mapping[str, Any], buffers: Sequence[bytes] = ()) -> None:
         self._thread.call(self._comm.send(data, buffers))
@@ -95,27 +163,42 @@ class BlockingComm:
 
 
 class BlockingKernel:
+    """A kernel, from any thread. Callbacks are called in threads of their own, and may use the kernel."""
+
     def __init__(self, opening: Callable[[], AwaitableContext[Kernel]], bus: BlockingBus | None = None) -> None:
         self._own = None if bus is not None else LoopThread("kernel")
-        self._thread = bus.thread if bus is not None else self._own
-        assert self._thread is not None
+        thread = bus.thread if bus is not None else self._own
+        assert thread is not None
+        self._thread: LoopThread = thread
         try:
-            self._kernel: Kernel = self._thread.call(_opened(opening))
+            self._kernel: Kernel = thread.call(_opened(opening))
         except BaseException:
             self._stop()
             raise
         self._closed = False
         self.id = self._kernel.id
-        self.info = self._kernel.info
+        self.session = self._kernel.session
+        self.username = self._kernel.username
+        self.settings = self._kernel.settings
         self.connection_file = self._kernel.connection_file
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        assert self._thread is not None
         return self._thread.call(work)
+
+    def _get(self, read: Callable[[Kernel], T]) -> T:
+        return self._thread.call(as_coroutine(lambda: read(self._kernel)))
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """What the kernel says of itself: language, version, protocol."""
+        return self._kernel.info
+
+    @property
+    def state(self) -> str:
+        return self._kernel.state
 
     def execute(self, code: str, **options: Any) -> BlockingExecution:
         """Have code executed; the options are those of `Kernel.execute`."""
-        assert self._thread is not None
         return BlockingExecution(self._thread, self._call(_opened(lambda: self._kernel.execute(code, **options))))
 
     def run(self, code: str, **options: Any) -> Result:
@@ -137,49 +220,87 @@ class BlockingKernel:
     def is_complete(self, code: str, **options: Any) -> Mapping[str, Any]:
         return self._call(self._kernel.is_complete(code, **options))
 
-    def comm(self, comm_id: str) -> BlockingComm | None:
-        """The comm of this id, if it is open."""
-        assert self._thread is not None
-        found = self._call(as_coroutine(lambda: self._kernel.comm(comm_id)))
-        return None if found is None else BlockingComm(self._thread, found)
+    def comm_info(self, target_name: str | None = None, **options: Any) -> Mapping[str, Any]:
+        return self._call(self._kernel.comm_info(target_name, **options))
 
-    def open_comm(self, target_name: str, data: Mapping[str, Any] | None = None) -> BlockingComm:
-        """Open a comm to a target of the kernel."""
-        assert self._thread is not None
-        return BlockingComm(self._thread, self._call(self._kernel.open_comm(target_name, data)))
+    def debug(self, content: Mapping[str, Any], **options: Any) -> Mapping[str, Any]:
+        return self._call(self._kernel.debug(content, **options))
 
     def resume(self, request_id: str, timeout_s: float | None = None) -> BlockingExecution:
-        assert self._thread is not None
-        return BlockingExecution(
-            self._thread, self._call(as_coroutine(lambda: self._kernel.resume(request_id, timeout_s)))
-        )
+        return BlockingExecution(self._thread, self._get(lambda kernel: kernel.resume(request_id, timeout_s)))
+
+    @contextmanager
+    def subshell(self) -> Iterator[str]:
+        """`with kernel.subshell() as subshell_id`: see `Kernel.subshell`."""
+        subshell_id = self.create_subshell()
+        try:
+            yield subshell_id
+        finally:
+            self.delete_subshell(subshell_id)
+
+    def create_subshell(self) -> str:
+        return self._call(self._kernel.create_subshell())
+
+    def delete_subshell(self, subshell_id: str) -> None:
+        self._call(self._kernel.delete_subshell(subshell_id))
+
+    def comm(self, comm_id: str) -> BlockingComm | None:
+        """The comm of this id, if it is open."""
+        found = self._get(lambda kernel: kernel.comm(comm_id))
+        return None if found is None else BlockingComm(self._thread, found)
+
+    @property
+    def comms(self) -> list[BlockingComm]:
+        """All that are open."""
+        return [BlockingComm(self._thread, comm) for comm in self._get(lambda kernel: kernel.comms)]
+
+    def open_comm(
+        self, target_name: str, data: Mapping[str, Any] | None = None, *, metadata: Mapping[str, Any] | None = None
+    ) -> BlockingComm:
+        """Open a comm to a target of the kernel."""
+        return BlockingComm(self._thread, self._call(self._kernel.open_comm(target_name, data, metadata=metadata)))
+
+    def on_comm(self, target_name: str, callback: Callable[[BlockingComm, KernelMessage], object]) -> None:
+        """Call `callback(comm, message)` when the kernel opens a comm to this target."""
+
+        def opened(comm: Comm, message: KernelMessage) -> None:
+            _in_thread(callback, BlockingComm(self._thread, comm), message)
+
+        self._get(lambda kernel: kernel.on_comm(target_name, opened))
+
+    def on_restart(self, callback: Callable[[str], object]) -> None:
+        """Call `callback(how)` when the kernel has died and runs again."""
+        self._get(lambda kernel: kernel.on_restart(lambda how: _in_thread(callback, how)))
 
     def run_notebook(
         self,
         notebook: Any,
         *,
-        allow_errors: bool = False,
-        timeout_s: float | None = None,
         progress: Callable[[NotebookProgress], object] | None = None,
+        **options: Unpack[NotebookOptions],
     ) -> NotebookRun:
         """Execute all cells of a notebook; it has their outputs then."""
-        return self._call(
-            notebooks.run_notebook(
-                self._kernel, notebook, allow_errors=allow_errors, timeout_s=timeout_s, progress=progress
-            )
-        )
+        return self._call(notebooks.run_notebook(self._kernel, notebook, progress=progress, **options))
 
     def subscribe(self, pattern: str = EVERYTHING, **options: Unpack[DeliveryOptions]) -> BlockingStream:
         """Everything the kernel says, as `Kernel.subscribe`; to be used as a block, or closed."""
-        assert self._thread is not None
-        opening = self._call(as_coroutine(lambda: self._kernel.subscribe(pattern, **options)))
+        opening = self._get(lambda kernel: kernel.subscribe(pattern, **options))
         return BlockingStream(self._thread, self._call(opening.open()))
 
     def stats(self) -> KernelStats:
-        return self._call(as_coroutine(self._kernel.stats))
+        return self._get(lambda kernel: kernel.stats())
 
     def orphans(self) -> list[Orphan]:
-        return self._call(as_coroutine(lambda: list(self._kernel.orphans)))
+        return self._get(lambda kernel: list(kernel.orphans))
+
+    @property
+    def others(self) -> list[BlockingExecution]:
+        """What other clients of this kernel have asked for lately, and what came of it."""
+        return [BlockingExecution(self._thread, other) for other in self._get(lambda kernel: kernel.others)]
+
+    def death(self) -> str:
+        """Return when the kernel has died: how."""
+        return self._call(self._kernel.death())
 
     def interrupt(self) -> None:
         self._call(self._kernel.interrupt())
@@ -209,6 +330,18 @@ class BlockingKernel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _in_thread(callback: Callable[..., object], *arguments: object) -> None:
+    """In the loop's thread, a callback could not wait for the kernel."""
+
+    def call() -> None:
+        try:
+            callback(*arguments)
+        except Exception:
+            log.exception("a callback of a kernel raised")
+
+    threading.Thread(target=call, name="kernel-callback", daemon=True).start()
 
 
 def start_kernel_blocking(name: str = "python3", *, bus: BlockingBus | None = None, **options: Any) -> BlockingKernel:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
-from trunkline.bus.bus import Bus
 from trunkline.delivery.options import DeliveryOptions
 from trunkline.delivery.stream import Stream
 from trunkline.errors import TrunklineError
@@ -13,6 +13,9 @@ from trunkline.jupyter.link import KernelReceiver
 from trunkline.jupyter.message_types import SOCKETS, TOPIC_PREFIX, token
 from trunkline.jupyter.wire import Fault, KernelMessage, KernelWire, Unreadable
 from trunkline.message import Message
+
+if TYPE_CHECKING:
+    from trunkline.bus.bus import Bus
 
 log = logging.getLogger("trunkline.jupyter")
 

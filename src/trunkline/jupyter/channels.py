@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import cast
 
 from trunkline.clock import World
@@ -10,17 +10,21 @@ from trunkline.delivery.custody import Custody
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.retry import Retry
 from trunkline.delivery.stream import Stream
-from trunkline.errors import InboxFull
+from trunkline.errors import InboxFull, UsageError
+from trunkline.expression import Filter, compile_filter
+from trunkline.jupyter.message_types import CHANNELS
 from trunkline.jupyter.wire import KernelMessage
 
 
 class KernelChannel(Stream):
     """Messages of a kernel, each there once. It ends with the execution or the comm it belongs to; nobody closes it."""
 
-    def __init__(self, box: Inbox, world: World) -> None:
+    def __init__(self, box: Inbox, world: World, owner: object = None) -> None:
         # Nothing here is acknowledged, so nothing is tried again, or dies.
         custody = Custody(box, lease_s=30.0, retry=Retry(), chance=world.random, on_dead=lambda *_: None)
         super().__init__(box, custody, ack=False)
+        self._owner = owner
+        """Kept as long as somebody reads."""
 
     async def recv(self, timeout_s: float | None = None) -> KernelMessage | None:
         return cast("KernelMessage | None", await super().recv(timeout_s))
@@ -42,3 +46,10 @@ def put(box: Inbox, message: KernelMessage) -> None:
     except InboxFull:
         # Counted there. A kernel cannot be told no.
         return
+
+
+def channel_filters(where: Mapping[str, str]) -> dict[str, Filter]:
+    """Filters of channels by content; raises UsageError for a channel that does not exist."""
+    if unknown := set(where) - set(CHANNELS):
+        raise UsageError(f"an execution has no channel {', '.join(sorted(unknown))}: there are {', '.join(CHANNELS)}")
+    return {channel: compile_filter(text) for channel, text in where.items()}

@@ -23,6 +23,10 @@ class KernelNotStarted(KernelError):
         self.died = died
 
 
+class WrongKernelKey(KernelNotStarted):
+    """A kernel runs there, and signs its messages with another key than the connection file has."""
+
+
 class KernelDied(KernelError):
     def __init__(self, kernel_id: str, how: str, result: Any = None) -> None:
         super().__init__(f"the kernel {kernel_id} died: {how}", kernel_id, result)
@@ -40,6 +44,16 @@ class ExecutionFailed(KernelError):
     def __init__(self, request_id: str, why: str, result: Any) -> None:
         super().__init__(why, "", result)
         self.request_id = request_id
+
+
+class ExecutionTimeout(KernelError):
+    """Raised where a timeout shall raise: what has come so far is in `result`."""
+
+    def __init__(self, request_id: str, waited_s: float, result: Any) -> None:
+        missing = " and ".join(result.missing) if result is not None else "its end"
+        super().__init__(f"not complete after {waited_s:.1f} s: {missing} did not come", "", result)
+        self.request_id = request_id
+        self.waited_s = waited_s
 
 
 class KernelClosed(Closed):

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Protocol, Self
 
 from trunkline.clock import World
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox
-from trunkline.errors import StreamEmpty, UsageError
-from trunkline.expression import Filter, compile_filter
-from trunkline.jupyter.channels import KernelChannel, put
-from trunkline.jupyter.errors import KernelError
-from trunkline.jupyter.message_types import CHANNEL_OF, CHANNELS, COMM, DISPLAY, EXECUTION, IOPUB, STATUS, STREAM
+from trunkline.errors import StreamEmpty
+from trunkline.expression import compile_filter
+from trunkline.jupyter.channels import KernelChannel, channel_filters, put
+from trunkline.jupyter.errors import ExecutionTimeout, KernelError
+from trunkline.jupyter.message_types import CHANNEL_OF, COMM, DISPLAY, EXECUTION, IOPUB, STATUS, STREAM
 from trunkline.jupyter.outputs import Outputs, display_id_of
 from trunkline.jupyter.result import IDLE, REPLY, CodeFailure, Result, Timings
 from trunkline.jupyter.settings import KernelSettings
@@ -22,6 +22,14 @@ from trunkline.jupyter.wire import KernelMessage
 from trunkline.message import NORMAL
 
 LATE = "late"
+
+
+class ExecutionKeeper(Protocol):
+    """Who routes messages to executions, and must know when one wants no more, or more time."""
+
+    def unregister(self, request_id: str) -> None: ...
+
+    def extend(self, request_id: str, now_s: float, timeout_s: float) -> None: ...
 
 
 class Execution:
@@ -44,7 +52,7 @@ class Execution:
         priority: int = NORMAL,
         needs_reply: bool = True,
         where: Mapping[str, str] | None = None,
-        close: Callable[[str], None] | None = None,
+        keeper: ExecutionKeeper | None = None,
     ) -> None:
         self.id = request_id
         self.code = code
@@ -52,6 +60,8 @@ class Execution:
         self.priority = priority
         self.reply: KernelMessage | None = None
         self.outputs = Outputs(settings.max_output_bytes)
+        self._captures: list[Outputs] = []
+        self._sink = self.outputs
         self.complete = False
         self.failure: KernelError | None = None
         self.on_input: Callable[[KernelMessage], None] | None = None
@@ -62,8 +72,8 @@ class Execution:
         self._sent_at_s = sent_at_s
         self._deadline_s = sent_at_s + timeout_s
         self._needs_reply = needs_reply
-        self._filters = _filters(where or {})
-        self._close = close
+        self._filters = channel_filters(where or {})
+        self._keeper = keeper
         self._boxes: dict[str, Inbox] = {}
         self._streams: dict[str, KernelChannel] = {}
         self._times: dict[str, float] = {}
@@ -80,9 +90,6 @@ class Execution:
 
     # What comes in
 
-    def accepts(self, message: KernelMessage) -> bool:
-        return message.socket != IOPUB or message.header.msg_type in CHANNEL_OF
-
     def take(self, message: KernelMessage) -> bool:
         """A message of this request; True when it is complete."""
         if message.socket != IOPUB:
@@ -95,7 +102,7 @@ class Execution:
         put(box, message)
         content = message.content
         if channel is STREAM:
-            self.outputs.write(str(content.get("name", "")), str(content.get("text", "")))
+            self._sink.write(str(content.get("name", "")), str(content.get("text", "")))
         elif channel is STATUS:
             return self._take_status(content.get("execution_state"), message.header.date)
         elif channel is EXECUTION:
@@ -109,12 +116,30 @@ class Execution:
         content = message.content
         match message.header.msg_type:
             case "display_data":
-                self.outputs.add(message)
+                self._sink.add(message)
             case "clear_output":
-                self.outputs.clear(bool(content.get("wait")))
+                self._sink.clear(bool(content.get("wait")))
             case _:
                 if (display_id := display_id_of(content)) is not None:
                     self.outputs.update(display_id, content)
+
+    def capture(self, outputs: Outputs) -> None:
+        """From now on, what it writes and shows is in these outputs instead of its own."""
+        self._captures.append(outputs)
+        self._sink = outputs
+
+    def release(self, outputs: Outputs) -> None:
+        """No longer in these; in those before them, if there are any."""
+        if outputs in self._captures:
+            self._captures.remove(outputs)
+        self._sink = self._captures[-1] if self._captures else self.outputs
+
+    def update_shown(self, message: KernelMessage) -> None:
+        """Another execution has changed what this one shows."""
+        if self.complete:
+            self.take_late(message)
+        else:
+            self.show(message)
 
     def take_late(self, message: KernelMessage) -> None:
         """A message that came after it was complete: of a thread that went on, or a changed display."""
@@ -122,11 +147,11 @@ class Execution:
         put(self._boxes.get(LATE) or self._box(LATE), message)
         match CHANNEL_OF.get(message.header.msg_type):
             case "stream":
-                self.outputs.write(str(message.content.get("name", "")), str(message.content.get("text", "")))
+                self._sink.write(str(message.content.get("name", "")), str(message.content.get("text", "")))
             case "display":
                 self.show(message)
             case "execution" if message.header.msg_type != "execute_input":
-                self.outputs.add(message)
+                self._sink.add(message)
 
     def _take_word(self, message: KernelMessage) -> bool:
         if message.header.msg_type == "input_request":
@@ -140,7 +165,7 @@ class Execution:
         if isinstance(count, int):
             self._execution_count = count
         if message.content.get("status") == "error" and self._error is None:
-            self._error = _failure(message)
+            self._error = CodeFailure.of(message.content)
         if not self._replied.done():
             self._replied.set_result(None)
         return self._check()
@@ -162,9 +187,9 @@ class Execution:
             self.dates.setdefault("iopub.execute_input", message.header.date)
             self.code = self.code or str(message.content.get("code", ""))
             return
-        if kind == "error":
-            self._error = _failure(message)
-        self.outputs.add(message)
+        if kind == "error" and not self._captures:
+            self._error = CodeFailure.of(message.content)
+        self._sink.add(message)
 
     def _check(self) -> bool:
         if "idle" in self._times and (self.reply is not None or not self._needs_reply):
@@ -210,7 +235,8 @@ class Execution:
         stream = self._streams.get(name)
         if stream is None:
             box = self._boxes.get(name) or self._box(name)
-            stream = self._streams[name] = KernelChannel(box, self._world)
+            # Whoever reads a channel has not dropped the execution.
+            stream = self._streams[name] = KernelChannel(box, self._world, self)
         return stream
 
     @property
@@ -273,17 +299,22 @@ class Execution:
             missing.append(REPLY)
         return tuple(missing)
 
-    async def result(self, timeout_s: float | None = None) -> Result:
+    async def result(self, timeout_s: float | None = None, *, raise_on_timeout: bool = False) -> Result:
         """What came of it, when it is complete; or what has come by then, after `timeout_s` or its own time limit.
 
-        Raises KernelDied or KernelRestarted if the kernel is gone; the error has the partial result. An error of the
-        code is no error here: see `result.error`, or call `result.check()`.
+        Raises KernelDied or KernelRestarted if the kernel is gone, and with `raise_on_timeout` ExecutionTimeout if it
+        is not complete in time; each has the partial result. An error of the code is no error here: see
+        `result.error`, or call `result.check()`.
         """
+        began_s = self._loop.time()
         await self._wait(self.ended, timeout_s)
+        result = self.partial()
         if self.failure is not None:
-            self.failure.result = self.partial()
+            self.failure.result = result
             raise self.failure
-        return self.partial()
+        if raise_on_timeout and not result.complete:
+            raise ExecutionTimeout(self.id, self._loop.time() - began_s, result)
+        return result
 
     async def replied(self, timeout_s: float | None = None) -> KernelMessage | None:
         """The reply, as soon as it is there; None if it does not come in time."""
@@ -293,23 +324,22 @@ class Execution:
         return self.reply
 
     async def _wait(self, future: asyncio.Future[None], timeout_s: float | None) -> None:
-        if future.done():
-            return
-        left_s = self._deadline_s - self._loop.time()
-        if timeout_s is not None:
-            left_s = min(left_s, timeout_s)
-        if left_s == math.inf:
-            await asyncio.shield(future)
-            return
-        try:
-            async with asyncio.timeout(max(left_s, 0.0)):
-                await asyncio.shield(future)
-        except TimeoutError:
-            return
+        """Until it is done, or `timeout_s` or the time limit is over; the limit may be extended meanwhile."""
+        own_s = math.inf if timeout_s is None else self._loop.time() + timeout_s
+        while not future.done():
+            left_s = min(self._deadline_s, own_s) - self._loop.time()
+            if left_s <= 0:
+                return
+            await asyncio.wait((future,), timeout=None if left_s == math.inf else left_s)
 
     def extend(self, more_s: float) -> None:
-        """Give it more time, from now on."""
-        self._deadline_s = max(self._deadline_s, self._loop.time() + more_s)
+        """Give it more time, from now on: those who wait for it wait on, and the kernel's client keeps it open."""
+        now_s = self._loop.time()
+        if now_s + more_s <= self._deadline_s:
+            return
+        self._deadline_s = now_s + more_s
+        if self._keeper is not None:
+            self._keeper.extend(self.id, now_s, more_s)
 
     def partial(self) -> Result:
         """What has come of it so far."""
@@ -364,27 +394,11 @@ class Execution:
         self._end()
         if (late := self._boxes.get(LATE)) is not None:
             late.close()
-        if self._close is not None:
-            self._close(self.id)
+        if self._keeper is not None:
+            self._keeper.unregister(self.id)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
-
-
-def _filters(where: Mapping[str, str]) -> dict[str, Filter]:
-    if unknown := set(where) - set(CHANNELS):
-        raise UsageError(f"an execution has no channel {', '.join(sorted(unknown))}: there are {', '.join(CHANNELS)}")
-    return {channel: compile_filter(text) for channel, text in where.items()}
-
-
-def _failure(message: KernelMessage) -> CodeFailure:
-    content: Any = message.content
-    trace = content.get("traceback")
-    return CodeFailure(
-        str(content.get("ename", "")),
-        str(content.get("evalue", "")),
-        tuple(str(line) for line in trace) if isinstance(trace, list) else (),
-    )

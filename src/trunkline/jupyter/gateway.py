@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
-from trunkline.bus.bus import Bus
 from trunkline.delivery.stream import Stream
 from trunkline.errors import TrunklineError
 from trunkline.jupyter.kernel import Kernel
 from trunkline.jupyter.message_types import CONTROL, SHELL, STDIN, TOPIC_PREFIX, token
+from trunkline.jupyter.presence import Presence
 from trunkline.jupyter.publisher import GATEWAY
 from trunkline.jupyter.wire import KernelWire, Unreadable
 from trunkline.message import Message
+
+if TYPE_CHECKING:
+    from trunkline.bus.bus import Bus
 
 log = logging.getLogger("trunkline.jupyter")
 
@@ -24,6 +28,7 @@ class Gateway:
         self._kernel = kernel
         self._bus = bus
         self._wire = KernelWire(kernel.id, bus.broker.world.time_ns)
+        self._presence = Presence(bus, kernel.id)
         self._streams: list[Stream] = []
         self._tasks: list[asyncio.Task[None]] = []
         self.passed_on = 0
@@ -35,6 +40,12 @@ class Gateway:
             stream = await self._bus.subscribe(pattern).open()
             self._streams.append(stream)
             self._tasks.append(asyncio.get_running_loop().create_task(self._pass_on(socket, stream)))
+        await self._presence.open()
+
+    def describe(self) -> None:
+        """The kernel has answered: say what it is."""
+        language = self._kernel.info.get("language_info")
+        self._presence.language = str(language.get("name", "")) if isinstance(language, dict) else ""
 
     async def _pass_on(self, socket: str, stream: Stream) -> None:
         async for message in stream:
@@ -62,6 +73,7 @@ class Gateway:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._presence.aclose()
         for stream in self._streams:
             await stream.aclose()
         self._streams.clear()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from trunkline.jupyter.errors import KernelNotStarted
+from trunkline.jupyter.errors import KernelNotStarted, WrongKernelKey
 from trunkline.jupyter.execution import Execution
 from trunkline.jupyter.message_types import CONTROL, SHELL
 from trunkline.jupyter.settings import KernelSettings
@@ -23,6 +23,9 @@ class Handshake:
         """Set when a message arrived on iopub, or the kernel died."""
         self.asked: list[Execution] = []
         self.died: str | None = None
+        self.process_lives = False
+        """Whether a heartbeat was answered."""
+        self._wrong_key = False
 
     async def run(self, ask: Callable[[str], Awaitable[Execution]]) -> None:
         """Send requests with `ask` until one is answered. Raises KernelNotStarted after `start_timeout_s`."""
@@ -33,13 +36,31 @@ class Handshake:
             self.asked += [await ask(socket) for socket in (SHELL, CONTROL)]
             if await self._answered(min(self._settings.nudge_s, deadline_s - loop.time())):
                 return
-            if loop.time() >= deadline_s:
-                iopub = "it sent messages on iopub" if self.iopub_live.is_set() else "it sent nothing on iopub"
-                raise KernelNotStarted(
-                    f"the kernel {self._kernel_id} has not answered for {self._settings.start_timeout_s:g} s: {iopub}."
-                    " Check what it wrote to stderr, or raise start_timeout_s",
+            if self._wrong_key:
+                raise WrongKernelKey(
+                    f"the kernel {self._kernel_id} runs, but its messages are signed with another key than the"
+                    " connection file has: the file is of an earlier kernel, or was changed",
                     self._kernel_id,
                 )
+            if loop.time() >= deadline_s:
+                raise KernelNotStarted(
+                    f"the kernel {self._kernel_id} has not answered for {self._settings.start_timeout_s:g} s:"
+                    f" {self._what_came()}",
+                    self._kernel_id,
+                )
+
+    def _what_came(self) -> str:
+        iopub = "it sent messages on iopub" if self.iopub_live.is_set() else "it sent nothing on iopub"
+        if self.process_lives:
+            return (
+                f"{iopub}, but its heartbeat answers, so its process runs. It is too busy to answer on control, or the"
+                " connection file has another key"
+            )
+        return f"{iopub}. Check what it wrote to stderr, or raise start_timeout_s"
+
+    def bad_signature(self) -> None:
+        """A message came that was signed with another key."""
+        self._wrong_key = True
 
     def lost(self, how: str) -> None:
         """The kernel died during the handshake."""

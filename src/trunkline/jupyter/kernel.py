@@ -4,145 +4,294 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Self, Unpack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 import msgspec
 
 from trunkline.bus.subscription import Subscription
+from trunkline.clock import World
 from trunkline.delivery.options import Delivery, DeliveryOptions
 from trunkline.delivery.requests import OrphanBox
-from trunkline.errors import Unsupported
+from trunkline.errors import RequestTimeout, Unsupported
+from trunkline.jupyter.awaitable_context import AwaitableContext
+from trunkline.jupyter.client import DEAD, RESTARTING, KernelClient, OnInput
+from trunkline.jupyter.comm import Comm
 from trunkline.jupyter.errors import KernelClosed, KernelDied, KernelError, KernelRestarted
 from trunkline.jupyter.execution import Execution
-from trunkline.jupyter.handshake import Handshake
-from trunkline.jupyter.kernel_requests import DEAD as DEAD
-from trunkline.jupyter.kernel_requests import RESTARTING, STARTING, KernelRequests
-from trunkline.jupyter.message_types import CONTROL, IOPUB
-from trunkline.jupyter.router import Routed
-from trunkline.jupyter.wire import Fault, KernelMessage
+from trunkline.jupyter.link import KernelLink
+from trunkline.jupyter.message_types import CONTROL, SHELL
+from trunkline.jupyter.metrics import Tracing
+from trunkline.jupyter.publisher import KernelPublisher
+from trunkline.jupyter.result import Result
+from trunkline.jupyter.router import KernelRouter
+from trunkline.jupyter.settings import KernelSettings
+from trunkline.jupyter.stats import KernelStats as KernelStats
+from trunkline.jupyter.stats import stats_of
+from trunkline.jupyter.wire import KernelMessage
+from trunkline.message import NORMAL
 from trunkline.settings import build
 from trunkline.topic import EVERYTHING
 
+if TYPE_CHECKING:
+    from trunkline.bus.bus import Bus
+
 log = logging.getLogger("trunkline.jupyter")
 
-
-class KernelStats(msgspec.Struct, frozen=True):
-    """How a kernel's client is doing."""
-
-    state: str
-    active_requests: int
-    orphan_messages: int
-    global_subscribers: int
-    stale_requests: int
-    orphans: dict[str, int]
-    """All there ever were, by reason."""
-    orphans_claimed: int
-    routed: Routed
-    faults: dict[str, int]
-    comms: int
-    others: int
-    published: int
-    unpublished: int
+ASK_TIMEOUT_S: Final = 30.0
+SUBSHELLS: Final = "kernel subshells"
 
 
-class Kernel(KernelRequests):
+class Life(msgspec.Struct, frozen=True):
+    """What can be done to a kernel whose process is ours."""
+
+    interrupt: Callable[[], Awaitable[None]]
+    restart: Callable[[], Awaitable[None]]
+    shutdown: Callable[[bool], Awaitable[None]]
+    ends_with_client: bool = True
+    """Whether closing the client ends the kernel."""
+
+
+class Kernel:
     """One client of one kernel, in one event loop. Any number of tasks may use it at once."""
 
-    # Beginning
+    def __init__(
+        self,
+        kernel_id: str,
+        link: KernelLink,
+        *,
+        session: str,
+        world: World | None = None,
+        settings: KernelSettings | None = None,
+        bus: Bus | None = None,
+        life: Life | None = None,
+        tracing: Tracing | None = None,
+    ) -> None:
+        self.id = kernel_id
+        self.settings = settings = settings or KernelSettings()
+        publisher = None if bus is None else KernelPublisher(bus, session, settings.max_unpublished)
+        self.client = KernelClient(kernel_id, link, session, world or World(), settings, publisher, tracing)
+        self.client.router.comms.send = self._send_comm
+        self.life = life
+        self.connection_file: Path | None = None
+        """Where others find it, if it has sockets."""
+        self._on_close: list[Callable[[], Awaitable[None]]] = []
+        self._on_restart: list[Callable[[str], object]] = []
+        self._restarts = 0
 
     async def open(self) -> None:
         """Connect, and return when nothing the kernel says can be missed any more. Raises KernelNotStarted."""
-        self._sweep()
-        await self._greet()
+        await self.client.open()
 
-    async def _greet(self) -> None:
-        """Get acquainted; whoever asks meanwhile waits."""
-        self._ready.clear()
-        self._gone.clear()
-        self._dead = None
-        self.state = STARTING
-        greeting = self._handshake = Handshake(self.id, self.settings)
+    # What it is
+
+    @property
+    def session(self) -> str:
+        """The name of this client in the headers of its messages."""
+        return self.client.session
+
+    @property
+    def username(self) -> str:
+        return self.client.username
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """What the kernel says of itself: language, version, protocol."""
+        return self.client.info
+
+    @property
+    def state(self) -> str:
+        """Starting, idle, busy, restarting, dead, or closed."""
+        return self.client.state
+
+    @property
+    def link(self) -> KernelLink:
+        return self.client.link
+
+    @property
+    def router(self) -> KernelRouter:
+        return self.client.router
+
+    # Asking
+
+    def execute(
+        self,
+        code: str,
+        *,
+        silent: bool = False,
+        store_history: bool | None = None,
+        user_expressions: Mapping[str, str] | None = None,
+        stop_on_error: bool = True,
+        on_input: OnInput | None = None,
+        timeout_s: float | None = None,
+        priority: int = NORMAL,
+        where: Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        subshell_id: str | None = None,
+    ) -> AwaitableContext[Execution]:
+        """Have code executed: `execution = await kernel.execute(code)`, or `async with kernel.execute(code) as …`.
+
+        Given up after `timeout_s` (300 s if not given, `math.inf` for never). With `on_input`, the code may ask for
+        input; a plain function is called in a thread of its own and may block. Messages of a higher priority are handed
+        out first. `where` gives channels a filter on what is in their messages:
+        `{"stream": "payload.content.name == 'stderr'"}`; the result has everything all the same.
+        """
+        content = {
+            "code": code,
+            "silent": silent,
+            "store_history": not silent if store_history is None else store_history,
+            "user_expressions": dict(user_expressions or {}),
+            "allow_stdin": on_input is not None,
+            "stop_on_error": stop_on_error,
+        }
+        options: dict[str, Any] = {"code": code, "on_input": on_input, "priority": priority, "where": where}
+        options |= {"metadata": metadata, "subshell_id": subshell_id}
+        asking = self.client.ask(SHELL, "execute_request", content, self._patience_s(timeout_s), **options)
+        return AwaitableContext(asking, Execution.close)
+
+    async def run(self, code: str, *, raise_on_timeout: bool = False, **options: Any) -> Result:
+        """Execute, and wait for the result; of what is late, nothing is kept.
+
+        After the time limit the result is what has come by then, or, with `raise_on_timeout`, an ExecutionTimeout.
+        """
+        async with self.execute(code, **options) as execution:
+            return await execution.result(raise_on_timeout=raise_on_timeout)
+
+    def _patience_s(self, timeout_s: float | None) -> float:
+        return self.settings.request_timeout_s if timeout_s is None else timeout_s
+
+    async def ask(
+        self,
+        msg_type: str,
+        content: Mapping[str, Any] | None = None,
+        *,
+        socket: str = SHELL,
+        timeout_s: float = ASK_TIMEOUT_S,
+        subshell_id: str | None = None,
+    ) -> Mapping[str, Any]:
+        """Send any request and return the content of its reply. Raises RequestTimeout."""
+        execution = await self.client.ask(socket, msg_type, content or {}, timeout_s, subshell_id=subshell_id)
+        reply = await execution.replied()
+        # Some replies come without a word on iopub: what was answered is no request any more.
+        self.router.retire(execution, asyncio.get_running_loop().time())
+        if reply is None:
+            self.router.unregister(execution.id)
+            raise RequestTimeout(execution.id, f"{socket} of kernel {self.id}", timeout_s, None)
+        return reply.content
+
+    async def complete(self, code: str, cursor_pos: int | None = None, **options: Any) -> Mapping[str, Any]:
+        """What could stand at the cursor. While a cell runs, only a `subshell_id` gets an answer."""
+        position = len(code) if cursor_pos is None else cursor_pos
+        return await self.ask("complete_request", {"code": code, "cursor_pos": position}, **options)
+
+    async def inspect(
+        self, code: str, cursor_pos: int | None = None, detail_level: int = 0, **options: Any
+    ) -> Mapping[str, Any]:
+        """What is known of what stands at the cursor."""
+        position = len(code) if cursor_pos is None else cursor_pos
+        content = {"code": code, "cursor_pos": position, "detail_level": detail_level}
+        return await self.ask("inspect_request", content, **options)
+
+    async def history(self, n: int = 100, *, output: bool = False, raw: bool = True, **more: Any) -> Mapping[str, Any]:
+        """What was executed: the last `n`, or what `more` says (`hist_access_type`, `pattern`, `session`, …)."""
+        content = {"hist_access_type": "tail", "n": n, "output": output, "raw": raw, **more}
+        return await self.ask("history_request", content)
+
+    async def is_complete(self, code: str, **options: Any) -> Mapping[str, Any]:
+        """Whether the code could be executed as it is, or needs another line."""
+        return await self.ask("is_complete_request", {"code": code}, **options)
+
+    async def comm_info(self, target_name: str | None = None, **options: Any) -> Mapping[str, Any]:
+        """The comms that are open in the kernel."""
+        return await self.ask(
+            "comm_info_request", {} if target_name is None else {"target_name": target_name}, **options
+        )
+
+    async def debug(self, content: Mapping[str, Any], **options: Any) -> Mapping[str, Any]:
+        """Pass a message of the debug adapter protocol through. Its events are seen by those who `subscribe`."""
+        return await self.ask("debug_request", content, socket=CONTROL, **options)
+
+    def resume(self, request_id: str, timeout_s: float | None = None) -> Execution:
+        """Take up a request that was sent before, or by hand: what has come of it so far is claimed, in order."""
+        return self.client.resume(request_id, self._patience_s(timeout_s))
+
+    # Subshells
+
+    @asynccontextmanager
+    async def subshell(self) -> AsyncIterator[str]:
+        """`async with kernel.subshell() as subshell_id`: a thread of the kernel that answers while a cell runs.
+
+        Pass the id to `execute`, `ask`, `complete` and the other questions. Raises Unsupported if the kernel has none.
+        """
+        subshell_id = await self.create_subshell()
         try:
-            await self.link.open(self)
-            await greeting.run(lambda socket: self._begin(socket, "kernel_info_request", {}, math.inf))
-        except BaseException:
-            self._dead = greeting.died or "it did not answer"
-            self.state = DEAD
-            raise
+            yield subshell_id
         finally:
-            self._ready.set()
-            for execution in greeting.asked:
-                if execution.reply is not None:
-                    self.info = execution.reply.content
-                # What is still to come of it is expected, and of no interest.
-                self.router.retire(execution, asyncio.get_running_loop().time())
-        if self.state == STARTING:
-            self.state = "idle"
+            if self.client.dead is None and not self.client.closed:
+                await self.delete_subshell(subshell_id)
+
+    async def create_subshell(self) -> str:
+        """The id of a new subshell, to be deleted when it is no longer needed."""
+        if SUBSHELLS not in (self.info.get("supported_features") or ()):
+            raise Unsupported(
+                f"the kernel {self.id}, {self.info.get('implementation', 'of unknown kind')},", "subshells"
+            )
+        reply = await self.ask("create_subshell_request", socket=CONTROL)
+        return str(reply.get("subshell_id", ""))
+
+    async def delete_subshell(self, subshell_id: str) -> None:
+        await self.ask("delete_subshell_request", {"subshell_id": subshell_id}, socket=CONTROL)
+
+    # Comms
+
+    async def open_comm(
+        self, target_name: str, data: Mapping[str, Any] | None = None, *, metadata: Mapping[str, Any] | None = None
+    ) -> Comm:
+        """Open a comm to a target of the kernel."""
+        comm = self.router.comms.add(self.client.world.uuid7(), target_name, data or {})
+        content = {"comm_id": comm.id, "target_name": target_name, "data": data or {}}
+        await self.client.post(SHELL, "comm_open", content, metadata=metadata)
+        return comm
+
+    async def _send_comm(self, msg_type: str, content: Mapping[str, Any], buffers: Sequence[bytes] = ()) -> None:
+        await self.client.post(SHELL, msg_type, content, buffers=buffers)
+
+    def on_comm(self, target_name: str, callback: Callable[[Comm, KernelMessage], object]) -> None:
+        """Call `callback(comm, message)` when the kernel opens a comm to this target."""
+        self.router.comms.on_open(target_name, callback)
+
+    @property
+    def comms(self) -> list[Comm]:
+        """All that are open."""
+        return self.router.comms.all()
+
+    def comm(self, comm_id: str) -> Comm | None:
+        """The one of this id, if it is open."""
+        return self.router.comms.get(comm_id)
 
     # What comes
 
-    def take(self, messages: list[KernelMessage]) -> None:
-        """Called by the link."""
-        if messages[0].socket == IOPUB:
-            self._handshake.iopub_live.set()
-        if self.publisher is not None:
-            for message in messages:
-                self._publish(message)
-        self.router.route(messages, asyncio.get_running_loop().time())
-        for message in messages:
-            if message.header.msg_type == "status":
-                self._notice(str(message.content.get("execution_state", self.state)), message)
-
-    def _notice(self, state: str, message: KernelMessage) -> None:
-        """What the kernel is doing now; or, from whoever shares it, that it does nothing any more."""
-        if message.parent.msg_id or state not in (DEAD, RESTARTING):
-            self.state = state
-        elif state == DEAD:
-            self.lost(str(message.content.get("reason", "it is gone")))
-        else:
-            self.state = state
-            self.router.fail_all(lambda: KernelRestarted(self.id))
-
-    def answer(self, request: KernelMessage, msg_type: str, content: Mapping[str, Any]) -> None:
-        """Answer a request on the bus in the place of the kernel."""
-        self._publish(self.compose(request.socket, msg_type, content, parent=request.header))
-
-    def _announce(self, state: str, reason: str) -> None:
-        """Tell those on the bus what no message of the kernel tells them."""
-        if self.publisher is not None:
-            self._publish(self.compose(IOPUB, "status", {"execution_state": state, "reason": reason}))
-
-    def count_fault(self, fault: Fault, why: str) -> None:
-        """Called by the link: frames that were no message."""
-        self._faults[fault] += 1
-        log.warning("kernel %s: %s (%s)", self.id, why, fault.value)
-
     def lost(self, how: str) -> None:
         """The kernel is gone: whoever waits for it is told at once."""
-        if self._dead is not None or self._closed:
-            return
-        self._dead = how
-        self.state = DEAD
-        log.warning("the kernel %s died: %s", self.id, how)
-        self._announce(DEAD, how)
-        self.router.fail_all(lambda: KernelDied(self.id, how))
-        self.router.end_subscriptions()
-        self._handshake.lost(how)
-        self._gone.set()
+        self.client.lost(how)
 
     async def death(self) -> str:
         """Return when the kernel has died: how."""
-        await self._gone.wait()
-        return self._dead or "it was restarted"
+        await self.client.gone.wait()
+        return self.client.dead or "it was restarted"
+
+    def answer(self, request: KernelMessage, msg_type: str, content: Mapping[str, Any]) -> None:
+        """Answer a request on the bus in the place of the kernel."""
+        self.client.publish(self.client.compose(request.socket, msg_type, content, parent=request.header))
 
     def subscribe(self, pattern: str = EVERYTHING, **options: Unpack[DeliveryOptions]) -> Subscription:
         """`async with kernel.subscribe() as messages`: everything the kernel says, before anybody else gets it.
 
         `pattern` is of topics `kernel.<id>.<socket>.<message type>`; `where` filters by content.
         """
-        self._check_open()
+        self.client.check_open()
         asked: DeliveryOptions = {"overflow": self.settings.channel_overflow, **options}
         delivery = build(Delivery, asked)
 
@@ -159,28 +308,7 @@ class Kernel(KernelRequests):
         return list(self.router.others.values())
 
     def stats(self) -> KernelStats:
-        router = self.router
-        return KernelStats(
-            state=self.state,
-            active_requests=len(router.requests),
-            orphan_messages=len(router.orphans),
-            global_subscribers=len(router.served),
-            stale_requests=router.stale,
-            orphans=dict(router.orphans_by_why),
-            orphans_claimed=router.orphans.claimed,
-            routed=msgspec.structs.replace(router.counts),
-            faults={fault.value: count for fault, count in self._faults.items()},
-            comms=len(router.comms),
-            others=len(router.others),
-            published=0 if self.publisher is None else self.publisher.published,
-            unpublished=0 if self.publisher is None else self.publisher.lost,
-        )
-
-    def _sweep(self) -> None:
-        """Clean up now, and again after a while. It takes microseconds: nothing waits for it."""
-        loop = asyncio.get_running_loop()
-        self.router.cleanup(loop.time())
-        self._sweeper = loop.call_later(self.settings.cleanup_interval_s, self._sweep)
+        return stats_of(self.client, self._restarts)
 
     # Life
 
@@ -195,55 +323,69 @@ class Kernel(KernelRequests):
         """A new process in its place. All that was asked ends with KernelRestarted."""
         if self.life is None:
             raise Unsupported(f"the kernel {self.id}, which was started elsewhere", "a restart from here")
-        if self._closed:
+        await self._replace("it was asked to", lambda: KernelRestarted(self.id))
+
+    async def restart_dead(self, how: str) -> None:
+        """A new process after the old one has ended by itself. What was asked ends with KernelDied."""
+        await self._replace(how, lambda: KernelDied(self.id, how))
+        for callback in list(self._on_restart):
+            try:
+                callback(how)
+            except Exception:
+                log.exception("what was to be called when the kernel %s was restarted raised", self.id)
+
+    def on_restart(self, callback: Callable[[str], object]) -> None:
+        """Call `callback(how)` when a kernel with `autorestart` has died and runs again: how it died."""
+        self._on_restart.append(callback)
+
+    async def _replace(self, why: str, error: Callable[[], KernelError]) -> None:
+        client = self.client
+        assert self.life is not None, "only a process of ours is replaced"
+        if client.closed:
             raise KernelClosed(self.id)
-        self._ready.clear()
-        self._dead = None
-        self.state = RESTARTING
-        self._announce(RESTARTING, "it was asked to")
-        self.router.fail_all(lambda: KernelRestarted(self.id))
+        client.ready.clear()
+        client.dead = None
+        client.state = RESTARTING
+        client.announce(RESTARTING, why)
+        self.router.fail_all(error)
         try:
             await self.life.restart()
         except BaseException:
-            self._dead = "its restart failed"
-            self._ready.set()
+            client.dead = "its restart failed"
+            client.ready.set()
             raise
-        await self._greet()
+        await client.greet()
+        self._restarts += 1
 
     async def shutdown(self, *, now: bool = False) -> None:
         """End the kernel, whoever started it; with `now`, without asking it. This client is closed by that."""
-        if self._closed:
+        if self.client.closed:
             return
-        if self.life is None and self._dead is None:
+        if self.life is None and self.client.dead is None:
             await self.ask("shutdown_request", {"restart": False}, socket=CONTROL)
-        await self._close(lambda: KernelDied(self.id, "it was shut down"), now=now)
+        await self._close(lambda: KernelDied(self.id, "it was shut down"), ends=self.life is not None, now=now)
 
     async def aclose(self) -> None:
         """Leave. A kernel that was started here ends with it; one that was attached to goes on."""
-        await self._close(lambda: KernelError(f"the client of kernel {self.id} was closed", self.id), now=False)
+        ends = self.life is not None and self.life.ends_with_client
+        await self._close(lambda: KernelError(f"the client of kernel {self.id} was closed", self.id), ends=ends)
 
-    async def _close(self, error: Callable[[], KernelError], *, now: bool) -> None:
-        if self._closed:
+    async def _close(self, error: Callable[[], KernelError], *, ends: bool, now: bool = False) -> None:
+        client = self.client
+        if client.closed:
             return
-        self._announce(DEAD, "it was shut down" if self.life is not None else "whoever shared it has left")
-        self._closed = True
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        client.announce(DEAD, "it was shut down" if ends else "whoever shared it has left")
+        client.closed = True
         self.router.fail_all(error)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await client.stop()
         try:
-            if self.life is not None:
+            if ends and self.life is not None:
                 await self.life.shutdown(now)
         finally:
             for leave in self._on_close:
                 await leave()
-            await self.link.aclose()
-            if self.publisher is not None:
-                await self.publisher.aclose()
-            self.router.close()
-            self.state = "dead" if self.life is not None else "closed"
+            await client.aclose()
+            client.state = DEAD if ends else "closed"
 
     def on_close(self, leave: Callable[[], Awaitable[None]]) -> None:
         self._on_close.append(leave)

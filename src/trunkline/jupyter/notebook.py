@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Unpack
 
 import msgspec
+from msgspec import to_builtins
 
-from trunkline.errors import MissingExtra, UsageError
+from trunkline.errors import UsageError
 from trunkline.jupyter.errors import KernelError
 from trunkline.jupyter.execution import Execution
 from trunkline.jupyter.kernel import Kernel
+from trunkline.jupyter.notebook_format import nbformat
+from trunkline.jupyter.notebook_options import RAISES, SKIP, Cell, NotebookOptions
+from trunkline.jupyter.parameters import inject
 from trunkline.jupyter.result import Result
+from trunkline.jupyter.terminal_text import coalesced, on_screen
 from trunkline.jupyter.widgets import WidgetStates
+from trunkline.jupyter.wire import KernelMessage
 
-try:
-    import nbformat
-except ImportError as error:  # pragma: no cover  # depends on what is installed
-    raise MissingExtra("jupyter", "notebooks") from error
-
-RAISES = "raises-exception"
-"""The tag of a cell that may fail."""
-SKIP = "skip-execution"
+LAST_OUTPUTS_S: Final = 0.5
+"""Whoever cancels a run waits so long for outputs that are on their way."""
 
 
 class NotebookProgress(msgspec.Struct, frozen=True):
@@ -52,7 +54,7 @@ class NotebookRun(msgspec.Struct, frozen=True):
 def read_notebook(path: str | Path) -> Any:
     """A notebook in the form of version 4, whichever it has."""
     try:
-        return nbformat.read(str(path), as_version=4)
+        return nbformat().read(str(path), as_version=4)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except Exception as error:
@@ -65,7 +67,7 @@ def write_notebook(notebook: Any, path: str | Path) -> None:
     target = Path(path)
     beside = target.with_name(f".{target.name}.part")
     try:
-        nbformat.write(notebook, str(beside))
+        nbformat().write(notebook, str(beside))
         beside.replace(target)
     except OSError as error:
         beside.unlink(missing_ok=True)
@@ -76,79 +78,200 @@ async def run_notebook(
     kernel: Kernel,
     notebook: Any,
     *,
-    allow_errors: bool = False,
-    timeout_s: float | None = None,
     progress: Callable[[NotebookProgress], object] | None = None,
+    **options: Unpack[NotebookOptions],
 ) -> NotebookRun:
     """Execute all cells that have code, in order; the notebook has their outputs then.
 
-    A cell that fails ends it, unless `allow_errors`, or the tag `raises-exception`, says otherwise; so does one that
-    takes longer than `timeout_s` (by default no time is too long), which is interrupted. The next cell is sent as soon
-    as the kernel has replied: outputs find their cells by themselves, also late ones. Raises KernelDied if it dies; the
-    notebook has what came until then.
+    A cell that fails ends it, unless `allow_errors`, `allow_error_names`, or the tag `raises-exception`, says
+    otherwise; so does one that takes longer than `timeout_s` (by default no time is too long), which is interrupted.
+    The next cell is sent as soon as the kernel has replied: outputs find their cells by themselves, also late ones.
+    Raises KernelDied if it dies; the notebook has what came until then.
     """
-    cells = [(place, cell) for place, cell in enumerate(notebook.cells) if _has_code(cell)]
-    for _, cell in cells:
-        cell.outputs = []
-        cell.execution_count = None
-    executions: dict[int, Execution] = {}
-    failed: int | None = None
-    with WidgetStates(kernel) as widgets:
+    return await NotebookRunner(kernel, notebook, options, progress).run()
+
+
+class NotebookRunner:
+    """One run of one notebook."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        notebook: Any,
+        options: NotebookOptions,
+        progress: Callable[[NotebookProgress], object] | None,
+    ) -> None:
+        if unknown := set(options) - set(NotebookOptions.__annotations__):
+            known = ", ".join(sorted(NotebookOptions.__annotations__))
+            raise UsageError(f"a notebook has no option {', '.join(sorted(unknown))}: there are {known}")
+        self._kernel = kernel
+        self._notebook = notebook
+        self._options = options
+        self._progress = progress
+        self._executions: dict[int, Execution] = {}
+        self._failed: int | None = None
+        self._in_step = any(name in options for name in ("on_cell_executed", "on_cell_error"))
+        """Whether a cell must be complete before the next is sent."""
+
+    async def run(self) -> NotebookRun:
+        self._prepare()
+        await self._call("on_notebook_start", notebook=self._notebook)
         try:
-            for done, (place, cell) in enumerate(cells, 1):
-                may_fail = allow_errors or RAISES in _tags(cell)
-                execution = executions[place] = await kernel.execute(
-                    cell.source, stop_on_error=not may_fail, timeout_s=math.inf if timeout_s is None else timeout_s
-                )
-                reply = await execution.replied()
-                if reply is None:
-                    await _stop(kernel, execution)
-                if reply is None or (reply.content.get("status") != "ok" and not may_fail):
-                    failed = place
-                if progress is not None:
-                    progress(NotebookProgress(done, len(cells), place))
-                if failed is not None:
-                    break
-            # The reply may come before the last outputs do.
-            await asyncio.gather(*(execution.result() for execution in executions.values()), return_exceptions=True)
+            return await self._run()
+        except KernelError:
+            await self._call("on_notebook_error", notebook=self._notebook)
+            raise
         finally:
-            results = _fill(notebook, executions)
-    widgets.put_into(notebook.metadata)
-    _describe(notebook, kernel)
-    for execution in executions.values():
-        if isinstance(execution.failure, KernelError):
-            raise execution.failure
-        execution.close()
-    return NotebookRun(results, len(cells) - len(executions), failed)
+            await self._call("on_notebook_complete", notebook=self._notebook)
 
+    def _prepare(self) -> None:
+        notebook = self._notebook
+        if parameters := self._options.get("parameters"):
+            language = self._kernel.info.get("language_info") or {}
+            inject(notebook, parameters, str(language.get("name", "")))
+        for cell in notebook.cells:
+            if self._has_code(cell):
+                cell.outputs = []
+                cell.execution_count = None
 
-async def _stop(kernel: Kernel, execution: Execution) -> None:
-    """It took too long: its kernel is interrupted, and has a moment to say so."""
-    await kernel.interrupt()
-    execution.extend(kernel.settings.shutdown_timeout_s)
-    await execution.result()
+    async def _run(self) -> NotebookRun:
+        notebook = self._notebook
+        total = sum(map(self._has_code, notebook.cells))
+        with WidgetStates(self._kernel) as widgets:
+            try:
+                for place, cell in enumerate(notebook.cells):
+                    await self._call("on_cell_start", cell=cell, cell_index=place)
+                    if not self._has_code(cell):
+                        continue
+                    await self._execute(place, cell, widgets)
+                    if self._progress is not None:
+                        self._progress(NotebookProgress(len(self._executions), total, place))
+                    if self._failed is not None:
+                        break
+                # The reply may come before the last outputs do.
+                waiting = (execution.result() for execution in self._executions.values())
+                await asyncio.gather(*waiting, return_exceptions=True)
+                await widgets.settle()
+            except asyncio.CancelledError:
+                await self._take_last_outputs()
+                raise
+            finally:
+                results = {place: self._fill(place) for place in self._executions}
+        if self._options.get("store_widget_state", True):
+            widgets.put_into(notebook.metadata)
+        if (language := self._kernel.info.get("language_info")) is not None:
+            notebook.metadata["language_info"] = nbformat().from_dict(dict(language))
+        for execution in self._executions.values():
+            if isinstance(execution.failure, KernelError):
+                raise execution.failure
+            execution.close()
+        return NotebookRun(results, total - len(self._executions), self._failed)
 
+    async def _take_last_outputs(self) -> None:
+        """Of cells that the kernel has replied to: it sends their outputs on another socket, a moment later."""
+        waiting = [each.result() for each in self._executions.values() if each.reply is not None]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_OUTPUTS_S):
+                await asyncio.gather(*waiting, return_exceptions=True)
 
-def _fill(notebook: Any, executions: dict[int, Execution]) -> dict[int, Result]:
-    results = {}
-    for place, execution in executions.items():
-        result = results[place] = execution.partial()
-        cell = notebook.cells[place]
-        cell.outputs = [nbformat.from_dict(output) for output in result.outputs]
+    async def _execute(self, place: int, cell: Cell, widgets: WidgetStates) -> None:
+        """One cell: until the kernel has replied, or until its outputs are complete, if somebody needs them."""
+        await self._call("on_cell_execute", cell=cell, cell_index=place)
+        limit_s = self._limit_s(cell)
+        execution = self._executions[place] = await self._kernel.execute(
+            cell.source,
+            stop_on_error=not self._may_fail(cell, None),
+            store_history=self._options.get("store_history", True),
+            timeout_s=limit_s,
+        )
+        await self._call("on_cell_complete", cell=cell, cell_index=place)
+        reply = as_nbclient_has_it(await execution.replied())
+        in_time = reply is not None
+        if not in_time:
+            await self._stop(execution)
+            reply = self._said_instead(execution) or as_nbclient_has_it(execution.reply)
+        elif self._in_step or widgets.capture:
+            await execution.result()
+            await widgets.settle()
+        content: Mapping[str, Any] = {} if reply is None else reply["content"]
+        failed = content.get("status") != "ok"
+        if self._in_step and reply is not None:
+            self._fill(place)
+            await self._call("on_cell_executed", cell=cell, cell_index=place, execute_reply=reply)
+            if failed:
+                await self._call("on_cell_error", cell=cell, cell_index=place, execute_reply=reply)
+        if failed and not self._may_fail(cell, str(content.get("ename", ""))):
+            self._failed = place
+        if not in_time and (reply is None or not self._options.get("interrupt_on_timeout")):
+            self._failed = place
+
+    async def _stop(self, execution: Execution) -> None:
+        """It took too long: its kernel is interrupted, and has a moment to say so."""
+        await self._kernel.interrupt()
+        execution.extend(self._kernel.settings.shutdown_timeout_s)
+        await execution.result()
+
+    def _said_instead(self, execution: Execution) -> dict[str, Any] | None:
+        """What counts as the reply of a cell that was interrupted, if the options say so."""
+        error = self._options.get("error_on_timeout")
+        if error is None or not self._options.get("interrupt_on_timeout"):
+            return None
+        return {"parent_header": {"msg_id": execution.id}, "content": {**error, "status": "error"}}
+
+    def _may_fail(self, cell: Cell, name: str | None) -> bool:
+        options = self._options
+        if options.get("force_raise_errors"):
+            return False
+        # While the name of its error is not known, the kernel must not drop what comes after it.
+        names = options.get("allow_error_names", ())
+        return (
+            bool(options.get("allow_errors"))
+            or RAISES in _tags(cell)
+            or (bool(names) if name is None else name in names)
+        )
+
+    def _limit_s(self, cell: Cell) -> float:
+        given = self._options.get("timeout_s")
+        limit_s = given(cell) if callable(given) else given
+        return math.inf if limit_s is None or limit_s <= 0 else limit_s
+
+    def _fill(self, place: int) -> Result:
+        execution, cell = self._executions[place], self._notebook.cells[place]
+        result = execution.partial()
+        outputs = [{**each, "text": on_screen(each["text"])} if "text" in each else each for each in result.outputs]
+        if self._options.get("coalesce_streams"):
+            outputs = coalesced(outputs)
+        cell.outputs = [nbformat().from_dict(output) for output in outputs]
         cell.execution_count = result.execution_count
-        cell.metadata["execution"] = dict(execution.dates)
-    return results
+        if self._options.get("record_timing", True):
+            cell.metadata["execution"] = dict(execution.dates)
+        return result
+
+    def _has_code(self, cell: Cell) -> bool:
+        skip = self._options.get("skip_cells_with_tag", SKIP)
+        return cell.cell_type == "code" and bool(cell.source.strip()) and skip not in _tags(cell)
+
+    async def _call(self, hook: str, **words: Any) -> None:
+        given: Any = self._options.get(hook)
+        if given is not None and inspect.isawaitable(called := given(**words)):
+            await called
 
 
-def _describe(notebook: Any, kernel: Kernel) -> None:
-    """Which language it is in, as the kernel says."""
-    if (language := kernel.info.get("language_info")) is not None:
-        notebook.metadata["language_info"] = nbformat.from_dict(dict(language))
+def as_nbclient_has_it(reply: KernelMessage | None) -> dict[str, Any] | None:
+    """A reply of the kernel as hooks of nbclient get it: the whole message."""
+    if reply is None:
+        return None
+    header, parent = to_builtins(reply.header), to_builtins(reply.parent)
+    return {
+        "header": header,
+        "msg_id": reply.header.msg_id,
+        "msg_type": reply.msg_type,
+        "parent_header": parent,
+        "metadata": dict(reply.metadata),
+        "content": dict(reply.content),
+        "buffers": list(reply.buffers),
+    }
 
 
-def _has_code(cell: Any) -> bool:
-    return cell.cell_type == "code" and bool(cell.source.strip()) and SKIP not in _tags(cell)
-
-
-def _tags(cell: Any) -> list[str]:
+def _tags(cell: Cell) -> list[str]:
     return list(cell.metadata.get("tags", ()))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from trunkline.jupyter.wire import KernelMessage
@@ -11,77 +12,172 @@ Output = dict[str, Any]
 """One output as nbformat has it: a stream, display_data, execute_result or error."""
 
 
+class OutputEntry:
+    """One output while it may still grow: the texts of a stream, or something that was shown."""
+
+    __slots__ = ("display_id", "name", "output", "size", "texts")
+
+    def __init__(self, output: Output, size: int, display_id: str | None = None) -> None:
+        self.output = output
+        self.size = size
+        self.display_id = display_id
+        self.name = output.get("name")
+        """Of the stream."""
+        self.texts: deque[str] = deque()
+
+    @classmethod
+    def of_stream(cls, name: str) -> OutputEntry:
+        return cls({"output_type": "stream", "name": name}, 0)
+
+    def write(self, text: str, size: int) -> None:
+        self.texts.append(text)
+        self.size += size
+
+    def cut(self, wanted: int) -> int:
+        """Take about `wanted` bytes away from its beginning: how many that were."""
+        before = self.size
+        while self.texts and before - self.size < wanted:
+            first = self.texts.popleft()
+            size = size_of(first)
+            left = size - (wanted - (before - self.size))
+            self.size -= size
+            if left > 0:
+                kept = _end_of(first, left)
+                self.texts.appendleft(kept)
+                self.size += size_of(kept)
+                break
+        return before - self.size
+
+    def split(self, at: int) -> OutputEntry:
+        """Keep the first `at` bytes of it, and return the rest."""
+        rest = OutputEntry.of_stream(str(self.name))
+        kept, self.texts, self.size = self.texts, deque(), 0
+        for text in kept:
+            size = size_of(text)
+            room = at - self.size
+            if room >= size:
+                self.write(text, size)
+                continue
+            begin = _beginning_of(text, room) if room > 0 and not rest.texts else ""
+            if begin:
+                self.write(begin, size_of(begin))
+                text = text[len(begin) :]
+            rest.write(text, size_of(text))
+        return rest
+
+    def finished(self) -> Output:
+        return {**self.output, "text": "".join(self.texts)} if self.name is not None else dict(self.output)
+
+
 class Outputs:
-    """The outputs of one execution, in order. Texts of one stream that follow each other are one output."""
+    """The outputs of one execution, in order. Texts of one stream that follow each other are one output.
 
-    __slots__ = ("__weakref__", "_clear", "_entries", "_max_bytes", "_parts", "bytes", "display_ids", "truncated")
+    Of more than `max_bytes` the beginning and the end are kept, half of it each, with a notice between them.
+    """
 
-    def __init__(self, max_bytes: int) -> None:
-        self._entries: list[Output] = []
-        self._parts: list[str] | None = None
-        """The texts of the last output, while that is a stream."""
-        self._clear = False
+    __slots__ = ("_clear", "_entries", "_max_bytes", "_missing", "_on_change", "_tail", "bytes", "truncated")
+
+    def __init__(self, max_bytes: int, on_change: Callable[[], None] | None = None) -> None:
         self._max_bytes = max_bytes
+        self._on_change = on_change
+        self._entries: list[OutputEntry] = []
+        self._tail: deque[OutputEntry] | None = None
+        """The end, once there was too much."""
+        self._missing = 0
+        self._clear = False
         self.bytes = 0
         self.truncated = 0
         """How many bytes were not kept."""
-        self.display_ids: set[str] = set()
+
+    def __iter__(self) -> Iterator[OutputEntry]:
+        yield from self._entries
+        yield from self._tail or ()
 
     def write(self, name: str, text: str) -> None:
         """A stream has written something."""
         if self._clear:
             self._empty()
-        self.bytes += len(text)
+        entries = self._entries if self._tail is None else self._tail
+        last = entries[-1] if entries else None
+        if last is None or last.name != name:
+            last = OutputEntry.of_stream(name)
+            entries.append(last)
+        size = len(text) if text.isascii() else size_of(text)
+        last.texts.append(text)
+        last.size += size
+        self.bytes += size
         if self.bytes > self._max_bytes:
-            self.bytes -= len(text)
-            self.truncated += len(text)
-            return
-        parts = self._parts
-        if parts is not None and self._entries[-1]["name"] == name:
-            parts.append(text)
-            return
-        self._parts = [text]
-        self._entries.append({"output_type": "stream", "name": name, "text": self._parts})
+            self._shorten()
+        if self._on_change is not None:
+            self._on_change()
 
     def add(self, message: KernelMessage) -> None:
         """Something was displayed, is the result, or went wrong."""
         if self._clear:
             self._empty()
-        self._parts = None
         content = message.content
+        display_id = None
         match message.header.msg_type:
             case "error":
-                entry: Output = {
+                output: Output = {
                     "output_type": "error",
                     "ename": str(content.get("ename", "")),
                     "evalue": str(content.get("evalue", "")),
                     "traceback": [str(line) for line in content.get("traceback") or ()],
                 }
             case kind:
-                entry = {
+                output = {
                     "output_type": kind,
                     "data": _mapping(content.get("data")),
                     "metadata": _mapping(content.get("metadata")),
                 }
                 if kind == "execute_result":
-                    entry["execution_count"] = content.get("execution_count")
-                if (display_id := display_id_of(content)) is not None:
-                    entry["display_id"] = display_id
-                    self.display_ids.add(display_id)
-        size = len(message.payload)
-        if self.bytes + size > self._max_bytes:
-            self.truncated += size
-            return
-        self.bytes += size
-        self._entries.append(entry)
+                    output["execution_count"] = content.get("execution_count")
+                display_id = display_id_of(content)
+        entry = OutputEntry(output, len(message.payload), display_id)
+        (self._entries if self._tail is None else self._tail).append(entry)
+        self.bytes += entry.size
+        if self.bytes > self._max_bytes:
+            self._shorten()
+        if self._on_change is not None:
+            self._on_change()
+
+    def _shorten(self) -> None:
+        """Keep the beginning, and as much of the end as there is room for."""
+        if self._tail is None:
+            self._tail = self._cut_beginning()
+        tail = self._tail
+        while self.bytes > self._max_bytes and tail:
+            first = tail[0]
+            gone = first.cut(self.bytes - self._max_bytes) if first.name is not None else first.size
+            if first.name is None or not first.texts:
+                tail.popleft()
+            self.bytes -= gone
+            self.truncated += gone
+            self._missing += gone
+
+    def _cut_beginning(self) -> deque[OutputEntry]:
+        """Let the entries be the first half of what may be kept; return the others."""
+        room = self._max_bytes // 2
+        for place, entry in enumerate(self._entries):
+            if entry.size <= room:
+                room -= entry.size
+                continue
+            rest = deque(self._entries[place:])
+            del self._entries[place:]
+            if entry.name is not None and room > 0:
+                rest[0] = entry.split(room)
+                self._entries.append(entry)
+            return rest
+        return deque()
 
     def update(self, display_id: str, content: Mapping[str, Any]) -> bool:
         """What is shown under this id has changed; False if nothing here is."""
         found = False
-        for entry in self._entries:
-            if entry.get("display_id") == display_id:
-                entry["data"] = _mapping(content.get("data"))
-                entry["metadata"] = _mapping(content.get("metadata"))
+        for entry in self:
+            if entry.display_id == display_id:
+                entry.output["data"] = _mapping(content.get("data"))
+                entry.output["metadata"] = _mapping(content.get("metadata"))
                 found = True
         return found
 
@@ -91,22 +187,42 @@ class Outputs:
             self._clear = True
         else:
             self._empty()
+            if self._on_change is not None:
+                self._on_change()
 
     def _empty(self) -> None:
         self._clear = False
         self._entries.clear()
-        self._parts = None
+        self._tail = None
+        self._missing = 0
         self.bytes = 0
 
     def snapshot(self) -> list[Output]:
         """The outputs so far, as values of their own. The display ids are ours, and not among them."""
-        return [_finished(entry) for entry in self._entries]
+        found = [entry.finished() for entry in self._entries]
+        if self._missing:
+            text = f"[{self._missing:,} bytes of output are missing here: max_output_bytes is {self._max_bytes:,}]\n"
+            found.append({"output_type": "stream", "name": "stderr", "text": text})
+        found += [entry.finished() for entry in self._tail or ()]
+        return found
 
 
-def _finished(entry: Output) -> Output:
-    if entry["output_type"] == "stream":
-        return {**entry, "text": "".join(entry["text"])}
-    return {name: value for name, value in entry.items() if name != "display_id"}
+def size_of(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _characters(text: str, size: int) -> int:
+    """How many characters of a text are about `size` bytes: never all of them."""
+    total = size_of(text)
+    return size if total == len(text) else min(size * len(text) // total, len(text) - 1)
+
+
+def _end_of(text: str, size: int) -> str:
+    return text[len(text) - _characters(text, size) :]
+
+
+def _beginning_of(text: str, size: int) -> str:
+    return text[: _characters(text, size)]
 
 
 def display_id_of(content: Mapping[str, Any]) -> str | None:

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
 from trunkline.errors import MissingExtra
 from trunkline.jupyter.errors import KernelNotStarted
+from trunkline.jupyter.launch import LaunchOptions
 
 try:
     import zmq
     from jupyter_client.kernelspec import NoSuchKernel
     from jupyter_client.manager import AsyncKernelManager
+    from jupyter_core.paths import jupyter_runtime_dir
 except ImportError as error:  # pragma: no cover  # depends on what is installed
     raise MissingExtra("jupyter", "kernels") from error
 
+log = logging.getLogger("trunkline.jupyter")
+
+MAX_SOCKET_PATH: Final = 104
+"""Bytes, on the strictest of systems."""
+HISTORY: Final = "--HistoryManager.hist_file"
 LAST_WORDS_S: Final = 0.05
 POLL_S: Final = 0.2
 """Where the system cannot tell that a process has ended, it is looked at so often."""
@@ -33,25 +42,36 @@ class Process:
         self._watch: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, name: str, **options: Any) -> Process:
-        manager = AsyncKernelManager(kernel_name=name)
-        if (transport := options.pop("transport", None)) is not None:
-            manager.transport = transport
+    async def start(cls, name: str, launch: LaunchOptions, kernel_id: str) -> Process:
+        manager = AsyncKernelManager(kernel_name=name, kernel_id=kernel_id)
+        if (runtime := _runtime_dir()) is not None:
+            # Where `attach`, `trunkline kernel list` and all other clients of Jupyter look for it.
+            manager.connection_file = os.path.join(runtime, f"kernel-{kernel_id}.json")
         if manager.has_trait("transport_encryption") and zmq.has("curve"):
             # Kernels that can encrypt what goes over TCP do so.
             manager.transport_encryption = "auto"
+        if launch.get("transport") == "ipc" and not _fits(manager):
+            raise KernelNotStarted(
+                f"the kernel {name!r} cannot use unix sockets: {os.path.dirname(manager.connection_file)} is too long a"
+                " path for them; set JUPYTER_RUNTIME_DIR to a shorter one, or use transport='tcp'",
+                name,
+            )
         try:
-            await manager.start_kernel(**options)
+            manager.transport = launch.get("transport") or _transport(manager)
+            await _launched(manager, _popen_options(manager, launch))
         except NoSuchKernel as error:
             known = ", ".join(sorted(manager.kernel_spec_manager.find_kernel_specs())) or "none"
+            step = "pip install ipykernel" if name.startswith("python") else "install it, or name a known one"
             raise KernelNotStarted(
-                f"there is no kernel {name!r} here (known: {known}): install one, or see `jupyter kernelspec list`",
+                f"the kernel {name!r} is not installed (installed: {known}): {step}",
                 name,
             ) from error
         except (OSError, RuntimeError) as error:
             raise KernelNotStarted(f"the kernel {name!r} could not be started: {error}", name) from error
         process = cls(manager)
         process._look()
+        if (on_launch := launch.get("on_launch")) is not None:
+            on_launch()
         return process
 
     def watch(self, on_exit: Callable[[str], None]) -> None:
@@ -104,6 +124,63 @@ class Process:
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
+
+
+def _runtime_dir() -> str | None:
+    """Made if it is missing; None if that is not allowed here, and the connection file is a temporary one."""
+    place: str = jupyter_runtime_dir()
+    try:
+        os.makedirs(place, mode=0o700, exist_ok=True)
+    except OSError as error:
+        log.warning("kernels cannot be found by others: %s cannot be made (%s)", place, error.strerror)
+        return None
+    return place
+
+
+async def _launched(manager: AsyncKernelManager, options: dict[str, Any]) -> None:
+    """Start the process. Cancelled in the middle of it, nothing of it is left."""
+    starting = asyncio.ensure_future(manager.start_kernel(**options))
+    try:
+        await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await asyncio.wait((starting,))
+        if starting.exception() is None:
+            await manager.shutdown_kernel(now=True)
+        raise
+
+
+def _transport(manager: AsyncKernelManager) -> str:
+    """Unix sockets, where they can be had: no ports to compete for, and only this user can read what goes over them.
+
+    TCP needs encryption for that, which costs a seventh of the processor time of a notebook of short cells.
+    """
+    return "ipc" if _fits(manager) and _is_ipykernel(manager) else "tcp"
+
+
+def _fits(manager: AsyncKernelManager) -> bool:
+    """Whether the names of its unix sockets are short enough."""
+    longest = f"{os.path.splitext(manager.connection_file)[0]}-ipc-65535"
+    return sys.platform != "win32" and len(os.fsencode(longest)) < MAX_SOCKET_PATH
+
+
+def _is_ipykernel(manager: AsyncKernelManager) -> bool:
+    spec = manager.kernel_spec
+    return spec is not None and any("ipykernel" in word for word in spec.argv)
+
+
+def _popen_options(manager: AsyncKernelManager, launch: LaunchOptions) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if (cwd := launch.get("cwd")) is not None:
+        options["cwd"] = os.fspath(cwd)
+    if (env := launch.get("env")) is not None:
+        options["env"] = {**os.environ, **env}
+    arguments = list(launch.get("arguments", ()))
+    own_file = launch.get("keep_history") or any(word.startswith(HISTORY) for word in arguments)
+    if not own_file and _is_ipykernel(manager):
+        arguments.append(f"{HISTORY}=:memory:")
+    if arguments:
+        options["extra_arguments"] = arguments
+    return options
 
 
 async def _exit_of(pid: int) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from trunkline.bus.bus import Bus
 from trunkline.errors import PartlyRefused, TrunklineError
 from trunkline.jupyter.wire import KernelMessage
 from trunkline.message import Message
+
+if TYPE_CHECKING:
+    from trunkline.bus.bus import Bus
 
 log = logging.getLogger("trunkline.jupyter")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -19,6 +20,13 @@ class CodeFailure(msgspec.Struct, frozen=True):
     ename: str
     evalue: str
     traceback: tuple[str, ...]
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> CodeFailure:
+        """From what the kernel says of it."""
+        trace = content.get("traceback")
+        lines = tuple(str(line) for line in trace) if isinstance(trace, list) else ()
+        return cls(str(content.get("ename", "")), str(content.get("evalue", "")), lines)
 
     def __str__(self) -> str:
         return f"{self.ename}: {self.evalue}" if self.evalue else self.ename

@@ -16,19 +16,20 @@ import msgspec
 from trunkline.clock import World
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery
-from trunkline.delivery.requests import OrphanBox, Pending, Requests
+from trunkline.delivery.requests import OrphanBox, Requests, Why
 from trunkline.delivery.stream import Stream
 from trunkline.delivery.subscribers import Subscribers
 from trunkline.errors import InboxFull, RequestTimeout
-from trunkline.hooks.log import TRACE
 from trunkline.jupyter.comm import Comms
 from trunkline.jupyter.errors import KernelError
 from trunkline.jupyter.execution import Execution
 from trunkline.jupyter.message_types import BROADCAST
-from trunkline.jupyter.outputs import display_id_of
+from trunkline.jupyter.open_execution import OpenExecution, accepts
+from trunkline.jupyter.outputs import Outputs, display_id_of
 from trunkline.jupyter.settings import KernelSettings
 from trunkline.jupyter.wire import KernelMessage
 from trunkline.message import NORMAL, MessageType
+from trunkline.message_log import TRACE
 from trunkline.settings import Settings
 from trunkline.topic import matches
 
@@ -40,7 +41,11 @@ MAX_OTHERS: Final = 1000
 BY_ID: Final = frozenset(
     {"comm_open", "comm_msg", "comm_close", "update_display_data", "display_data", "execute_result"}
 )
-"""Messages that may name a comm or a display: those decide before the parent does."""
+"""Messages that may name a comm or a display."""
+TO_COMM: Final = "to its comm"
+TO_SHOWN: Final = "to those who show it"
+MAX_ISSUED: Final = 10_000
+"""Ids of own messages that are remembered."""
 
 
 class Routed(msgspec.Struct):
@@ -68,6 +73,8 @@ class KernelRouter:
         self.counts = Routed()
         self.orphans_by_why: Counter[str] = Counter()
         self.stale = 0
+        self.dropped = 0
+        """Executions that were dropped before they were complete."""
         self.others: OrderedDict[str, Execution] = OrderedDict()
         """Executions of other clients of this kernel."""
         self._world = world
@@ -76,6 +83,7 @@ class KernelRouter:
         self._owners: dict[str, WeakSet[Execution]] = {}
         """Who shows what has this display id."""
         self._matching: dict[str, tuple[Inbox, ...]] = {}
+        self._issued: OrderedDict[str, None] = OrderedDict()
         self._now = 0.0
 
     # Requests
@@ -85,18 +93,18 @@ class KernelRouter:
         self._now = now_s
         if execution.priority != NORMAL:
             self._ranked[execution.id] = execution.priority
-        pending = Pending(
-            execution.id,
-            self.session,
-            topic,
-            now_s,
-            timeout_s,
-            execution.take,  # type: ignore[arg-type]  # whatever comes here is a kernel's message
-            execution.fail,
-            execution.accepts,  # type: ignore[arg-type]
-        )
         execution.completed = self._completed
-        self.requests.open(pending)
+        self.issued(execution.id)
+        self.requests.open(OpenExecution(execution, self.session, topic, (now_s, timeout_s), self._dropped))
+
+    def issued(self, request_id: str) -> None:
+        """This client has made a message with this id: answers to it may be early, but the id is not wrong."""
+        self._issued[request_id] = None
+        if len(self._issued) > MAX_ISSUED:
+            self._issued.popitem(last=False)
+
+    def extend(self, request_id: str, now_s: float, timeout_s: float) -> None:
+        self.requests.extend(request_id, now_s, timeout_s)
 
     def claim(self, request_id: str) -> Execution | None:
         """What has been heard of a request that another client, or an earlier life of this one, has sent."""
@@ -104,30 +112,58 @@ class KernelRouter:
 
     def unregister(self, request_id: str) -> None:
         """Let go of a request, open or late; of one that is not there, too."""
-        self.requests.close(request_id)
-        self._ranked.pop(request_id, None)
+        if request_id in self.requests or request_id in self._late:
+            self._end(request_id, Why.CLOSED)
         self._late.pop(request_id, None)
 
     def retire(self, execution: Execution, now_s: float) -> None:
         """Nobody waits for it any more; what still comes of it is late, and no orphan."""
         self._now = now_s
-        self.requests.close(execution.id)
         self._completed(execution)
+        self.requests.close(execution.id)
 
     def _completed(self, execution: Execution) -> None:
         self._ranked.pop(execution.id, None)
+        self.requests.end_as(execution.id, Why.ANSWERED)
         self._late[execution.id] = (execution, self._now + self.settings.late_s)
         if len(self._late) > self.settings.orphans.max_messages:
             self._late.popitem(last=False)[1][0].close()
 
+    def _end(self, request_id: str, why: Why) -> None:
+        self.requests.end_as(request_id, why)
+        self.requests.close(request_id)
+        self._ranked.pop(request_id, None)
+
+    def _dropped(self, request_id: str) -> None:
+        """Nobody holds the execution any more, and nobody has closed it."""
+        if request_id not in self.requests:
+            return
+        self._end(request_id, Why.DROPPED)
+        self.dropped += 1
+        log.warning(
+            "execution %s of kernel %s was dropped before it was complete: what still comes of it is an orphan. Keep"
+            " the execution, or use `async with kernel.execute(...)`",
+            request_id,
+            self.kernel_id,
+        )
+
+    def capture(self, request_id: str, outputs: Outputs) -> None:
+        """From now on, what an execution writes and shows is in these outputs."""
+        if (execution := self._execution_of(request_id)) is not None:
+            execution.capture(outputs)
+
+    def release(self, request_id: str, outputs: Outputs) -> None:
+        """End `capture`."""
+        if (execution := self._execution_of(request_id)) is not None:
+            execution.release(outputs)
+
     def fail_all(self, error: Callable[[], KernelError]) -> None:
         """The kernel is gone: end all that is open, each with an error of its own."""
         for pending in self.requests:
-            self.requests.close(pending.request_id)
+            self._end(pending.request_id, Why.CLOSED)
             pending.fail(error())
         for execution in self.others.values():
             execution.fail(error())
-        self._ranked.clear()
         self.comms.end()
 
     # Subscribers
@@ -174,51 +210,36 @@ class KernelRouter:
         answer = self.requests.answer
         tracing = log.isEnabledFor(TRACE)
         for message in messages:
-            if message.header.msg_type in BY_ID and self._by_id(message):
-                continue
+            also = self._by_id(message) if message.header.msg_type in BY_ID else ""
             if answer(message):
                 counts.to_requests += 1
                 if tracing:
-                    self._trace(message, "to its request")
+                    self._trace(message, f"to its request{also and ' and '}{also}")
             else:
-                self._homeless(message, now_s, tracing)
+                self._homeless(message, now_s, tracing, also)
 
     def _rank(self, message: KernelMessage) -> int:
         return -self._ranked.get(message.request_id or "", NORMAL)
 
-    def _by_id(self, message: KernelMessage) -> bool:
-        """Whether the id of a comm or a display has decided where it goes."""
-        content = message.content
+    def _by_id(self, message: KernelMessage) -> str:
+        """Give it to the comm, or to those who show the display, that it names: who that was, in words."""
         kind = message.header.msg_type
         if kind.startswith("comm_"):
-            if not self.comms.take(message):
-                return False
-            # Whoever asked meanwhile sees it as well.
-            if self.requests.answer(message):
-                self.counts.to_requests += 1
-            else:
-                self.counts.broadcast += 1
-                if log.isEnabledFor(TRACE):
-                    self._trace(message, "to its comm")
-            return True
-        display_id = display_id_of(content)
+            return TO_COMM if self.comms.take(message) else ""
+        display_id = display_id_of(message.content)
         if display_id is None:
-            return False
-        owners = self._owners.get(display_id)
+            return ""
         if kind != "update_display_data":
             execution = self._execution_of(message.request_id)
             if execution is not None:
                 self._owners.setdefault(display_id, WeakSet()).add(execution)
-            return False
-        if not owners:
-            return False
-        for execution in list(owners):
-            if execution.id == message.request_id and not execution.complete:
-                execution.take(message)
-            else:
-                execution.take_late(message)
-        self.counts.to_requests += 1
-        return True
+            return ""
+        showing = list(self._owners.get(display_id, ()))
+        for execution in showing:
+            # The one that sent it gets it as its request.
+            if execution.id != message.request_id:
+                execution.update_shown(message)
+        return TO_SHOWN if showing else ""
 
     def _execution_of(self, request_id: str | None) -> Execution | None:
         if request_id is None:
@@ -228,35 +249,46 @@ class KernelRouter:
         if (other := self.others.get(request_id)) is not None:
             return other
         pending = self.requests.find(request_id)
-        owner = None if pending is None else getattr(pending.answer, "__self__", None)
-        return owner if isinstance(owner, Execution) else None
+        return pending.execution if isinstance(pending, OpenExecution) else None
 
-    def _homeless(self, message: KernelMessage, now_s: float, tracing: bool) -> None:
-        """No open request takes it."""
+    def _homeless(self, message: KernelMessage, now_s: float, tracing: bool, also: str) -> None:
+        """No open request takes it; `also` says who has it already."""
         request_id = message.request_id
         late = self._late.get(request_id) if request_id is not None else None
-        if late is not None:
+        if also == TO_COMM:
+            self.counts.broadcast += 1
+            where = also
+        elif late is not None:
             late[0].take_late(message)
             self.counts.late += 1
-            where = "late, to its request"
-        elif message.header.msg_type in BROADCAST:
+            where = f"late, to its request{also and ' and '}{also}"
+        elif request_id is not None and message.header.msg_type in BROADCAST:
             self.counts.broadcast += 1
             where = "to subscribers"
         elif message.parent.session not in ("", self.session) and (request_id or "") not in self.requests:
             self._attribute(message, now_s)
             self.counts.others += 1
-            where = f"to {message.parent.username or 'another client'}"
+            where = f"to {message.parent.username or 'another client'}{also and ' and '}{also}"
         elif message.type is MessageType.REQUEST:
             self._attribute(message, now_s)
             self.counts.others += 1
             where = "a request"
+        elif also:
+            self.counts.to_requests += 1
+            where = also
         else:
-            orphan = self.requests.keep_orphan(message, now_s)
-            self.counts.orphaned += 1
-            self.orphans_by_why[orphan.why.name.lower()] += 1
-            where = f"orphan: {orphan.why.value}"
+            where = self._keep_orphan(message, now_s)
         if tracing:
             self._trace(message, where)
+
+    def _keep_orphan(self, message: KernelMessage, now_s: float) -> str:
+        why = self.requests.why(message)
+        if why is Why.EARLY and message.parent.session == self.session and message.request_id not in self._issued:
+            why = Why.WRONG_ID
+        self.requests.keep_orphan(message, now_s, why)
+        self.counts.orphaned += 1
+        self.orphans_by_why[why.name.lower()] += 1
+        return f"orphan: {why.value}"
 
     def _attribute(self, message: KernelMessage, now_s: float) -> None:
         """Another client of this kernel asked for it: it is theirs, and to be seen as theirs."""
@@ -279,7 +311,7 @@ class KernelRouter:
             execution.code = execution.code or str(message.content.get("code", ""))
         elif execution.complete:
             execution.take_late(message)
-        elif execution.accepts(message):
+        elif accepts(message):
             execution.take(message)
 
     def _trace(self, message: KernelMessage, where: str) -> None:
@@ -292,7 +324,7 @@ class KernelRouter:
         self._now = now_s
         for pending in self.requests.due(now_s):
             self.stale += 1
-            self._ranked.pop(pending.request_id, None)
+            self._end(pending.request_id, Why.STALE)
             log.warning(
                 "request %s on kernel %s is given up after %g s: what still comes of it is an orphan. Give it more time"
                 " with timeout_s, or interrupt the kernel",

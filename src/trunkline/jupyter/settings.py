@@ -18,7 +18,8 @@ class KernelSettings(Group, frozen=True, kw_only=True):
     are lost beyond that. What an execution wrote is kept up to `max_output_bytes`, the rest is counted.
 
     A kernel has `start_timeout_s` to answer after its start, and is asked every `nudge_s` meanwhile. One that was not
-    started here is dead when it has not answered a heartbeat for `heartbeat_timeout_s`.
+    started here is dead when it has not answered a heartbeat for `heartbeat_timeout_s`. One that was started with
+    `autorestart` is restarted up to `restarts` times within `restarts_within_s`.
     """
 
     request_timeout_s: float = 300.0
@@ -32,6 +33,8 @@ class KernelSettings(Group, frozen=True, kw_only=True):
     nudge_s: float = 0.5
     heartbeat_s: float = 1.0
     heartbeat_timeout_s: float = 10.0
+    restarts: int = 5
+    restarts_within_s: float = 60.0
     max_unpublished: int = 100_000
     orphans: Orphans = Orphans()
 

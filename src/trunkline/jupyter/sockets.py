@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,6 +99,9 @@ class SocketLink:
             self.connection.protect(socket)
             if name == IOPUB:
                 socket.setsockopt(zmq.SUBSCRIBE, b"")
+                # A kernel welcomes each new topic, and all others have subscribed to everything before: with a topic of
+                # its own a client is always welcomed, and sees by that which key the kernel signs with.
+                socket.setsockopt(zmq.SUBSCRIBE, self._identity)
             else:
                 # One name on all of them: a kernel asks for input on stdin whoever asked it on shell.
                 socket.setsockopt(zmq.IDENTITY, self._identity)
@@ -173,7 +176,9 @@ class SocketLink:
         self._sockets.clear()
 
 
-async def beat(connection: KernelConnection, every_s: float, timeout_s: float) -> str:
+async def beat(
+    connection: KernelConnection, every_s: float, timeout_s: float, on_answer: Callable[[], object] = lambda: None
+) -> str:
     """Ask the kernel for a sign of life, again and again; return when it has given none for `timeout_s`."""
     loop = asyncio.get_running_loop()
     answered = asyncio.Event()
@@ -203,10 +208,11 @@ async def beat(connection: KernelConnection, every_s: float, timeout_s: float) -
                         await answered.wait()
                 except TimeoutError:
                     if loop.time() - last_s >= timeout_s:
-                        return f"it has not answered for {loop.time() - last_s:.0f} s"
+                        return f"it has not answered for {loop.time() - last_s:.0f} s at {connection.url('hb')}"
                     # A question without an answer blocks its socket: ask on a new one.
                     break
                 last_s = loop.time()
+                on_answer()
                 await asyncio.sleep(every_s)
         finally:
             watch.stop()

@@ -4,69 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
-import msgspec
-
-from trunkline.bus.bus import Bus
 from trunkline.clock import World
 from trunkline.errors import MissingExtra, UsageError
+from trunkline.jupyter.autorestart import AutoRestart
 from trunkline.jupyter.awaitable_context import AwaitableContext
 from trunkline.jupyter.bus_link import BusLink
+from trunkline.jupyter.client import DEAD, STARTING
 from trunkline.jupyter.errors import KernelNotStarted
-from trunkline.jupyter.gateway import Gateway
-from trunkline.jupyter.kernel import Kernel
-from trunkline.jupyter.kernel_requests import DEAD, STARTING, Life
-from trunkline.jupyter.link import KernelLink
+from trunkline.jupyter.kernel import Kernel, Life
+from trunkline.jupyter.launch import LaunchOptions
 from trunkline.jupyter.message_types import CONTROL
 from trunkline.jupyter.metrics import Tracing
+from trunkline.jupyter.opening import KernelOpening
+from trunkline.jupyter.presence import check_shared
 from trunkline.jupyter.settings import KernelSettings
 from trunkline.jupyter.sockets import KernelConnection, SocketLink, beat
+
+if TYPE_CHECKING:
+    from trunkline.bus.bus import Bus
 
 log = logging.getLogger("trunkline.jupyter")
 
 STARTS: Final = 3
 """So often a start is tried: ports that were free a moment ago may be taken when the kernel wants them."""
-
-
-class _With(msgspec.Struct, frozen=True):
-    """What a kernel's client is made with, whichever way it comes to its kernel."""
-
-    bus: Bus | None
-    share: bool
-    settings: KernelSettings
-    world: World
-    tracing: Tracing | None
-
-    def __post_init__(self) -> None:
-        if self.share and self.bus is None:
-            raise UsageError("a kernel is shared on a bus: give one with bus=")
-
-    def kernel(self, kernel_id: str, link: KernelLink, session: str, life: Life | None = None) -> Kernel:
-        return Kernel(
-            kernel_id,
-            link,
-            session=session,
-            world=self.world,
-            settings=self.settings,
-            bus=self.bus,
-            life=life,
-            tracing=self.tracing,
-        )
-
-    async def open(self, kernel: Kernel) -> Kernel:
-        try:
-            if self.bus is not None and self.share:
-                gateway = Gateway(kernel, self.bus)
-                await gateway.open()
-                kernel.on_close(gateway.aclose)
-            await kernel.open()
-        except BaseException:
-            await kernel.aclose()
-            raise
-        return kernel
 
 
 def start_kernel(
@@ -77,25 +40,23 @@ def start_kernel(
     settings: KernelSettings | None = None,
     world: World | None = None,
     tracing: Tracing | None = None,
-    cwd: str | Path | None = None,
-    env: dict[str, str] | None = None,
-    transport: str | None = None,
+    **launch: Unpack[LaunchOptions],
 ) -> AwaitableContext[Kernel]:
     """`async with start_kernel("python3") as kernel`: a new kernel of any language, ended with the block.
 
-    With a `bus`, its traffic is published on `kernel.<id>.>`; with `share`, others on that bus may use it. `transport`
-    is tcp, or ipc: unix sockets, no ports. Raises KernelNotStarted.
+    With a `bus`, its traffic is published on `kernel.<id>.>`; with `share`, others on that bus may use it. `launch` is
+    how its process is started: see LaunchOptions. Raises KernelNotStarted.
     """
-    launch: dict[str, Any] = {"transport": transport}
-    if cwd is not None:
-        launch["cwd"] = os.fspath(cwd)
-    if env is not None:
-        launch["env"] = {**os.environ, **env}
-    given = _With(bus, share, settings or KernelSettings(), world or World(), tracing)
+    if not str(name or "").strip():
+        raise UsageError(
+            f"a kernel is started by the name of its kernelspec, such as 'python3', and {name!r} is none:"
+            " `jupyter kernelspec list` shows those that are installed"
+        )
+    given = KernelOpening(bus, share, settings or KernelSettings(), world or World(), tracing)
     return AwaitableContext(_start(name, launch, given), Kernel.aclose)
 
 
-async def _start(name: str, launch: dict[str, Any], given: _With) -> Kernel:
+async def _start(name: str, launch: LaunchOptions, given: KernelOpening) -> Kernel:
     for _ in range(STARTS - 1):
         try:
             return await _start_once(name, launch, given)
@@ -106,11 +67,11 @@ async def _start(name: str, launch: dict[str, Any], given: _With) -> Kernel:
     return await _start_once(name, launch, given)
 
 
-async def _start_once(name: str, launch: dict[str, Any], given: _With) -> Kernel:
+async def _start_once(name: str, launch: LaunchOptions, given: KernelOpening) -> Kernel:
     # Only here: who joins a kernel on a bus needs no jupyter_client.
     from trunkline.jupyter.process import Process
 
-    process = await Process.start(name, **launch)
+    process = await Process.start(name, launch, given.world.uuid7())
     try:
         manager = process.manager
         session = given.world.uuid7()
@@ -126,13 +87,16 @@ async def _start_once(name: str, launch: dict[str, Any], given: _With) -> Kernel
     async def shutdown(now: bool) -> None:
         try:
             if not now and kernel.state not in (DEAD, STARTING):
-                await link.send(kernel.compose(CONTROL, "shutdown_request", {"restart": False}))
+                await link.send(kernel.client.compose(CONTROL, "shutdown_request", {"restart": False}))
                 await process.ended(given.settings.shutdown_timeout_s)
         finally:
             await process.end()
 
     process.watch(kernel.lost)
-    return await given.open(kernel)
+    await given.open(kernel)
+    if launch.get("autorestart"):
+        process.watch(AutoRestart(kernel).exited)
+    return kernel
 
 
 def attach(
@@ -149,18 +113,17 @@ def attach(
     The connection file is a path, or a name or a part of one as `jupyter --runtime-dir` has it; the newest if none is
     given.
     """
-    given = _With(bus, share, settings or KernelSettings(), world or World(), tracing)
+    given = KernelOpening(bus, share, settings or KernelSettings(), world or World(), tracing)
     return AwaitableContext(_attach(connection_file, given), Kernel.aclose)
 
 
-async def _attach(connection_file: str | Path | None, given: _With) -> Kernel:
+async def _attach(connection_file: str | Path | None, given: KernelOpening) -> Kernel:
     path = find(connection_file)
     connection = KernelConnection.load(path)
     session = given.world.uuid7()
     kernel_id = path.stem.removeprefix("kernel-")
     kernel = given.kernel(kernel_id, SocketLink(kernel_id, connection, session, given.world), session)
     kernel.connection_file = path
-    await given.open(kernel)
     watching = asyncio.get_running_loop().create_task(_feel(kernel, connection))
 
     async def stop() -> None:
@@ -168,12 +131,13 @@ async def _attach(connection_file: str | Path | None, given: _With) -> Kernel:
         await asyncio.gather(watching, return_exceptions=True)
 
     kernel.on_close(stop)
-    return kernel
+    return await given.open(kernel)
 
 
 async def _feel(kernel: Kernel, connection: KernelConnection) -> None:
     """Its heartbeat is all we know of the process of a kernel that was started elsewhere."""
-    kernel.lost(await beat(connection, kernel.settings.heartbeat_s, kernel.settings.heartbeat_timeout_s))
+    settings = kernel.settings
+    kernel.lost(await beat(connection, settings.heartbeat_s, settings.heartbeat_timeout_s, kernel.client.heart_beats))
 
 
 def find(connection_file: str | Path | None) -> Path:
@@ -208,11 +172,12 @@ def join(
     With a journal behind the bus: under a `name`, what was missed since the last time comes first, then what is new,
     without a gap or a duplicate; `start` is where it begins the first time ("beginning", a number, a time).
     """
-    given = _With(None, False, settings or KernelSettings(), bus.broker.world, tracing)
+    given = KernelOpening(None, False, settings or KernelSettings(), bus.broker.world, tracing)
     session = given.world.uuid7()
     link = BusLink(bus, kernel_id, session, name=name, start=start)
 
     async def joining() -> Kernel:
+        await check_shared(bus, kernel_id)
         return await given.open(given.kernel(kernel_id, link, session))
 
     return AwaitableContext(joining(), Kernel.aclose)

@@ -1,25 +1,83 @@
-"""The state of widgets, as notebooks keep it: so that they can be seen when no kernel runs any more."""
+"""Widgets in a notebook that is run: their state, as notebooks keep it, and what output widgets capture."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import logging
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
+from trunkline.errors import TrunklineError
 from trunkline.jupyter.kernel import Kernel
+from trunkline.jupyter.outputs import Outputs
 from trunkline.jupyter.wire import KernelMessage
+
+log = logging.getLogger("trunkline.jupyter")
 
 MIME: Final = "application/vnd.jupyter.widget-state+json"
 TARGET: Final = "jupyter.widget"
+OUTPUT: Final = ("@jupyter-widgets/output", "OutputModel")
+
+
+class OutputWidget:
+    """Captures what an execution writes while the kernel says so: `with output:` sets the id of the request.
+
+    The kernel gets to know what was captured, because there is no browser that would tell it.
+    """
+
+    def __init__(self, comm_id: str, kernel: Kernel, state: dict[str, Any]) -> None:
+        self._comm_id = comm_id
+        self._kernel = kernel
+        self._state = state
+        self._captured: str | None = None
+        self._sending: asyncio.Task[None] | None = None
+        self.outputs = Outputs(kernel.settings.max_output_bytes, on_change=self._changed)
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Begin or end capturing, if the update says so."""
+        if "msg_id" not in state:
+            return
+        if self._captured is not None:
+            self._kernel.router.release(self._captured, self.outputs)
+        self._captured = str(state["msg_id"] or "") or None
+        if self._captured is not None:
+            self._kernel.router.capture(self._captured, self.outputs)
+
+    def _changed(self) -> None:
+        self._state["outputs"] = self.outputs.snapshot()
+        if self._sending is None:
+            # Once for all that one turn of the loop has brought.
+            self._sending = asyncio.get_running_loop().create_task(self._send())
+
+    async def _send(self) -> None:
+        await asyncio.sleep(0)
+        self._sending = None
+        data = {"method": "update", "state": {"outputs": self._state["outputs"]}, "buffer_paths": []}
+        try:
+            await self._kernel.client.post("shell", "comm_msg", {"comm_id": self._comm_id, "data": data})
+        except TrunklineError as error:
+            log.info("an output widget cannot tell the kernel %s what it captured: %s", self._kernel.id, error)
+
+    async def settle(self) -> None:
+        """Return when the kernel was told everything."""
+        if self._sending is not None:
+            await self._sending
+
+    def close(self) -> None:
+        if self._captured is not None:
+            self._kernel.router.release(self._captured, self.outputs)
 
 
 class WidgetStates:
     """Listens to all comms of a kernel while it is open."""
 
     def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
         self._comms = kernel.router.comms
         self._states: dict[str, dict[str, Any]] = {}
         self._buffers: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {}
+        self._outputs: dict[str, OutputWidget] = {}
 
     def __enter__(self) -> Self:
         self._comms.observers.append(self.take)
@@ -27,6 +85,18 @@ class WidgetStates:
 
     def __exit__(self, *_: object) -> None:
         self._comms.observers.remove(self.take)
+        for widget in self._outputs.values():
+            widget.close()
+
+    @property
+    def capture(self) -> bool:
+        """Whether there are widgets that capture output."""
+        return bool(self._outputs)
+
+    async def settle(self) -> None:
+        """Return when the kernel knows what was captured."""
+        for widget in self._outputs.values():
+            await widget.settle()
 
     def take(self, message: KernelMessage) -> None:
         content = message.content
@@ -34,15 +104,25 @@ class WidgetStates:
         data = content.get("data")
         if not isinstance(data, dict):
             return
+        state = data.get("state")
         if message.header.msg_type == "comm_open" and content.get("target_name") == TARGET:
             self._states[comm_id] = {}
             self._update(comm_id, data, message)
+            if isinstance(state, dict) and (state.get("_model_module"), state.get("_model_name")) == OUTPUT:
+                self._outputs[comm_id] = OutputWidget(comm_id, self._kernel, self._states[comm_id])
         elif comm_id in self._states and data.get("method") in ("update", "echo_update"):
             self._update(comm_id, data, message)
+        else:
+            return
+        if comm_id in self._outputs and isinstance(state, dict):
+            self._outputs[comm_id].set_state(state)
 
     def _update(self, comm_id: str, data: Mapping[str, Any], message: KernelMessage) -> None:
         state = data.get("state")
         if isinstance(state, dict):
+            if comm_id in self._outputs and data.get("method") == "echo_update":
+                # The kernel repeats what it was told. By now more may have been captured.
+                state = {name: value for name, value in state.items() if name != "outputs"}
             self._states[comm_id].update(state)
         paths = data.get("buffer_paths")
         if isinstance(paths, list):
@@ -63,6 +143,6 @@ class WidgetStates:
                 "model_module_version": state.get("_model_module_version", ""),
                 "state": state,
             }
-            if comm_id in self._buffers:
+            if self._buffers.get(comm_id):
                 entries[comm_id]["buffers"] = list(self._buffers[comm_id].values())
         metadata.setdefault("widgets", {})[MIME] = {"state": entries, "version_major": 2, "version_minor": 0}

@@ -40,6 +40,12 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     version: str = ""
 
 
+class SubshellHeader(Header, frozen=True, gc=False):
+    """Of a request to a subshell: a thread of the kernel that answers while the main one is busy."""
+
+    subshell_id: str = ""
+
+
 class Fault(enum.StrEnum):
     """Why frames are no message."""
 
@@ -184,6 +190,8 @@ class KernelWire:
             raise Unreadable(Fault.MALFORMED, f"the payload is no message of Jupyter's: {error}") from error
         if not whole.header.msg_id or not whole.header.msg_type:
             raise Unreadable(Fault.MALFORMED, "its header has no id, or no type")
+        if b'"subshell_id"' in payload:
+            whole.header = _subshell_header(payload) or whole.header
         parent = whole.parent_header or NO_PARENT
         return self._message(socket, whole.header, parent, whole.metadata, whole.content, buffers, payload, NORMAL)
 
@@ -244,6 +252,10 @@ class KernelWire:
         )
 
 
+class _ToSubshell(msgspec.Struct):
+    header: SubshellHeader
+
+
 class _Published(msgspec.Struct):
     header: Header
     parent_header: Header | None = None
@@ -279,6 +291,15 @@ def _signer(key: bytes, digest: str) -> Callable[[bytes], bytes]:
         return outer.hexdigest().encode()
 
     return sign
+
+
+def _subshell_header(payload: bytes) -> SubshellHeader | None:
+    """The header of a request to a subshell; None if it names none."""
+    try:
+        header = msgspec.json.decode(payload, type=_ToSubshell).header
+    except msgspec.DecodeError:
+        return None
+    return header if header.subshell_id else None
 
 
 def _whole(parts: Sequence[bytes], buffers: Sequence[bytes]) -> bytes:

@@ -18,10 +18,11 @@ from trunkline.brokers.broker import Broker
 from trunkline.brokers.directory import Directory
 from trunkline.clock import World
 from trunkline.errors import HubRefused, UsageError
-from trunkline.memory.metrics import MemoryEnds, ToldMetrics, told_of_channel, told_of_consumer
+from trunkline.memory.metrics import MemoryEnds, told_of_channel, told_of_consumer
 from trunkline.memory.receiver import FrameReceiver
 from trunkline.memory.sender import FrameSender
 from trunkline.topic import logical_name
+from trunkline.wire.told_metrics import ToldMetrics
 
 log = logging.getLogger("trunkline.memory")
 

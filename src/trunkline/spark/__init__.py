@@ -9,18 +9,18 @@ from trunkline.spark.session.start import session as session
 
 if TYPE_CHECKING:
     from trunkline.spark.pipeline.run import Pipeline as Pipeline
-    from trunkline.spark.pipeline.settings import PipelineSettings as PipelineSettings
+    from trunkline.spark.pipeline.views import table as table
+    from trunkline.spark.settings import PipelineSettings as PipelineSettings
     from trunkline.spark.source.dataframe import fates as fates
     from trunkline.spark.source.dataframe import messages as messages
-    from trunkline.spark.tables.views import table as table
 
 # These import pyspark: not before somebody asks for them.
 _LATER = {
     "Pipeline": "pipeline.run",
-    "PipelineSettings": "pipeline.settings",
+    "PipelineSettings": "settings",
     "fates": "source.dataframe",
     "messages": "source.dataframe",
-    "table": "tables.views",
+    "table": "pipeline.views",
 }
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from trunkline.errors import TrunklineError, UsageError
+from trunkline.journal.errors import WrongJournal
 
 
 class JavaMissing(UsageError):
@@ -38,3 +39,17 @@ class WarehouseUnusable(PipelineError):
         super().__init__(f"the warehouse {path} cannot be used: {why}")
         self.path = path
         self.why = why
+
+
+class UnknownJournal(WrongJournal, PipelineError):
+    """`known` has the identities of the journals that the warehouse holds, by name."""
+
+    def __init__(self, warehouse: str, known: Mapping[str, str | None], path: str, found: str | None) -> None:
+        held = ", ".join(f"{name} ({identity or 'without an identity'})" for name, identity in known.items())
+        super().__init__(path, next(iter(known.values()), None) or "", found)
+        self.args = (
+            f"the warehouse {warehouse} holds the journal {held}, and {path} is another one ({found or 'no identity'}),"
+            " or was reset: use another warehouse, or add it to this one with --add-journal",
+        )
+        self.warehouse = warehouse
+        self.known = dict(known)

@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from glob import glob
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -39,6 +38,10 @@ TURNS_PER_POLL = 50
 SHM = Path("/dev/shm")
 GLOBAL_MGMT = ".global_mgmt"
 """iceoryx2 makes such a file of 16 bytes once for each runtime directory, and never removes it."""
+
+SEMAPHORE = "sem.mp-"
+TRACKER = "multiprocessing.resource_tracker"
+THREADS = "/proc/self/task"
 
 # Something alive, and how to tell of it. None: it is not a leak after all.
 _Found = tuple[Hashable, Callable[[], str | None]]
@@ -194,8 +197,8 @@ def _children() -> Iterator[_Found]:
 
 
 def _child_pids() -> list[int]:
-    if listings := glob("/proc/self/task/*/children"):
-        return [int(pid) for listing in listings for pid in _read(listing).split()]
+    if os.path.exists(f"{THREADS}/{os.getpid()}/children"):
+        return [int(pid) for thread in _list(THREADS) for pid in _read(f"{THREADS}/{thread}/children").split()]
     # Kernels without CONFIG_PROC_CHILDREN: ask every process for its parent, the second field after the name.
     stats = {int(pid): _read(f"/proc/{pid}/stat").rpartition(")")[2].split() for pid in _list("/proc") if pid.isdigit()}
     return [pid for pid, fields in stats.items() if fields[1:2] == [str(os.getpid())]]
@@ -213,8 +216,11 @@ def _shared_memory() -> Iterator[_Found]:
         except OSError:
             return None
         family = {os.getpid(), *_child_pids()}
-        strangers = (pid for pid in _list("/proc") if pid.isdigit() and int(pid) not in family)
+        strangers = [pid for pid in _list("/proc") if pid.isdigit() and int(pid) not in family]
         if str(path) not in _read("/proc/self/maps") and any(str(path) in _read(f"/proc/{p}/maps") for p in strangers):
+            return None
+        # Nobody maps the semaphores of a program that is ending, until its resource tracker removes them.
+        if name.startswith(SEMAPHORE) and any(TRACKER in _read(f"/proc/{pid}/cmdline") for pid in strangers):
             return None
         return f"shared memory {path}"
 
@@ -240,8 +246,8 @@ def _list(folder: str) -> list[str]:
 
 
 def _read(path: str) -> str:
-    with suppress(OSError):
-        return Path(path).read_text(errors="replace")
+    with suppress(OSError), open(path, errors="replace") as file:
+        return file.read()
     return ""
 
 

@@ -46,6 +46,17 @@ def at(scheme: str, host: str, port: int) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
+def in_use(url: str, error: OSError) -> OSError:
+    """The error of who could not listen at `url`: if somebody else does, with what to do."""
+    if error.errno != errno.EADDRINUSE:
+        return error
+    if url.startswith(("unix:", "zmq+ipc:")):
+        text = f'a hub is already running at {url}: use it with connect("{url}"), or pass another place with --listen'
+    else:
+        text = f"another program is already listening at {url}: stop it, or pass another port with --listen"
+    return OSError(errno.EADDRINUSE, text)
+
+
 class SocketFile:
     """A socket that listens at a path, with mode 0600. Raises OSError if somebody listens there already."""
 
@@ -98,4 +109,4 @@ def _clear(path: Path) -> None:
             return
         except BlockingIOError:
             pass
-    raise OSError(errno.EADDRINUSE, "somebody listens there already", str(path))
+    raise OSError(errno.EADDRINUSE, "a hub is already listening", str(path))

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import tempfile
 from pathlib import Path
 
 from trunkline.errors import InvalidSettings
 
+SOCKET = "hub.sock"
+
 
 def runtime_directory() -> Path:
     """`$TRUNKLINE_RUNTIME`, or a directory that only this person can read. It is made if it is not there."""
-    named = os.environ.get("TRUNKLINE_RUNTIME")
-    if named:
-        path = Path(named)
-    elif os.environ.get("XDG_RUNTIME_DIR"):
-        path = Path(os.environ["XDG_RUNTIME_DIR"]) / "trunkline"
-    else:
-        path = Path(tempfile.gettempdir()) / f"trunkline-{os.getuid()}"
+    path = _place()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = path.stat()
     if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
@@ -27,6 +24,28 @@ def runtime_directory() -> Path:
     return path
 
 
+def _place() -> Path:
+    if named := os.environ.get("TRUNKLINE_RUNTIME"):
+        return Path(named)
+    if shared := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(shared) / "trunkline"
+    return Path(tempfile.gettempdir()) / f"trunkline-{os.getuid()}"
+
+
 def default_url() -> str:
     """Where a hub listens, and where clients look for it, if nobody says otherwise."""
-    return f"unix://{runtime_directory() / 'hub.sock'}"
+    return f"unix://{runtime_directory() / SOCKET}"
+
+
+def hub_answers() -> bool:
+    """Whether a hub listens on the default socket. Never waits, and makes nothing."""
+    path = _place() / SOCKET
+    try:
+        if path.stat().st_uid != os.getuid():
+            return False
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.setblocking(False)
+            probe.connect(str(path))
+    except OSError:
+        return False
+    return True

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from trunkline.errors import UnknownScheme
+from trunkline.errors import MissingExtra, UnknownScheme
 from trunkline.keys.store import KeyStore, keys_in_use
 from trunkline.transports.transport import Transport
 
@@ -31,14 +32,24 @@ def _tcp(keys: KeyStore | None, exposed: bool) -> Transport:
     return TcpTransport(keys, exposed=exposed)
 
 
+@contextmanager
+def _zmq_needed() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtra("hub", "the ZeroMQ transport") from error
+
+
 def _zmq_ipc(keys: KeyStore | None, exposed: bool) -> Transport:
-    from trunkline.transports.zmq.transport import ZmqIpcTransport
+    with _zmq_needed():
+        from trunkline.transports.zmq.transport import ZmqIpcTransport
 
     return ZmqIpcTransport()
 
 
 def _zmq_tcp(keys: KeyStore | None, exposed: bool) -> Transport:
-    from trunkline.transports.zmq.transport import ZmqTcpTransport
+    with _zmq_needed():
+        from trunkline.transports.zmq.transport import ZmqTcpTransport
 
     return ZmqTcpTransport(keys, exposed=exposed)
 

@@ -112,10 +112,12 @@ class SocketWire(asyncio.Protocol):
     def send(self, frames: Sequence[Frame]) -> None:
         if self._closing or self._transport.is_closing():
             return
-        if len(frames) == 1 and len(frames[0]) == 1 and len(frames[0][0]) <= JOINED_BYTES:
-            (part,) = frames[0]
-            self._transport.write(LENGTH.pack(len(part)) + part)
-            return
+        if len(frames) == 1:
+            (frame,) = frames
+            size = sum(map(len, frame))
+            if size <= JOINED_BYTES:
+                self._transport.write(b"".join((LENGTH.pack(size), *frame)))
+                return
         buffers: list[Any] = []
         total = 0
         for frame in frames:

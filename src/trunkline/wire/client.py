@@ -20,6 +20,8 @@ _DELIVER: Final = int(Kind.DELIVER)
 _DELIVER_SHARED: Final = int(Kind.DELIVER_SHARED)
 SILENT_BEATS = 3
 """A hub that is silent for this many heartbeats is gone."""
+BLOCKED_S = 1.0
+"""A tick that comes so much too late means that this program's event loop was blocked."""
 
 
 class Phase(enum.Enum):
@@ -75,6 +77,12 @@ class Disconnected(NamedTuple):
     why: str
 
 
+class Blocked(NamedTuple):
+    """This program's event loop did not run for so long: that the hub was not heard means nothing."""
+
+    late_s: float
+
+
 class Reconnect(NamedTuple):
     """There is no connection: make one after a pause."""
 
@@ -82,7 +90,7 @@ class Reconnect(NamedTuple):
     why: str
 
 
-Action = SendFrame | Welcomed | Rejected | Answered | Notified | Malformed | Abort | Disconnected | Reconnect
+Action = SendFrame | Welcomed | Rejected | Answered | Notified | Malformed | Abort | Blocked | Disconnected | Reconnect
 
 
 class ClientProtocol:
@@ -107,6 +115,7 @@ class ClientProtocol:
         self.delivered = 0
         """Messages."""
         self._received_at = 0.0
+        self._ticked_at = 0.0
         self._last_number = 0
         self._hello = 0
         self._unanswered: set[int] = set()
@@ -194,11 +203,21 @@ class ClientProtocol:
     def tick(self, now: float) -> Iterator[Action]:
         """Call it every half heartbeat while the connection is live."""
         if self.phase is Phase.LIVE and self.welcome is not None:
+            late_s = self._late_s(now)
+            self._ticked_at = now
+            if late_s > BLOCKED_S:
+                yield Blocked(late_s)
+                # What the hub has sent meanwhile is still to be read.
+                self._received_at = max(self._received_at, now - self.welcome.heartbeat_s / 2)
             silent_s = now - self._received_at
             if silent_s > SILENT_BEATS * self.welcome.heartbeat_s:
                 yield from self.give_up(f"the hub was silent for {silent_s:.0f} s")
             elif now - self.sent_at > self.welcome.heartbeat_s / 2:
                 yield SendFrame(frames.control(control.write(control.Heartbeat())))
+
+    def _late_s(self, now: float) -> float:
+        """By how much the next tick is late."""
+        return now - self._ticked_at - self.welcome.heartbeat_s / 2 if self.welcome is not None else 0.0
 
     def lost(self, why: str, chance: float) -> Iterator[Action]:
         """The connection has ended, whoever ended it. `chance`, from 0 to 1, spreads reconnections in time."""
@@ -236,12 +255,16 @@ class ClientProtocol:
             return
         if isinstance(message, control.Goodbye):
             self._ending = message.reason or "the hub said goodbye"
+            if self.phase is Phase.LIVE and (late_s := self._late_s(self._received_at)) > BLOCKED_S:
+                self._ticked_at = self._received_at
+                yield Blocked(late_s)
         yield Notified(message)
 
     def _greeted(self, message: control.Control) -> Action:
         if isinstance(message, control.Welcome):
             self.phase = Phase.LIVE
             self.welcome = message
+            self._ticked_at = self._received_at
             self.connects += 1
             self.last_failure = ""
             self._pause_s = self._backoff_s

@@ -20,6 +20,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "malformed": "The frame, or a value in it, is not what the protocol says.",
         "memory": "A payload in shared memory that the hub cannot open, or that is not what was named.",
         "no_hello": "The connection was opened, and HELLO did not come in time. The connection ends.",
+        "no_responders": "The batch was taken, and nobody got the requests in it; `details` has the `nearest` topics.",
         "not_durable": "A durable channel on topics that no journal keeps.",
         "not_kept": "The hub could not write it to its disk, so it was not done. It can be asked for again.",
         "not_owner": "Only the owner, or an administrator, may do that.",

@@ -12,9 +12,12 @@ from typing import Any, Final
 import msgspec
 
 from trunkline.errors import ProtocolError
+from trunkline.wire.snapshot import HubSnapshot
 
 VERSIONS: Final = (1,)
 """Those this Trunkline speaks, the best first."""
+NO_RESPONDERS: Final = "no_responders"
+"""In TAKEN, of a batch that was taken: nobody got the requests in it."""
 LETTERS_KEPT: Final = "dead letters"
 """The feature of a hub that keeps dead letters in a journal, and tells of them."""
 
@@ -156,6 +159,8 @@ class TopicInfo(Control, frozen=True, kw_only=True, tag="TOPIC_INFO"):
     """The channel this topic belongs to, if any."""
     schema: str | None = None
     """The hash of its schema: messages that do not fit are not to be sent."""
+    full: list[tuple[str, int]] = []
+    """In the answer to TOPIC: subscribers that publishers wait for now, and how often each has become full."""
 
 
 class Taken(Control, frozen=True, kw_only=True, tag="TAKEN"):
@@ -211,6 +216,9 @@ class Subscribe(Ask, frozen=True, kw_only=True, tag="SUBSCRIBE"):
     """For a reply topic: `_reply.` and the first 32 hexadecimal digits of the SHA-256 of this."""
     reports: bool = False
     """Whether the client says with FATES what became of what it gets. If not, what was sent counts as delivered."""
+    one_of: str | None = None
+    """Of this client's subscriptions with the same `one_of`, a message goes to the one whose pattern is its topic, if
+    there is one, and to all of them otherwise."""
 
 
 class Subscribed(Answer, frozen=True, kw_only=True, tag="SUBSCRIBED"):
@@ -702,6 +710,19 @@ class StatsAnswer(Answer, frozen=True, kw_only=True, tag="STATS_ANSWER"):
     stats: dict[str, Any]
 
 
+class SnapshotRequest(Ask, frozen=True, kw_only=True, tag="SNAPSHOT"):
+    """Who is connected, who subscribes, and how each is doing. Answered by SNAPSHOT_ANSWER; administrators only."""
+
+    rows: int = 1000
+    """At most this many clients, subscribers and topics each, up to 10,000."""
+
+
+class SnapshotAnswer(Answer, frozen=True, kw_only=True, tag="SNAPSHOT_ANSWER"):
+    """The answer to SNAPSHOT."""
+
+    snapshot: HubSnapshot
+
+
 class Trace(Ask, frozen=True, kw_only=True, tag="TRACE"):
     """Have the hub tell what is said on connections whose client name fits; administrators only."""
 
@@ -754,6 +775,7 @@ FROM_CLIENT: Final = (
     SchemaGet,
     SchemaList,
     Stats,
+    SnapshotRequest,
     Trace,
 )
 FROM_HUB: Final = (
@@ -777,6 +799,7 @@ FROM_HUB: Final = (
     ChannelChanged,
     Schemas,
     StatsAnswer,
+    SnapshotAnswer,
     Traced,
 )
 

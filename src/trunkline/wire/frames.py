@@ -76,6 +76,8 @@ class PublishHead(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """How many messages of this priority this client has published on this topic before: it shows what is missing."""
     urgent: bool = False
     """Say at once when it is taken: somebody waits for that. Otherwise the word may wait for others to travel with."""
+    asks: bool = False
+    """It contains requests: TAKEN says so if nobody gets them."""
 
 
 class DeliverHead(msgspec.Struct, frozen=True, gc=False, array_like=True):

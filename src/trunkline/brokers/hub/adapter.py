@@ -51,6 +51,7 @@ class HubAdapter:
         self.check = Contracts(connection, max_message_bytes).check
         self._memory = connection.memory
         self.alone_bytes = NEVER_ALONE
+        self.checks_alone = False
         self._shared: Shared
 
     def attach(self, shared: Shared) -> None:
@@ -136,6 +137,7 @@ class HubAdapter:
             batch.resent,
             batch.position,
             batch.urgent,
+            batch.asks,
         )
         if run is not None:
             body = columns.pack_run(*pending.columns(run), run.sender, run.content_type)
@@ -166,6 +168,9 @@ class HubAdapter:
     def _taken(self, taken: control.Taken) -> None:
         rejections: dict[int, list[Rejection]] = {}
         for failure in taken.failures:
+            if failure.code == control.NO_RESPONDERS:
+                self._shared.unserved(failure.batch, [str(each) for each in failure.details.get("nearest", ())])
+                continue
             rejections.setdefault(failure.batch, []).append(_rejection(failure))
         self._shared.taken(taken.runs, rejections)
 

@@ -17,9 +17,11 @@ from trunkline.brokers.remote.broker import RemoteBroker
 from trunkline.brokers.remote.feed import InboxFeed
 from trunkline.brokers.remote.shared import SharedConnection
 from trunkline.clock import World
+from trunkline.errors import UsageError
 from trunkline.settings import Settings
 from trunkline.topic import reply_topic
 from trunkline.wire import control
+from trunkline.wire.snapshot import HubSnapshot
 
 
 class HubBroker(RemoteBroker):
@@ -42,17 +44,27 @@ class HubBroker(RemoteBroker):
         def make() -> HubAdapter:
             return HubAdapter(Connection(url, client, world, how), settings.max_message_bytes)
 
-        super().__init__(SharedConnection.of((url, how, settings), make, settings), world, settings)
-        assert isinstance(self.shared.adapter, HubAdapter)
+        shared = SharedConnection.of((url, how, settings), make, settings)
+        assert isinstance(shared.adapter, HubAdapter)
         self.url = url
-        self.adapter = self.shared.adapter
+        self.adapter = shared.adapter
         self.connection = self.adapter.connection
-        self.directory = HubDirectory.of(self.connection)
         if embed is not None:
-            self.connection.embedded = embed
+            self._share(embed)
+        super().__init__(shared, world, settings)
+        self.directory = HubDirectory.of(self.connection)
         self.dead_letters: HubDeadLetters = HubDeadLetters(self.connection, self.served, self.feeds)
         """The dead letters that the hub keeps."""
         self.store = HubStore(self)
+
+    def _share(self, embed: EmbeddedHub) -> None:
+        """Buses on one connection have one hub in this process: the first says how it is."""
+        if self.connection.embedded is None:
+            self.connection.embedded = embed
+        elif embed.has_journal:
+            raise UsageError(
+                f"another bus in this program embeds the hub at {self.url}: pass `journal` there, and only there"
+            )
 
     @property
     def features(self) -> frozenset[Feature]:  # type: ignore[override]
@@ -76,6 +88,11 @@ class HubBroker(RemoteBroker):
         self.dead_letters.left(feed)
 
     # Watching
+
+    async def begin(self) -> None:
+        if self.connection.embedded is not None:
+            # Others look for it from now on.
+            await self.connection.ready()
 
     async def ping(self) -> float:
         """Seconds until the hub has answered; raises HubUnavailable if it does not."""
@@ -112,6 +129,12 @@ class HubBroker(RemoteBroker):
         answer = await self.connection.ask(lambda asked: control.Stats(id=asked))
         assert isinstance(answer, control.StatsAnswer)
         return answer.stats
+
+    async def snapshot(self, rows: int = 1000) -> HubSnapshot:
+        """Who is connected to the hub, who subscribes, and how each is doing. Needs the right to administer."""
+        answer = await self.connection.ask(lambda asked: control.SnapshotRequest(id=asked, rows=rows))
+        assert isinstance(answer, control.SnapshotAnswer)
+        return answer.snapshot
 
     async def before_release(self) -> None:
         if self.shared.users == 1:

@@ -32,6 +32,8 @@ Answer = control.Control | TrunklineError
 class EmbeddedHub(Protocol):
     """A hub that can be started in this process."""
 
+    has_journal: bool
+
     async def start(self) -> None: ...
 
     async def aclose(self) -> None: ...
@@ -67,10 +69,14 @@ class Connection:
         """Started in this process if nobody answers."""
         self.bytes_out = 0
         self._wire: Wire | None = None
+        self._loop: asyncio.AbstractEventLoop
+        """The one that it was opened in. Until 3.12, asking for the running one is a system call."""
         self._task: asyncio.Task[None] | None = None
         self._answers: dict[int, Callable[[Answer], None]] = {}
         self._out: list[Frame] = []
         self._scheduled = False
+        self._deferred: list[control.Taken] = []
+        """What can wait until those who got a message have gone on: see `_defer`."""
         self._waiting: list[asyncio.Future[control.Welcome]] = []
         self._greeted: asyncio.Event
         """Set when HELLO is answered, or never will be."""
@@ -116,7 +122,8 @@ class Connection:
     def open(self) -> None:
         """Seek the hub, if nobody does yet. Never waits."""
         if self._task is None and not self.closed:
-            self._task = asyncio.ensure_future(self._run())
+            self._loop = asyncio.get_running_loop()
+            self._task = self._loop.create_task(self._run())
 
     async def ready(self, timeout_s: float | None = None) -> control.Welcome:
         """Return when the hub has said welcome; raises HubUnavailable, or HubRefused if it refuses this client."""
@@ -214,6 +221,7 @@ class Connection:
         if isinstance(error, JournalError | UsageError):
             # There is no journal to start a hub with, or a part is missing: waiting longer does not help.
             self._fail_waiting(error)
+            self._logged = text
         if self._wire is not None:
             self._perform(self.protocol.give_up(text))
         else:
@@ -237,8 +245,27 @@ class Connection:
 
     # What the protocol decides
 
+    def _defer(self, taken: control.Taken) -> None:
+        """Confirmations are worked on after this turn's messages: with each of many requests settled there, that takes
+        as long as a request. Nothing else that the hub says, and no end of the connection, overtakes them.
+        """
+        self._deferred.append(taken)
+        if len(self._deferred) == 1:
+            self._loop.call_soon(self._perform_deferred)
+
+    def _perform_deferred(self) -> None:
+        deferred, self._deferred = self._deferred, []
+        for taken in deferred:
+            if (listener := self.listeners.get(control.Taken)) is not None:
+                listener(taken)
+
     def _perform(self, actions: Iterable[client.Action]) -> None:
         for action in actions:
+            if type(action) is client.Notified and type(action.message) is control.Taken:
+                self._defer(action.message)
+                continue
+            if self._deferred:
+                self._perform_deferred()
             match action:
                 case client.Answered(number, answer):
                     if (done := self._answers.pop(number, None)) is not None:
@@ -261,6 +288,13 @@ class Connection:
                     log.warning("the hub at %s sent a bad frame: %s", self.url, error)
                 case client.Abort():
                     self._abort()
+                case client.Blocked(late_s):
+                    log.warning(
+                        "the event loop of this program was blocked for %.1f s, and could not answer the hub at %s: "
+                        "call what blocks with asyncio.to_thread, or from a handler that is a plain def",
+                        late_s,
+                        self.url,
+                    )
                 case client.Disconnected(why):
                     log.warning("the connection to the hub at %s ended: %s", self.url, why)
                     self._logged = why
@@ -340,7 +374,7 @@ class Connection:
             self._out.append(frame)
             if not self._scheduled:
                 self._scheduled = True
-                asyncio.get_running_loop().call_soon(self.flush)
+                self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
         self._scheduled = False
@@ -349,13 +383,13 @@ class Connection:
             for frame in out:
                 for part in frame:
                     self.bytes_out += len(part)
-            self.protocol.sent_at = asyncio.get_running_loop().time()
+            self.protocol.sent_at = self._loop.time()
             self._wire.send(out)
 
     # Called by the transport
 
     def received(self, batch: Sequence[memoryview]) -> None:
-        if actions := self.protocol.received(batch, asyncio.get_running_loop().time()):
+        if actions := self.protocol.received(batch, self._loop.time()):
             self._perform(actions)
         self.arrived()
 

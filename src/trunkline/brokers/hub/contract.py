@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from trunkline.brokers.directory import sift
 from trunkline.brokers.hub.connection import Connection
 from trunkline.brokers.remote.adapter import TopicTerms
 from trunkline.delivery.pending import Failures
-from trunkline.errors import HubRefused, SchemaBroken, UsageError
+from trunkline.errors import HubRefused, UsageError
 from trunkline.message import Message
 from trunkline.schema import Checker
 from trunkline.wire import control
@@ -32,15 +33,7 @@ class Contracts:
     async def check(self, terms: TopicTerms, messages: Sequence[Message]) -> tuple[list[Message], Failures]:
         """Those that fit the schema of their channel, and those that do not, with why."""
         checker = await self._checker(terms.schema or "")
-        fitting: list[Message] = []
-        broken: Failures = []
-        for message in messages:
-            problem = checker.broken(message, self._max_bytes) if checker is not None else None
-            if problem is None:
-                fitting.append(message)
-            else:
-                broken.append((message, SchemaBroken(terms.channel or terms.topic, *problem)))
-        return fitting, broken
+        return sift(checker, terms.channel or terms.topic, messages, self._max_bytes)
 
     async def _checker(self, hash: str) -> Checker | None:
         if hash not in self._checkers:

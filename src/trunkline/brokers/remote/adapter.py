@@ -53,6 +53,10 @@ class TopicTerms(Protocol):
     def schema(self) -> str | None:
         """If there is one, the adapter checks messages against it before they are sent."""
 
+    @property
+    def full(self) -> Sequence[tuple[str, int]]:
+        """Subscribers that publishers wait for now, and how often each has become full."""
+
 
 class PublishLimits(Protocol):
     """How far the broker lets a publisher run ahead, and what it takes at once."""
@@ -85,6 +89,7 @@ class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     tap: bool = False
     hears: bool = True
     reports: bool = False
+    one_of: str | None = None
 
 
 class SubscriptionTerms(Protocol):
@@ -202,6 +207,9 @@ class Shared(Protocol):
     def taken(self, runs: Sequence[tuple[int, int, int]], rejections: Mapping[int, list[Rejection]]) -> None:
         """The broker has these batches: first and last number, and the number of the first message in them."""
 
+    def unserved(self, batch: int, nearest: Sequence[str]) -> None:
+        """Nobody got the requests of a batch that is not `taken` yet; `nearest` are similar topics with subscribers."""
+
     def rejected(self, batch: int, error: Callable[[], Refused]) -> None:
         """The broker did not take a batch at all."""
 
@@ -223,6 +231,9 @@ class Adapter(Protocol):
     """Frames or batches that could not be read."""
     alone_bytes: int
     """From this size on a message travels alone on the connection as it is now; NEVER_ALONE if none does."""
+
+    checks_alone: bool
+    """Whether nobody after this process checks what is published against schemas."""
 
     @property
     def run(self) -> str:

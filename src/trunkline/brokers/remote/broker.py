@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Batch
 
 from trunkline.brokers.broker import Broker, Feature
@@ -16,7 +16,7 @@ from trunkline.clock import World
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.route import InboxOf, Take
-from trunkline.delivery.stream import Stream, bytes_of
+from trunkline.delivery.stream import Stream
 from trunkline.message import Message
 from trunkline.settings import Settings
 from trunkline.topic import validate_pattern, validate_topic
@@ -31,31 +31,8 @@ class RemoteStream(Stream):
         # Several may wait for it, and one who gives up must not end it for the others.
         await asyncio.shield(self.feed.opening)
 
-    async def payloads(self, max_size: int = 1000) -> AsyncGenerator[list[bytes], None]:
-        feed = self.feed
-        if not self._simple or not isinstance(feed, InboxFeed):
-            async for batch in super().payloads(max_size):
-                yield batch
-            return
-        feed.readers += 1
-        try:
-            while True:
-                if messages := self._take_many(max_size):
-                    yield bytes_of(messages)
-                elif (taken := feed.take_payloads()) is not None:
-                    for start in range(0, len(taken), max_size):
-                        yield taken[start : start + max_size]
-                elif not await self.more():
-                    return
-        finally:
-            feed.readers -= 1
-            if not feed.readers:
-                feed.open_columns()
-
     def stop(self) -> None:
         if not self.closed:
-            if isinstance(self.feed, InboxFeed):
-                self.feed.open_columns()
             super().stop()
             self.feed.stop()
 
@@ -75,6 +52,7 @@ class RemoteBroker(Broker):
         self._taps: list[Feed] = []
         self._links: set[tuple[str, str]] = set()
         self._on_lost: list[Callable[[Batch[Message], Exception], None]] = []
+        self._on_unserved: list[Callable[[Message, Batch[str]], None]] = []
 
     # Publishing
 
@@ -106,6 +84,10 @@ class RemoteBroker(Broker):
     def on_lost(self, report: Callable[[Batch[Message], Exception], None]) -> None:
         self._on_lost.append(report)
         self.shared.outbox.on_lost.append(report)
+
+    def on_unserved(self, report: Callable[[Message, Batch[str]], None]) -> None:
+        self._on_unserved.append(report)
+        self.shared.outbox.on_unserved.append(report)
 
     # Subscribing
 
@@ -147,7 +129,6 @@ class RemoteBroker(Broker):
         if inbox.gone:
             return
         feed = self.feeds.pop(inbox.name)
-        feed.open_columns()
         self.served.part(inbox)
         self.shared.remove(feed)
         self.left(feed)
@@ -188,6 +169,8 @@ class RemoteBroker(Broker):
         await self.shared.release()
         for report in self._on_lost:
             self.shared.outbox.on_lost.remove(report)
+        for unserved in self._on_unserved:
+            self.shared.outbox.on_unserved.remove(unserved)
 
     async def before_release(self) -> None:
         """What is still to be told to the broker, while there is a connection."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import asyncio
 import logging
-from collections import deque
 from math import inf
 from typing import Any
 
@@ -27,6 +26,7 @@ from trunkline.delivery.options import Delivery
 from trunkline.delivery.route import Take
 from trunkline.delivery.shared_body import SharedBody
 from trunkline.delivery.subscriber import Overflow
+from trunkline.delivery.unopened import UnopenedBatch
 from trunkline.errors import HubUnavailable, InvalidPayload, Refused
 from trunkline.message import Message
 
@@ -168,10 +168,6 @@ class InboxFeed(Feed):
         self._credit_bytes = 0
         """Bytes that the broker may still deliver. Below 0 if the last batch was larger than that."""
         self._check: asyncio.TimerHandle | None = None
-        self.readers = 0
-        """Who takes payloads: plain messages are kept as columns for them."""
-        self._columns: deque[tuple[Arrival, columns.Body, int]] = deque()
-        """With the bytes of each. They count as delayed: `open_columns` gives them back to the inbox."""
         self._places = Places()
         self._reporter: Reporter | None = None
         self.dead_letters: DeadLetterKeeper | None = None
@@ -198,6 +194,7 @@ class InboxFeed(Feed):
             durable=delivery.durable,
             start=delivery.start,
             reports=True,
+            one_of=delivery.one_of,
         )
 
     def subscribed(self, terms: SubscriptionTerms) -> None:
@@ -234,7 +231,10 @@ class InboxFeed(Feed):
         if missing := self._places.passed(head.origin, head.topic, head.priority, head.position, head.count):
             self._miss(missing, head.topic)
         count = head.count
-        kept = self.readers > 0 and self._keep(head, body)
+        kept = self.inbox.batch_readers > 0 and self._keep(head, body)
+        if not kept:
+            # In order: what is not open comes first.
+            self.inbox.open()
         messages, plain = ([], True) if kept else self.read(head, body)
         self._credit -= count
         self._credit_bytes -= len(body)
@@ -249,40 +249,15 @@ class InboxFeed(Feed):
 
     def _keep(self, head: Arrival, body: ArrivedBody) -> bool:
         """Keep plain messages as columns, if there is room."""
+        if type(body) is not memoryview or head.seqs is not None:
+            return False
         inbox, count = self.inbox, head.count
-        if type(body) is memoryview and head.seqs is None and inbox.gate is None and inbox.room and count <= inbox.free:
-            found = columns.read_plain(body, count)
-            if found is not None:
-                inbox.books.accepted += count
-                inbox.keep_elsewhere(count)
-                self._columns.append((head, found, len(body)))
-                if inbox.sleepers:
-                    self.woken.append(inbox)
-                return True
-        # In order: what is kept comes first.
-        self.open_columns()
-        return False
-
-    def take_payloads(self) -> list[bytes] | None:
-        """The payloads of the next batch that is kept as columns. That is their delivery."""
-        if not self._columns:
-            return None
-        head, body, _ = self._columns.popleft()
-        inbox = self.inbox
-        inbox.keep_elsewhere(-head.count)
-        inbox.count_delivered_many(head.first, head.first + head.count - 1, head.count)
-        self.give_credit()
-        return body.payloads.split(head.count)
-
-    def open_columns(self) -> None:
-        """Build the messages, after all: nobody takes payloads any more, or something else must come after them."""
-        inbox = self.inbox
-        while self._columns:
-            head, body, _ = self._columns.popleft()
-            inbox.keep_elsewhere(-head.count)
-            inbox.queue.extend(columns.build(head.topic, body, range(head.first, head.first + head.count)))
-            if inbox.sleepers:
-                inbox.wake()
+        found = columns.read_plain(body, count)
+        if found is None or not inbox.keep(UnopenedBatch(head.topic, head.first, count, found, len(body))):
+            return False
+        if inbox.sleepers:
+            self.woken.append(inbox)
+        return True
 
     def _unreadable(self, head: Arrival, body: ArrivedBody) -> None:
         if self._reporter is not None:
@@ -335,8 +310,7 @@ class InboxFeed(Feed):
             self.adapter.credit(self.number, room, size)
 
     def _bytes_here(self) -> int:
-        messages = sum(len(message.payload) + message.header_bytes for message in self.inbox.messages())
-        return messages + sum(size for _, _, size in self._columns)
+        return self.inbox.bytes_waiting()
 
     def _look(self) -> None:
         self._check = None

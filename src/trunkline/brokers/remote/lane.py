@@ -27,6 +27,7 @@ class RemoteLane:
     """The way in for one topic."""
 
     __slots__ = (
+        "asks_who_is_full",
         "confirm",
         "durable",
         "has_subscribers",
@@ -41,6 +42,7 @@ class RemoteLane:
 
     plain = None
     stored = True
+    unserved = False
 
     def __init__(self, outbox: Outbox, topic: str) -> None:
         self.outbox = outbox
@@ -49,6 +51,8 @@ class RemoteLane:
         self.has_subscribers = True
         self.confirm = True
         self.durable = False
+        self.asks_who_is_full = False
+        """Whether a publish waits, and the broker is asked for whom."""
         self.immediate = False
         """Whether a publish need not wait: the topic is known, plain, and nobody stands in line."""
         self.in_flight = 0
@@ -121,15 +125,26 @@ class RemoteLane:
         return True
 
     def put(self, message: Message, *, alike: bool) -> Awaitable[Failures]:
+        outbox = self.outbox
+        if (
+            outbox.idle
+            and self.immediate
+            and len(message.payload) <= outbox.small_bytes
+            and self.in_flight < outbox.window
+            and not outbox.full
+        ):
+            outbox.send_topic(self.topic)
+            outbox.send_first(self, [message], plain=alike)
+            return DONE
         if alike and len(message.payload) <= LARGE_BYTES and self.put_now(message):
             return DONE
         return self.put_many((message,), alike=alike)
 
     def post(self, message: Message, owner: Owner) -> bool:
-        if self.terms is None:
-            # Whether it is sent again after a reconnection depends on them.
-            return False
         outbox = self.outbox
+        if self.terms is None or (outbox.checks_alone and self.terms.schema is not None):
+            # Whether it is sent again after a reconnection depends on them. And it may have to be checked here.
+            return False
         pending = outbox.opened(self.topic)
         if pending is None:
             pending = outbox.begin(self)

@@ -13,17 +13,18 @@ import asyncio
 import itertools
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from trunkline.brokers.remote.adapter import Adapter, PublishLimits, Rejection, TopicTerms
 from trunkline.brokers.remote.lane import LARGE_BYTES, RemoteLane
+from trunkline.brokers.remote.slow_subscribers import SlowSubscribers
 from trunkline.clock import Sequence as Numbers
 from trunkline.delivery.pending import Failures, PendingBatch
 from trunkline.errors import BackpressureTimeout, MessageTooLarge, NotConfirmed, PartlyRefused, Refused, SchemaBroken
-from trunkline.message import MAX_HEADER_BYTES, NORMAL, Message
+from trunkline.message import ASKING, MAX_HEADER_BYTES, NORMAL, Message
 from trunkline.segments import Lease
 from trunkline.settings import Settings
 from trunkline.topic import OWN_PREFIXES, REPLIES
@@ -40,6 +41,9 @@ FRAME_BYTES = 256 * 1024
 """What a frame may need besides what is in its messages."""
 EXTRA_BYTES = 300
 """What a message counts beyond its frame, for the window in bytes. A hub counts the same."""
+
+COLUMN_BYTES = 64
+"""What a plain message takes in columns, beside its payload: its id, its time, its sizes."""
 
 MAX_OWN_TOPICS = 1000
 """Reply topics of others and topics of dead letters with a lane, about 700 bytes each: most are never used again."""
@@ -69,15 +73,27 @@ class SentBatch:
         """Of the shared memory that its payload is in. With the batch it is gone."""
         self.bytes = 0
 
+    @property
+    def asks(self) -> bool:
+        """Whether requests are in it. What is plain, or a run, was published without a type."""
+        pending = self.pending
+        return not pending.plain and pending.run is None and any(each.type in ASKING for each in pending.messages)
+
 
 class Outbox:
     def __init__(self, adapter: Adapter, settings: Settings, numbers: Numbers) -> None:
         self._adapter = adapter
+        self._slow = SlowSubscribers(adapter)
+        self.checks_alone = adapter.checks_alone
         self._numbers = numbers
         self._settings = settings
         self.window = settings.backpressure.max_pending
         self.window_bytes = adapter.max_unsent_bytes
         self._max_message = MAX_FRAME_BYTES - FRAME_BYTES
+        self._max_body = MAX_BODY_BYTES
+        """Of one batch, in bytes of its messages."""
+        self._each_bytes = 0
+        """What counts for each message beside its payload: where a frame is hardly larger than the largest batch."""
         self.small_bytes = LARGE_BYTES
         """A payload up to this size fits a frame with whatever header fields it has, and need not be weighed."""
         self.full = False
@@ -93,6 +109,7 @@ class Outbox:
         self._unsent: deque[SentBatch] = deque()
         """Made while there was no connection, or one that drains too slowly."""
         self._number = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._scheduled = False
         self.idle = True
         """Whether the next publish is sent at once: it is the first of a turn of the event loop, and the last turn with
@@ -104,6 +121,7 @@ class Outbox:
         self.lost_messages = 0
         """Sent on a connection that ended before the broker had confirmed them."""
         self.on_lost: list[Callable[[Sequence[Message], Refused], None]] = []
+        self.on_unserved: list[Callable[[Message, Sequence[str]], None]] = []
 
     # Putting in
 
@@ -162,7 +180,9 @@ class Outbox:
         self._begun += 1
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._end_turn)
+            if self._loop is None:
+                self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self._end_turn)
 
     def send_first(self, lane: RemoteLane, messages: list[Message], *, plain: bool = True) -> None:
         """A batch that waits for no other: the first of a turn, while `idle`, or one of another kind than the rest."""
@@ -179,9 +199,9 @@ class Outbox:
         if lane.terms is None:
             await self._adapter.inquire(lane.topic)
         broken: Failures = []
-        size = self.weigh(messages)
+        size = self.weigh(messages, alike=alike)
         alone_bytes = self._adapter.alone_bytes
-        cuts = _cuts(messages, alone_bytes) if len(messages) > 1 and size > min(MAX_BODY_BYTES, alone_bytes) else ()
+        cuts = self._cuts(messages) if len(messages) > 1 and size > min(self._max_body, alone_bytes) else ()
         if len(cuts) > 1:
             for start, end in cuts:
                 part = messages[start:end]
@@ -199,7 +219,7 @@ class Outbox:
         pending = self.opened(lane.topic)
         alone = size >= alone_bytes and len(messages) == 1
         if pending is not None and (
-            alone or (lane.confirm and not lane.durable) or pending.size + size > MAX_BODY_BYTES
+            alone or (lane.confirm and not lane.durable) or pending.size + size > self._max_body
         ):
             # Each on its own: one that gives up must not take others with it. And no frame too large.
             self.send_now(pending)
@@ -241,12 +261,32 @@ class Outbox:
         self._adapter.flush()
         return broken + await self._confirmed(pending, taken)
 
-    def weigh(self, messages: Sequence[Message]) -> int:
-        """Bytes in all; raises MessageTooLarge for a message that fits no frame."""
-        sizes = [_bytes_of(message) for message in messages]
+    def weigh(self, messages: Sequence[Message], *, alike: bool = False) -> int:
+        """Bytes in all; raises MessageTooLarge for a message that fits no frame.
+
+        `alike` promises that the bus has made them, with header fields of one size.
+        """
+        if alike:
+            header_bytes = messages[0].header_bytes
+            sizes = [len(message.payload) + header_bytes for message in messages]
+        else:
+            sizes = [_bytes_of(message) for message in messages]
         if max(sizes) > self._max_message:
             raise MessageTooLarge(max(sizes), self._max_message)
-        return sum(sizes)
+        return sum(sizes) + self._each_bytes * len(sizes)
+
+    def _cuts(self, messages: Sequence[Message]) -> list[tuple[int, int]]:
+        """Where to cut messages, so that each part fits a frame well, and those that travel alone are alone."""
+        alone_bytes = self._adapter.alone_bytes
+        cuts: list[tuple[int, int]] = []
+        start = size = 0
+        for index, message in enumerate(messages):
+            weight = _bytes_of(message) + self._each_bytes
+            if size and (size + weight > self._max_body or max(size, weight) >= alone_bytes):
+                cuts.append((start, index))
+                start, size = index, 0
+            size += weight
+        return [*cuts, (start, len(messages))]
 
     async def _check(self, terms: TopicTerms, messages: Sequence[Message]) -> tuple[Sequence[Message], Failures]:
         """The messages that fit the schema of the topic, and the others; raises if none fits."""
@@ -266,10 +306,8 @@ class Outbox:
         self.send_all_pending()
         timeout_s = self._settings.backpressure.timeout_s
         try:
-            async with asyncio.timeout(timeout_s):
-                await room
-        except TimeoutError:
-            raise BackpressureTimeout(f"the {self._adapter.name}, on {lane.topic}", timeout_s) from None
+            if not await self._slow.wait(lane, room, timeout_s):
+                raise BackpressureTimeout(f"the {self._adapter.name}, on {lane.topic}", timeout_s)
         finally:
             lane.waiting.remove(room)
             if not lane.waiting:
@@ -278,10 +316,10 @@ class Outbox:
 
     async def _confirmed(self, pending: PendingBatch, taken: asyncio.Future[Failures]) -> Failures:
         timeout_s = self._settings.backpressure.timeout_s
-        done, _ = await self._wait_for(taken, timeout_s, pending, "its publisher was cancelled while waiting for room")
-        if not done:
+        waiting = self._slow.wait(self.lanes[pending.topic], taken, timeout_s)
+        if not await self._wait_for(taken, waiting, pending, "its publisher was cancelled while waiting for room"):
             self._withdraw(pending, taken, f"backpressure timeout after {timeout_s:g} s")
-            await self._wait_for(taken, self._adapter.connect_s, pending, "")
+            await self._wait_for(taken, asyncio.wait([taken], timeout=self._adapter.connect_s), pending, "")
             if not taken.done():
                 raise NotConfirmed(self._adapter.url)
             # What still waited was withdrawn; the rest is with its subscribers, although the confirmation was late.
@@ -294,10 +332,10 @@ class Outbox:
         return taken.result()
 
     async def _wait_for(
-        self, taken: asyncio.Future[Failures], timeout_s: float, pending: PendingBatch, why: str
+        self, taken: asyncio.Future[Failures], waiting: Awaitable[Any], pending: PendingBatch, why: str
     ) -> Any:
         try:
-            return await asyncio.wait([taken], timeout=timeout_s)
+            return await waiting
         except asyncio.CancelledError:
             taken.cancel()
             self._withdraw(pending, taken, why)
@@ -360,9 +398,11 @@ class Outbox:
         if self.pending.get(pending.topic) is pending:
             del self.pending[pending.topic]
         lane = self.lanes[pending.topic]
-        if (run := pending.run) is not None and sum(map(len, pending.columns(run)[2])) <= MAX_BODY_BYTES:
-            self._send(lane, pending)
-            return
+        if (run := pending.run) is not None:
+            payloads = pending.columns(run)[2]
+            if sum(map(len, payloads)) + self._each_bytes * len(payloads) <= self._max_body:
+                self._send(lane, pending)
+                return
         pending.open()
         messages = pending.messages
         if not pending.waiters and len(messages) == 1:
@@ -374,10 +414,12 @@ class Outbox:
         if not messages:
             return
         size = sum([len(message.payload) for message in messages] if pending.plain else map(_bytes_of, messages))
+        size += self._each_bytes * len(messages)
         pending.size = size
-        alone_bytes = self._adapter.alone_bytes
-        if (size > MAX_BODY_BYTES or size >= alone_bytes) and all(waiter.future is None for waiter in pending.waiters):
-            for start, end in _cuts(messages, alone_bytes):
+        if (size > self._max_body or size >= self._adapter.alone_bytes) and all(
+            waiter.future is None for waiter in pending.waiters
+        ):
+            for start, end in self._cuts(messages):
                 part = pending.part(start, end)
                 part.size = len(messages[start].payload)
                 self._send(lane, part)
@@ -421,6 +463,7 @@ class Outbox:
     def topic_changed(self, terms: TopicTerms) -> None:
         if (lane := self.lanes.get(terms.topic)) is not None:
             lane.learn(terms)
+            self._slow.learn(lane, terms)
 
     def taken(self, runs: Sequence[tuple[int, int, int]], rejections: Mapping[int, list[Rejection]]) -> None:
         """See `Shared.taken`."""
@@ -437,7 +480,9 @@ class Outbox:
         if rejections is None:
             if seq:
                 pending.number(seq)
-                self._numbers.last = max(self._numbers.last, seq + sent.size - 1)
+                last = seq + sent.size - 1
+                if last > self._numbers.last:
+                    self._numbers.last = last
             self._count_out(sent)
             if pending.waiters:
                 pending.settle([])
@@ -474,6 +519,15 @@ class Outbox:
             self._count_out(sent)
             self._fail(sent.pending, error)
 
+    def unserved(self, number: int, nearest: Sequence[str]) -> None:
+        """See `Shared.unserved`."""
+        sent = self._sent.get(number)
+        if sent is not None and sent.asks:
+            for message in sent.pending.messages:
+                if message.type in ASKING:
+                    for report in self.on_unserved:
+                        report(message, nearest)
+
     def _count_out(self, sent: SentBatch) -> None:
         sent.lane.in_flight -= sent.size
         self._bytes -= sent.bytes
@@ -507,7 +561,9 @@ class Outbox:
 
     def connected(self, limits: PublishLimits) -> None:
         self.window = min(limits.window, self._settings.backpressure.max_pending)
-        self._max_message = limits.max_frame_bytes - FRAME_BYTES
+        self._max_message = limits.max_frame_bytes - min(FRAME_BYTES, limits.max_frame_bytes // 4)
+        self._max_body = min(MAX_BODY_BYTES, self._max_message)
+        self._each_bytes = COLUMN_BYTES if limits.max_frame_bytes < 4 * MAX_BODY_BYTES else 0
         self.small_bytes = min(LARGE_BYTES, self._max_message - MAX_HEADER_BYTES)
         self.window_bytes = min(limits.window_bytes, self._adapter.max_unsent_bytes)
         for lane in self.lanes.values():
@@ -563,19 +619,6 @@ def _given_up(pending: PendingBatch) -> bool:
     return bool(waiters) and waiters[0].start == 0 and all(each.owner is not None and each.gone for each in waiters)
 
 
-def _cuts(messages: Sequence[Message], alone_bytes: int) -> list[tuple[int, int]]:
-    """Where to cut messages, so that each part fits a frame well, and those that travel alone are alone."""
-    cuts: list[tuple[int, int]] = []
-    start = size = 0
-    for index, message in enumerate(messages):
-        weight = _bytes_of(message)
-        if size and (size + weight > MAX_BODY_BYTES or max(size, weight) >= alone_bytes):
-            cuts.append((start, index))
-            start, size = index, 0
-        size += weight
-    return [*cuts, (start, len(messages))]
-
-
 class _OwnTopic(msgspec.Struct, frozen=True):
     """A topic of the bus itself, for answers and notices: nobody waits for these, so there is nothing to ask."""
 
@@ -585,6 +628,7 @@ class _OwnTopic(msgspec.Struct, frozen=True):
     durable: bool = False
     channel: str | None = None
     schema: str | None = None
+    full: tuple[tuple[str, int], ...] = ()
 
 
 def _numbered(messages: Sequence[Message], rejections: Sequence[Rejection]) -> Sequence[Message]:

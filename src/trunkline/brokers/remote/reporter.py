@@ -82,8 +82,14 @@ class Reporter(Ledger):
             taken, self._taken_before = [*self._taken_before, (self._taken_from, self._taken_to)], []
             self._taken_from = 0
             for first, last in taken:
+                if self._open.take_first(first, last):
+                    # In order, as nearly always: a tenth of the time.
+                    self._rows.append(FateRange(Fate.DELIVERED, first, last, ""))
+                    continue
                 for begin, end in self._open.take(first, last):
                     self._row(Fate.DELIVERED, begin, end, "")
+            if self._rows:
+                self._schedule()
 
     def _count_what_is_gone(self) -> None:
         """What arrived, is not here any more, and did not end otherwise, was delivered."""

@@ -11,12 +11,13 @@ from typing import Any
 
 from trunkline.clock import World
 from trunkline.journal import database as files
+from trunkline.journal import identity
+from trunkline.journal.body import COLUMNS
 from trunkline.journal.cursor import pack
 from trunkline.journal.errors import JournalUnusable
 from trunkline.journal.intake import MAX_ROW_MESSAGES
 from trunkline.journal.journal import LAST
 from trunkline.journal.lock import Lock
-from trunkline.journal.reader import COLUMNS
 from trunkline.journal.repair.checks import (
     faults,
     lake_files,
@@ -51,15 +52,16 @@ def repair(directory: str | Path, world: World | None = None) -> Repaired:
     lock = Lock(folder)
     lock.take()
     try:
-        return _Repair(folder, (world or World()).time_ns()).run()
+        return _Repair(folder, world or World()).run()
     finally:
         lock.release()
 
 
 class _Repair:
-    def __init__(self, folder: Path, now_ns: int) -> None:
+    def __init__(self, folder: Path, world: World) -> None:
         self._folder = folder
-        self._now_ns = now_ns
+        self._world = world
+        self._now_ns = now_ns = world.time_ns()
         self._lost: list[Finding] = []
         self._aside: list[str] = []
         self._work = folder / ASIDE / f".{now_ns}"
@@ -70,7 +72,7 @@ class _Repair:
         files.finish_repair(self._folder)
         try:
             if self._is_sound():
-                self._mend(files.open_for_writing(self._folder, Sync.DISK))
+                self._mend(files.open_for_writing(self._folder, Sync.DISK, self._world))
             else:
                 self._mend(self._rebuilt())
                 # Only now: until the new one is complete, the old one is what a crash leaves.
@@ -124,12 +126,14 @@ class _Repair:
         else:
             self._lost.append(Finding(files.FILE, "the file is gone, and what was not sealed with it"))
         self._work.mkdir()
-        fresh = files.open_for_writing(self._work, Sync.DISK)
+        fresh = files.open_for_writing(self._work, Sync.DISK, self._world)
         try:
             if (self._folder / files.FILE).exists():
                 with contextlib.closing(self._source(fresh)) as source:
                     for table in shapes():
                         self._save(source, fresh, table)
+                    self._save_identity(source, fresh)
+                    self._save_deaths(source, fresh)
         except BaseException:
             fresh.close()
             raise
@@ -165,6 +169,30 @@ class _Repair:
             self._unread = scan
         elif scan.failed:
             self._lost += [Finding(each.where, each.why) for each in unread(table, scan, [])]
+
+    def _save_identity(self, source: sqlite3.Connection, fresh: sqlite3.Connection) -> None:
+        try:
+            if (found := identity.read(source)) is not None:
+                identity.replace(fresh, found)
+        except sqlite3.Error as error:
+            self._lost.append(
+                Finding("identity", f"it cannot be read, whoever kept a place here begins anew ({error})")
+            )
+
+    def _save_deaths(self, source: sqlite3.Connection, fresh: sqlite3.Connection) -> None:
+        """The record of deaths, as far as it can be read in order. Older versions made none."""
+        last = 0
+        fresh.execute("BEGIN IMMEDIATE")
+        try:
+            if not source.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'deaths'").fetchone()[0]:
+                return
+            for row in source.execute("SELECT * FROM deaths ORDER BY number"):
+                fresh.execute(f"INSERT OR IGNORE INTO deaths VALUES ({', '.join('?' * len(row))})", row)
+                last = row[0]
+        except sqlite3.Error as error:
+            self._lost.append(Finding("deaths", f"the record of deaths is lost beyond number {last} ({error})"))
+        finally:
+            fresh.execute("COMMIT")
 
     def _fill_in(self, database: sqlite3.Connection, scan: Scan) -> None:
         """Batches that no table leads to any more, where some are missing; what is missing then is lost."""

@@ -175,7 +175,7 @@ def _readable(path: Path, kind: str, saved: list[Span]) -> Iterator[Any]:
     key = "seq" if kind == "messages" else "number"
     needed = ("seq", "id", "topic", "timestamp_ns", "payload") if kind == "messages" else lake.SCHEMAS[kind].names
     last = 0
-    for batch in _salvaged(lake.salvage(path)):
+    for batch in _salvaged(_row_groups(path)):
         if not batch.num_rows or set(batch.schema.names) != set(lake.SCHEMAS[kind].names):
             continue
         if any(batch.column(name).null_count for name in needed):
@@ -195,3 +195,24 @@ def _salvaged(batches: Iterable[Any]) -> Iterator[Any]:
     except Exception:
         # Whatever pyarrow makes of a damaged file: what came before it is good.
         return
+
+
+def _row_groups(path: Path) -> Iterator[Any]:
+    """The rows of a damaged file that can still be read: of each row group those before the damage."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from trunkline.journal import lake, layout
+
+    with path.open("rb") as source:
+        try:
+            parquet = pq.ParquetFile(source, page_checksum_verification=True, **lake.IN_PARTS)
+            schema = lake.SCHEMAS["messages" if "seq" in parquet.schema_arrow.names else "fates"]
+        except (OSError, pa.ArrowException, UnicodeDecodeError):
+            return
+        for group in range(parquet.num_row_groups):
+            try:
+                for batch in lake.group_slices(parquet, group):
+                    yield layout.fit(batch, schema)
+            except (OSError, pa.ArrowException, UnicodeDecodeError, KeyError):
+                continue

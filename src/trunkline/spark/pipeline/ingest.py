@@ -1,7 +1,8 @@
 """What a step takes in: files of the lake as they are, under a name of the warehouse, and what is not sealed yet.
 
-Nothing is copied that lies on the same disk: a sealed file never changes, so the warehouse has it by a link. Rows go
-through Spark where they are counted, and where ids are compared that came before.
+Nothing is copied that lies on the same disk and within one hour: a sealed file never changes, so the warehouse has it
+by a link. Others are divided by hours. Rows go through Spark only where ids are compared with
+those that came before, if they are many.
 """
 
 from __future__ import annotations
@@ -12,199 +13,300 @@ import os
 import shutil
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column as Expression
-from pyspark.sql import functions as F
+import pyarrow.parquet as pq
 
 from trunkline.errors import JournalDamaged
-from trunkline.journal import Reader, lake
+from trunkline.journal import Reader, lake, records
 from trunkline.journal.errors import JournalUnusable
+from trunkline.journal.layout import fit
+from trunkline.journal.records import Removal
 from trunkline.journal.sealed import File
 from trunkline.spark.errors import WarehouseUnusable
-from trunkline.spark.pipeline import affected
-from trunkline.spark.pipeline.manifest import HOUR, LeftOut, Manifest, MessageRange, hour_of, name_of
-from trunkline.spark.pipeline.settings import PipelineSettings
+from trunkline.spark.pipeline import affected, placement
+from trunkline.spark.pipeline.driver_rows import DriverRows
+from trunkline.spark.pipeline.journals import JournalSource
+from trunkline.spark.pipeline.manifest import (
+    JournalState,
+    LeftOut,
+    Manifest,
+    MessageRange,
+    RemovedUnread,
+    StoredFile,
+    folder_of,
+    hour_of,
+)
+from trunkline.spark.pipeline.placement import HourRows
+from trunkline.spark.pipeline.repeats import Suspect, left_out
 from trunkline.spark.pipeline.warehouse import Warehouse
+from trunkline.spark.settings import PipelineSettings
 from trunkline.spark.source.damage import handler
 from trunkline.spark.source.options import row_filter
 from trunkline.spark.source.snapshot import take_snapshot
 from trunkline.spark.source.spark_schema import KEYS, all_of
 from trunkline.spark.tables.bronze import FATES, MESSAGES, repeated
-from trunkline.spark.tables.times import hour_number
+from trunkline.spark.tables.table import seconds
+from trunkline.spark.tables.times import HOUR_S
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger("trunkline.pipeline")
 
 SMALL_ROWS = 50_000
 SMALL_BYTES = 64 * 1024 * 1024
+COMPARED_HERE = 300_000
+"""So many ids the driver compares itself, in less time than Spark takes to plan it."""
 MANY_SMALL = 16
 """An hour in more small files than that is put together."""
 
 
+class NewFile(NamedTuple):
+    """A file of one hour that was taken in."""
+
+    hour: str
+    file: StoredFile
+    about: MessageRange
+    late: int = 0
+    upto_us: int = 0
+    grains: frozenset[tuple[int, int]] = frozenset()
+    """Of fates: which messages they are about, see placement.py."""
+
+
 class Ingest:
-    """Adds to bronze, and to what the manifest says of it."""
+    """Adds to bronze of one journal, and to what the manifest says of it."""
 
     def __init__(
-        self, spark: SparkSession, journal: Path, warehouse: Warehouse, settings: PipelineSettings, manifest: Manifest
+        self,
+        spark: SparkSession,
+        journal: JournalSource,
+        warehouse: Warehouse,
+        settings: PipelineSettings,
+        manifest: Manifest,
     ) -> None:
         self._spark = spark
         self._journal = journal
         self._warehouse = warehouse
         self._settings = settings
         self._manifest = manifest
+        self._state: JournalState = manifest.state(journal.name)
+        self._count = 0
 
     def messages(self, last: int) -> tuple[set[str], int]:
         """Take messages up to this number; returns the hours they are placed in, and how many they are."""
-        manifest = self._manifest
-        files = self._take(MESSAGES.name, manifest.seq + 1, last)
+        state = self._state
+        files = self._take(MESSAGES.name, state.seq + 1, last)
+        lost = self._unread(files)
         drop = self._repeated(files)
         if drop:
             log.info("%d messages have ids that were there before: left out", len(drop))
-            manifest.duplicates += len(drop)
-            files = [kept for file in files if (kept := self._without(file, drop)) is not None]
-        manifest.bronze.setdefault(MESSAGES.name, []).extend(files)
-        manifest.seq = last
-        counted = self._counted(
-            MESSAGES.name, files, F.sum(F.col("late").cast("int")), F.max(F.unix_micros("accepted"))
-        )
-        for hour, span, (late, upto_us) in counted:
-            manifest.hours[hour] = span.joined(manifest.hours.get(hour))
-            manifest.late += late
-            manifest.upto_us = max(manifest.upto_us, upto_us)
-        return {hour for hour, _, _ in counted}, sum(span.count for _, span, _ in counted)
+            state.duplicates += len(drop)
+            files = [kept for file in files for kept in self._without(file, drop)]
+        state.seq = last
+        for new in files:
+            self._add(MESSAGES.name, new)
+            state.hours[new.hour] = new.about.joined(state.hours.get(new.hour))
+            state.late += new.late
+            state.upto_us = max(state.upto_us, new.upto_us)
+        hours = {new.hour for new in files}
+        return hours | self._note_unread(lost, hours), sum(new.about.count for new in files)
 
-    def fates(self, last: int) -> tuple[DataFrame | None, int]:
-        """Take fates up to this number; returns them, and how many they are."""
-        manifest = self._manifest
-        files = self._take(FATES.name, manifest.fate + 1, last)
-        manifest.bronze.setdefault(FATES.name, []).extend(files)
-        manifest.fate = last
-        if not files:
-            return None, 0
-        for hour, span, _ in self._counted(FATES.name, files):
-            manifest.fate_hours[hour] = span.joined(manifest.fate_hours.get(hour))
-        return self._read(FATES.name, files), sum(file.rows for file in files)
+    def fates(self, last: int) -> tuple[set[tuple[int, int]], int]:
+        """Take fates up to this number; returns what messages they are about, in grains, and how many they are."""
+        state = self._state
+        files = self._take(FATES.name, state.fate + 1, last)
+        state.fate = last
+        for new in files:
+            self._add(FATES.name, new)
+            state.fate_hours[new.hour] = new.about.joined(state.fate_hours.get(new.hour))
+        return {grain for new in files for grain in new.grains}, sum(new.file.rows for new in files)
+
+    def _add(self, kind: str, new: NewFile) -> None:
+        self._state.files(kind).setdefault(new.hour, []).append(new.file)
 
     def join(self) -> None:
         """Put small files together where they have become many."""
-        for kind, files in self._manifest.bronze.items():
-            small = [file for file in files if file.rows < SMALL_ROWS and file.bytes < SMALL_BYTES]
-            for _, of_hour in groupby(small, key=lambda file: file.at_ns // 3_600_000_000_000):
-                several = list(of_hour)
-                if len(several) > MANY_SMALL:
-                    joined = self._write(kind, several[0].day, self._rows(several))
-                    kept = [file for file in files if file not in several] + ([] if joined is None else [joined])
-                    files[:] = sorted(kept, key=lambda file: file.first)
+        for kind in (MESSAGES.name, FATES.name):
+            for hour, files in self._state.files(kind).items():
+                small = [file for file in files if file.rows < SMALL_ROWS and file.bytes < SMALL_BYTES]
+                if len(small) > MANY_SMALL:
+                    small.sort(key=lambda file: file.first)
+                    rows = (batch for file in small for batch in self._rows(kind, hour, file))
+                    joined = self._write(kind, hour, rows)
+                    files[:] = [file for file in files if file not in small] + [joined]
 
     # Files
 
-    def _take(self, kind: str, first: int, last: int) -> list[File]:
+    def _take(self, kind: str, first: int, last: int) -> list[NewFile]:
         on_skip = self._leave_out if self._settings.skip_damaged else None
-        damaged = handler(self._journal, skip=self._settings.skip_damaged, on_skip=on_skip)
-        with Reader(self._journal, on_damage=damaged) as reader:
+        damaged = handler(self._journal.directory, skip=self._settings.skip_damaged, on_skip=on_skip)
+        with Reader(self._journal.directory, on_damage=damaged) as reader:
             found = take_snapshot(reader, row_filter(kind, first, last), all_of(kind).fieldNames(), thorough=True)
-        files = [self._own(file, first, last) for file in found.files]
-        files.append(self._write(kind, _day(kind, found.batches), found.batches))
-        return [file for file in files if file is not None]
+        files = [new for file in found.files for new in self._own(file, first, last)]
+        return files + self._divided(kind, found.batches)
 
     def _leave_out(self, damage: JournalDamaged) -> None:
         log.warning("left out: %s", damage)
-        self._manifest.left_out.append(LeftOut(damage.where, damage.first, damage.last, damage.why))
+        self._state.left_out.append(LeftOut(damage.where, damage.first, damage.last, damage.why))
 
-    def _own(self, file: File, first: int, last: int) -> File | None:
-        if first <= file.first and file.last <= last:
-            return self._link(file)
-        # A part of it came in before, when it was not sealed.
-        key = pc.field(KEYS[file.kind])
-        fits = (key >= first) & (key <= last)
-        rows = (batch.filter(fits) for batch in lake.read(self._journal, file))
-        return self._write(file.kind, file.day, rows)
+    def _own(self, file: File, first: int, last: int) -> list[NewFile]:
+        """A sealed file as the warehouse has it: the same file if all of it is wanted, and it lies in one hour."""
+        rows: Iterable[pa.RecordBatch] = lake.read(self._journal.directory, file)
+        if file.first < first or file.last > last:
+            # A part of it came in before, when it was not sealed.
+            key = pc.field(KEYS[file.kind])
+            wanted = (key >= first) & (key <= last)
+            rows = (batch.filter(wanted) for batch in rows)
+        elif (hour := placement.hour_of_file(file, self._manifest.watermark_s)) is not None:
+            return [self._linked(file, hour)]
+        return self._divided(file.kind, rows)
 
-    def _link(self, file: File) -> File:
-        place = self._place() / file.kind / f"date={file.day}" / Path(file.path).name
+    def _linked(self, file: File, hour: str) -> NewFile:
+        kept = StoredFile(self._next_name(), file.rows, file.bytes, file.first, file.last)
+        with self._warehouse.reports_errors():
+            place = self._warehouse.place_of(file.kind, self._journal.name, hour, kept)
+            _link(self._journal.directory / file.path, place)
+        if file.kind == MESSAGES.name:
+            return NewFile(hour, kept, MessageRange(file.first, file.last, file.rows), 0, file.until_at_ns // 1000)
+        about = pa.Table.from_batches(lake.read(self._journal.directory, file, None, ["first", "last"]))
+        low, high = pc.min(about.column("first")).as_py(), pc.max(about.column("last")).as_py()
+        return NewFile(hour, kept, MessageRange(low, high, file.rows), grains=frozenset(placement.grains(about)))
+
+    def _divided(self, kind: str, rows: Iterable[pa.RecordBatch]) -> list[NewFile]:
+        """New files, one an hour."""
+        parts = placement.split(kind, rows, self._manifest.watermark_s)
+        return [self._new(kind, hour, part) for hour, part in parts.items()]
+
+    def _new(self, kind: str, hour: str, part: HourRows) -> NewFile:
+        file = self._write(kind, hour, part.rows.to_batches())
+        found = frozenset() if kind == MESSAGES.name else frozenset(placement.grains(part.rows))
+        return NewFile(hour, file, part.about, part.late, part.upto_us, found)
+
+    def _write(self, kind: str, hour: str, rows: Iterable[pa.RecordBatch]) -> StoredFile:
+        staging = self._warehouse.staging(self._manifest.run)
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            _link(self._journal / file.path, place)
-        except OSError as error:
-            raise WarehouseUnusable(str(self._warehouse.directory), str(error)) from error
-        return msgspec.structs.replace(file, path=self._relative(place))
-
-    def _write(self, kind: str, day: str, rows: Iterable[pa.RecordBatch]) -> File | None:
-        place = self._place()
-        try:
-            sealed = lake.write(place, kind, day, rows)
+            sealed = lake.write(staging, kind, hour[:10], rows)
         except JournalUnusable as error:
             raise WarehouseUnusable(str(self._warehouse.directory), error.why) from error
-        if sealed is None:
-            return None
-        return msgspec.structs.replace(sealed.file, path=self._relative(place / sealed.file.path))
+        assert sealed is not None, "an hour without rows has no file"
+        file = sealed.file
+        kept = StoredFile(self._next_name(), file.rows, file.bytes, file.first, file.last)
+        with self._warehouse.reports_errors():
+            return self._warehouse.keep(staging / file.path, kind, self._journal.name, hour, kept)
 
-    def _without(self, file: File, drop: list[int]) -> File | None:
-        """The file, or a new one that has all its rows but these."""
-        at = bisect_left(drop, file.first)
-        if at == len(drop) or drop[at] > file.last:
-            return file
+    def _next_name(self) -> str:
+        self._count += 1
+        return f"{self._manifest.run:06d}-{self._count}.parquet"
+
+    def _without(self, new: NewFile, drop: list[int]) -> list[NewFile]:
+        """The file, or a new one that has all its rows but these; nothing if no row is left."""
+        at = bisect_left(drop, new.file.first)
+        if at == len(drop) or drop[at] > new.file.last:
+            return [new]
         gone = pa.array(drop, pa.int64())
-        kept = self._write(
-            file.kind, file.day, (batch.filter(~pc.field("seq").isin(gone)) for batch in self._rows([file]))
-        )
-        (self._warehouse.directory / file.path).unlink()
+        rows = self._rows(MESSAGES.name, new.hour, new.file)
+        kept = self._divided(MESSAGES.name, (batch.filter(~pc.field("seq").isin(gone)) for batch in rows))
+        self._path(MESSAGES.name, new.hour, new.file).unlink()
         return kept
 
-    def _rows(self, files: list[File]) -> Iterator[pa.RecordBatch]:
-        for file in files:
-            yield from lake.read(self._warehouse.directory, file)
+    def _path(self, kind: str, hour: str, file: StoredFile) -> Path:
+        return self._warehouse.directory / folder_of(kind, self._journal.name, hour) / file.name
 
-    def _place(self) -> Path:
-        return self._warehouse.place("bronze", self._manifest.run)
+    def _rows(self, kind: str, hour: str, file: StoredFile) -> Iterator[pa.RecordBatch]:
+        schema = lake.SCHEMAS[kind]
+        path = self._path(kind, hour, file)
+        with path.open("rb") as source, pq.ParquetFile(source) as parquet:
+            for batch in parquet.iter_batches(lake.SLICE_ROWS):
+                yield fit(batch, schema)
 
-    def _relative(self, place: Path) -> str:
-        return place.relative_to(self._warehouse.directory).as_posix()
-
-    # Rows
-
-    def _read(self, kind: str, files: list[File]) -> DataFrame:
-        return self._warehouse.rows_of(self._spark, self._manifest, kind, files)
-
-    def _repeated(self, files: list[File]) -> list[int]:
+    def _repeated(self, files: list[NewFile]) -> list[int]:
         """The numbers of messages that are to be left out, in order."""
         if not files:
             return []
-        manifest = self._manifest
-        reaches = [self._warehouse.reach(manifest, file) for file in files]
-        since = hour_of(min(low for low, _ in reaches)) - affected.horizon_hours(self._settings) * HOUR
-        until = max(high for _, high in reaches)
-        earlier = [hour for hour in manifest.hours if name_of(since) <= hour <= until]
-        known = self._warehouse.read(self._spark, manifest, MESSAGES, earlier) if earlier else None
-        rows = repeated(self._read(MESSAGES.name, files), known).collect()
-        return sorted(row["seq"] for row in rows)
+        state, name = self._state, self._journal.name
+        hours = sorted({new.hour for new in files})
+        earlier = affected.around(state, hours, self._settings)
+        if sum(new.file.rows for new in files) + sum(state.hours[hour].count for hour in earlier) <= COMPARED_HERE:
+            suspects = self._suspects_here(files, earlier)
+        else:
+            known = self._warehouse.read(self._spark, self._manifest, MESSAGES, earlier, name) if earlier else None
+            by_hour = {hour: [new.file for new in files if new.hour == hour] for hour in hours}
+            rows = self._warehouse.rows_of(self._spark, self._manifest, MESSAGES, {name: by_hour})
+            found = repeated(rows, known).toArrow()
+            columns = (found.column(column).to_pylist() for column in Suspect._fields)
+            suspects = [Suspect(*row) for row in zip(*columns, strict=True)]
+        return left_out(suspects, affected.horizon_hours(self._settings))
 
-    def _counted(self, kind: str, files: list[File], *more: Expression) -> list[tuple[str, MessageRange, list[int]]]:
-        """By hour: of which messages these are, or which these fates are about."""
-        if not files:
-            return []
-        low, high = ("seq", "seq") if kind == MESSAGES.name else ("first", "last")
-        rows = self._read(kind, files).groupBy(hour_number("hour"))
-        found = rows.agg(F.min(low), F.max(high), F.count("*"), *more).collect()
-        return [
-            (affected.name_of_number(hour), MessageRange(first, last, count), rest)
-            for hour, first, last, count, *rest in found
+    def _suspects_here(self, files: list[NewFile], earlier: list[str]) -> list[Suspect]:
+        """The same by the driver."""
+        known = DriverRows(self._warehouse, self._journal.name, self._state).read(MESSAGES.name, earlier, ["id", "seq"])
+        before = list(known)
+        new = [
+            (new.hour, batch.select(["id", "seq"]))
+            for new in files
+            for batch in self._rows(MESSAGES.name, new.hour, new.file)
         ]
+        counts = pa.chunked_array([batch.column("id") for _, batch in (*before, *new)]).value_counts()
+        several = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+        if not len(several):
+            return []
+        return [*_with_ids(before, several, is_new=False), *_with_ids(new, several, is_new=True)]
+
+    # What retention removed
+
+    def _unread(self, files: list[NewFile]) -> dict[str, int]:
+        """By topic, how many messages were removed before they could be taken in."""
+        state = self._state
+        with Reader(self._journal.directory) as reader:
+            found = records.removals(reader, state.removal)
+        # What was removed up to here had been taken in by earlier steps.
+        late = [removal for removal in found if removal.last > state.seq]
+        state.removal = max((removal.number for removal in found), default=state.removal)
+        known = [(hour, file) for hour, several in state.files(MESSAGES.name).items() for file in several]
+        lost: dict[str, int] = {}
+        for removal in late:
+            near = [
+                (hour, file)
+                for hour, file in [*known, *((new.hour, new.file) for new in files)]
+                if file.first <= removal.last and removal.first <= file.last
+            ]
+            # What was removed after it was taken in is there.
+            there = sum(self._removed_in(hour, file, removal) for hour, file in near)
+            lost[removal.topic] = lost.get(removal.topic, 0) + removal.count - there
+        return {topic: count for topic, count in lost.items() if count > 0}
+
+    def _removed_in(self, hour: str, file: StoredFile, removal: Removal) -> int:
+        """How many of the messages that were removed are in a file of the warehouse."""
+        seq, topic = pc.field("seq"), pc.field("topic")
+        wanted = (seq >= removal.first) & (seq <= removal.last) & (topic == removal.topic)
+        rows = pq.read_table(self._path(MESSAGES.name, hour, file), columns=["seq"], filters=wanted, partitioning=None)
+        return int(rows.num_rows)
+
+    def _note_unread(self, lost: dict[str, int], hours: set[str]) -> set[str]:
+        """Write down what was lost, with the hour in which it counts; returns that hour."""
+        if not lost:
+            return set()
+        hour = min(hours or self._state.hours, default="")
+        log.warning(
+            "%d messages were removed by retention before the pipeline read them: %s",
+            sum(lost.values()),
+            ", ".join(f"{topic} ({count})" for topic, count in sorted(lost.items())),
+        )
+        self._state.unread += [RemovedUnread(topic, count, hour) for topic, count in sorted(lost.items())]
+        return {hour} & self._state.hours.keys()
 
 
-def _day(kind: str, batches: list[pa.RecordBatch]) -> str:
-    if not batches:
-        return ""
-    taken = batches[0].column("accepted" if kind == MESSAGES.name else "time")
-    return lake.day_of(taken[0].cast(pa.int64()).as_py() * 1000)
+def _with_ids(batches: Iterable[tuple[str, pa.RecordBatch]], ids: pa.Array, *, is_new: bool) -> Iterator[Suspect]:
+    """The rows that have one of these ids, in batches by hour."""
+    for hour, batch in batches:
+        some = batch.filter(pc.is_in(batch.column("id"), value_set=ids))
+        at = seconds(hour_of(hour)) // HOUR_S
+        for id, seq in zip(some.column("id").to_pylist(), some.column("seq").to_pylist(), strict=True):
+            yield Suspect(seq, id, at, is_new)
 
 
 def _link(source: Path, place: Path) -> None:

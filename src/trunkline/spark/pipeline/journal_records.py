@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from trunkline.delivery.dead_letters import DeadLetter
-from trunkline.errors import InvalidPayload
+from trunkline.journal import records
 from trunkline.journal.reader import Reader
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from trunkline.journal.records import Death, OrphanRecord
+from trunkline.spark.pipeline.journals import JournalSource
+from trunkline.spark.pipeline.manifest import JournalState, folder_of
+from trunkline.spark.pipeline.warehouse import Warehouse
+from trunkline.spark.tables.orphans import TABLE
 
 TIME = pa.timestamp("us", "UTC")
 LETTERS = pa.schema(
@@ -41,58 +44,33 @@ ORPHANS = pa.schema(
 )
 
 
-class Ends:
-    """How far a journal is: the last message and the last fate. Everything up to there can be read."""
-
-    def __init__(self, directory: str | Path) -> None:
-        with Reader(directory) as reader:
-            self.seq = reader.last()
-            self.fate = _last_fate(reader)
-
-
-def _last_fate(reader: Reader) -> int:
-    (hot,) = reader.query("SELECT max(number) FROM fates")[0]
-    return max(hot or 0, max((file.last for file in reader.files("fates")), default=0))
-
-
-def letters(spark: SparkSession, directory: str | Path, first: int, last: int) -> DataFrame:
-    """Dead letters about messages from `first` to `last` that are in the journal now."""
+def letters(directory: str | Path, first: int, last: int) -> pa.Table:
+    """Deaths of messages from `first` to `last`."""
     with Reader(directory) as reader:
-        rows = reader.query(
-            "SELECT subscriber, seq, at_ns, topic, id, cause, reason, letter FROM dead_letters"
-            " WHERE seq BETWEEN ? AND ?",
-            (first, last),
-        )
-    found = [_letter(row) for row in rows]
-    return _frame(spark, found, LETTERS)
+        return _table(records.deaths(reader, first, last), LETTERS)
 
 
-def _letter(row: tuple[Any, ...]) -> dict[str, Any]:
-    subscriber, seq, at_ns, topic, id, cause, reason, data = row
-    values = {"subscriber": subscriber, "seq": seq, "at": at_ns // 1000, "topic": topic, "id": id}
-    values |= {"cause": cause, "reason": reason, "error_type": None, "traceback": None, "attempts": None}
-    try:
-        letter = DeadLetter.from_bytes(data)
-    except InvalidPayload:
-        # Damaged: what the columns of the journal say is still true.
-        return values
-    return values | {
-        "error_type": letter.error_type,
-        "traceback": letter.traceback,
-        "attempts": len(letter.attempts),
-    }
-
-
-def orphans(spark: SparkSession, directory: str | Path, first: int, last: int) -> DataFrame:
+def orphans(directory: str | Path, first: int, last: int) -> pa.Table:
     """Orphans that are in the journal now."""
     with Reader(directory) as reader:
-        rows = reader.query(
-            "SELECT seq, id, request_id, topic, why, at_ns FROM orphans WHERE seq BETWEEN ? AND ?", (first, last)
-        )
-    found = [dict(zip(ORPHANS.names, (*row[:5], row[5] // 1000), strict=True)) for row in rows]
-    return _frame(spark, found, ORPHANS)
+        return _table(records.orphans(reader, first, last), ORPHANS)
 
 
-def _frame(spark: SparkSession, rows: list[dict[str, Any]], schema: pa.Schema) -> DataFrame:
+def claimed_orphans(warehouse: Warehouse, journal: JournalSource, state: JournalState) -> set[int]:
+    """The numbers of orphans that are in the tables, and no longer in the journal."""
+    known: set[int] = set()
+    for hour, files in state.files(TABLE.name).items():
+        folder = warehouse.directory / folder_of(TABLE.name, journal.name, hour)
+        for file in files:
+            with pq.ParquetFile(folder / file.name) as parquet:
+                known.update(parquet.read(["seq"]).column("seq").to_pylist())
+    if not known:
+        return known
+    with Reader(journal.directory) as reader:
+        return known - {each.seq for each in records.orphans(reader, min(known), max(known))}
+
+
+def _table(found: Sequence[Death | OrphanRecord], schema: pa.Schema) -> pa.Table:
+    rows = [{**msgspec.structs.asdict(each), "at": each.at_ns // 1000} for each in found]
     columns = [pa.array([row[field.name] for row in rows], field.type) for field in schema]
-    return spark.createDataFrame(pa.Table.from_arrays(columns, schema=schema))
+    return pa.Table.from_arrays(columns, schema=schema)

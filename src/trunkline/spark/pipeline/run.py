@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
+from trunkline.journal.delta_log import follow_lake
 from trunkline.spark.errors import PipelineError
 from trunkline.spark.pipeline import affected, journal_records
+from trunkline.spark.pipeline.driver_rows import DriverRows
+from trunkline.spark.pipeline.few_rows import FewRows, few
 from trunkline.spark.pipeline.ingest import Ingest
-from trunkline.spark.pipeline.manifest import Manifest
-from trunkline.spark.pipeline.settings import PipelineSettings
+from trunkline.spark.pipeline.journals import JournalSource, admit
+from trunkline.spark.pipeline.linked import linked_hours
+from trunkline.spark.pipeline.manifest import JournalState, Manifest, StoredFile, folder_of, hour_of, name_of
+from trunkline.spark.pipeline.outlook import Ends
+from trunkline.spark.pipeline.rows import ManyRows, Place, StepRows
+from trunkline.spark.pipeline.run_report import RunReport
 from trunkline.spark.pipeline.task_graph import TaskGraph
 from trunkline.spark.pipeline.warehouse import Warehouse, hours_between
+from trunkline.spark.settings import PipelineSettings
+from trunkline.spark.tables import requests
 from trunkline.spark.tables.bronze import FATES, LETTERS, MESSAGES
 from trunkline.spark.tables.catalog import built
-from trunkline.spark.tables.table import Inputs, Table
-from trunkline.spark.tables.traffic import traffic
+from trunkline.spark.tables.channel_contracts import contracts
+from trunkline.spark.tables.table import BuiltTable, ChannelContract, Inputs, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,30 +41,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunkline.pipeline")
 
 BEFORE = (MESSAGES.name, FATES.name, LETTERS.name)
-FEW_ROWS = 50_000
-ALWAYS = {"spark.sql.maxConcurrentOutputFileWriters": "64"}
-"""Otherwise all rows are sorted before they are written, by the hour that nearly all of them share."""
-PLAINLY = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-}
-"""For few rows: to compile a query, and to plan it again while it runs, takes longer than to run it as it is."""
+DEATH = ["subscriber", "seq", "at"]
+"""By these a row of `letters` is known."""
+KNOWN = frozenset(table.name for table in built(()))
+"""The tables of every warehouse. Others are those of channels with a schema."""
 
 Progress = Callable[[str, int, int], None]
 """Told what is being made, how many parts of the run are done, and how many there are. Called from several threads."""
 
 
-class RunReport(NamedTuple):
-    """What a run has done."""
-
-    run: int
-    messages: int
-    fates: int
-    hours: list[str]
-    late: int
-    duplicates: int
-    steps: int
+SessionStart = Callable[[bool], "SparkSession"]
+"""Starts a session, once; told whether it is for few rows."""
 
 
 def _quiet(what: str, done: int, total: int) -> None:
@@ -61,27 +59,41 @@ def _quiet(what: str, done: int, total: int) -> None:
 
 
 class Pipeline:
-    """`with Pipeline(spark, journal, warehouse) as pipeline: pipeline.run()`"""
+    """`with Pipeline(spark, journal, warehouse) as pipeline: pipeline.run()`
+
+    `journal` is a directory, or several of them. A warehouse that holds some refuses others unless `add_journals`.
+    Instead of a session it takes a function that starts one: it is called when there is something to do.
+    """
 
     def __init__(
         self,
-        spark: SparkSession,
-        journal: str | Path,
+        spark: SparkSession | SessionStart,
+        journal: str | Path | Sequence[str | Path],
         warehouse: str | Path,
         settings: PipelineSettings | None = None,
         *,
         progress: Progress = _quiet,
+        add_journals: bool = False,
     ) -> None:
-        self.spark = spark
-        self.journal = Path(journal)
-        self.warehouse = Warehouse(warehouse)
+        self._given = spark
         self.settings = settings or PipelineSettings()
+        several = [journal] if isinstance(journal, str | Path) else journal
+        self._directories = [Path(each) for each in several]
+        self._add_journals = add_journals
+        self.journals: list[JournalSource] = []
+        """Those of the run; known once the warehouse is open."""
+        self.warehouse = Warehouse(warehouse, grace_s=self.settings.grace_s)
         self._progress = progress
+        self._expects_few = False
 
     def __enter__(self) -> Pipeline:
         self.warehouse.open()
         try:
             self._keep_watermark()
+            manifest, place = self.warehouse.manifest, self.warehouse.directory
+            self.journals = admit(manifest, place, self._directories, add=self._add_journals)
+            if self.settings.delta is not None:
+                self.warehouse.keep_logs(self.settings.delta)
         except BaseException:
             self.warehouse.close()
             raise
@@ -102,53 +114,98 @@ class Pipeline:
 
     def run(self) -> RunReport:
         """Take in what is new, and end."""
-        ends = journal_records.Ends(self.journal)
-        start = self.warehouse.manifest
-        done: list[_Step] = []
-        while (manifest := self.warehouse.manifest).seq < ends.seq or manifest.fate < ends.fate:
-            last = min(ends.seq, manifest.seq + self.settings.step_rows)
-            # Fates of a later step may be about messages that are not in yet: they come with the last step.
-            fate = ends.fate if last == ends.seq else manifest.fate
-            done.append(_Step(self, last, fate).take())
-        now = self.warehouse.manifest
+        start = self.warehouse.manifest.copy()
+        self._expects_few = sum(map(self._rows_ahead, self.journals)) <= self.settings.few_rows
+        done = [step for journal in self.journals for step in self._steps(journal)]
+        self._forget_old_hours()
+        if self.warehouse.manifest.delta:
+            for journal in self.journals:
+                follow_lake(journal.directory)
+        states = [(self._state(journal), start.state(journal.name)) for journal in self.journals]
         return RunReport(
-            now.run,
+            self.warehouse.manifest.run,
             sum(step.messages for step in done),
             sum(step.fates for step in done),
             sorted({hour for step in done for hour in step.hours}),
-            now.late - start.late,
-            now.duplicates - start.duplicates,
+            sum(now.late - before.late for now, before in states),
+            sum(now.duplicates - before.duplicates for now, before in states),
             len(done),
         )
 
+    def _forget_old_hours(self) -> None:
+        """The retention of the warehouse. Files go after the grace period, as replaced ones do."""
+        if self.settings.keep_s is None:
+            return
+        manifest = self.warehouse.manifest.copy()
+        keep = timedelta(seconds=self.settings.keep_s)
+        forgotten = False
+        for state in manifest.journals.values():
+            forgotten |= bool(state.hours) and state.forget_before(name_of(state.upto - keep))
+        if forgotten:
+            self.warehouse.commit(manifest)
+
+    def _steps(self, journal: JournalSource) -> Iterator[_Step]:
+        ends = Ends(journal.directory)
+        while ends.are_ahead_of(state := self._state(journal)):
+            last = min(ends.seq, state.seq + self.settings.step_rows)
+            # Fates of a later step may be about messages that are not in yet: they come with the last step.
+            fate = ends.fate if last == ends.seq else state.fate
+            step = _Step(self, journal, last, fate)
+            step.state.orphans = ends.orphans
+            yield step.take()
+
+    def _state(self, journal: JournalSource) -> JournalState:
+        return self.warehouse.manifest.state(journal.name)
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session that was given, or else is started now: not before there is something to do."""
+        if callable(self._given):
+            self._given = self._given(self._expects_few)
+        return self._given
+
+    def _rows_ahead(self, journal: JournalSource) -> int:
+        """About how many rows a run will look at: what is new, and the hours that it may touch."""
+        state, ends = self._state(journal), Ends(journal.directory)
+        recent = sorted(state.hours)[-2 - affected.horizon_hours(self.settings) :]
+        known = sum(state.hours[hour].count for hour in recent)
+        return known + ends.seq - state.seq + ends.fate - state.fate
+
     def rebuild(self, since: datetime | None = None, until: datetime | None = None) -> list[str]:
         """Make all but bronze anew, for the hours from `since` up to `until`; returns them."""
-        hours = hours_between(self.warehouse.manifest, since, until)
-        if hours:
-            _Step(self, self.warehouse.manifest.seq, self.warehouse.manifest.fate).remake(set(hours))
-        return hours
+        found: set[str] = set()
+        for journal in self.journals:
+            state = self._state(journal)
+            hours = hours_between(state.hours, since, until)
+            if hours:
+                _Step(self, journal, state.seq, state.fate).make(set(hours))
+            found.update(hours)
+        return sorted(found)
 
     def progress(self, what: str, done: int, total: int) -> None:
         self._progress(what, done, total)
 
 
 @contextmanager
-def _set(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """For what follows: the session may be used by others before and after."""
-    before = {name: spark.conf.get(name) or "" for name in settings}
+    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
     try:
         yield
     finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
 
 
 class _Step:
-    """One stretch of numbers: bronze, the hours that it touches, and all tables of these hours; then the manifest."""
+    """One stretch of numbers: bronze, the hours that it touches, and all tables of these hours; then the state."""
 
-    def __init__(self, pipeline: Pipeline, last: int, fate: int) -> None:
+    def __init__(self, pipeline: Pipeline, journal: JournalSource, last: int, fate: int) -> None:
         self._pipeline = pipeline
         self._spark = pipeline.spark
         self._warehouse = pipeline.warehouse
@@ -157,8 +214,10 @@ class _Step:
         self._fate = fate
         self._manifest: Manifest = pipeline.warehouse.manifest.copy()
         self._manifest.run += 1
-        self._run = self._manifest.run
-        self._staged: dict[str, set[str]] = {}
+        self._journal = journal
+        self.state: JournalState = self._manifest.state(self._journal.name)
+        self._place = Place(self._warehouse, self._manifest, self._journal)
+        self._rows: StepRows = ManyRows(self._spark, self._place)
         self._done = 0
         self._total = len(BEFORE) + len(built(())) + 1
         self.messages = 0
@@ -167,75 +226,55 @@ class _Step:
 
     def take(self) -> _Step:
         """Bronze first, then the tables."""
-        with _set(self._spark, ALWAYS | PLAINLY if self._is_small() else ALWAYS):
-            self._take()
-        return self
-
-    def remake(self, hours: set[str]) -> None:
-        """The tables alone, of hours that are in bronze."""
-        with _set(self._spark, ALWAYS):
-            self._make_hours(hours)
-
-    def _is_small(self) -> bool:
-        """Whether what is new, and the hours that it may touch, are few rows."""
-        recent = sorted(self._manifest.hours)[-2 - affected.horizon_hours(self._settings) :]
-        known = sum(self._manifest.hours[hour].count for hour in recent)
-        return known + self._last - self._manifest.seq + self._fate - self._manifest.fate < FEW_ROWS
-
-    def _take(self) -> None:
-        manifest, before = self._manifest, self._warehouse.manifest
-        ingest = Ingest(self._spark, self._pipeline.journal, self._warehouse, self._settings, manifest)
+        state, upto_before = self.state, self.state.upto
+        ingest = Ingest(self._spark, self._journal, self._warehouse, self._settings, self._manifest)
         hours: set[str] = set()
         self._progress("messages")
-        if self._last > manifest.seq:
+        if self._last > state.seq:
             hours, self.messages = ingest.messages(self._last)
-        hours = self._linked(hours) | affected.by_time(manifest, before.upto)
+        bronze = DriverRows(self._warehouse, self._journal.name, state)
+        hours |= affected.by_numbers(state, journal_records.claimed_orphans(self._warehouse, self._journal, state))
+        hours = linked_hours(bronze, state, hours, self._settings) | affected.by_time(state, upto_before)
         self._progress("fates")
-        if self._fate > manifest.fate:
-            new, self.fates = ingest.fates(self._fate)
-            hours |= affected.by_fates(manifest, new) if new is not None else set()
+        if self._fate > state.fate:
+            grains, self.fates = ingest.fates(self._fate)
+            hours |= affected.by_fates(state, grains)
         ingest.join()
-        self._make_hours(hours)
+        self.make(hours)
+        return self
 
     def _progress(self, what: str) -> None:
         self._pipeline.progress(what, self._done, self._total)
         self._done += 1
 
-    # The hours
-
-    def _linked(self, hours: set[str]) -> set[str]:
-        """With the hours, as far as the horizon before these, that hold what messages of these hours belong to."""
-        found = set(hours)
-        left = set(affected.before(self._manifest, hours, self._settings))
-        while left:
-            pointing = affected.links(self._read(MESSAGES, found))
-            more = affected.hours_of(affected.targets(self._read(MESSAGES, left)).join(pointing, "link", "left_semi"))
-            if not more:
-                break
-            found |= more
-            left -= more
-        # What a kernel sends is joined by what is in the payload: all its hours around are looked at again.
-        around = set(affected.around(self._manifest, hours, self._settings)) - found
-        if around and affected.kernel_hours(self._read(MESSAGES, hours)):
-            found |= affected.kernel_hours(self._read(MESSAGES, around))
-        return found
-
     # The tables
 
-    def _make_hours(self, hours: set[str]) -> None:
-        """All tables but bronze, of these hours; then the manifest."""
+    def make(self, hours: set[str]) -> None:
+        """All tables but bronze, of these hours; then the state."""
         self.hours = sorted(hours)
         if self.hours:
-            inputs = self._inputs()
+            channels = contracts(self._journal.directory)
+            near = affected.Near(self.state, self.hours, self._settings)
+            orphans = journal_records.orphans(self._journal.directory, *near.wide)
+            self._rows = self._chosen(near, channels, orphans.num_rows > 0)
             try:
-                self._make_all(built(inputs.channels), inputs)
+                with session_settings(self._spark, self._rows.settings):
+                    self._make_all(built(channels), self._inputs(near, channels, orphans))
+                    self._note_open()
             finally:
-                inputs.traffic.unpersist()
-            self._note_open()
+                self._rows.release()
         self._progress("commit")
         self._warehouse.commit(self._manifest)
 
-    def _make_all(self, tables: list[Table], inputs: Inputs) -> None:
+    def _chosen(self, near: affected.Near, channels: tuple[ChannelContract, ...], orphans: bool) -> StepRows:
+        """The way that is quicker for so many rows."""
+        bronze = few(self._place, near, self._settings.few_rows)
+        if bronze is None:
+            return ManyRows(self._spark, self._place)
+        contents = bronze.contents(channels, orphans)._replace(unread=bool(self._unread()))
+        return FewRows(self._spark, self._place, bronze, contents)
+
+    def _make_all(self, tables: list[BuiltTable], inputs: Inputs) -> None:
         """Several at once: each has stretches in which it keeps one core busy, or none."""
         self._total = len(tables) + len(BEFORE) + 1
         graph = TaskGraph(self._spark, self._settings.tables_at_once)
@@ -243,64 +282,92 @@ class _Step:
             graph.add(table.name, table.needs, partial(self._make, table, inputs))
         graph.run()
 
-    def _inputs(self) -> Inputs:
-        from trunkline.spark.tables.channel_contracts import contracts
+    def _is_reshaped(self, table: BuiltTable) -> bool:
+        """Whether its columns have changed, as those of a typed table do with the schema of its channel."""
+        columns = [(column.name, column.type) for column in table.own_columns]
+        if table.name in KNOWN or self.state.typed.get(table.name) == columns:
+            return False
+        self.state.typed[table.name] = columns
+        return True
 
-        manifest, settings = self._manifest, self._settings
-        spans = [manifest.hours[hour] for hour in self.hours]
-        first, last = min(span.first for span in spans), max(span.last for span in spans)
-        about = [hour for hour, span in manifest.fate_hours.items() if span.meets(first, last)]
-        fates = self._read(FATES, about).where((F.col("last") >= first) & (F.col("first") <= last))
-        messages = self._read(MESSAGES, self.hours)
-        around = affected.around(manifest, self.hours, settings)
-        # Answers of the hours around may be orphans, too.
-        wide = [manifest.hours[hour] for hour in around]
-        low, high = min(span.first for span in wide), max(span.last for span in wide)
+    def _inputs(self, near: affected.Near, channels: tuple[ChannelContract, ...], orphans: pa.Table) -> Inputs:
+        rows = self._rows
+        messages = rows.messages(self.hours)
         return Inputs(
             spark=self._spark,
             messages=messages,
-            traffic=traffic(messages).persist(),
-            nearby=self._read(MESSAGES, around),
-            fates=fates.drop("hour"),
-            letters=self._letters(messages, first, last),
-            orphans=journal_records.orphans(self._spark, self._pipeline.journal, low, high),
-            upto=manifest.upto,
-            settings=settings,
-            channels=contracts(self._pipeline.journal),
+            traffic=rows.traffic(messages),
+            nearby=rows.messages(near.hours) if near.hours != self.hours else messages,
+            wide=rows.messages(near.wide_hours) if near.wide_hours != self.hours else messages,
+            fates=rows.fates(*near.numbers).drop("hour"),
+            letters=self._letters(messages, near),
+            orphans=rows.given(orphans),
+            unread=self._unread(),
+            upto=self.state.upto,
+            settings=self._settings,
+            channels=channels,
             table=self._made,
+            hold=rows.hold,
         )
 
-    def _letters(self, messages: DataFrame, first: int, last: int) -> DataFrame:
-        """Those the journal has, and those it had: a letter that was replayed is no longer there."""
-        had = self._read(LETTERS, self.hours)
-        hours = messages.select("seq", "hour")
-        now = journal_records.letters(self._spark, self._pipeline.journal, first, last).join(hours, "seq")
-        kept = had.join(now.select("subscriber", "seq"), ["subscriber", "seq"], "left_anti")
-        self._make(LETTERS._replace(build=lambda _: now.unionByName(kept)), None)
-        return self._made(LETTERS.name).drop("hour")
+    def _unread(self) -> tuple[tuple[str, int, datetime], ...]:
+        found = (each for each in self.state.unread if each.hour in self.hours)
+        return tuple((each.topic, each.count, hour_of(each.hour)) for each in found)
 
-    def _make(self, table: Table, inputs: Inputs | None) -> None:
+    def _letters(self, messages: DataFrame, near: affected.Near) -> DataFrame:
+        """Those the journal has, and those it had: the deaths of a message leave it with the message."""
+        self._progress(LETTERS.name)
+        found = journal_records.letters(self._journal.directory, *near.numbers)
+        listed = self.state.files(LETTERS.name)
+        now = self._rows.given(found)
+        if not found.num_rows and not any(hour in listed for hour in self.hours):
+            return now
+        now = now.join(messages.select("seq", "hour"), "seq")
+        had = self._warehouse.read(self._spark, self._manifest, LETTERS, self.hours, self._journal.name).drop("journal")
+        kept = had.join(now.select(*DEATH), DEATH, "left_anti")
+        self._write(LETTERS, LETTERS.shape(now.unionByName(kept)), self.hours)
+        return self._rows.made(LETTERS).drop("hour")
+
+    def _make(self, table: BuiltTable, inputs: Inputs) -> None:
         self._progress(table.name)
-        rows = table.shape(table.build(inputs))  # type: ignore[arg-type]  # bronze needs none
-        written = self._warehouse.write(table.name, self._run, rows)
-        strange = written - set(self.hours)
+        contents = self._rows.contents
+        if self._is_reshaped(table):
+            # All its files have the same columns, so those of all hours are made anew.
+            hours = sorted(self.state.hours)
+            many = ManyRows(self._spark, self._place)
+            rows = table.shape(table.build(inputs._replace(messages=many.messages(hours))))
+            self._note(table, many.write(table, rows), hours)
+        elif contents is not None and not table.has_rows(contents):
+            self._note(table, {}, self.hours)
+        else:
+            self._write(table, table.shape(table.build(inputs)), self.hours)
+
+    def _write(self, table: Table, rows: DataFrame, hours: list[str]) -> None:
+        self._note(table, self._rows.write(table, rows), hours)
+
+    def _note(self, table: Table, written: dict[str, list[StoredFile]], hours: list[str]) -> None:
+        """These hours of a table were made, and the others of them have no rows."""
+        strange = written.keys() - set(hours)
         if strange:
             raise PipelineError(f"{table.name} made rows of hours that are not its own: {', '.join(sorted(strange))}")
-        self._staged[table.name] = written
-        listed = self._manifest.tables.setdefault(table.name, {})
-        for hour in self.hours:
+        listed = self.state.files(table.name)
+        for hour in hours:
             listed.pop(hour, None)
-            if hour in written:
-                listed[hour] = [self._run]
+        listed.update(written)
 
     def _made(self, name: str) -> DataFrame:
-        table = next(each for each in (LETTERS, *built(())) if each.name == name)
-        return self._read(table, self._staged[name])
-
-    def _read(self, table: Table, hours: list[str] | set[str]) -> DataFrame:
-        return self._warehouse.read(self._spark, self._manifest, table, hours)
+        return self._rows.made(next(each for each in built(()) if each.name == name))
 
     def _note_open(self) -> None:
-        requests = self._made("requests").where("outcome = 'open'")
-        still = set(self._manifest.open) - set(self.hours)
-        self._manifest.open = sorted(still | affected.hours_of(requests))
+        listed = self.state.files(requests.TABLE.name)
+        still = set(self.state.open) - set(self.hours)
+        self.state.open = sorted(still | {hour for hour in self.hours if self._is_open(hour, listed.get(hour, ()))})
+
+    def _is_open(self, hour: str, files: Iterable[StoredFile]) -> bool:
+        """Whether any request of an hour may still be answered."""
+        folder = self._warehouse.directory / folder_of(requests.TABLE.name, self._journal.name, hour)
+        for file in files:
+            with pq.ParquetFile(folder / file.name) as parquet:
+                if pc.any(pc.equal(parquet.read(["outcome"]).column("outcome"), "open")).as_py():
+                    return True
+        return False

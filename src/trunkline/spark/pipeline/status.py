@@ -1,17 +1,18 @@
-"""How far a warehouse is behind its journal, and what each of its tables holds. Starts no Spark, and needs no turn."""
+"""How far a warehouse is behind its journal, and what each of its tables holds. Needs neither Spark nor the lock."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import msgspec
 
+from trunkline.journal import records
 from trunkline.journal.reader import Reader
-from trunkline.journal.sealed import File
-from trunkline.spark.pipeline.journal_records import Ends
-from trunkline.spark.pipeline.manifest import LeftOut, Manifest, MessageRange
+from trunkline.spark.pipeline import journals
+from trunkline.spark.pipeline.manifest import LeftOut, StoredFile
+from trunkline.spark.pipeline.outlook import Ends
 from trunkline.spark.pipeline.warehouse import Warehouse
-from trunkline.spark.tables.bronze import FATES, MESSAGES
 
 
 class TableStatus(msgspec.Struct, frozen=True):
@@ -22,9 +23,14 @@ class TableStatus(msgspec.Struct, frozen=True):
     last: str
     files: int
     bytes: int
+    rows: int
 
 
 class Status(msgspec.Struct, frozen=True):
+    """Of one of the journals of a warehouse."""
+
+    journal: str
+    """Its name in the tables."""
     run: int
     seq: int
     """Messages up to this number are in the tables."""
@@ -40,6 +46,8 @@ class Status(msgspec.Struct, frozen=True):
     duplicates: int
     open_hours: int
     left_out: list[LeftOut]
+    removed_unread: dict[str, int]
+    """By topic: messages that retention removed before the pipeline read them."""
     tables: list[TableStatus]
 
     @property
@@ -51,54 +59,45 @@ class Status(msgspec.Struct, frozen=True):
 def status(journal: str | Path, warehouse: str | Path) -> Status:
     place = Warehouse(warehouse)
     manifest = place.look()
+    source = journals.find(manifest, place.directory, journal)
+    state = manifest.state(source.name)
+    removed: Counter[str] = Counter()
+    for each in state.unread:
+        removed[each.topic] += each.count
     ends = Ends(journal)
     return Status(
+        journal=source.name,
         run=manifest.run,
-        seq=manifest.seq,
+        seq=state.seq,
         journal_seq=ends.seq,
-        fate=manifest.fate,
+        fate=state.fate,
         journal_fate=ends.fate,
-        upto=manifest.upto.isoformat(timespec="milliseconds") + "Z" if manifest.seq else "",
-        lag_s=max(0.0, _accepted_us(journal) - manifest.upto_us) / 1e6 if manifest.seq < ends.seq else 0.0,
-        messages=sum(span.count for span in manifest.hours.values()),
-        late=manifest.late,
-        duplicates=manifest.duplicates,
-        open_hours=len(manifest.open),
-        left_out=manifest.left_out,
-        tables=[
-            *(_bronze(name, files, spans) for name, files, spans in _taken(manifest)),
-            *(_table(place, name, hours) for name, hours in sorted(manifest.tables.items())),
-        ],
+        upto=state.upto.isoformat(timespec="milliseconds") + "Z" if state.seq else "",
+        lag_s=max(0.0, _accepted_us(journal) - state.upto_us) / 1e6 if state.seq < ends.seq else 0.0,
+        messages=sum(span.count for span in state.hours.values()),
+        late=state.late,
+        duplicates=state.duplicates,
+        open_hours=len(state.open),
+        left_out=state.left_out,
+        removed_unread=dict(sorted(removed.items())),
+        tables=[_table(name, hours) for name, hours in sorted(state.tables.items())],
     )
 
 
 def _accepted_us(journal: str | Path) -> int:
     with Reader(journal) as reader:
-        (hot,) = reader.query("SELECT max(at_ns) FROM batches")[0]
-        sealed = max((file.until_at_ns for file in reader.files()), default=0)
-    return max(hot or 0, sealed) // 1000
+        return records.last_accepted_ns(reader) // 1000
 
 
-def _taken(manifest: Manifest) -> list[tuple[str, list[File], dict[str, MessageRange]]]:
-    spans = {MESSAGES.name: manifest.hours, FATES.name: manifest.fate_hours}
-    return [(name, manifest.bronze.get(name, []), hours) for name, hours in spans.items()]
-
-
-def _bronze(name: str, files: list[File], spans: dict[str, MessageRange]) -> TableStatus:
-    hours = sorted(spans) or [""]
-    return TableStatus(name, len(spans), hours[0], hours[-1], len(files), sum(file.bytes for file in files))
-
-
-def _table(place: Warehouse, name: str, hours: dict[str, list[int]]) -> TableStatus:
-    files = [
-        file for hour, runs in hours.items() for run in runs for file in place.part(name, run, hour).glob("*.parquet")
-    ]
-    listed = sorted(hours)
+def _table(name: str, hours: dict[str, list[StoredFile]]) -> TableStatus:
+    files = [file for several in hours.values() for file in several]
+    listed = sorted(hours) or [""]
     return TableStatus(
         table=name,
-        hours=len(listed),
-        first=listed[0] if listed else "",
-        last=listed[-1] if listed else "",
+        hours=len(hours),
+        first=listed[0],
+        last=listed[-1],
         files=len(files),
-        bytes=sum(file.stat().st_size for file in files),
+        bytes=sum(file.bytes for file in files),
+        rows=sum(file.rows for file in files),
     )

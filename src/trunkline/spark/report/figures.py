@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import functions as F
 
-from trunkline.spark.tables.requests import ANSWERS
-from trunkline.spark.tables.views import table
+from trunkline.spark.pipeline.views import table
+from trunkline.spark.tables.requests import ANSWERED, ANSWERS
+from trunkline.spark.tables.sketches import PERCENTS, merged
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -73,6 +74,8 @@ class Figures(NamedTuple):
     topics: int
     requests: int
     answered: int
+    without_latency: dict[str, int]
+    """Requests that were not answered, by outcome: what the latency leaves out."""
     dead: int
     start_s: int
     """The first moment of the pictures over time, in seconds since 1970; their bins are `bin_s` wide."""
@@ -88,6 +91,8 @@ class Figures(NamedTuple):
     waterfall_of: str
     links: list[MessageFlow]
     alarms: list[Alarm]
+    removed: dict[str, int]
+    """By topic: messages that retention removed before the pipeline read them. Nothing else here counts them."""
     slow: list[tuple[str, str, float, int]]
 
 
@@ -108,12 +113,7 @@ def gather(spark: SparkSession, warehouse: str | Path, since: datetime | None, u
     bin_s = _width(last - first + 60)
     start_s = first - first % bin_s
     bins = (last - start_s) // bin_s + 1
-    asked = (
-        of("requests")
-        .agg(F.count("*").alias("all"), F.count_if(F.col("outcome") == "answered").alias("answered"))
-        .first()
-    )
-    assert asked is not None
+    outcomes = {row["outcome"]: row["count"] for row in of("requests").groupBy("outcome").count().collect()}
     talkers = _talkers(of("sender_minute"))
     failures, dead = _failures(of("dead_letters"))
     waterfall_of, waterfall = _waterfall(of("conversations"), of("messages"))
@@ -125,20 +125,22 @@ def gather(spark: SparkSession, warehouse: str | Path, since: datetime | None, u
         bytes=span["bytes"] or 0,
         senders=of("sender_minute").select("sender").distinct().count(),
         topics=span["topics"] or 0,
-        requests=asked["all"],
-        answered=asked["answered"],
+        requests=sum(outcomes.values()),
+        answered=outcomes.pop(ANSWERED, 0),
+        without_latency=outcomes,
         dead=dead,
         start_s=start_s,
         bin_s=bin_s,
         bins=bins,
         traffic=_traffic(minutes, start_s, bin_s, bins),
-        latency=_latency(of("requests"), start_s, bin_s, bins),
+        latency=_latency(minutes, start_s, bin_s, bins),
         talkers=talkers,
         failures=failures,
         waterfall=waterfall,
         waterfall_of=waterfall_of,
         links=_links(of("deliveries")),
         alarms=_alarms(of("accounting")),
+        removed=_removed(of("accounting")),
         slow=_slow(of("slow_consumers")),
     )
 
@@ -179,19 +181,16 @@ def _traffic(minutes: DataFrame, start_s: int, bin_s: int, bins: int) -> dict[st
     return found
 
 
-def _latency(requests: DataFrame, start_s: int, bin_s: int, bins: int) -> dict[str, list[float | None]]:
-    points = [0.5, 0.95, 0.99]
-    rows = (
-        requests.where("latency_ms is not null and outcome in ('answered', 'failed')")
-        .groupBy(_bin("asked", start_s, bin_s).alias("bin"))
-        .agg(F.percentile_approx("latency_ms", points).alias("p"))
-        .collect()
+def _latency(minutes: DataFrame, start_s: int, bin_s: int, bins: int) -> dict[str, list[float | None]]:
+    """The percentiles that `topic_minute` has, of all topics, merged into bins."""
+    binned = minutes.where("latency_sketch is not null").select(
+        _bin("minute", start_s, bin_s).alias("bin"), "latency_sketch"
     )
-    found: dict[str, list[float | None]] = {name: [None] * bins for name in ("p50", "p95", "p99")}
-    for row in rows:
-        if 0 <= row["bin"] < bins:
-            for name, value in zip(found, row["p"], strict=True):
-                found[name][row["bin"]] = value
+    names = {f"p{percent}": f"latency_p{percent}_ms" for percent in PERCENTS}
+    found: dict[str, list[float | None]] = {name: [None] * bins for name in names}
+    for row in merged(binned, ["bin"]).collect():
+        for name, column in names.items():
+            found[name][row["bin"]] = row[column]
     return found
 
 
@@ -278,12 +277,17 @@ def _links(deliveries: DataFrame) -> list[MessageFlow]:
 
 
 def _alarms(accounting: DataFrame) -> list[Alarm]:
-    rows = accounting.where("not adds_up").orderBy(F.desc(F.abs("unaccounted")), "topic").take(FAILURES)
+    rows = accounting.where("unaccounted <> 0").orderBy(F.desc(F.abs("unaccounted")), "topic").take(FAILURES)
     return [
         # What Spark gives is in the time zone of this machine.
         Alarm(row["topic"], row["subscriber"], _clock(int(row["hour"].timestamp())), row["unaccounted"])
         for row in rows
     ]
+
+
+def _removed(accounting: DataFrame) -> dict[str, int]:
+    rows = accounting.where("removed > 0").groupBy("topic").agg(F.sum("removed").alias("n"))
+    return {row["topic"]: row["n"] for row in rows.orderBy(F.desc("n"), "topic").collect()}
 
 
 def _slow(consumers: DataFrame) -> list[tuple[str, str, float, int]]:

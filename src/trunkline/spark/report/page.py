@@ -51,7 +51,7 @@ def page(figures: Figures) -> str:
         _numbers(figures),
         _books(figures),
         _section("Traffic over time", f"Messages in each {_width(figures.bin_s)}, by topic.", _traffic(figures)),
-        _section("Latency of requests", "Until the first answer.", _latency(figures)),
+        _section("Latency of requests", _latency_of(figures), _latency(figures)),
         _section("Who talks to whom", "Delivered messages, from senders over topics to subscribers.", _flows(figures)),
         _section("Top talkers", "Senders by messages.", _talkers(figures)),
         _section("A conversation", _which(figures), _waterfall(figures)),
@@ -95,6 +95,19 @@ def _numbers(figures: Figures) -> str:
 
 
 def _books(figures: Figures) -> str:
+    return _unread(figures) + _alarms(figures)
+
+
+def _unread(figures: Figures) -> str:
+    if not figures.removed:
+        return ""
+    topics = ", ".join(f"{escape(topic)} ({count:,})" for topic, count in figures.removed.items())
+    total = f"{sum(figures.removed.values()):,} messages"
+    why = "retention removed them before the pipeline read them"
+    return f"<div class='alarm'><b>{total} are missing here:</b> {why}. {topics}</div>"
+
+
+def _alarms(figures: Figures) -> str:
     if not figures.alarms:
         return "<div class='well'>The books add up: every message has a fate, or is on its way.</div>"
     rows = [(each.topic, each.subscriber, each.hour, f"{each.unaccounted:,}") for each in figures.alarms]
@@ -108,6 +121,13 @@ def _traffic(figures: Figures) -> str:
     return svg.areas(figures.traffic, figures.start_s, figures.bin_s, "Traffic over time") + svg.legend(
         list(figures.traffic)
     )
+
+
+def _latency_of(figures: Figures) -> str:
+    """Which requests the picture is about, and which it leaves out."""
+    text = f"Until the first answer, of the {figures.answered:,} requests that were answered, to 1 %."
+    others = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(figures.without_latency.items()))
+    return f"{text} Left out: {others}." if others else text
 
 
 def _latency(figures: Figures) -> str:

@@ -27,6 +27,11 @@ CONNECT = "sc://"
 """Of a server that has a session: this program needs no Java then."""
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 Setting = bool | float | int | str | None
+FOR_FEW_ROWS: Mapping[str, Setting] = {
+    JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m",
+}
+"""For a session that ends soon. To compile well takes Java longer than the work itself. At this level it would reserve
+48 MB for what it compiles, which is too little for Spark."""
 
 log = logging.getLogger("trunkline.spark")
 _turn = threading.Lock()

@@ -1,4 +1,4 @@
-"""`format("trunkline")`. Read, it is journal and lake as one, at the moment a query is planned.
+"""`format("trunkline")`. Read, it is journal and lake as one, or what an engine stores, when a query is planned.
 
 Spark makes these objects in Python processes of its own, and sends them to executors: they hold no connection.
 """
@@ -23,7 +23,8 @@ from pyspark.sql.types import StructType
 from trunkline.journal import Reader
 from trunkline.spark.source import partitions
 from trunkline.spark.source.damage import handler
-from trunkline.spark.source.options import SourceOptions, read_options
+from trunkline.spark.source.engine_options import EngineOptions, engine_options
+from trunkline.spark.source.options import RowOptions, SourceOptions, read_options
 from trunkline.spark.source.pushdown import condition_of
 from trunkline.spark.source.spark_schema import all_of, chosen
 
@@ -38,21 +39,27 @@ def register(spark: SparkSession) -> None:
 
 
 class TrunklineSource(DataSource):
-    """Messages or fates of a journal. docs/pipeline.md has the options."""
+    """Messages or fates of a journal, or messages of an engine. docs/pipeline.md and docs/fleet.md have the options."""
 
     @classmethod
     def name(cls) -> str:
         return "trunkline"
 
     def schema(self) -> StructType:
-        return all_of(read_options(self.options).kind)
+        how = engine_options(self.options) or read_options(self.options)
+        return all_of(how.kind)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if (engine := engine_options(self.options)) is not None:
+            return EngineReader(engine, schema)
         return JournalReader(read_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from trunkline.spark.source.engine_stream import EngineStreamReader
         from trunkline.spark.source.stream import JournalStreamReader
 
+        if (engine := engine_options(self.options)) is not None:
+            return EngineStreamReader(engine, schema)
         return JournalStreamReader(read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -66,11 +73,11 @@ class TrunklineSource(DataSource):
         return stream_writer(schema, self.options, overwrite)
 
 
-class JournalReader(DataSourceReader):
+class RowReader(DataSourceReader):
     """One query: made, asked for its partitions, and sent to executors, where only `read` is called."""
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        self._options = options
+    def __init__(self, options: RowOptions, schema: StructType) -> None:
+        self._kind = options.kind
         self._columns = chosen(options.kind, schema)
         self._wanted = options.row_filter()
         # A reader that defines pushFilters is refused by Spark while `spark.sql.python.filterPushdown.enabled` is off,
@@ -81,16 +88,35 @@ class JournalReader(DataSourceReader):
 
     def _push(self, filters: list[Filter]) -> Iterable[Filter]:
         for given in filters:
-            condition = condition_of(self._options.kind, given)
+            condition = condition_of(self._kind, given)
             if condition is None:
                 yield given
             else:
                 self._wanted = self._wanted.also(condition)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return partitions.read(partition)
+
+
+class JournalReader(RowReader):
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._options = options
 
     def partitions(self) -> list[InputPartition]:
         directory, skip = self._options.directory, self._options.skip_damaged
         with Reader(directory, on_damage=handler(directory, skip=skip)) as reader:
             return partitions.partitions(reader, self._wanted, self._columns, skip_damaged=skip)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return partitions.read(partition)
+
+class EngineReader(RowReader):
+    """All that an engine has stored when the query is planned."""
+
+    def __init__(self, options: EngineOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        from trunkline.spark.source import engine_log
+
+        return engine_log.partitions_of_all(self._options, self._wanted, self._columns)

@@ -14,9 +14,10 @@ from trunkline.journal.reader import Damage
 from trunkline.spark.paths import for_reading
 from trunkline.spark.source.damage import handler
 from trunkline.spark.source.options import RowKind, row_filter
-from trunkline.spark.source.row_filter import COMPARE, Condition, RowFilter, regex
+from trunkline.spark.source.row_filter import COMPARE, Condition, RowFilter
 from trunkline.spark.source.snapshot import take_snapshot
 from trunkline.spark.source.spark_schema import all_of, arrow
+from trunkline.topic import regex
 
 VERIFY = "parquet.page.verify-checksum.enabled"
 

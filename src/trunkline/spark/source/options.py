@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 
 from trunkline.errors import InvalidSettings
 from trunkline.journal.range import FOREVER
+from trunkline.moment import microseconds
 from trunkline.settings import Group, build
 from trunkline.spark.source.row_filter import Condition, RowFilter, topic_like
 from trunkline.spark.source.spark_schema import KEYS
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
 
 
 class RowKind(StrEnum):
@@ -23,7 +19,7 @@ class RowKind(StrEnum):
     FATES = "fates"
 
 
-class SourceOptions(Group, frozen=True, kw_only=True):
+class RowOptions(Group, frozen=True, kw_only=True):
     """`first` and `last` are numbers, both included. `since` and `until` are about a row's own time, `until` excluded.
 
     For streams: `start` is where a new query begins: `beginning`, `end`, or the number of its first row; `max_rows`
@@ -32,9 +28,6 @@ class SourceOptions(Group, frozen=True, kw_only=True):
 
     may_be_zero = frozenset({"first", "last"})
 
-    journal: str = ""
-    path: str = ""
-    """The same, as `load(path)` gives it."""
     kind: RowKind = RowKind.MESSAGES
     topic: str = ">"
     first: int | None = None
@@ -47,23 +40,34 @@ class SourceOptions(Group, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.kind is RowKind.FATES and self.topic != ">":
+            raise InvalidSettings("fates have no topic: leave out the option `topic`, or read messages")
+        if self.start not in ("beginning", "end") and not self.start.isdecimal():
+            raise InvalidSettings(f"start={self.start!r}: a stream starts at the beginning, the end, or a number")
+
+    def row_filter(self) -> RowFilter:
+        return row_filter(self.kind, self.first, self.last, self.topic, self.since, self.until)
+
+
+class SourceOptions(RowOptions, frozen=True, kw_only=True):
+    """For a journal."""
+
+    journal: str = ""
+    path: str = ""
+    """The same, as `load(path)` gives it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not (self.journal or self.path):
             raise InvalidSettings('which journal? Give its directory: .option("journal", "/data/journal")')
         if not self.directory.is_absolute():
             raise InvalidSettings(
                 f"journal={str(self.directory)!r}: give the whole path, Spark's workers run elsewhere"
             )
-        if self.kind is RowKind.FATES and self.topic != ">":
-            raise InvalidSettings("fates have no topic: leave out the option `topic`, or read messages")
-        if self.start not in ("beginning", "end") and not self.start.isdecimal():
-            raise InvalidSettings(f"start={self.start!r}: a stream starts at the beginning, the end, or a number")
 
     @property
     def directory(self) -> Path:
         return Path(self.journal or self.path)
-
-    def row_filter(self) -> RowFilter:
-        return row_filter(self.kind, self.first, self.last, self.topic, self.since, self.until)
 
 
 def read_options(options: Mapping[str, str]) -> SourceOptions:
@@ -87,20 +91,5 @@ def row_filter(
     for test, text in ((">=", since), ("<", until)):
         if text is not None:
             # In nanoseconds the numbers of the column end in the year 2262, times in 9999.
-            conditions.append(Condition(time, test, max(-FOREVER, min(factor * _micros(text), FOREVER))))
+            conditions.append(Condition(time, test, max(-FOREVER, min(factor * microseconds(text), FOREVER))))
     return RowFilter(kind, tuple(conditions))
-
-
-def _micros(text: str) -> int:
-    try:
-        seconds = float(text)
-    except ValueError:
-        pass
-    else:
-        if math.isfinite(seconds):
-            return round(seconds * 1_000_000)
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidSettings(f"{text!r} is not a time: write 2026-11-16T10:00:00Z, or seconds since 1970") from None
-    return ((when if when.tzinfo is not None else when.replace(tzinfo=UTC)) - EPOCH) // MICROSECOND

@@ -24,8 +24,15 @@ from trunkline.spark.source.snapshot import take_snapshot
 from trunkline.spark.source.spark_schema import KEYS, arrow
 
 
+class OwnPart(InputPartition):
+    """A partition of ours."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class SealedPart(InputPartition):
+class SealedPart(OwnPart):
     """A file of the lake."""
 
     directory: Path
@@ -80,7 +87,7 @@ def sealed_rows(directory: Path, file: File) -> ds.Dataset:
 
 
 @dataclass(frozen=True)
-class HotPart(InputPartition):
+class HotPart(OwnPart):
     """Rows, as an Arrow stream."""
 
     data: bytes
@@ -105,6 +112,6 @@ def _stream(batch: pa.RecordBatch) -> bytes:
 
 
 def read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition. Where there is none at all, Spark makes up one that is neither of ours."""
-    if isinstance(partition, SealedPart | HotPart):
+    """The rows of a partition. Where there is none at all, Spark makes up one that is not of ours."""
+    if isinstance(partition, OwnPart):
         yield from partition.batches()

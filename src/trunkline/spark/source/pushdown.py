@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 
 from trunkline.journal.lake import SCHEMAS
-from trunkline.spark.source.options import EPOCH, MICROSECOND
+from trunkline.moment import microseconds
 from trunkline.spark.source.row_filter import Condition
 
 Known = EqualTo | In | LessThan | LessThanOrEqual | GreaterThan | GreaterThanOrEqual | StringStartsWith
@@ -58,7 +58,7 @@ def _value(column: pa.DataType, value: Any) -> int | str | None:
     if pa.types.is_string(column):
         return value if isinstance(value, str) else None
     if pa.types.is_timestamp(column):
-        return (value - EPOCH) // MICROSECOND if isinstance(value, datetime) and value.tzinfo is not None else None
+        return microseconds(value) if isinstance(value, datetime) and value.tzinfo is not None else None
     if pa.types.is_integer(column):
         return value if isinstance(value, int) and not isinstance(value, bool) else None
     return None

@@ -7,7 +7,6 @@ them, except in `timestamp_ns`.
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from trunkline.journal.lake import SCHEMAS
 from trunkline.journal.range import FOREVER
 from trunkline.journal.sealed import File
 from trunkline.spark.source.spark_schema import KEYS
-from trunkline.topic import EVERYTHING, is_wild, matches, validate_pattern
+from trunkline.topic import EVERYTHING, is_wild, matches, regex, validate_pattern
 
 COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq,
@@ -80,12 +79,6 @@ def topic_like(pattern: str) -> list[Condition]:
     if pattern.endswith(".>") and not is_wild(pattern[:-2]):
         return [Condition("topic", "starts", pattern[:-1])]
     return [Condition("topic", "matches", pattern)]
-
-
-def regex(pattern: str) -> str:
-    """A pattern of topics as a regular expression that Arrow, Java and Python read alike."""
-    tokens = {"*": "[^.]+", ">": ".+"}
-    return f"^{'[.]'.join(tokens.get(token, re.escape(token)) for token in pattern.split('.'))}$"
 
 
 class RowFilter(NamedTuple):

@@ -39,7 +39,7 @@ def take_snapshot(reader: Reader, wanted: RowFilter, columns: list[str], *, thor
         files, rows = reader.moment(first, last, wanted.fits)
         whole = _arrow(reader, [row for row in rows if wanted.may_be_in(row)])
     near = [file for file in files if wanted.may_be_in(file) and _is_good(reader, file, thorough)]
-    return Snapshot(near, list(_fitting(whole, wanted, columns)))
+    return Snapshot(near, list(fitting(whole, wanted, columns)))
 
 
 def _is_good(reader: Reader, file: File, thorough: bool) -> bool:
@@ -78,7 +78,8 @@ def _arrow(reader: Reader, rows: Iterable[StoredBatch]) -> Iterator[pa.RecordBat
         yield from layout.of_rows(held, reader.on_damage)
 
 
-def _fitting(batches: Iterable[pa.RecordBatch], wanted: RowFilter, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def fitting(batches: Iterable[pa.RecordBatch], wanted: RowFilter, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """What is wanted of them, in batches of at most about MAX_BYTES."""
     schema = arrow(wanted.kind, columns)
     expression = wanted.expression()
     for batch in batches:

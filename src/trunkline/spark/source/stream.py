@@ -1,14 +1,15 @@
 """`spark.readStream.format("trunkline")`: offsets are the numbers of the journal, so sealing changes nothing.
 
-An offset {"seq": n} says that everything up to n was read. The journal keeps no note of who reads: a commit is
-nothing to it, and retention does not wait. What it removed before it was read is told in the log.
+An offset {"seq": n, "journal": identity} says that everything up to n was read, of this journal: one of another journal
+is refused. The journal keeps no note of who reads: a commit is nothing to it, and retention does not wait. What it
+removed before it was read is told in the log.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -26,7 +27,9 @@ from trunkline.spark.source.spark_schema import KEYS, chosen
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Offset = dict[str, int]
+Offset = dict[str, Any]
+JOURNAL = "journal"
+"""The identity of the journal. Checkpoints of older versions lack it."""
 
 log = logging.getLogger("trunkline.spark")
 
@@ -57,16 +60,25 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, _ = self._wanted.numbers
         end = self._journal.highest(self._options.kind)
         if self._options.start == "end":
-            return {self._key: end}
+            return self._offset(end)
         heads = self._journal.heads(self._options.kind, first, end, limit=1)
-        return {self._key: min(end, max(first, heads[0].first) - 1 if heads else end)}
+        return self._offset(min(end, max(first, heads[0].first) - 1 if heads else end))
+
+    def _offset(self, number: int) -> Offset:
+        identity = self._journal.identity
+        return {self._key: number} if identity is None else {self._key: number, JOURNAL: identity}
+
+    def _number(self, offset: Offset) -> int:
+        """How far it is; raises WrongJournal if it is one of another journal."""
+        self._journal.expect(offset.get(JOURNAL))
+        return int(offset[self._key])
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        after = start[self._key]
+        after = self._number(start)
         end = self._end(after)
         if end > after and isinstance(limit, ReadMaxRows):
             end = end_within(self._journal, self._wanted, after, end, limit.max_rows)
-        return {self._key: max(after, end)}
+        return self._offset(max(after, end))
 
     def _end(self, after: int) -> int:
         highest = self._journal.highest(self._options.kind)
@@ -83,13 +95,13 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if self._options.max_rows is None else ReadMaxRows(self._options.max_rows)
 
     def reportLatestOffset(self) -> Offset:
-        return {self._key: self._journal.highest(self._options.kind)}
+        return self._offset(self._journal.highest(self._options.kind))
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._until = self._journal.highest(self._options.kind)
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        after, upto = start[self._key], end[self._key]
+        after, upto = self._number(start), self._number(end)
         if upto <= after:
             return []
         found = partitions.partitions(

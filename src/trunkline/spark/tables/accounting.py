@@ -10,51 +10,66 @@ Everything here is about one hour, and depends on nothing else:
 - If there are more messages in a range than it counts, so many are unaccounted, on the topic of its last message as
   far as there are enough.
 - If there are fewer, the others may be in another hour: a range crosses hours, and topics. All that it counts is
-  `claimed` where its last message is. So over all hours `claimed` of a subscriber is the sum of its fates; if it is
-  more, then the books speak of messages that are not in the table.
+  `claimed` where its last message is, of those that are in the table: one whose id came before is not. A fate counts
+  also if a later one has superseded it. So over all hours `claimed` of a subscriber is the sum of its fates; if that is
+  more than all messages, then the books speak of some that are not in the table.
 - What was refused was accepted for nobody.
+- What retention removed from the journal before the pipeline read it is in no other table. It has a row of its own, for
+  each topic, in the earliest hour of the messages that were taken in when this was found.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import reduce
 
-from pyspark.sql import Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from trunkline.spark.tables.patterns import matching
-from trunkline.spark.tables.table import GOLD, Column, Inputs, Table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from trunkline.spark.tables.table import GOLD, BuiltTable, Column, Inputs, seconds
 
 FATES = ("delivered", "filtered", "expired", "dropped", "dead")
 KEYS = ["subscriber", "topic", "hour"]
 PARTS = [*KEYS, "pattern", "fate", "range"]
+PIPELINE = "(pipeline)"
+"""In place of a subscriber, of messages that are missing in the tables themselves."""
 FEW = 200_000
 """So many rows are sent to every task; beyond that, both sides of a join are."""
 
 
 def build(inputs: Inputs) -> DataFrame:
-    refused = _refused(inputs.fates)
+    refused = _refused(inputs)
     # Small beside the deliveries, and all that is wanted of them.
-    parts = _parts(inputs.table("deliveries"), refused).localCheckpoint()
+    parts = inputs.hold(_parts(inputs.table("deliveries"), refused)).rows
     listens = matching(inputs.topics, inputs.fates.select("pattern").distinct()).withColumn("listens", F.lit(True))
-    rows = _subscribers(_claimed(parts, inputs.fates), listens).localCheckpoint()
+    rows = inputs.hold(_subscribers(_claimed(parts, inputs.fates), listens)).rows
     rows = rows.join(_unsettled(inputs, refused, rows), KEYS, "left").fillna(0, ["within", "beyond"])
+    rows = _with_more_claims(rows, [_superseded(inputs), *_ends_elsewhere(inputs, parts)])
     gaps = F.when(F.col("ranged") & F.col("listens"), F.col("within") - F.col("found")).otherwise(0)
     rows = rows.withColumns({"in_flight": F.col("beyond"), "unaccounted": F.col("surplus") + gaps})
     accepted = F.expr(" + ".join((*FATES, "in_flight", "unaccounted")))
-    return TABLE.shape(rows.withColumns({"accepted": accepted, "adds_up": F.expr("unaccounted = 0")}))
+    rows = rows.withColumns({"accepted": accepted, "adds_up": F.expr("unaccounted = 0"), "removed": F.lit(0)})
+    made = TABLE.shape(rows)
+    return made.unionByName(_unread(inputs)) if inputs.unread else made
 
 
-def _refused(fates: DataFrame) -> DataFrame | None:
+def _unread(inputs: Inputs) -> DataFrame:
+    """What retention removed before it was read: a row a topic."""
+    rows = [(topic, count, seconds(hour)) for topic, count, hour in inputs.unread]
+    found = inputs.spark.createDataFrame(rows, "topic string, removed bigint, at bigint")
+    sums = found.groupBy("topic", F.timestamp_seconds("at").alias("hour")).agg(F.sum("removed").alias("removed"))
+    none = {column.name: F.lit(0) for column in TABLE.own_columns if column.type == "bigint"}
+    del none["removed"]
+    return TABLE.shape(sums.withColumns({**none, "subscriber": F.lit(PIPELINE), "adds_up": F.lit(False)}))
+
+
+def _refused(inputs: Inputs) -> DataFrame | None:
     """The numbers of what was refused; None if nothing was."""
-    seqs = fates.where("fate = 'refused' and first = last").select(F.col("first").alias("seq")).distinct()
-    count = seqs.limit(FEW + 1).count()
-    if not count:
+    refused = inputs.fates.where("fate = 'refused' and first = last")
+    seqs, size = inputs.hold(refused.select(F.col("first").alias("seq")).distinct())
+    if not size:
         return None
-    return F.broadcast(seqs) if count <= FEW else seqs
+    return F.broadcast(seqs) if size <= FEW else seqs
 
 
 def _parts(deliveries: DataFrame, refused: DataFrame | None) -> DataFrame:
@@ -92,6 +107,54 @@ def _claimed(parts: DataFrame, fates: DataFrame) -> DataFrame:
     )
 
 
+def _with_more_claims(rows: DataFrame, claims: list[DataFrame | None]) -> DataFrame:
+    found = [each for each in claims if each is not None]
+    if not found:
+        return rows
+    more = reduce(DataFrame.unionByName, found).groupBy(*KEYS).agg(F.sum("claim").alias("more"))
+    added = F.col("claimed") + F.coalesce("more", F.lit(0))
+    return rows.join(more, KEYS, "left").withColumn("claimed", added).drop("more")
+
+
+def _superseded(inputs: Inputs) -> DataFrame | None:
+    """What rows about one message claim for which another row counts now: it was replayed, for instance."""
+    alone = inputs.fates.where("first = last and fate <> 'refused'")
+    told = alone.groupBy("subscriber", F.col("first").alias("seq")).agg(F.count("*").alias("told"))
+    told, size = inputs.hold(told)
+    if not size:
+        return None
+    own = F.expr("if(range is null, 1, 0)")
+    settled = inputs.table("deliveries").where("fate <> 'refused'").select(*KEYS, "seq", own.alias("own"))
+    met = settled.join(F.broadcast(told) if size <= FEW else told, ["subscriber", "seq"]).where("told > own")
+    return met.select(*KEYS, F.expr("told - own").alias("claim"))
+
+
+def _ends_elsewhere(inputs: Inputs, parts: DataFrame) -> list[DataFrame]:
+    """What ranges claim whose last message is not their own: another row counts for it, or it is not in the table."""
+    ranges = inputs.fates.where("first < last and fate <> 'refused'").select(
+        F.col("number").alias("range"), "subscriber", "pattern", "first", "last", F.col("count").alias("claim")
+    )
+    known = parts.where("range is not null").select("range", "highest")
+    ended = ranges.join(known, "range").where("highest = last").select("range")
+    left, size = inputs.hold(ranges.join(ended, "range", "left_anti"))
+    if not size:
+        return []
+    nearby = inputs.wide.select("seq", "topic", "hour")
+    pairs = F.broadcast(matching(nearby.select("topic").distinct(), left.select("pattern").distinct()))
+    at_last = nearby.join(F.broadcast(left), nearby["seq"] == left["last"]).join(pairs, ["topic", "pattern"])
+    gone = left.join(at_last.select("range"), "range", "left_anti").join(known.select("range"), "range", "left_semi")
+    gone, size = inputs.hold(gone)
+    hours = F.broadcast(inputs.traffic.select("hour").distinct())
+    found = [at_last.select(*KEYS, "claim").join(hours, "hour", "left_semi")]
+    if size:
+        within = nearby.join(F.broadcast(gone.join(pairs, "pattern")), "topic").where("seq between first and last")
+        highest = F.max(F.struct("seq", "topic", "hour")).alias("highest")
+        ends = within.groupBy("range", "subscriber", "claim").agg(highest)
+        ends = ends.select("subscriber", "highest.topic", "highest.hour", "claim")
+        found.append(ends.join(hours, "hour", "left_semi"))
+    return found
+
+
 def _subscribers(parts: DataFrame, listens: DataFrame) -> DataFrame:
     """By subscriber, topic and hour: the sums of what was settled, less what its ranges do not count."""
     parts = parts.join(F.broadcast(listens), ["topic", "pattern"], "left")
@@ -121,7 +184,7 @@ def _unsettled(inputs: Inputs, refused: DataFrame | None, subscribers: DataFrame
     stretches = subscribers.where("listens").select(*KEYS, "lowest", "highest").join(topics, ["topic", "hour"])
     # Counted as traffic is what was refused, too: if there is such, messages have to be looked at.
     covered = F.expr("lowest <= first and last <= highest") if refused is None else F.lit(False)
-    stretches = stretches.withColumn("covered", covered).localCheckpoint()
+    stretches = inputs.hold(stretches.withColumn("covered", covered)).rows
     whole = stretches.where("covered").select(*KEYS, F.col("count").alias("within"), F.lit(0).alias("beyond"))
     cut = stretches.where("not covered")
     if cut.isEmpty():
@@ -138,7 +201,7 @@ def _unsettled(inputs: Inputs, refused: DataFrame | None, subscribers: DataFrame
     )
 
 
-TABLE = Table(
+TABLE = BuiltTable(
     "accounting",
     GOLD,
     "A row is an hour of a topic for a subscriber to which something became of its messages; one that does not add up"
@@ -146,7 +209,7 @@ TABLE = Table(
     (
         Column("topic", "string", "the topic"),
         Column("subscriber", "string", "who"),
-        Column("accepted", "bigint", "all that follows, together"),
+        Column("accepted", "bigint", "all fates that follow, in flight and unaccounted, together"),
         Column("delivered", "bigint", "how many messages were delivered to it"),
         Column("filtered", "bigint", "how many it did not want"),
         Column("expired", "bigint", "how many were too old when their turn came"),
@@ -156,12 +219,39 @@ TABLE = Table(
         Column(
             "unaccounted", "bigint", "how many have no fate though later ones have, or are not counted by their range"
         ),
-        Column("adds_up", "boolean", "whether nothing is unaccounted"),
+        Column("adds_up", "boolean", "whether nothing is unaccounted, and nothing was removed unread"),
         Column(
-            "claimed", "bigint", "how many the fates speak of whose last message is here; over all hours, all fates"
+            "removed",
+            "bigint",
+            f"how many retention removed before the pipeline read them; the subscriber is `{PIPELINE}` then",
+        ),
+        Column(
+            "claimed",
+            "bigint",
+            "how many the fates speak of whose last message in the table is here, superseded ones too; over all hours,"
+            " all fates",
         ),
         Column("hour", "timestamp", "the hour of the messages"),
     ),
     build,
     needs=("deliveries",),
+    has_rows=lambda contents: bool(contents.fates) or contents.unread,
+    rules=(
+        "There is a row for each subscriber, topic and hour with a row of `deliveries` that is not `refused`. What was"
+        " refused counts nowhere here",
+        "What a subscriber has settled in an hour reaches from the lowest to the highest number that `deliveries` has"
+        " of it in that hour, on any topic",
+        "`in_flight`: messages of this hour and topic, after that, without a row of `deliveries`, if the `pattern`"
+        " of one of its rows of `deliveries` of this hour and topic matches the topic; refused messages do not"
+        " count",
+        "`unaccounted`: the same, within that, if any of its rows of `deliveries` in that hour comes from a range; and"
+        " what a range has too much. If more messages of an hour come from one range than its `count`, the surplus is"
+        " taken from `delivered` (or what the range says) to `unaccounted`: on the topic of the last of these messages"
+        " first, then on that of the last on another topic, and so on",
+        "`adds_up` is `unaccounted = 0`; it is false in the rows about what retention removed unread",
+        f"What retention removed unread has a row for each topic, with the subscriber `{PIPELINE}` and no counts but"
+        " `removed`, at the earliest hour of the messages that this run took in",
+        "`claimed`: each row of `fates` that is not `refused` counts with its `count` at the topic and hour of the last"
+        " message in `messages` that it is about, also if another row counts for that message in `deliveries`",
+    ),
 )

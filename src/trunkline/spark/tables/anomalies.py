@@ -13,7 +13,7 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from trunkline.spark.tables.table import GOLD, Column, Inputs, Table
+from trunkline.spark.tables.table import GOLD, BuiltTable, Column, Inputs
 from trunkline.spark.tables.times import minute_of
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _row(
     )
 
 
-TABLE = Table(
+TABLE = BuiltTable(
     "anomalies",
     GOLD,
     "A row is a topic that was unlike itself: compared with the minutes before, of the same hour, if there are ten",
@@ -130,4 +130,19 @@ TABLE = Table(
     ),
     build,
     needs=("topic_minute",),
+    has_rows=lambda contents: contents.minutes >= PAST,
+    rules=(
+        f"{RATE}: the past of a minute is the earlier minutes of its hour with messages on the topic, at least {PAST}."
+        f" The spread is the larger of their standard deviation (of a population) and the root of their mean. There is"
+        f" a row if `z` is beyond {FAR:g} and the difference is at least {LEAST_MESSAGES} messages; a fall counts only"
+        " before the last minute of the hour that is known, which is that of the last `placed` of its messages on any"
+        " topic, or of their last `accepted` if that is earlier",
+        f"{LATENCY}: the past is the earlier minutes of its hour with a latency, at least {PAST}. The spread is the"
+        f" largest of their standard deviation, a tenth of their mean, and 1 ms. There is a row if `z` is above"
+        f" {FAR:g} and the difference is at least {LEAST_MS:g} ms",
+        f"{SILENCE}: after {PAST} minutes in a row with messages, at least {LEAST_SILENT} without, before the next"
+        f" message, the end of the hour and its last minute that is known. The spread is that of the rate in these"
+        f" {PAST} minutes, times the root of the silent minutes. There is a row if `z` is below -{FAR:g} and at least"
+        f" {LEAST_MESSAGES} messages were expected",
+    ),
 )

@@ -6,21 +6,18 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from trunkline.spark.tables.table import BRONZE, Column, Inputs, Table
-from trunkline.spark.tables.times import hour_of
+from trunkline.spark.tables.table import BRONZE, Column, Table
+from trunkline.spark.tables.times import hour_number
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def _given(inputs: Inputs) -> DataFrame:
-    raise AssertionError("bronze is what a run begins with")
-
-
 MESSAGES = Table(
     "messages",
     BRONZE,
-    "A row is a message, once whatever its publisher repeated: of several with one id the first is kept",
+    "A row is a message. In the order of their numbers, one is left out if a message that was kept has the same id and"
+    " its hour is at most the horizon away",
     (
         Column("seq", "bigint", "its number in the journal: unique, rising, with gaps"),
         Column("id", "string", "the message's id"),
@@ -48,7 +45,6 @@ MESSAGES = Table(
         Column("hour", "timestamp", "the hour of `placed`"),
         Column("late", "boolean", "whether `time` lies further from `accepted` than the watermark"),
     ),
-    _given,
 )
 
 FATES = Table(
@@ -67,13 +63,13 @@ FATES = Table(
         Column("time", "timestamp", "when that was; of a range, when its last message was settled"),
         Column("hour", "timestamp", "the hour of `time`"),
     ),
-    _given,
 )
 
 LETTERS = Table(
     "letters",
     BRONZE,
-    "A row is a dead letter as the journal kept it, also after it was replayed",
+    "A row is a message that a subscriber gave up on, as the journal recorded it then. It stays if it is replayed, and"
+    " has another row if it is given up again. There is none about a message that is not in `messages`",
     (
         Column("subscriber", "string", "who failed on it"),
         Column("seq", "bigint", "the message"),
@@ -87,14 +83,15 @@ LETTERS = Table(
         Column("attempts", "int", "how often it was tried"),
         Column("hour", "timestamp", "the hour of the message"),
     ),
-    _given,
 )
 
 TABLES = (MESSAGES, FATES, LETTERS)
 AS_SEALED = {MESSAGES.name: MESSAGES, FATES.name: FATES}
 """Those that are made of the files of the lake."""
-FOLLOWING = frozenset({"placed", "hour", "late"})
-"""Columns that follow from the others: they are not in the files."""
+LYING = frozenset({"hour", "journal"})
+"""Columns that follow from where a file lies: they are not in it."""
+FOLLOWING = LYING | {"placed", "late"}
+"""Those that are not in the files of messages, which are as the lake has them."""
 
 
 PARTS = 16
@@ -102,25 +99,29 @@ PARTS = 16
 
 
 def placed(name: str, rows: DataFrame, watermark_s: float) -> DataFrame:
-    """The rows of messages or fates as they are stored, with what follows from them."""
-    return place(rows, watermark_s) if name == MESSAGES.name else rows.withColumn("hour", hour_of("time"))
+    """Rows as they are stored, with the columns that follow from others."""
+    return place(rows, watermark_s) if name == MESSAGES.name else rows
 
 
 def stored(table: Table) -> str:
-    """What is in the files: the columns of the lake, whose files these are, for the most part."""
-    return ", ".join(f"`{column.name}` {column.type}" for column in table.columns if column.name not in FOLLOWING)
+    """What is in the files of a table."""
+    following = FOLLOWING if table is MESSAGES else LYING
+    return ", ".join(f"`{each.name}` {each.type}" for each in table.columns if each.name not in following)
 
 
 def place(messages: DataFrame, watermark_s: float) -> DataFrame:
-    """With where each message counts."""
+    """With where each message counts. `pipeline/placement.py` says the same for Arrow."""
     apart_us = F.abs(F.unix_micros("time") - F.unix_micros("accepted"))
     late = apart_us > F.lit(int(watermark_s * 1e6))
     placed = F.when(late, F.col("accepted")).otherwise(F.col("time"))
-    return messages.withColumns({"placed": placed, "hour": hour_of(placed), "late": late})
+    return messages.withColumns({"placed": placed, "late": late})
 
 
 def repeated(messages: DataFrame, before: DataFrame | None) -> DataFrame:
-    """The numbers of messages whose id came before: among `messages`, or in `before`."""
+    """The new messages whose ids occur more than once, among `messages` or in `before`, and those of `before`.
+
+    The columns are those of `Suspect`.
+    """
     # By a hash, which is shuffled in a quarter of the time that ids take; the few that share one are looked at closer.
     mark = F.xxhash64("id").alias("mark")
     new = messages.select(mark, "seq", F.lit(True).alias("new"))
@@ -133,9 +134,8 @@ def repeated(messages: DataFrame, before: DataFrame | None) -> DataFrame:
         .where("n > 1 and any_new")
     )
     marks = F.broadcast(suspects.select("mark"))
-    known = messages.select("id", "seq", F.lit(True).alias("new"))
+    at = hour_number("hour").alias("at")
+    known = messages.select("seq", "id", at, F.lit(True).alias("is_new"))
     if before is not None:
-        known = known.unionByName(before.select("id", "seq", F.lit(False).alias("new")))
-    close = known.withColumn("mark", F.xxhash64("id")).join(marks, "mark", "left_semi")
-    firsts = close.groupBy("id").agg(F.min("seq").alias("first"))
-    return close.join(firsts, "id").where("new and seq > first").select("seq")
+        known = known.unionByName(before.select("seq", "id", at, F.lit(False).alias("is_new")))
+    return known.withColumn("mark", F.xxhash64("id")).join(marks, "mark", "left_semi").drop("mark")

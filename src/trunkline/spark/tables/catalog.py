@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from trunkline.spark.tables import bronze
-from trunkline.spark.tables.table import ChannelContract, Table
+from trunkline.spark.tables.table import BuiltTable, ChannelContract, Table
 
 
-def built(channels: tuple[ChannelContract, ...]) -> list[Table]:
+def built(channels: tuple[ChannelContract, ...]) -> list[BuiltTable]:
     """All that is made of bronze: those that others are made of come first."""
     from trunkline.spark.tables import (
         accounting,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from functools import reduce
 from operator import or_
@@ -11,17 +10,16 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from trunkline.hub.registry import rank
 from trunkline.hub.registry_file import RegistryFile
+from trunkline.registry.registry import rank
 from trunkline.spark.tables.table import ChannelContract
-from trunkline.topic import TopicTree, is_wild, overlaps
+from trunkline.topic import TopicTree, is_wild, overlaps, regex
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
 OWN = "_"
 """Topics that begin with this are the bus's own, and belong to no channel."""
-TOKEN = {"*": r"[^.]+", ">": r".+"}
 
 
 def contracts(journal: str | Path) -> tuple[ChannelContract, ...]:
@@ -72,9 +70,3 @@ def belongs(channel: ChannelContract, channels: Iterable[ChannelContract]) -> Co
         if rank(other.pattern) < rank(channel.pattern) and overlaps(other.pattern, channel.pattern)
     ]
     return on_any([channel]) & ~on_any(closer)
-
-
-def regex(pattern: str) -> str:
-    """For Java, which wants no more escaped than Python does."""
-    # The rest is of one token or more, and no token is empty: so it is any text.
-    return r"\A" + r"\.".join(TOKEN.get(token) or re.escape(token) for token in pattern.split(".")) + r"\z"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trunkline.spark.tables.channel_contracts import on_any
 from trunkline.spark.tables.payloads import verdicts
-from trunkline.spark.tables.table import SILVER, Column, Inputs, Table
+from trunkline.spark.tables.table import SILVER, BuiltTable, Column, Inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,13 +19,13 @@ CARRIED = ("seq", "id", "topic", "sender", "hour")
 def build(inputs: Inputs) -> DataFrame:
     with_schema = [channel for channel in inputs.channels if channel.schema is not None]
     if not with_schema:
-        return inputs.spark.createDataFrame([], TABLE.ddl)
+        return inputs.spark.createDataFrame([], TABLE.own_ddl)
     # Only what may concern one of them goes through Python, where its channel is found.
     rows = inputs.messages.where(on_any(with_schema))
     return TABLE.shape(verdicts(rows, CARRIED, inputs.channels))
 
 
-TABLE = Table(
+TABLE = BuiltTable(
     "conformance",
     SILVER,
     "A row is a message on a channel with a schema, and whether its payload fits, as the hub judges it",
@@ -42,4 +42,5 @@ TABLE = Table(
         Column("hour", "timestamp", "the hour of the message"),
     ),
     build,
+    has_rows=lambda contents: bool(contents.channels),
 )

@@ -2,11 +2,12 @@
 
 The parent of a message is the one whose id is its `correlation_id`; else, of an answer, its request; else the first
 message with the same `correlation_id`, which then stands for whatever they all refer to. A parent came before (by
-`seq`), so there are no circles; its hour is not after that of the child, and at most the horizon before it. A tree is
-what hangs on a message without a parent, up to the horizon after it.
+`seq`), so there are no circles. Its hour is at most the horizon before that of the child, or after it: a clock that is
+behind places an answer before its request. A tree is what hangs on a message without a parent, as long as all messages
+on the way lie within the horizon of that one.
 
-So whether a message begins a tree, and what belongs to it, is known from the hours around it: the rows of an hour are
-the same whatever else is made with it, as long as the earlier hours that its messages refer to are there, too.
+So whether a message begins a tree is known from the hours around it, and what belongs to it from those around these:
+the rows of an hour are the same whatever else is made with it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
 
 from trunkline.spark.tables.requests import ANSWERS
-from trunkline.spark.tables.table import SILVER, Column, Inputs, Table
+from trunkline.spark.tables.table import SILVER, BuiltTable, Column, Held, Hold, Inputs, checkpoint
 from trunkline.spark.tables.times import HOUR_S, hour_number
 
 if TYPE_CHECKING:
@@ -43,14 +44,19 @@ class Hints(NamedTuple):
 def build(inputs: Inputs) -> DataFrame:
     reach = math.ceil(inputs.settings.horizon_s / HOUR_S)
     # Mostly they are few, and all that follows is about them: so they are looked for once.
-    replies = _replies(inputs.nearby).localCheckpoint()
-    hints = Hints(replies.count())
+    replies, size = inputs.hold(_replies(inputs.wide))
+    hints = Hints(size)
     if not hints.size:
-        return inputs.spark.createDataFrame([], TABLE.ddl)
-    tops = climbed(_links(inputs.nearby, replies, reach, hints), hints)
+        return inputs.spark.createDataFrame([], TABLE.own_ddl)
+    tops = climbed(_links(inputs, replies, reach, hints), hints, inputs.hold)
     members = replies.select("seq", "topic", "sender", "error", "placed", "at").join(hints(tops), "seq")
-    members = members.where(F.col("at") <= F.col("root_at") + reach)
-    return TABLE.shape(_described(_trees(members, tops, hints).join(_roots(inputs, tops, hints), "root")))
+    members = members.where(
+        (F.least("at", "lowest_at") >= F.col("root_at") - reach)
+        & (F.greatest("at", "highest_at") <= F.col("root_at") + reach)
+    )
+    return TABLE.shape(
+        _described(_trees(members, inputs.hold(_larger(tops)), hints).join(_roots(inputs, tops, hints), "root"))
+    )
 
 
 def _hour_number() -> Expression:
@@ -72,10 +78,10 @@ def _replies(nearby: DataFrame) -> DataFrame:
 # Parents
 
 
-def _links(nearby: DataFrame, replies: DataFrame, reach: int, hints: Hints) -> DataFrame:
+def _links(inputs: Inputs, replies: DataFrame, reach: int, hints: Hints) -> DataFrame:
     """`seq`, and of all that have a `parent` that, and its hour."""
-    asked = nearby.where("type = 'request'")
-    by_id = _found(nearby, "id", replies, "correlation_id", reach, hints)
+    asked = inputs.wide.where("type = 'request'")
+    by_id = _found(inputs.wide, "id", replies, "correlation_id", reach, hints)
     by_request = _found(asked, "request_id", replies, "asked", reach, hints)
     nowhere = F.lit(None).cast("bigint")
     found = by_id.select("seq", F.col("there").alias("by_id"), nowhere.alias("by_request"), "there_at").unionByName(
@@ -88,14 +94,11 @@ def _links(nearby: DataFrame, replies: DataFrame, reach: int, hints: Hints) -> D
         F.max("by_request").alias("by_request"),
         F.max_by("there_at", "by_request").alias("request_at"),
     )
-    by_name = best.select(
-        "seq",
-        F.coalesce("by_id", "by_request").alias("parent"),
-        F.when(F.col("by_id").isNotNull(), F.col("id_at")).otherwise(F.col("request_at")).alias("parent_at"),
-    ).localCheckpoint()
+    parent_at = F.when(F.col("by_id").isNotNull(), F.col("id_at")).otherwise(F.col("request_at")).alias("parent_at")
+    by_name = inputs.hold(best.select("seq", F.coalesce("by_id", "by_request").alias("parent"), parent_at)).rows
     alone = replies.where(F.col("correlation_id").isNotNull()).join(hints(by_name), "seq", "left_anti")
-    alone = alone.select("seq", "at", "correlation_id").localCheckpoint()
-    if alone.isEmpty():
+    alone, lonely = inputs.hold(alone.select("seq", "at", "correlation_id"))
+    if not lonely:
         return by_name
     return by_name.unionByName(_firsts(alone, replies, reach, hints))
 
@@ -108,7 +111,9 @@ def _found(targets: DataFrame, name: str, replies: DataFrame, column: str, reach
     pointers = replies.where(F.col(column).isNotNull()).select("seq", "at", *_key(column, "key", "same"))
     # Looked up by one number, and compared by the other: not said as such, or both would be looked up, more slowly.
     met = there.join(hints(pointers), "key").where("(more ^ same) = 0")
-    return met.where(f"there < seq and there_at between at - {reach} and at").select("seq", "there", "there_at")
+    return met.where(f"there < seq and there_at between at - {reach} and at + {reach}").select(
+        "seq", "there", "there_at"
+    )
 
 
 def _key(name: str, one: str, other: str) -> list[Expression]:
@@ -125,7 +130,7 @@ def _firsts(alone: DataFrame, replies: DataFrame, reach: int, hints: Hints) -> D
     keyed = keyed.join(hints(alone.select("correlation_id").distinct()), "correlation_id", "left_semi")
     key = ["correlation_id", "at"]
     hourly = keyed.groupBy(*key).agg(F.min("seq").alias("parent"))
-    seen_from = F.explode(F.sequence(F.col("at"), F.col("at") + reach)).alias("at")
+    seen_from = F.explode(F.sequence(F.col("at") - reach, F.col("at") + reach)).alias("at")
     seen = hourly.select("correlation_id", "parent", F.col("at").alias("parent_at"), seen_from)
     firsts = seen.groupBy(*key).agg(F.min("parent").alias("parent"), F.min_by("parent_at", "parent").alias("parent_at"))
     return alone.join(hints(firsts), key).where("parent < seq").select("seq", "parent", "parent_at")
@@ -134,34 +139,46 @@ def _firsts(alone: DataFrame, replies: DataFrame, reach: int, hints: Hints) -> D
 # Trees
 
 
-def climbed(links: DataFrame, hints: Hints, rounds: int = ROUNDS) -> DataFrame:
+def climbed(links: DataFrame, hints: Hints, hold: Hold = checkpoint, rounds: int = ROUNDS) -> DataFrame:
     """`seq`, `parent`, `root`, the hour of that, and the `steps` up to it, of all that have a parent.
+
+    Also the first and the last hour of those above.
 
     By pointer jumping: in each round everybody takes over from the one it points to where that points.
     """
-    tops = links.select(
-        "seq", "parent", F.col("parent").alias("root"), F.col("parent_at").alias("root_at"), F.lit(1).alias("steps")
-    ).localCheckpoint()
+    tops, _ = hold(
+        links.select(
+            "seq",
+            "parent",
+            F.col("parent").alias("root"),
+            F.col("parent_at").alias("root_at"),
+            F.lit(1).alias("steps"),
+            F.col("parent_at").alias("lowest_at"),
+            F.col("parent_at").alias("highest_at"),
+        )
+    )
     for _ in range(rounds):
         above = tops.select(
             F.col("seq").alias("root"),
             F.col("root").alias("higher"),
             F.col("root_at").alias("higher_at"),
             F.col("steps").alias("more"),
+            F.col("lowest_at").alias("lower"),
+            F.col("highest_at").alias("later"),
         )
         if tops.join(hints(above), "root", "left_semi").isEmpty():
             return tops
         higher = F.col("higher").isNotNull()
-        tops = (
-            tops.join(hints(above), "root", "left")
-            .select(
+        tops, _ = hold(
+            tops.join(hints(above), "root", "left").select(
                 "seq",
                 "parent",
                 F.coalesce("higher", "root").alias("root"),
                 F.when(higher, F.col("higher_at")).otherwise(F.col("root_at")).alias("root_at"),
                 (F.col("steps") + F.coalesce("more", F.lit(0))).alias("steps"),
+                F.least("lowest_at", "lower").alias("lowest_at"),
+                F.greatest("highest_at", "later").alias("highest_at"),
             )
-            .localCheckpoint()
         )
     below = tops.select(F.col("seq").alias("root"))
     return tops.join(hints(below), "root", "left_anti")
@@ -181,11 +198,15 @@ def _roots(inputs: Inputs, tops: DataFrame, hints: Hints) -> DataFrame:
     return found.select(F.col("seq").alias("root"), about.alias("begun"))
 
 
-def _trees(members: DataFrame, tops: DataFrame, hints: Hints) -> DataFrame:
+def _larger(tops: DataFrame) -> DataFrame:
+    """The roots of trees of more than two."""
+    return tops.groupBy("root").count().where("count > 1").select("root")
+
+
+def _trees(members: DataFrame, larger: Held, hints: Hints) -> DataFrame:
     """A row per tree."""
     # Most are a message and one that refers to it. To put together what is only one costs as much as all the rest.
-    larger = tops.groupBy("root").count().where("count > 1").select("root").localCheckpoint()
-    pairs = members if larger.isEmpty() else members.join(hints(larger), "root", "left_anti")
+    pairs = members.join(hints(larger.rows), "root", "left_anti") if larger.size else members
     alone = pairs.select(
         "root",
         F.lit(2).alias("messages"),
@@ -196,9 +217,9 @@ def _trees(members: DataFrame, tops: DataFrame, hints: Hints) -> DataFrame:
         F.col("placed").alias("ended"),
         F.col("error").alias("errors"),
     )
-    if larger.isEmpty():
+    if not larger.size:
         return alone
-    return alone.unionByName(_summed(members.join(hints(larger), "root", "left_semi")))
+    return alone.unionByName(_summed(members.join(hints(larger.rows), "root", "left_semi")))
 
 
 def _summed(members: DataFrame) -> DataFrame:
@@ -246,11 +267,11 @@ def _distinct(several: str, one: str) -> Expression:
     return F.sort_array(F.array_distinct(F.concat(F.col(several), F.array(one)))).alias(several)
 
 
-TABLE = Table(
+TABLE = BuiltTable(
     "conversations",
     SILVER,
     "A row is a tree of at least two messages that refer to each other: by correlation id, or as request and answer."
-    " It ends at the horizon after its root",
+    " It holds what lies within the horizon of its root",
     (
         Column("root_id", "string", "the message that began it"),
         Column("key", "string", "what that refers to, if it has a correlation id; otherwise its own id"),
@@ -268,4 +289,13 @@ TABLE = Table(
         Column("hour", "timestamp", "the hour of the root"),
     ),
     build,
+    has_rows=lambda contents: contents.correlated or not contents.types.isdisjoint(ANSWERS),
+    rules=(
+        "The parent of a message has a lower number, and its hour is at most the horizon before or after that of the"
+        " message",
+        "It is the message whose `id` is the `correlation_id`; else, of a response or an error, the request with its"
+        " `request_id` and the highest number; else the message with the same `correlation_id` and the lowest number",
+        "A root has no parent. A message belongs to the tree of the root above it if its own hour, and those of all"
+        " messages between, are at most the horizon before or after that of the root",
+    ),
 )

@@ -9,7 +9,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from trunkline.delivery.dead_letters import Cause
-from trunkline.spark.tables.table import SILVER, Column, Inputs, Table
+from trunkline.spark.tables.table import SILVER, BuiltTable, Column, Inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -105,7 +105,7 @@ def _gist(reason: str) -> Expression:
     return F.regexp_replace(text, r"\d+", "0")
 
 
-TABLE = Table(
+TABLE = BuiltTable(
     "dead_letters",
     SILVER,
     "A row is a message that a subscriber could not handle, also if it was replayed since",
@@ -123,7 +123,7 @@ TABLE = Table(
         Column("error_type", "string", "the class of the last error; null without a letter"),
         Column("traceback", "string", "where it was raised; null without a letter"),
         Column("attempts", "int", "how often it was tried; null without a letter"),
-        Column("fingerprint", "string", "the same for failures of one subscriber at one place; see `failures`"),
+        Column("fingerprint", "string", "the same for failures of one subscriber at one place: 16 hexadecimal digits"),
         Column("first_seen", "timestamp", "when the first of this fingerprint and hour died"),
         Column("last_seen", "timestamp", "when the last of them died"),
         Column("senders", "array<string>", "who published messages of this fingerprint and hour"),
@@ -133,4 +133,15 @@ TABLE = Table(
     ),
     build,
     needs=("deliveries",),
+    has_rows=lambda contents: "dead" in contents.fates,
+    rules=(
+        "There is a row for each message and subscriber with a row of `fates` about this message alone that says"
+        " `dead`; `deaths` counts these, and `died` is the time of the one with the highest `number`",
+        "The letter is the last one by `at`. `replayed` is whether `deliveries` says `delivered` now",
+        "Without a letter, `cause` and `reason` are those of the fate: its reason is `cause: reason`",
+        "`fingerprint` is the beginning of the SHA-256 of `subscriber`, `cause`, `error_type` (empty if null) and the"
+        f" place, joined by line feeds. The place is the last {FRAMES} frames of the traceback, the innermost first,"
+        ' a line each, as `shop.py", line 7, in bill`, without the directory. If there are none it is `reason`, in'
+        " which quoted texts, UUIDs and hexadecimal numbers are `…`, and other numbers `0`",
+    ),
 )

@@ -9,7 +9,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from trunkline.spark.tables.patterns import matching
-from trunkline.spark.tables.table import SILVER, Column, Inputs, Table
+from trunkline.spark.tables.table import SILVER, BuiltTable, Column, Inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -146,7 +146,7 @@ def _latest(candidates: DataFrame) -> DataFrame:
     return candidates.withColumn("next", F.lead("number").over(rising)).where("next is null").drop("next")
 
 
-TABLE = Table(
+TABLE = BuiltTable(
     "deliveries",
     SILVER,
     "A row is what became of a message for a subscriber; what is not settled yet has none",
@@ -167,4 +167,9 @@ TABLE = Table(
         Column("hour", "timestamp", "the hour of the message"),
     ),
     build,
+    has_rows=lambda contents: bool(contents.fates),
+    rules=(
+        "If several rows of `fates` of one subscriber are about a message, one that counts all its numbers"
+        " (`last - first + 1 = count`) goes before one that does not, then the highest `number`",
+    ),
 )

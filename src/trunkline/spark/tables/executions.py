@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from trunkline.codec import JSON
 from trunkline.spark.tables.payloads import texts
-from trunkline.spark.tables.table import SILVER, Column, Inputs, Table
+from trunkline.spark.tables.table import SILVER, BuiltTable, Column, Inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,11 +37,11 @@ JUPYTER = (
 
 
 def build(inputs: Inputs) -> DataFrame:
-    if inputs.messages.where(F.col("topic").startswith(PREFIX)).isEmpty():
-        return inputs.spark.createDataFrame([], TABLE.ddl)
+    if not inputs.hold(inputs.topics.where(F.col("topic").startswith(PREFIX))).size:
+        return inputs.spark.createDataFrame([], TABLE.own_ddl)
     reach = F.expr(f"interval {math.ceil(inputs.settings.horizon_s / 3600)} hours")
     # Needed twice, and small beside what came of them.
-    requests = _requests(_read(inputs.messages, (REQUEST,))).localCheckpoint()
+    requests = inputs.hold(_requests(_read(inputs.messages, (REQUEST,)))).rows
     facts = _facts(_read(inputs.nearby, FACTS))
     near = facts["at"].between(F.col("hour") - reach, F.col("hour") + reach)
     keys = requests.select("asked_seq", "kernel", "msg_id", "hour")
@@ -179,7 +179,7 @@ def _outcome() -> list[Expression]:
     ]
 
 
-TABLE = Table(
+TABLE = BuiltTable(
     "executions",
     SILVER,
     "A row is a request to a kernel to execute code, with all that came of it. A request whose payload cannot be read"
@@ -211,4 +211,16 @@ TABLE = Table(
         Column("hour", "timestamp", "the hour of the request"),
     ),
     build,
+    has_rows=lambda contents: any(topic.startswith(PREFIX) for topic in contents.topics),
+    rules=(
+        "A request is a message on `kernel.ID.shell.execute_request` (or `control` for `shell`) whose payload is a"
+        " message of Jupyter's with a `msg_id` in its header",
+        "What came of it is on other topics of that kernel, names the request in its `parent_header`, and its hour is"
+        " at most the horizon before or after that of the request. Requests that share a `msg_id` share that",
+        "The first by number counts: of `execute_reply` on `shell` or `control`, of `error` and `execute_input` on"
+        " `iopub`, and of `status` with `busy` and with `idle`. `ename`, `evalue` and `traceback` are those of the"
+        " reply, or else of the error; `execution_count` that of the reply, or else of the input. Texts are in the"
+        " order of numbers",
+        "A reply that says neither `ok` nor `aborted` (or `abort`) is an `error`",
+    ),
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from trunkline.spark.tables.table import SILVER, Column, Inputs, Table
+from trunkline.spark.tables.table import SILVER, BuiltTable, Column, Inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,7 +44,7 @@ def build(inputs: Inputs) -> DataFrame:
     )
 
 
-TABLE = Table(
+TABLE = BuiltTable(
     "orphans",
     SILVER,
     "A row is an answer that nobody waited for, as long as the journal keeps it: until somebody claims it",
@@ -68,4 +68,5 @@ TABLE = Table(
         Column("hour", "timestamp", "the hour of the answer"),
     ),
     build,
+    has_rows=lambda contents: contents.orphans,
 )

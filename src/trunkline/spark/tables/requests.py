@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from trunkline.spark.tables.table import SILVER, Column, Inputs, Table
+from trunkline.spark.tables.table import SILVER, BuiltTable, Column, Inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+REQUEST = "request"
 ANSWERS = ("response", "error")
+ANSWERED = "answered"
 
 
 def build(inputs: Inputs) -> DataFrame:
@@ -25,7 +27,7 @@ def build(inputs: Inputs) -> DataFrame:
     outcome = (
         F.when(F.col("refused"), "refused")
         .when(F.col("first.orphan"), "orphaned")
-        .when(F.col("first.type") == "response", "answered")
+        .when(F.col("first.type") == "response", ANSWERED)
         .when(F.col("first.type") == "error", "failed")
         .when(waited_us >= F.lit(inputs.settings.request_timeout_s * 1e6), "timed out")
         .otherwise("open")
@@ -60,10 +62,10 @@ def _answers(inputs: Inputs) -> DataFrame:
 
 def _first_answers(asked: DataFrame, answers: DataFrame, horizon_s: float) -> DataFrame:
     """The requests with `first`, the answer that counts, and how many there are."""
-    # What is looked at depends on the request alone, and not on which hours happen to be made together.
-    near = F.expr("answer.hour >= hour") & (
-        F.unix_micros("answer.placed") <= F.unix_micros("placed") + F.lit(int(horizon_s * 1e6))
-    )
+    # What is looked at depends on the request alone, and not on which hours happen to be made together. A clock that
+    # is behind places an answer before its request.
+    apart_us = F.abs(F.unix_micros("answer.placed") - F.unix_micros("placed"))
+    near = apart_us <= F.lit(int(horizon_s * 1e6))
     # Numbers are sorted several times as fast as ids: so what is joined goes by a hash, and what is grouped by `seq`.
     mark = F.xxhash64("request_id").alias("mark")
     met = asked.withColumn("mark", mark).join(answers.withColumn("mark", mark), ["mark", "request_id"], "left")
@@ -74,7 +76,7 @@ def _first_answers(asked: DataFrame, answers: DataFrame, horizon_s: float) -> Da
     )
 
 
-TABLE = Table(
+TABLE = BuiltTable(
     "requests",
     SILVER,
     "A row is a request, with the first answer that somebody waited for; requests that share an id share the answers",
@@ -91,8 +93,19 @@ TABLE = Table(
         Column("responder", "string", "who sent that answer"),
         Column("answer_seq", "bigint", "its number"),
         Column("answer_id", "string", "its id"),
-        Column("answers", "int", "how many answers came, orphans too, up to the horizon"),
+        Column("answers", "int", "how many answers came, orphans too, up to the horizon before or after it"),
         Column("hour", "timestamp", "the hour of the request"),
     ),
     build,
+    has_rows=lambda contents: "request" in contents.types,
+    rules=(
+        "The answers of a request are the messages of type `response` or `error` with its `request_id` that are placed"
+        " at most the horizon before or after it, to the microsecond. An answer may be placed before its request, and"
+        " may have a lower number",
+        "The first answer is the one with the lowest number of those that are not in `orphans`; if all are, of all",
+        "`outcome`, the first that is true: `refused` (there is such a row of `fates` about this message alone),"
+        " `orphaned` (the first answer is an orphan), `answered` (it is a response), `failed` (it is an error),"
+        " `timed out` (the last `accepted` of the stream is at least `request_timeout_s`, 30 s, after that of the"
+        " request), `open`",
+    ),
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from trunkline.spark.tables.table import GOLD, Column, Inputs, Table
+from trunkline.spark.tables.table import GOLD, BuiltTable, Column, Inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,15 +25,19 @@ def build(inputs: Inputs) -> DataFrame:
     return TABLE.shape(rows.withColumns({"why": why, "rank": rank}))
 
 
-TABLE = Table(
+TABLE = BuiltTable(
     "slow_consumers",
     GOLD,
     "A row is a minute of a subscriber that was slow (the setting `slow_s`), or had no room for a message",
     (
         Column("subscriber", "string", "who"),
         Column("minute", "timestamp", "the minute in which the messages are placed"),
-        Column("lag_p50_ms", "double", "half of what was delivered waited longer; null if nothing was"),
-        Column("lag_p99_ms", "double", "one in a hundred waited longer"),
+        Column(
+            "lag_p50_ms",
+            "double",
+            "the 50th percentile of the lag, as in `subscriber_minute`; null if nothing was delivered",
+        ),
+        Column("lag_p99_ms", "double", "the 99th percentile of the lag, as there"),
         Column("dropped", "bigint", "how many messages had no room"),
         Column("delivered", "bigint", "how many were delivered"),
         Column("why", "string", f"{SLOW}, {DROPPED}, or {SLOW} and {DROPPED}"),
@@ -42,4 +46,11 @@ TABLE = Table(
     ),
     build,
     needs=("subscriber_minute",),
+    has_rows=lambda contents: bool(contents.fates),
+    rules=(
+        f"There is a row for each row of `subscriber_minute` with `lag_p50_ms` above `slow_s`, 1 s (`{SLOW}`), or with"
+        f" `dropped` above 0 (`{DROPPED}`)",
+        "`rank` counts from 1 in each hour: by `lag_p50_ms`, the longest first and null last, then by `dropped`, the"
+        " most first, then by `subscriber` and `minute`",
+    ),
 )

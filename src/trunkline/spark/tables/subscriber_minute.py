@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from trunkline.spark.tables import sketches
 from trunkline.spark.tables.sketches import gathered, percentiles
-from trunkline.spark.tables.table import GOLD, Column, Inputs, Table
+from trunkline.spark.tables.table import GOLD, BuiltTable, Column, Inputs
 from trunkline.spark.tables.times import hour_of, minute_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def build(inputs: Inputs) -> DataFrame:
         *(F.sum(F.when(F.col("fate") == fate, F.col("count")).otherwise(0)).alias(fate) for fate in FATES),
         F.sum("count").alias("all"),
         F.sum(F.when(delivered, F.col("bytes")).otherwise(0)).alias("bytes"),
-        F.max(F.when(delivered, F.col("lag_ms"))).alias("lag_max_ms"),
+        F.max(F.when(delivered, F.greatest("lag_ms", F.lit(0.0)))).alias("lag_max_ms"),
         *gathered("lag", delivered),
     )
     rows = rows.withColumns(
@@ -49,7 +49,7 @@ def build(inputs: Inputs) -> DataFrame:
     return TABLE.shape(rows.select("*", *percentiles("lag")))
 
 
-TABLE = Table(
+TABLE = BuiltTable(
     "subscriber_minute",
     GOLD,
     "A row is a minute of a subscriber: what became of those messages of that minute that are settled for it",
@@ -65,9 +65,10 @@ TABLE = Table(
         Column("bytes", "bigint", "the size of the payloads that were delivered"),
         Column("error_rate", "double", "`dropped`, `dead` and `expired`, by settled message"),
         *sketches.columns("lag", "the time from journal to settled, of what was delivered"),
-        Column("lag_max_ms", "double", "the longest of these times"),
+        Column("lag_max_ms", "double", "the longest of these times; 0 if all are negative"),
         Column("hour", "timestamp", "the hour of the minute"),
     ),
     build,
     needs=("deliveries",),
+    has_rows=lambda contents: bool(contents.fates),
 )

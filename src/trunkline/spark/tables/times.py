@@ -24,13 +24,16 @@ def hour_number(hour: str | Expression) -> Expression:
     return F.floor(F.unix_seconds(_column(hour)) / HOUR_S).cast("bigint")
 
 
-def day_of(hour: str | Expression) -> Expression:
-    """The date."""
-    return F.date_from_unix_date(F.floor(hour_number(hour) / DAY_HOURS).cast("int"))
+def hour_name(hour: str | Expression) -> Expression:
+    """As directories are called: `2026-11-16T10`."""
+    number = hour_number(hour)
+    day = F.date_from_unix_date(F.floor(number / DAY_HOURS).cast("int")).cast("string")
+    return F.concat(day, F.lit("T"), F.lpad(F.pmod(number, F.lit(DAY_HOURS)).cast("string"), 2, "0"))
 
 
-def hour_of_day(hour: str | Expression) -> Expression:
-    return F.pmod(hour_number(hour), F.lit(DAY_HOURS)).cast("int")
+def hour_from_name(name: str | Expression) -> Expression:
+    """The hour of a directory. Spark can evaluate it for a directory, and so need not read those it is not about."""
+    return F.to_timestamp(F.concat(_column(name), F.lit(":00:00Z")))
 
 
 def _cut(moment: str | Expression, unit_us: int) -> Expression:

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from trunkline.spark.tables import sketches
 from trunkline.spark.tables.sketches import gathered, percentiles
-from trunkline.spark.tables.table import GOLD, Column, Inputs, Table
+from trunkline.spark.tables.table import GOLD, BuiltTable, Column, Inputs
 from trunkline.spark.tables.times import hour_of, minute_of
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _dead(deliveries: DataFrame) -> DataFrame:
     return dead.groupBy(*KEYS).agg(F.count("*").alias("dead"))
 
 
-TABLE = Table(
+TABLE = BuiltTable(
     "topic_minute",
     GOLD,
     "A row is a minute of a topic in which something was published",

@@ -14,7 +14,7 @@ from pyspark.sql import types
 from trunkline.spark.tables.channel_contracts import belongs
 from trunkline.spark.tables.fields import FieldType, column_names, kind_of, properties
 from trunkline.spark.tables.payloads import conforming
-from trunkline.spark.tables.table import SILVER, ChannelContract, Column, Inputs, Table
+from trunkline.spark.tables.table import SILVER, BuiltTable, ChannelContract, Column, Inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,27 +42,28 @@ class Field(NamedTuple):
     kind: FieldType
 
 
-def tables(channels: tuple[ChannelContract, ...]) -> list[Table]:
+def tables(channels: tuple[ChannelContract, ...]) -> list[BuiltTable]:
     """In the order of the channels' names."""
     with_schema = [channel for channel in sorted(channels, key=lambda each: each.name) if channel.schema is not None]
     names = table_names([channel.name for channel in with_schema])
     return [_table(channel, names[channel.name]) for channel in with_schema]
 
 
-def _table(channel: ChannelContract, name: str) -> Table:
+def _table(channel: ChannelContract, name: str) -> BuiltTable:
     found = properties(channel.schema)
     # A payload that is no object is looked at as if it were the only field of one.
     kinds = {VALUE: kind_of(channel.schema)} if found is None else found
     columns = column_names(kinds, [column.name for column in (*BEFORE, *AFTER)])
     fields = [Field(field, column, kinds[field]) for field, column in zip(kinds, columns, strict=True)]
     described = [Column(field.column, field.kind.ddl, _meaning(field, found is None)) for field in fields]
-    return Table(
+    return BuiltTable(
         name,
         SILVER,
         f"A row is a message of the channel {channel.name} that fits its schema. A value that the type of its column"
         " cannot hold is null",
         (*BEFORE, *described, *AFTER),
         partial(_build, channel, fields, found is None),
+        has_rows=lambda contents: channel.name in contents.channels,
     )
 
 

@@ -12,12 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from trunkline.errors import MissingExtra
-
-try:
-    import zmq
-except ImportError as error:  # pragma: no cover  # depends on what is installed
-    raise MissingExtra("hub", "the ZeroMQ transport") from error
+import zmq
 
 LINGER_S: Final = 5.0
 """So long ZeroMQ goes on sending what a closed socket has left."""

@@ -1,0 +1,121 @@
+"""What is done about failures: the verdicts of supervision, carried out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from trunkline.actors.cell import Cell
+from trunkline.actors.errors import ActorFailed
+from trunkline.actors.message_fates import CellState
+from trunkline.actors.supervision import Directive, decide
+from trunkline.delivery.dead_letters import describe
+from trunkline.message import Message
+
+if TYPE_CHECKING:
+    from trunkline.actors.system import ActorSystem
+
+log = logging.getLogger("trunkline.actors")
+
+
+class Failures:
+    """Of the actors of one system."""
+
+    def __init__(self, system: ActorSystem) -> None:
+        self._system = system
+
+    def crashed(self, cell: Cell, error: BaseException, message: Message | None) -> None:
+        """An incarnation has failed; told by its cell."""
+        directive = decide(cell.keep.on_error, error)
+        if directive is Directive.RESUME and cell.state is not CellState.RUNNING:
+            # What has not started cannot go on.
+            directive = Directive.RESTART
+        log.error("%s failed (%s): %s", cell.ref, directive.value, describe(error), exc_info=error)
+        if message is not None:
+            cell.failed_on(message, error)
+        if directive is Directive.RESUME and cell.outside is None:
+            cell.resume()
+            return
+        cell.state = CellState.RESTARTING
+        if directive is Directive.RESUME:
+            self._system.start(self._resume(cell))
+        else:
+            self._system.start(self._supervise(cell, error, message, directive))
+
+    async def _resume(self, cell: Cell) -> None:
+        """Go on when the handler that took too long has ended."""
+        await cell.wait_outside()
+        if cell.state is CellState.RESTARTING:
+            cell.resume()
+
+    def ended(self, cell: Cell) -> None:
+        """An actor has stopped by itself; told by its cell."""
+        cell.state = CellState.RESTARTING
+        self._system.start(self._supervise(cell, None, None, Directive.RESTART))
+
+    async def _supervise(
+        self, cell: Cell, error: BaseException | None, message: Message | None, directive: Directive
+    ) -> None:
+        system = self._system
+        await cell.suspend()
+        if error is not None:
+            await cell.mourn(error, message)
+        family = system.family_of(cell)
+        if cell.name not in family:
+            # Somebody has stopped it meanwhile.
+            return
+        verdict = family.ended(
+            cell.name,
+            system.loop.time(),
+            failed=error is not None,
+            directive=directive,
+            chance=system.bus.broker.world.random.random(),
+        )
+        if verdict.escalate:
+            await self._escalate(cell, error)
+        elif verdict.restart:
+            await self._restart([system.registry[name] for name in verdict.restart], verdict.pause_s, error)
+        else:
+            await system.end_actor(cell, error)
+
+    async def _restart(self, cells: list[Cell], pause_s: float, error: BaseException | None) -> None:
+        system = self._system
+        for cell in reversed(cells):
+            cell.state = CellState.RESTARTING
+            await cell.suspend()
+            if error is not None:
+                # Also of those who did nothing wrong: their incarnation is over.
+                await cell.mourn(error, None)
+            await system.stop_children(cell)
+            await cell.release()
+        await asyncio.sleep(pause_s)
+        for cell in cells:
+            if cell.state is not CellState.RESTARTING or not system.is_alive:
+                continue
+            cell.restarts += 1
+            try:
+                await cell.begin()
+            except (KeyboardInterrupt, SystemExit, GeneratorExit):
+                raise
+            except BaseException as failure:
+                if isinstance(failure, asyncio.CancelledError) and _is_cancelled():
+                    raise
+                if cell.is_starting:
+                    self.crashed(cell, failure, None)
+
+    async def _escalate(self, cell: Cell, error: BaseException | None) -> None:
+        """Its failure is that of its parent, or of the whole system."""
+        parent = cell.parent
+        why = ActorFailed(cell.ref.address, cell.restarts, describe(error) if error is not None else "it stopped")
+        why.__cause__ = error
+        await self._system.end_actor(cell, error)
+        if parent is not None:
+            self.crashed(parent, why, None)
+        else:
+            self._system.give_up(why)
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and bool(task.cancelling())

@@ -1,0 +1,293 @@
+"""An engine as an adapter: what the shared half of remote brokers asks for, in terms of a driver.
+
+Numbers, credit and acknowledgements are kept here, because there is no hub that would.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trunkline import columns
+from trunkline.brokers.broker import Feature
+from trunkline.brokers.engine.batches import (
+    MAX_COUNT,
+    EngineArrival,
+    EngineDrop,
+    decode,
+    number_of,
+)
+from trunkline.brokers.engine.consumer import EngineConsumer, EngineSubscription
+from trunkline.brokers.engine.driver import EngineDriver, Entry
+from trunkline.brokers.engine.open_topics import OpenPlace
+from trunkline.brokers.engine.open_topics import decode as decode_open
+from trunkline.brokers.engine.publishing import EnginePublishing
+from trunkline.brokers.engine.settings import EngineSettings
+from trunkline.brokers.remote.adapter import (
+    ENDLESS,
+    FateRange,
+    SubscribeRequest,
+    SubscriptionTerms,
+)
+from trunkline.clock import World
+from trunkline.delivery.dead_letters import DeadLetter
+from trunkline.delivery.fates import Fate
+from trunkline.errors import InvalidPayload, Unsupported
+from trunkline.message import NORMAL
+from trunkline.topic import is_wild
+
+if TYPE_CHECKING:
+    from trunkline.brokers.engine.peers import Peers
+
+log = logging.getLogger("trunkline.connection")
+
+TRIMMED = "the engine removed it before it was read"
+MAX_WINDOW = 1 << 20
+
+
+class EngineLimits(msgspec.Struct, frozen=True):
+    window: int
+    window_bytes: int
+    max_frame_bytes: int
+
+
+class PlainSubscription:
+    """A subscription to what is published from now on."""
+
+    __slots__ = ("credit_bytes", "number", "pattern", "warned")
+
+    def __init__(self, request: SubscribeRequest) -> None:
+        self.number = request.subscription
+        self.pattern = request.pattern
+        self.credit_bytes: float = float("inf") if request.credit_bytes == ENDLESS else request.credit_bytes
+        self.warned = False
+
+
+class EngineAdapter(EnginePublishing):
+    """One connection to an engine, for every bus of an event loop that goes to the same place."""
+
+    def __init__(self, driver: EngineDriver, world: World, settings: EngineSettings) -> None:
+        super().__init__(driver, world, settings)
+        self.max_inbox_bytes = settings.max_inbox_bytes
+        self.malformed = 0
+        self.dropped_messages = 0
+        """Engine messages that the client library dropped: a subscriber here was too slow."""
+        self.trimmed_entries = 0
+        """Entries that the engine removed before a consumer here read them."""
+        self.me = f"{self.origin:x}"
+        self.on_told: Callable[[bytes], None] = lambda data: None
+        """Who gets what other processes tell."""
+        self.peers: Peers | None = None
+        self.keep_letter: Callable[[DeadLetter], Coroutine[Any, Any, None]] | None = None
+        self.consumers: dict[int, EngineConsumer] = {}
+        self._plain: dict[int, PlainSubscription] = {}
+        self._foreign = 0
+        """Messages of programs without Trunkline so far."""
+        driver.attach(self, self.me)
+
+    # The connection
+
+    @property
+    def keeps_dead_letters(self) -> bool:
+        return Feature.STORED in self.driver.features
+
+    def _has_begun(self) -> None:
+        self._shared.connected(EngineLimits(MAX_WINDOW, self.max_unsent_bytes, self.driver.max_bytes))
+        for consumer in self.consumers.values():
+            consumer.connected()
+
+    def _has_ended(self) -> None:
+        self._unconfirmed.clear()
+        self._stored.clear()
+        self._held_back.clear()
+        self._has_opened(*self._opening)
+        for consumer in self.consumers.values():
+            consumer.disconnected()
+        self._shared.disconnected()
+
+    def _close_consumers(self) -> None:
+        for consumer in list(self.consumers.values()):
+            consumer.close()
+
+    # Subscribing
+
+    def subscribe(self, request: SubscribeRequest, done: Callable[[SubscriptionTerms | Exception], None]) -> None:
+        if not self.live:
+            done(self._unavailable("there is no connection"))
+            return
+        if request.group is None and not request.durable and request.start == "end":
+            plain = self._plain[request.subscription] = PlainSubscription(request)
+            self.driver.subscribe(
+                plain.number, plain.pattern, lambda error: done(EngineSubscription() if error is None else error)
+            )
+            return
+        if Feature.STORED not in self.driver.features:
+            wanted = Feature.DURABLE if request.durable else Feature.GROUPS if request.group else Feature.STORED
+            done(Unsupported(self.name, wanted.value))
+            return
+        before = self.consumers.get(request.subscription)
+        consumer = before or EngineConsumer(self, request)
+        self.consumers[request.subscription] = consumer
+        number = request.subscription
+        self._opening[number] = None
+
+        def opened(terms: SubscriptionTerms | Exception) -> None:
+            self._has_opened(number)
+            done(terms)
+
+        consumer.open(request, opened)
+
+    def unsubscribe(self, subscription: int, pattern: str) -> None:
+        if self._plain.pop(subscription, None) is not None:
+            if self.live:
+                self.driver.unsubscribe(subscription)
+        elif (consumer := self.consumers.pop(subscription, None)) is not None:
+            consumer.close()
+
+    def stop(self, subscription: int) -> None:
+        if (consumer := self.consumers.get(subscription)) is not None:
+            consumer.stop()
+
+    def credit(self, subscription: int, messages: int, size: int) -> None:
+        if (plain := self._plain.get(subscription)) is not None:
+            plain.credit_bytes += size
+        elif (consumer := self.consumers.get(subscription)) is not None:
+            consumer.grant(messages, size)
+
+    def acknowledge(self, subscription: int, ranges: list[tuple[int, int]]) -> None:
+        if (consumer := self.consumers.get(subscription)) is not None:
+            consumer.settle(ranges)
+
+    def settle(
+        self, subscription: int, seq: int, fate: Fate | None, reason: str, letter: DeadLetter | None = None
+    ) -> None:
+        consumer = self.consumers.get(subscription)
+        if consumer is None:
+            return
+        if fate is None:
+            consumer.give_back([seq])
+        elif letter is not None and self.keep_letter is not None:
+            self.start(self._bury(consumer, letter), f"the dead letter {letter.message.id} was not stored")
+        else:
+            consumer.settle([(seq, seq)])
+
+    async def _bury(self, consumer: EngineConsumer, letter: DeadLetter) -> None:
+        """The letter is stored first: an entry is not acknowledged before that."""
+        keep = self.keep_letter
+        assert keep is not None
+        await self.insist(lambda: keep(letter))
+        consumer.settle([(letter.message.seq, letter.message.seq)])
+
+    def report(
+        self, subscription: int, ranges: Sequence[FateRange], letters: Sequence[DeadLetter], *, asked: bool
+    ) -> None:
+        # Fates are kept in this process, which answers who asks.
+        return
+
+    def link(self, pattern: str, topic: str) -> None:
+        raise Unsupported(self.name, Feature.LINKS.value)
+
+    unlink = link
+
+    # What arrives: called by the driver
+
+    def arrived(self, subscription: int, topic: str, data: bytes) -> None:
+        plain = self._plain.get(subscription)
+        if plain is None:
+            return
+        try:
+            head, body = decode(data)
+        except InvalidPayload as error:
+            self.unreadable(topic, error)
+            return
+        known = self.known.numbered(head.key, head.count)
+        if head.resent and known.arrived >> subscription & 1:
+            return
+        known.arrived |= 1 << subscription
+        first, count = known.local, head.count
+        if plain.credit_bytes <= 0:
+            if not plain.warned:
+                plain.warned = True
+                log.warning("a subscription to %s is full by bytes and begins to lose messages", plain.pattern)
+            ranges = [(first, first + count - 1)]
+            reason = f"its inbox is full (more than {self.max_inbox_bytes:,} bytes)"
+            self._shared.dropped(
+                EngineDrop(subscription, topic, count, head.origin, head.position, head.priority, ranges, reason)
+            )
+            return
+        plain.credit_bytes -= len(body)
+        self._shared.deliver(
+            EngineArrival(subscription, first, topic, count, head.origin, head.position, head.priority), body
+        )
+
+    def open_arrived(self, subscription: int, topic: str, payload: bytes, headers: Mapping[str, str]) -> None:
+        """A message on an open topic, for a plain subscription."""
+        if subscription not in self._plain:
+            return
+        try:
+            message, place = decode_open(topic, payload, headers, self.settings.open_format, self.world)
+        except InvalidPayload as error:
+            self.unreadable(topic, error)
+            return
+        if place is None:
+            self._foreign += 1
+            place = OpenPlace((0, self._foreign), 1, 0)
+        first = self.known.numbered(place.key, place.size).local + place.place
+        body = memoryview(columns.pack_batch([message]))
+        self._shared.deliver(EngineArrival(subscription, first, topic, 1, 0, 0, message.priority), body)
+
+    def unreadable(self, topic: str, error: InvalidPayload) -> None:
+        self.malformed += 1
+        log.error("what came on %s could not be read: %s", topic, error)
+
+    def entry_arrived(self, subscription: int, entry: Entry) -> None:
+        if (consumer := self.consumers.get(subscription)) is not None:
+            consumer.arrived(entry)
+        else:
+            # It left a moment ago.
+            self.driver.refuse(subscription, [entry.token])
+
+    def deliver(self, head: EngineArrival, body: bytes | memoryview) -> None:
+        self._shared.deliver(head, body if isinstance(body, memoryview) else memoryview(body))
+
+    def pull_ended(self, subscription: int) -> None:
+        if (consumer := self.consumers.get(subscription)) is not None:
+            consumer.pull_ended()
+
+    def lost(self, subscription: int, count: int, why: str) -> None:
+        self.dropped_messages += count
+        plain = self._plain.get(subscription)
+        if plain is not None and not plain.warned:
+            plain.warned = True
+            log.warning("a subscription to %s is too slow: %s; the gap is counted", plain.pattern, why)
+
+    def told(self, data: bytes) -> None:
+        self.on_told(data)
+
+    def trimmed(self, subscription: int, first: int, last: int, entries: int) -> None:
+        consumer = self.consumers.get(subscription)
+        if consumer is None:
+            return
+        who, pattern = consumer.role or "a subscription", consumer.pattern
+        if not entries:
+            log.warning(
+                "%s: the engine removed entries %d to %d, and some may have been on %s: raise max_age_s or max_bytes",
+                *(who, first, last, pattern),
+            )
+            return
+        log.error(
+            "%s: entries %d to %d of %s were removed before they were read: raise max_age_s or max_bytes",
+            *(who, first, last, pattern),
+        )
+        self.trimmed_entries += entries
+        alone = entries == last - first + 1
+        # How many messages were in an entry is known if it was published here; otherwise it counts as one.
+        count = self.known.size_of(first, last) if alone else entries
+        if not alone and is_wild(pattern):
+            # Among these numbers are entries of other topics, which it has read.
+            first = last
+        ranges = [(number_of(first), number_of(last, MAX_COUNT - 1))]
+        self._shared.dropped(EngineDrop(subscription, pattern, count, 0, 0, NORMAL, ranges, TRIMMED))

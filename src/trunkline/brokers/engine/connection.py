@@ -1,0 +1,194 @@
+"""The connection to an engine: made when it is needed, made again when it ends, and what waits for it."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from trunkline.brokers.broker import Feature
+from trunkline.brokers.engine.driver import EngineDriver
+from trunkline.brokers.engine.settings import EngineSettings
+from trunkline.clock import World
+from trunkline.errors import EngineUnavailable, TrunklineError
+
+log = logging.getLogger("trunkline.connection")
+
+AGAIN_S = 0.25
+"""After this pause something is tried again that the engine could not do."""
+
+
+class EngineConnection(abc.ABC):
+    def __init__(self, driver: EngineDriver, world: World, settings: EngineSettings) -> None:
+        self.driver = driver
+        self.world = world
+        self.settings = settings
+        self.name = driver.name
+        self.url = driver.url
+        self.live = False
+        self.connect_s = settings.connect_s
+        self.connects = 0
+        self.on_connected: list[Callable[[], None]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._waiting: list[asyncio.Future[None]] = []
+        self._failure: TrunklineError | None = None
+        self._logged = ""
+        self._closed = False
+
+    @abc.abstractmethod
+    def _has_begun(self) -> None:
+        """There is a connection. Nobody who waits for it has gone on yet."""
+
+    @abc.abstractmethod
+    def _has_ended(self) -> None:
+        """The connection was lost, or closed."""
+
+    @abc.abstractmethod
+    def _close_consumers(self) -> None:
+        """The connection is about to be closed."""
+
+    @property
+    def run(self) -> str:
+        return self.driver.run
+
+    @property
+    def backlog(self) -> int:
+        return self.driver.backlog
+
+    def lacks(self, feature: Feature) -> bool:
+        return self.connects > 0 and feature not in self.driver.features
+
+    def open(self) -> None:
+        if self._task is None and not self._closed:
+            self._task = asyncio.ensure_future(self._run())
+
+    async def ready(self) -> None:
+        self.open()
+        if self.live:
+            return
+        if self._closed:
+            raise self._unavailable("the connection is closed")
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            async with asyncio.timeout(self.connect_s):
+                await waiter
+        except TimeoutError:
+            if isinstance(self._failure, EngineUnavailable):
+                raise self._unavailable(self._failure.why) from self._failure
+            raise self._unavailable(self.driver.why or "it does not answer") from self._failure
+
+    def _unavailable(self, why: str) -> EngineUnavailable:
+        return EngineUnavailable(self.name, self.url, why)
+
+    async def _run(self) -> None:
+        pause_s = 0.0
+        while True:
+            try:
+                async with asyncio.timeout(self.connect_s):
+                    await self.driver.connect()
+            except TimeoutError:
+                self._failed(self._unavailable(self.driver.why or "it does not answer"))
+            except TrunklineError as error:
+                self._failed(error)
+            else:
+                pause_s = 0.0
+                self._connected()
+                why = await self.driver.ended()
+                self.live = False
+                log.warning("the connection to %s ended: %s", self.url, why)
+                self._logged = why
+                self._has_ended()
+            settings = self.settings
+            pause_s = min(settings.max_backoff_s, max(settings.backoff_s, 2 * pause_s))
+            await asyncio.sleep(pause_s * (1 - self.world.random.random() / 2))
+
+    def _failed(self, error: TrunklineError) -> None:
+        self._failure = error
+        if not isinstance(error, EngineUnavailable):
+            # Waiting longer does not help.
+            self._fail_waiting(error)
+        if str(error) != self._logged:
+            # Once, not at every attempt.
+            log.warning("%s; trying again", error)
+            self._logged = str(error)
+
+    def _connected(self) -> None:
+        if self._logged:
+            log.info("connected to %s", self.url)
+        self._logged, self._failure = "", None
+        self.live = True
+        self.connects += 1
+        self._has_begun()
+        for listener in self.on_connected:
+            listener()
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _fail_waiting(self, error: TrunklineError) -> None:
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    async def aclose(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._close_consumers()
+        if self._tasks:
+            # What was given back, and dead letters: they are to be stored.
+            await asyncio.wait(self._tasks, timeout=self.connect_s)
+        self.live = False
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._fail_waiting(self._unavailable("the connection was closed"))
+        await self.driver.aclose()
+
+    def leave(self, role: str, work: Coroutine[Any, Any, None]) -> None:
+        """A subscriber gives back what it had. Who takes its place here waits for that."""
+        self._leaving[role] = self.start(work, f"what {role or 'a subscriber'} had not read comes again later")
+
+    async def left(self, role: str) -> None:
+        if (task := self._leaving.pop(role, None)) is not None:
+            await asyncio.wait([task])
+
+    async def settled(self) -> None:
+        """Return when everything that `start` began so far is done."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=self.connect_s)
+
+    def start(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
+        """Do something on the engine that nobody waits for. If it fails, that is logged."""
+
+        async def run() -> None:
+            try:
+                await work
+            except TrunklineError as error:
+                log.warning("%s: %s", what, error)
+
+        task = asyncio.ensure_future(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def insist(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do something on the engine, as often as it takes: a server that is away comes back, or this process ends."""
+        while True:
+            try:
+                await self.ready()
+                return await work()
+            except EngineUnavailable:
+                if self._closed:
+                    raise
+                await asyncio.sleep(AGAIN_S)

@@ -1,0 +1,329 @@
+"""Other processes on the same engine: who is there, and what they know of a message.
+
+There is no hub that could be asked. Each process keeps the fates of its own subscribers, so `explain` asks all of them,
+and waits for those that are known to be there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trunkline.brokers.engine.batches import LOCAL
+from trunkline.delivery.fates import Fate, Outcome
+from trunkline.errors import EngineUnavailable
+from trunkline.message import Message
+from trunkline.wire.control import ChannelChanged
+
+if TYPE_CHECKING:
+    from trunkline.brokers.broker import Broker
+    from trunkline.brokers.engine.adapter import EngineAdapter
+
+log = logging.getLogger("trunkline.connection")
+
+BEAT_S = 5.0
+CALL_S = 0.3
+"""How long after a connection was made others may take to say that they are there."""
+GONE_S = 16.0
+"""Who was not heard of for so long is gone."""
+
+
+class PeerNote(msgspec.Struct, tag_field="kind"):
+    sender: str
+    """The address of the process that says it."""
+
+
+class PeerHello(PeerNote, tag="hello"):
+    """It is there, and asks who else is."""
+
+
+class PeerHere(PeerNote, tag="here"):
+    directory: int = 0
+    """The version of the directory of channels that it knows."""
+
+
+class PeerDirectory(PeerNote, tag="directory"):
+    """It has changed the directory of channels."""
+
+    version: int
+    told: list[tuple[str, str, str, str]] = []
+    """Who is told what: a process, the channel, the event, and who it is about."""
+
+
+class PeerBye(PeerNote, tag="bye"):
+    pass
+
+
+class PeerPlace(msgspec.Struct, array_like=True):
+    """By which everybody knows a message, whatever its number there."""
+
+    topic: str = ""
+    seq: int = 0
+    """Its number in the engine's store, if it has one."""
+    origin: int = 0
+    batch: int = 0
+    index: int = 0
+    """Who published it, in which batch, where; if that is known."""
+
+
+class PeerQuestion(PeerNote, tag="explain"):
+    """What became of a message?"""
+
+    number: int
+    message_id: str
+    place: PeerPlace
+
+
+class PeerOutcome(msgspec.Struct, array_like=True):
+    subscriber: str
+    fate: str
+    reason: str
+    at_ns: int
+
+
+class PeerAnswer(PeerNote, tag="answer"):
+    number: int
+    outcomes: list[PeerOutcome] = []
+    message: bytes = b""
+    """The message itself, if it is known there and was asked for by its id alone."""
+    place: PeerPlace = msgspec.field(default_factory=PeerPlace)
+
+
+Note = PeerHello | PeerHere | PeerBye | PeerQuestion | PeerAnswer | PeerDirectory
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Note).decode
+
+
+class _Asked:
+    """A question that is under way."""
+
+    def __init__(self, waits_for: set[str]) -> None:
+        self.waits_for = waits_for
+        self.answers: list[PeerAnswer] = []
+        self.done = asyncio.get_running_loop().create_future()
+
+
+class Peers:
+    """One for a connection. Buses that share it are asked together."""
+
+    def __init__(self, adapter: EngineAdapter) -> None:
+        self._adapter = adapter
+        self._brokers: list[Broker] = []
+        self._others: dict[str, float] = {}
+        """When each was heard of last."""
+        self._questions: dict[int, _Asked] = {}
+        self._last = 0
+        self._since = 0.0
+        """When the connection was made."""
+        self._timer: asyncio.TimerHandle | None = None
+        adapter.on_told = self.told
+        adapter.on_connected.append(self._connected)
+
+    @classmethod
+    def of(cls, adapter: EngineAdapter) -> Peers:
+        if adapter.peers is None:
+            adapter.peers = cls(adapter)
+        return adapter.peers
+
+    def join(self, broker: Broker) -> None:
+        self._brokers.append(broker)
+
+    def leave(self, broker: Broker) -> None:
+        if broker in self._brokers:
+            self._brokers.remove(broker)
+        if not self._brokers:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            self._tell("", PeerBye(self._adapter.me))
+
+    @property
+    def others(self) -> list[str]:
+        """The addresses of other processes that are there."""
+        now = asyncio.get_running_loop().time()
+        self._others = {each: seen for each, seen in self._others.items() if now - seen < GONE_S}
+        return list(self._others)
+
+    async def _roll_call(self) -> None:
+        """Right after the connection was made, wait for the others to say that they are there."""
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, self._since + CALL_S - loop.time()))
+
+    def _connected(self) -> None:
+        self._others.clear()
+        self._since = asyncio.get_running_loop().time()
+        self._tell("", PeerHello(self._adapter.me))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(BEAT_S, self._beat)
+
+    def _beat(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(BEAT_S, self._beat)
+        directory = self._adapter.directory
+        self._tell("", PeerHere(self._adapter.me, 0 if directory is None else directory.version))
+        if directory is not None:
+            directory.beat()
+
+    def has_heard(self, address: str) -> bool:
+        """Whether a process has said something not long ago."""
+        return self._silent_s(address) < 2 * BEAT_S
+
+    def is_silent(self, address: str) -> bool:
+        """Whether a process has not said anything for long."""
+        return self._silent_s(address) >= GONE_S
+
+    def _silent_s(self, address: str) -> float:
+        # Before anybody could be heard, nobody is silent.
+        return asyncio.get_running_loop().time() - self._others.get(address, self._since - 2 * BEAT_S)
+
+    def tell_directory(self, version: int, told: list[tuple[str, str, str, str]]) -> None:
+        """Tell all others that the directory was changed."""
+        self._tell("", PeerDirectory(self._adapter.me, version, told))
+
+    def _tell(self, address: str, note: Note) -> None:
+        if self._adapter.live:
+            self._adapter.driver.tell(address, _encode(note))
+
+    def told(self, data: bytes) -> None:
+        try:
+            note = _decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            self._adapter.malformed += 1
+            log.warning("a note of another process could not be read: %s", error)
+            return
+        if note.sender == self._adapter.me:
+            return
+        match note:
+            case PeerBye():
+                self._gone(note.sender)
+                return
+            case PeerHello():
+                self._tell(note.sender, PeerHere(self._adapter.me))
+            case PeerQuestion():
+                self._answer(note)
+            case PeerAnswer():
+                self._answered(note)
+            case PeerDirectory():
+                told = [(who, ChannelChanged(channel=c, event=e, name=n)) for who, c, e, n in note.told]
+                self._directory_changed(note.version, told)
+            case PeerHere():
+                self._directory_changed(note.directory, [])
+        self._others[note.sender] = asyncio.get_running_loop().time()
+
+    def _directory_changed(self, version: int, told: list[tuple[str, ChannelChanged]]) -> None:
+        directory = self._adapter.directory
+        if directory is not None and (told or version > directory.version):
+            directory.told(version, told)
+
+    def _gone(self, address: str) -> None:
+        self._others.pop(address, None)
+        for asked in self._questions.values():
+            asked.waits_for.discard(address)
+            self._check(asked)
+
+    # Explaining
+
+    async def explain(self, message_id: str, known: Message | None) -> tuple[Message | None, list[Outcome]]:
+        """What this process and all others know."""
+        message = known or self._find(message_id)
+        place = PeerPlace() if message is None else self._place(message)
+        await self._roll_call()
+        answers = await self._ask(message_id, place)
+        if message is None and (found := next((each for each in answers if each.message), None)) is not None:
+            # Somebody knows it by its id. Now the others can be asked by what they know it by.
+            message, place = Message.from_bytes(found.message), found.place
+            answers = await self._ask(message_id, place)
+        if message is None:
+            return None, []
+        outcomes = self._outcomes(message, self._numbers(place) | self._known_numbers(known))
+        names = {outcome.subscriber for outcome in outcomes}
+        for answer in answers:
+            for name, fate, reason, at_ns in map(msgspec.structs.astuple, answer.outcomes):
+                if name not in names:
+                    names.add(name)
+                    outcomes.append(Outcome(name, Fate(fate), reason, at_ns))
+        return message, outcomes
+
+    async def _ask(self, message_id: str, place: PeerPlace) -> list[PeerAnswer]:
+        if not self.others:
+            return []
+        asked = _Asked(set(self.others))
+        self._last += 1
+        number = self._last
+        self._questions[number] = asked
+        try:
+            self._tell("", PeerQuestion(self._adapter.me, number, message_id, place))
+            async with asyncio.timeout(self._adapter.settings.answer_s):
+                await asked.done
+        except TimeoutError:
+            missing = ", ".join(sorted(asked.waits_for))
+            log.warning("explain: no answer from %s within %g s", missing, self._adapter.settings.answer_s)
+            if not self._adapter.live:
+                raise EngineUnavailable(self._adapter.name, self._adapter.url, "the connection ended") from None
+        finally:
+            del self._questions[number]
+        return asked.answers
+
+    def _place(self, message: Message) -> PeerPlace:
+        place = PeerPlace(message.topic, message.seq if message.seq < LOCAL else 0)
+        if message.seq and (found := self._adapter.known.find(message.seq)) is not None:
+            batch, place.index = found
+            place.origin, place.batch = batch.key
+            if batch.stored:
+                place.seq = batch.stored + place.index
+        return place
+
+    def _numbers(self, place: PeerPlace) -> set[int]:
+        """The numbers that a message has here."""
+        numbers = {place.seq} if place.seq else set()
+        batch = self._adapter.known.of((place.origin, place.batch))
+        if batch is not None and place.index < batch.count:
+            numbers |= {first + place.index for first in (batch.local, batch.stored) if first}
+        return numbers
+
+    def _known_numbers(self, message: Message | None) -> set[int]:
+        return set() if message is None or not message.seq else self._adapter.known.numbers(message.seq)
+
+    def _answer(self, question: PeerQuestion) -> None:
+        place = question.place
+        message = self._find(question.message_id) if not place.topic else None
+        if message is not None:
+            place = self._place(message)
+        found: list[Outcome] = []
+        if place.topic and (numbers := self._numbers(place)):
+            asked = Message(id=question.message_id, topic=place.topic, payload=b"", timestamp_ns=0)
+            found = self._outcomes(asked, numbers)
+        self._tell(
+            question.sender,
+            PeerAnswer(
+                self._adapter.me,
+                question.number,
+                [PeerOutcome(each.subscriber, each.fate.value, each.reason, each.at_ns) for each in found],
+                b"" if message is None else message.to_bytes(),
+                place,
+            ),
+        )
+
+    def _answered(self, answer: PeerAnswer) -> None:
+        if (asked := self._questions.get(answer.number)) is not None:
+            asked.answers.append(answer)
+            asked.waits_for.discard(answer.sender)
+            self._check(asked)
+
+    def _check(self, asked: _Asked) -> None:
+        if not asked.waits_for and not asked.done.done():
+            asked.done.set_result(None)
+
+    def _find(self, message_id: str) -> Message | None:
+        return next((found for each in self._brokers if (found := each.recent(message_id)) is not None), None)
+
+    def _outcomes(self, message: Message, numbers: set[int]) -> list[Outcome]:
+        """What became of a message at the subscribers of this process."""
+        found: dict[str, Outcome] = {}
+        for broker in self._brokers:
+            for number in numbers:
+                for outcome in broker.served.outcomes(msgspec.structs.replace(message, seq=number)):
+                    found.setdefault(outcome.subscriber, outcome)
+        return list(found.values())

@@ -1,0 +1,1 @@
+"""NATS as a broker: plain topics on core NATS, what is stored on JetStream."""

@@ -1,0 +1,160 @@
+"""One connection to NATS by nats-py: how it is made, what is sent on it, and how it ends.
+
+Every call of nats-py here returns without waiting: its buffers are not limited, because the outbox is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import SlowConsumerError
+from trunkline.brokers.engine.settings import EngineUrl
+from trunkline.brokers.nats.address import key_files, login_of, servers_of
+from trunkline.brokers.nats.refusals import NAME, translate, translated
+from trunkline.errors import EngineUnavailable
+
+log = logging.getLogger("trunkline.connection")
+
+CLOSE_S = 2.0
+
+
+class NatsLink:
+    def __init__(self, where: EngineUrl, client: str, slow: Callable[[int], None]) -> None:
+        key_files(where.options)
+        self._where = where
+        self._client = client
+        self._slow = slow
+        """Called with the number of a subscription of nats-py of which it has dropped a message."""
+        self.servers = servers_of(where.address)
+        self.url = ",".join(self.servers)
+        self.connection: Client | None = None
+        self.inbox = ""
+        """Where answers come: the prefix of their subjects."""
+        self.why = ""
+        self._ended: asyncio.Future[str]
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def backlog(self) -> int:
+        return 0 if self.connection is None else self.connection.pending_data_size
+
+    async def connect(self, prepare: Callable[[Client], Coroutine[Any, Any, None]]) -> None:
+        self._ended = asyncio.get_running_loop().create_future()
+        self.why = ""
+        connection = Client()
+        try:
+            with translated(self.url):
+                try:
+                    await connection.connect(self.servers, **self._options())
+                except Exception as error:
+                    if self.why and not isinstance(error, OSError):
+                        raise translate(self.url, OSError(self.why)) from error
+                    raise
+            self.connection = connection
+            self.inbox = connection.new_inbox()
+            await prepare(connection)
+        except BaseException:
+            self.connection = None
+            await _close(connection)
+            raise
+        # The library does not always call `closed_cb`: its reader may be cancelled before it gets that far.
+        if (reading := getattr(connection, "_reading_task", None)) is not None:
+            reading.add_done_callback(lambda _: self._end())
+
+    def _options(self) -> dict[str, Any]:
+        settings = self._where.settings
+        return {
+            "name": self._client,
+            "error_cb": self._error,
+            "closed_cb": self._closed,
+            "allow_reconnect": False,
+            "max_reconnect_attempts": 1,
+            "reconnect_time_wait": 0,
+            "connect_timeout": settings.connect_s,
+            "ping_interval": 10,
+            "max_outstanding_pings": 2,
+            "pending_size": 0,
+            "flusher_queue_size": 0,
+            "skip_subject_validation": True,
+            **login_of(self._where),
+        }
+
+    async def _error(self, error: Exception) -> None:
+        if isinstance(error, SlowConsumerError):
+            self._slow(error.sid)
+        else:
+            self.why = str(error) or type(error).__name__
+            log.debug("%s: %s", self.url, self.why)
+
+    async def _closed(self) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(self.why or "the server closed it")
+
+    async def ended(self) -> str:
+        why = await self._ended
+        self.connection = None
+        return why
+
+    async def aclose(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            await _close(connection)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Sending
+
+    @property
+    def live(self) -> bool:
+        return self.connection is not None and self.connection.is_connected
+
+    def required(self) -> Client:
+        """The connection; raises EngineUnavailable if there is none."""
+        if self.connection is None:
+            raise EngineUnavailable(NAME, self.url, "there is no connection")
+        return self.connection
+
+    def publish(self, subject: str, data: bytes, reply: str = "", headers: dict[str, str] | None = None) -> None:
+        if self.connection is not None and self.connection.is_connected:
+            without_waiting(self.connection.publish(subject, data, reply=reply, headers=headers))
+
+    async def request(
+        self, subject: str, data: bytes, headers: dict[str, str] | None = None, timeout_s: float = 0.0
+    ) -> Msg:
+        connection = self.required()
+        limit_s = timeout_s or self._where.settings.connect_s
+        with translated(self.url):
+            return await connection.request(subject, data, timeout=limit_s, headers=headers)
+
+
+def without_waiting(work: Coroutine[Any, Any, Any]) -> Any:
+    """Call nats-py without waiting."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value
+    work.close()
+    raise AssertionError("nats-py waits where it has no reason to")
+
+
+async def _close(connection: Client) -> None:
+    """Close a connection. One to a server that does not answer is left alone after a while."""
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await connection.close()
+    except TimeoutError:
+        log.debug("a connection to NATS could not be closed in %g s", CLOSE_S)

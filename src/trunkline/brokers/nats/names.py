@@ -1,0 +1,33 @@
+"""Which subjects, streams and consumers belong to a namespace.
+
+`NAMESPACE.TOPIC` for messages, `NAMESPACE-again.PLACE.TOPIC` for what goes back to one place,
+`NAMESPACE-kept.TABLE.KEY` for keys, `NAMESPACE-directory.KEY` for channels, `NAMESPACE-ctl.…` between processes. One
+stream has the first two.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+
+
+class NatsNames:
+    def __init__(self, namespace: str) -> None:
+        self.prefix = f"{namespace}."
+        self.again = f"{namespace}-again."
+        self.kept = f"{namespace}-kept"
+        self.control = f"{namespace}-ctl."
+        self.stream = f"{namespace}-messages"
+        self.directory = f"{namespace}-directory"
+
+    def topic(self, subject: str) -> str:
+        """The topic of an entry."""
+        if subject.startswith(self.prefix):
+            return subject[len(self.prefix) :]
+        return subject[len(self.again) :].partition(".")[2]
+
+
+def place_of(role: str) -> str:
+    """The name of a consumer: readable, and its own."""
+    readable = re.sub(r"[^A-Za-z0-9_-]", "_", role)[:40]
+    return f"{readable}-{sha256(role.encode()).hexdigest()[:12]}"

@@ -1,0 +1,129 @@
+"""Owners: a durable subscription that is not a group has one subscriber at a time, whichever process it is in.
+
+Who it is stands under a key that is changed only if nobody else has changed it since it was read. A process is asked
+whether it lives: the server answers at once for one that is not connected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from enum import StrEnum
+
+from nats.aio.msg import Msg
+from nats.errors import NoRespondersError
+from nats.errors import TimeoutError as NatsTimeoutError
+from trunkline.brokers.nats.link import NatsLink
+from trunkline.brokers.nats.names import NatsNames
+from trunkline.brokers.nats.refusals import CHANGED, JetStreamRefused, translated
+from trunkline.brokers.nats.store import NatsStore
+from trunkline.errors import DuplicateName
+
+log = logging.getLogger("trunkline.connection")
+
+ALIVE_S = 2.0
+"""How long a process has to answer that it lives."""
+ATTEMPTS = 2
+"""A connection that has just broken is noticed by the server in between."""
+AGAIN_S = 0.02
+OWNER_TABLE = "owner"
+EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+
+
+class Ownership(StrEnum):
+    """Of a process that is asked whether it has a place."""
+
+    MINE = "mine"
+    LEAVING = "leaving"
+    NOT_MINE = "not mine"
+    NOBODY = "nobody"
+    """The server: no such process is connected."""
+
+
+class Owners:
+    def __init__(self, link: NatsLink, names: NatsNames, store: NatsStore) -> None:
+        self._link = link
+        self._names = names
+        self._store = store
+        self._owned: dict[str, int] = {}
+        """Places that this process owns, and the number under which that is stored; 0 while it is being stored."""
+        self._leaving: set[str] = set()
+        self.me = ""
+
+    def _subject(self, place: str) -> str:
+        return f"{self._names.kept}.{OWNER_TABLE}.{place}"
+
+    async def own(self, place: str, role: str) -> None:
+        """Make this process the owner of a place; raises DuplicateName if another one is, and lives."""
+        subject = self._subject(place)
+        self._owned.setdefault(place, 0)
+        self._leaving.discard(place)
+        try:
+            while True:
+                found = await self._store.js.message(self._names.kept, last_by_subj=subject)
+                owner, number = ("", 0) if found is None else (found.data.decode(), found.seq)
+                if owner not in ("", self.me):
+                    await self._take_turn(owner, place, role)
+                try:
+                    self._owned[place] = await self._store.put(subject, self.me.encode(), {EXPECTED: str(number)})
+                    return
+                except JetStreamRefused as error:
+                    if error.number not in CHANGED:
+                        raise
+                    log.debug("another process changed the owner of %s", role)
+        except BaseException:
+            self._owned.pop(place, None)
+            raise
+
+    async def _take_turn(self, owner: str, place: str, role: str) -> None:
+        """Return when a place has its owner no more; raises DuplicateName if it stays there."""
+        while True:
+            match await self._ask(owner, place):
+                case Ownership.NOBODY | Ownership.NOT_MINE:
+                    return
+                case Ownership.LEAVING:
+                    await asyncio.sleep(AGAIN_S)
+                case _:
+                    raise DuplicateName("subscriber", role)
+
+    def leaving(self, place: str) -> None:
+        """The subscriber reads no more. It still holds something."""
+        self._leaving.add(place)
+
+    def leave(self, place: str) -> None:
+        self._leaving.discard(place)
+        if (number := self._owned.pop(place, 0)) and self._link.live:
+            self._link.publish(self._subject(place), b"", headers={EXPECTED: str(number)})
+
+    # Who lives
+
+    async def answer(self, message: Msg) -> None:
+        """Another process asks whether this one lives, and has a place."""
+        place = message.data.decode()
+        mine = (
+            Ownership.LEAVING
+            if place in self._leaving
+            else Ownership.MINE
+            if place in self._owned
+            else Ownership.NOT_MINE
+        )
+        if message.reply:
+            self._link.publish(message.reply, mine.value.encode())
+
+    async def is_connected(self, address: str) -> bool:
+        """Whether another process is connected to the engine. One that does not answer in time is taken to be."""
+        return await self._ask(address, "") is not Ownership.NOBODY
+
+    async def _ask(self, address: str, place: str) -> Ownership:
+        connection = self._link.required()
+        subject = f"{self._names.control}alive.{address}"
+        with translated(self._link.url):
+            for _ in range(ATTEMPTS):
+                try:
+                    answer = await connection.request(subject, place.encode(), timeout=ALIVE_S)
+                    return Ownership(answer.data.decode())
+                except NoRespondersError:
+                    return Ownership.NOBODY
+                except NatsTimeoutError:
+                    log.debug("%s does not answer whether it lives", address)
+        return Ownership.MINE

@@ -1,0 +1,405 @@
+"""Redis or Valkey as an engine: pub/sub for what is published, Streams for what is stored.
+
+Nothing here waits for the server but what is `async`: commands are sent in a pipeline, and their replies come back in
+order. What subscribers of a place read is in `consumer.py`, what the server does in one step in `scripts.py` and
+`place_scripts.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from redis.exceptions import RedisError
+from trunkline.brokers.broker import Feature
+from trunkline.brokers.engine.batches import decode
+from trunkline.brokers.engine.driver import ConsumerSpec, ConsumerState, ConsumerTerms, EngineEvents, Entry
+from trunkline.brokers.engine.replica import DirectoryChanges
+from trunkline.brokers.engine.settings import EngineUrl
+from trunkline.brokers.redis import open_events, place_scripts, scripts
+from trunkline.brokers.redis.address import RedisAddress
+from trunkline.brokers.redis.consumer import StreamConsumer, entry_of
+from trunkline.brokers.redis.directory_scripts import READ_DIRECTORY, WRITE_DIRECTORY
+from trunkline.brokers.redis.durability import Durability
+from trunkline.brokers.redis.link import LinkEnded, RedisLink, Reply
+from trunkline.brokers.redis.publication import Publication
+from trunkline.brokers.redis.refusals import NAME, code_of, of_storing, translate
+from trunkline.brokers.redis.session import RedisSession
+from trunkline.brokers.redis.subscriptions import Subscriptions
+from trunkline.clock import World
+from trunkline.errors import HubRefused, NotAllowed, TrunklineError
+from trunkline.topic import NEVER_DURABLE, covers, matches
+
+log = logging.getLogger("trunkline.connection")
+
+MAX_BYTES = 64 * 1024 * 1024
+"""Redis takes 512 MiB, and has a message in its memory several times."""
+SAME_MS = 600_000
+"""How far back a batch is looked for that may have been stored before the connection ended."""
+COPY_MS = 1000
+"""How long the server waits for its replicas before it says how many have what was stored."""
+PAGE = 200
+CLIENT = "trunkline-"
+"""What the name of a connection begins with, for CLIENT LIST."""
+
+
+class RedisDriver:
+    name = NAME
+    features = frozenset({Feature.GROUPS, Feature.DURABLE, Feature.STORED, Feature.CHANNELS})
+    max_bytes = MAX_BYTES
+    opens = True
+    why = ""
+
+    def __init__(self, where: EngineUrl, world: World) -> None:
+        address = RedisAddress(where.address, where.options)
+        self.url = address.safe
+        self.settings = settings = where.settings
+        self.prefix = address.prefix_of(settings.namespace)
+        self.session = RedisSession(address, self.prefix, settings.connect_s)
+        self.durable: tuple[str, ...] = settings.durable
+        self.run = ""
+        self.me = ""
+        self.events: EngineEvents
+        self._world = world
+        self._durability = Durability(self.url, known=settings.synced)
+        self._subscriptions = Subscriptions(self)
+        self._consumers: dict[int, StreamConsumer] = {}
+        self._publications: deque[Publication] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._swept_at = 0.0
+
+    def attach(self, events: EngineEvents, me: str) -> None:
+        self.events = events
+        self.me = me
+
+    @property
+    def backlog(self) -> int:
+        return 0 if self.session.link is None else self.session.link.backlog
+
+    # The connection
+
+    async def connect(self) -> None:
+        await self.session.connect(self._subscriptions.arrived, self._greet)
+        self._tick()
+
+    async def _greet(self, link: RedisLink) -> None:
+        """Prepare a server that takes our writes."""
+        await self._durability.check(link)
+        await link.ask("CLIENT", "SETNAME", f"{CLIENT}{self.me}")
+        await link.ask("SET", f"{self.prefix}:run", self._world.uuid7(), "NX")
+        self.run = (await link.ask("GET", f"{self.prefix}:run")).decode()
+        for pattern in self.settings.durable:
+            for table in ("stored", "kept"):
+                await link.ask("SADD", f"{self.prefix}:{table}", pattern)
+        self.durable = _texts(await link.ask("SMEMBERS", f"{self.prefix}:stored"))
+        if self.durable:
+            self._durability.say()
+        channels = [f"{self.prefix}:{each}" for each in ("c", "n", f"n:{self.me}")]
+        await self._subscriptions.begin(link, channels)
+
+    async def ended(self) -> str:
+        why = await self.session.ended()
+        if self.session.link is not None and self.session.link.cut_off:
+            why = f"{why}: this process reads too slowly for client-output-buffer-limit pubsub"
+            for subscription in self._subscriptions.open:
+                self.events.lost(subscription, 0, "the server cut it off")
+        await self._close()
+        return why
+
+    async def _close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._subscriptions.end()
+        self._publications.clear()
+        for consumer in self._consumers.values():
+            consumer.disconnected()
+        await self.session.close()
+
+    async def aclose(self) -> None:
+        if self.session.live:
+            try:
+                async with asyncio.timeout(self.settings.connect_s):
+                    await self.sync()
+            except (TimeoutError, TrunklineError) as error:
+                log.warning("%s did not confirm what was sent last: %s", self.url, error)
+        await self._close()
+
+    def _tick(self) -> None:
+        """A few times per lease: is the server there, and have others left something?"""
+        if not self.session.live:
+            return
+        settings, loop = self.settings, asyncio.get_running_loop()
+        pause_s = min(1.0, settings.lease_s / 3)
+        self.session.watch(pause_s)
+        for consumer in list(self._consumers.values()):
+            consumer.tick(loop.time())
+        if loop.time() - self._swept_at > settings.lease_s:
+            self._swept_at = loop.time()
+            self.session.script(self._swept, place_scripts.SWEEP)
+            limits = (int(1000 * (settings.max_age_s or 0)), settings.max_bytes or 0, int(1000 * settings.lease_s))
+            self.session.script(self._swept, place_scripts.TRIM, *limits)
+        self._timer = loop.call_later(pause_s, self._tick)
+
+    def _swept(self, reply: Reply) -> None:
+        if isinstance(reply, RedisError):
+            log.error("%s: what is not needed any more could not be removed: %s", self.url, reply)
+
+    # Publishing
+
+    def publish(self, number: int, topic: str, data: bytes) -> None:
+        publication = Publication(number, topic, data)
+        self._publications.append(publication)
+        self._publish(publication)
+
+    def _publish(self, publication: Publication) -> None:
+        publication.attempt += 1
+        publication.is_stored = self._stores(publication.topic)
+        publication.known = len(self.durable)
+        attempt, topic, data = publication.attempt, publication.topic, publication.data
+
+        def done(reply: Reply) -> None:
+            if publication.attempt == attempt:
+                self._published(publication, reply)
+
+        if publication.is_stored:
+            self.session.script(done, scripts.STORE, topic, data, decode(data)[0].name, 0)
+        else:
+            self.session.script(done, scripts.PUBLISH, publication.known, topic, data)
+
+    def _published(self, publication: Publication, reply: Reply) -> None:
+        topic = publication.topic
+        if isinstance(reply, Exception):
+            if not isinstance(reply, LinkEnded):
+                # What was sent before it is counted as sent, the rest as lost.
+                self.session.lose(f"publishing on {topic} failed: {reply}")
+            return
+        if isinstance(reply, list) and not publication.is_stored:
+            # More topics are stored than was known when it was sent. Nothing sent like that was published: again, in
+            # order.
+            self._learn_stored(reply)
+            known = publication.known
+            for each in self._publications:
+                if each.known <= known and not each.is_stored:
+                    self._publish(each)
+            return
+        self._publications.remove(publication)
+        if reply == 0:
+            self.events.unheard(publication.number)
+            if self._subscriptions.wants(topic):
+                self.session.lose(f"nobody got a message on {topic}, and this process listens to it")
+        else:
+            self.events.heard(topic)
+        self.events.sent(publication.number)
+
+    def _stores(self, topic: str) -> bool:
+        return any(matches(pattern, topic) for pattern in self.durable) and not any(
+            matches(own, topic) for own in (*NEVER_DURABLE, *self.settings.open)
+        )
+
+    def publish_open(self, number: int, topic: str, payload: bytes, headers: dict[str, str]) -> None:
+        def done(reply: Reply) -> None:
+            if isinstance(reply, LinkEnded):
+                return
+            if isinstance(reply, Exception):
+                self.session.lose(f"publishing on {topic} failed: {reply}")
+                return
+            if not reply:
+                self.events.unheard(number)
+            if is_last:
+                self.events.sent(number)
+
+        # The batch is sent when the last of its messages is.
+        _, _, size, index = headers["trunkline-place"].split("-")
+        is_last = int(index) == int(size) - 1
+        self.session.call(done, "PUBLISH", topic, open_events.write(payload, headers))
+
+    def store(self, number: int, topic: str, data: bytes, name: str) -> None:
+        def done(reply: Reply) -> None:
+            if isinstance(reply, LinkEnded):
+                # It is sent again over the next connection.
+                return
+            if isinstance(reply, Exception):
+                if not self.forgot_scripts(reply):
+                    self.events.not_stored(number, of_storing(reply, topic))
+            elif copies:
+                self._await_copies(number, reply[0], copies)
+            else:
+                self.events.stored(number, reply[0])
+
+        copies = self.settings.replicas - 1
+        window_ms = SAME_MS if decode(data)[0].resent else 0
+        self.session.script(done, scripts.STORE, topic, data, name, window_ms)
+
+    def _await_copies(self, number: int, entry: int, copies: int) -> None:
+        """A batch is stored when so many replicas have it, too."""
+
+        def done(reply: Reply) -> None:
+            if isinstance(reply, LinkEnded):
+                return
+            if isinstance(reply, Exception) or reply < copies:
+                found = f"{reply} of {copies} replicas have it"
+                log.warning("%s: a batch is not confirmed, %s; it is sent again", self.url, found)
+                self.events.not_stored(number, None)
+            else:
+                self.events.stored(number, entry)
+
+        self.session.call(done, "WAIT", copies, COPY_MS)
+
+    def forgot_scripts(self, error: Exception) -> bool:
+        """Whether the server does not know a script any more: with the next connection it is told again."""
+        if code_of(error) != "NOSCRIPT":
+            return False
+        self.session.lose("the server has forgotten the scripts")
+        return True
+
+    async def sync(self) -> None:
+        await self.session.ask("PING")
+
+    # Plain subscriptions
+
+    def subscribe(self, subscription: int, pattern: str, opened: Callable[[Exception | None], None]) -> None:
+        def done(error: Exception | None) -> None:
+            opened(None if error is None else translate(self.url, error))
+
+        self._subscriptions.add(subscription, pattern, done)
+
+    def unsubscribe(self, subscription: int) -> None:
+        self._subscriptions.remove(subscription)
+
+    def noticed(self, channel: str, data: bytes) -> None:
+        """Something on one of the channels of the namespace itself."""
+        if channel.startswith("g:"):
+            role, topic = channel[2:], data.decode()
+            for consumer in list(self._consumers.values()):
+                if consumer.role == role:
+                    consumer.woken(topic)
+        elif channel == "c":
+            self.session.call(self._learn_stored, "SMEMBERS", f"{self.prefix}:stored")
+        else:
+            self.events.told(data)
+
+    def _learn_stored(self, reply: Reply) -> None:
+        if isinstance(reply, list):
+            self._durability.say()
+            self.durable = _texts(reply)
+            self.events.durable_changed()
+
+    # Stored
+
+    async def add_durable(self, pattern: str) -> None:
+        if not any(covers(known, pattern) for known in self.durable):
+            await self.session.ask("SADD", f"{self.prefix}:stored", pattern)
+            await self.session.ask("PUBLISH", f"{self.prefix}:c", "")
+            self._learn_stored(await self.session.ask("SMEMBERS", f"{self.prefix}:stored"))
+
+    async def open_consumer(self, spec: ConsumerSpec) -> ConsumerTerms:
+        consumer = self._consumers.get(spec.subscription) or StreamConsumer(self, spec)
+        terms = await consumer.open()
+        self._consumers[spec.subscription] = consumer
+        return terms
+
+    async def listen_to(self, role: str) -> None:
+        """Return when wake-ups of a place arrive here."""
+        try:
+            await self._subscriptions.listen(f"{self.prefix}:g:{role}")
+        except LinkEnded as error:
+            raise translate(self.url, error) from error
+
+    def has_place(self, role: str, subscription: int) -> bool:
+        """Whether another subscription here is on a place."""
+        return any(
+            each.role == role and not each.closed for number, each in self._consumers.items() if number != subscription
+        )
+
+    def left(self, subscription: int) -> None:
+        """A consumer has left its place."""
+        consumer = self._consumers.pop(subscription, None)
+        if consumer is not None and not self.has_place(consumer.role, subscription):
+            self._subscriptions.ignore(f"{self.prefix}:g:{consumer.role}")
+
+    async def is_connected(self, owner: str) -> bool:
+        """Whether another process is connected to the server; if the server does not tell, it is taken to be."""
+        try:
+            clients = await self.session.ask("CLIENT", "LIST")
+        except (HubRefused, NotAllowed) as error:
+            log.debug("%s does not tell who is connected: %s", self.url, error)
+            return True
+        return f" name={CLIENT}{owner} ".encode() in clients
+
+    def close_consumer(self, subscription: int) -> None:
+        if (consumer := self._consumers.get(subscription)) is not None:
+            consumer.close()
+
+    def leave_place(self, subscription: int) -> None:
+        # A consumer knows what it holds, and leaves when that is settled.
+        return
+
+    def pull(self, subscription: int, entries: int, max_bytes: int) -> None:
+        if (consumer := self._consumers.get(subscription)) is not None:
+            consumer.pull(entries, max_bytes)
+
+    def ack(self, subscription: int, token: str) -> None:
+        if (consumer := self._consumers.get(subscription)) is not None:
+            consumer.ack(token)
+
+    def touch(self, subscription: int, token: str) -> None:
+        if (consumer := self._consumers.get(subscription)) is not None:
+            consumer.touch(token)
+
+    def refuse(self, subscription: int, tokens: list[str]) -> None:
+        if (consumer := self._consumers.get(subscription)) is not None:
+            consumer.refuse(tokens)
+
+    async def give_back(self, role: str, topic: str, data: bytes) -> None:
+        await self.session.run(place_scripts.GIVE, role, topic, data)
+
+    async def last(self, topic: str, below: int | None) -> Entry | None:
+        # Of an id, what is not given of the end is the highest.
+        high = "+" if below is None else max(0, below - 1)
+        found = await self.session.ask("XREVRANGE", f"{self.prefix}:s:{topic}", high, "-", "COUNT", 1)
+        return entry_of(topic, found[0][0], found[0][1]) if found else None
+
+    async def forget(self, role: str) -> bool:
+        return bool(await self.session.run(place_scripts.CLOSE, role))
+
+    async def states(self) -> list[ConsumerState]:
+        return [
+            ConsumerState(role.decode(), pattern.decode(), *numbers)
+            for role, pattern, *numbers in await self.session.run(place_scripts.STATES)
+        ]
+
+    # A few keys
+
+    async def keep(self, table: str, key: str, value: bytes) -> None:
+        await self.session.run(scripts.KEEP, table, key, value)
+
+    async def discard(self, table: str, key: str) -> None:
+        await self.session.run(scripts.KEEP, table, key)
+
+    async def page(self, table: str, after: str) -> tuple[list[tuple[str, bytes]], str]:
+        keys, values = await self.session.run(scripts.PAGE, table, after, PAGE)
+        found = [(key.decode(), value) for key, value in zip(keys, values, strict=True) if value is not None]
+        return found, keys[-1].decode() if len(keys) == PAGE else ""
+
+    # The directory of channels
+
+    async def read_directory(self, after: int) -> DirectoryChanges:
+        version, whole, found = await self.session.run(READ_DIRECTORY, after)
+        values = {key.decode(): value for key, value in zip(found[::2], found[1::2], strict=True)}
+        return DirectoryChanges(version, values, bool(whole))
+
+    async def write_directory(self, key: str, value: bytes | None, version: int) -> int | None:
+        words = (key, version, int(value is None), value or b"")
+        return await self.session.run(WRITE_DIRECTORY, *words) or None
+
+    # Other processes
+
+    def tell(self, address: str, data: bytes) -> None:
+        self.session.call(None, "PUBLISH", f"{self.prefix}:n{f':{address}' if address else ''}", data)
+
+
+def _texts(found: list[bytes]) -> tuple[str, ...]:
+    return tuple(sorted(each.decode() for each in found))

@@ -1,0 +1,208 @@
+"""A link: two connections to one Redis server. One carries commands in a pipeline, the other what is published.
+
+redis-py makes the connections (addresses, TLS, passwords) and hiredis reads the replies. Its retries are off: it would
+send a command again without a word, and whether the first one was carried out nobody would know. A link that ends is
+not used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+log = logging.getLogger("trunkline.connection")
+
+Word = str | bytes | int
+Reply = Any
+"""What hiredis made of a reply; an error that the server answered with is a RedisError."""
+Done = Callable[[Reply], None]
+
+
+ALONE_S = 0.05
+"""How long after one connection the other may end for the same reason."""
+
+
+class LinkEnded(Exception):
+    """The link is over. Whether commands without a reply were carried out is not known."""
+
+
+class RedisLink:
+    def __init__(self, published: Callable[[Any], None], ended: Callable[[str], None]) -> None:
+        self._published = published
+        """Is given each message of the second connection, as hiredis made it."""
+        self._ended = ended
+        """Is called once, with the reason, when one of the two connections ends."""
+        self._commands: AbstractConnection | None = None
+        self._subscriptions: AbstractConnection | None = None
+        self._waiting: deque[Done | None] = deque()
+        """For each command without a reply: who is told of it."""
+        self._unsent: list[bytes] = []
+        self._unsent_subscriptions: list[bytes] = []
+        self._marks = 0
+        """Those that were not answered."""
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.over = False
+        self.cut_off = False
+        """Whether the server has closed the second connection alone: it was read too slowly."""
+
+    async def open(self, make: Callable[[], AbstractConnection]) -> None:
+        """Connect twice; raises a RedisError or OSError."""
+        self._commands = make()
+        self._subscriptions = make()
+        try:
+            for connection in (self._commands, self._subscriptions):
+                await connection.connect()  # type: ignore[no-untyped-call]
+        except BaseException:
+            await self._disconnect()
+            raise
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(work) for work in (self._write(), self._read(), self._listen())]
+
+    # Commands
+
+    def call(self, done: Done | None, *words: Word) -> None:
+        """Send a command after those before it. `done` is given the reply, or LinkEnded; it must not raise."""
+        if self.over or self._commands is None:
+            if done is not None:
+                done(LinkEnded("the connection has ended"))
+            return
+        self._waiting.append(done)
+        self._unsent += self._commands.pack_command(*words)
+        self._wake.set()
+
+    async def ask(self, *words: Word) -> Reply:
+        """The reply to a command; raises LinkEnded, or the error that the server answered with."""
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+        def done(reply: Reply) -> None:
+            if not answer.done():
+                answer.set_result(reply)
+
+        self.call(done, *words)
+        reply = await answer
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def subscribe(self, *words: Word) -> None:
+        """A command on the second connection: SUBSCRIBE, PSUBSCRIBE and their opposites."""
+        if not self.over and self._subscriptions is not None:
+            self._unsent_subscriptions += self._subscriptions.pack_command(*words)
+            self._wake.set()
+
+    def mark(self, token: Word) -> None:
+        """Ask, on the second connection, for a `pong`. Commands are not sent before it has come.
+
+        So whoever subscribes and then publishes gets it, although the two take different ways.
+        """
+        self._marks += 1
+        self.subscribe("PING", token)
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that have not left this process, as far as is known here."""
+        return sum(map(len, self._unsent))
+
+    # The connections
+
+    async def _write(self) -> None:
+        assert self._commands is not None
+        assert self._subscriptions is not None
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                if words := self._unsent_subscriptions:
+                    self._unsent_subscriptions = []
+                    await self._subscriptions.send_packed_command(words, check_health=False)
+                if not self._marks and (words := self._unsent):
+                    self._unsent = []
+                    await self._commands.send_packed_command(words, check_health=False)
+        except (RedisError, OSError) as error:
+            self._end(f"sending failed: {error}")
+        except Exception as error:
+            self._break(error)
+
+    async def _read(self) -> None:
+        assert self._commands is not None
+        try:
+            while True:
+                try:
+                    reply = await self._commands.read_response(disable_decoding=True)
+                except RedisError as error:
+                    if not self._commands.is_connected:
+                        raise
+                    reply = error
+                done = self._waiting.popleft()
+                if done is not None:
+                    done(reply)
+        except (RedisError, OSError) as error:
+            self._end(f"the command connection ended: {error}")
+        except Exception as error:
+            self._break(error)
+
+    async def _listen(self) -> None:
+        assert self._subscriptions is not None
+        try:
+            while True:
+                message = await self._subscriptions.read_response(disable_decoding=True)
+                if message[0] == b"pong":
+                    self._marks -= 1
+                    self._wake.set()
+                self._published(message)
+        except (RedisError, OSError) as error:
+            # If the server is gone, the other connection ends, too.
+            await asyncio.sleep(ALONE_S)
+            self.cut_off = not self.over
+            self._end(f"the server closed the pub/sub connection alone: {error}")
+        except Exception as error:
+            self._break(error)
+
+    def _break(self, error: Exception) -> None:
+        """Whoever was told of a reply has failed: that is a defect, and must not end in silence."""
+        log.error("what the server sent could not be handled", exc_info=error)
+        self._end(f"a defect: {type(error).__name__}: {error}")
+
+    def _end(self, why: str) -> None:
+        if self.over:
+            return
+        self.over = True
+        waiting, self._waiting = self._waiting, deque()
+        for done in waiting:
+            if done is not None:
+                done(LinkEnded(why))
+        self._ended(why)
+
+    def fail(self, why: str) -> None:
+        """The server does not answer, or not as it should: end the link."""
+        self._end(why)
+
+    async def aclose(self) -> None:
+        """Disconnect. What was not answered is told LinkEnded; `ended` is not called."""
+        if not self.over:
+            self._ended = lambda why: None
+            self._end("it was closed")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        for connection in (self._commands, self._subscriptions):
+            if connection is not None:
+                await connection.disconnect(nowait=True)
+
+
+def no_retry() -> Retry:
+    """Never again without a word."""
+    return Retry(NoBackoff(), 0)

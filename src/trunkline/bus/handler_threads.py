@@ -1,0 +1,81 @@
+"""Threads for handlers that are plain functions. Unlike those of asyncio, they do not hold a process after Ctrl-C.
+
+A function in a thread cannot be stopped. When a bus closes in the normal way, its event loop waits for the function
+before it ends. After Ctrl-C nothing waits: the message was not acknowledged, and has its fate.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from queue import SimpleQueue
+from typing import Any, ParamSpec, TypeVar
+
+from trunkline.errors import BusClosed
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+MAX_THREADS = 32
+"""Of one bus."""
+
+Work = tuple[Future[Any], Callable[[], Any]]
+
+
+class HandlerThreads(Executor):
+    """Threads are started when they are needed, and end with `close`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._threads: list[threading.Thread] = []
+        self._unfinished: set[Future[Any]] = set()
+        self._closed = False
+
+    def submit(self, function: Callable[P, T], /, *args: P.args, **options: P.kwargs) -> Future[T]:
+        if self._closed:
+            raise BusClosed(self._name)
+        future: Future[T] = Future()
+        self._unfinished.add(future)
+        future.add_done_callback(self._unfinished.discard)
+        self._queue.put((future, lambda: function(*args, **options)))
+        if not self._idle.acquire(blocking=False) and len(self._threads) < MAX_THREADS:
+            name = f"trunkline {self._name} handler {len(self._threads) + 1}"
+            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return future
+
+    def _work(self) -> None:
+        while (work := self._queue.get()) is not None:
+            _run(*work)
+            # Not held while this thread waits for more.
+            del work
+            self._idle.release()
+
+    def close(self) -> bool:
+        """End the threads; False if some are still at work, and end after that."""
+        self._closed = True
+        for _ in self._threads:
+            self._queue.put(None)
+        if self._unfinished:
+            return False
+        self.join()
+        return True
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+
+def _run(future: Future[Any], call: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = call()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

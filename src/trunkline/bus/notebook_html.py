@@ -1,0 +1,40 @@
+"""A bus as a notebook shows it: its books, and the link to the page of its hub. All text is escaped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from html import escape
+
+from trunkline.bus.observe import Stats
+from trunkline.delivery.fates import Account
+from trunkline.transports.pages import page_address
+
+MAX_ROWS = 20
+_CREDENTIALS = re.compile(r"//[^/]*@")
+COLUMNS = ("accepted", "delivered", "filtered", "expired", "dropped", "dead", "in_flight")
+
+
+def html_of(name: str, place: str, stats: Stats, accounts: Mapping[str, Account]) -> str:
+    """`place` is the URL of the broker, or its kind."""
+    page = page_address(place) if ":" in place else ""
+    link = f' · <a href="{escape(page)}" target="_blank" rel="noopener">open the page</a>' if page else ""
+    # A notebook is saved and sent around: no password goes into it.
+    where = _CREDENTIALS.sub("//", place)
+    title = f"<b>{escape(name)}</b> on {escape(where)}, {escape(stats.state.value)}{link}"
+    counts = (
+        f"{stats.total_messages:,} published, {stats.pending:,} in flight, {stats.dead_letters:,} dead letters,"
+        f" {stats.open_requests:,} open requests"
+    )
+    rows = [_row(subscriber or "(have left)", account) for subscriber, account in list(accounts.items())[:MAX_ROWS]]
+    if len(accounts) > 1:
+        rows.append(_row("all", stats.account))
+    head = "".join(f"<th>{column.replace('_', ' ')}</th>" for column in ("subscriber", *COLUMNS))
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>" if rows else ""
+    rest = f"<div>and {len(accounts) - MAX_ROWS:,} subscribers more</div>" if len(accounts) > MAX_ROWS else ""
+    return f"<div>{title}<div>{counts}</div>{table}{rest}</div>"
+
+
+def _row(subscriber: str, account: Account) -> str:
+    cells = "".join(f'<td style="text-align:right">{getattr(account, column):,}</td>' for column in COLUMNS)
+    return f"<tr><td>{escape(subscriber)}</td>{cells}</tr>"

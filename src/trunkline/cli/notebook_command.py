@@ -1,0 +1,126 @@
+"""Running a notebook from the command line: the kernel starts first, and ends whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trunkline.cli import TERMINATION, show
+from trunkline.errors import UsageError
+from trunkline.jupyter.errors import KernelError
+from trunkline.jupyter.notebook import NotebookRun, read_notebook, run_notebook, write_notebook
+from trunkline.jupyter.start import start_kernel
+
+if TYPE_CHECKING:
+    from trunkline.bus.bus import Bus
+    from trunkline.jupyter.notebook_options import NotebookOptions
+
+
+class NotebookCommand:
+    def __init__(
+        self, notebook: Path, target: Path, kernel: str | None, options: NotebookOptions, hub: str | None
+    ) -> None:
+        self._path = notebook
+        self._target = target
+        self._kernel = _kernel_of(notebook) if kernel is None else kernel
+        self._options = options
+        self._hub = hub
+        self._book: Any = None
+
+    def run(self) -> NotebookRun:
+        """Whatever ends it, the kernel has ended, and what came of the cells so far is written."""
+        _leave_out_grammars()
+        try:
+            done = _run(self._work())
+        except (KernelError, KeyboardInterrupt):
+            if self._book is not None:
+                self._write()
+                show.notice(f"the outputs so far are in {self._target}")
+            raise
+        self._write()
+        return done
+
+    def _write(self) -> None:
+        write_notebook(self._book, self._target)
+
+    async def _work(self) -> NotebookRun:
+        reading: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def read() -> None:
+            # While the kernel starts there is time for it.
+            if not reading.done():
+                reading.set_result(asyncio.ensure_future(asyncio.to_thread(read_notebook, self._path)))
+
+        cwd = self._path.resolve().parent
+        async with (
+            self._bus() as bus,
+            start_kernel(self._kernel, bus=bus, cwd=cwd, on_launch=read) as kernel,
+        ):
+            self._book = await (await reading)
+            try:
+                with show.progress(self._path.name) as advance:
+                    return await run_notebook(
+                        kernel, self._book, progress=lambda at: advance(at.done, at.total), **self._options
+                    )
+            except asyncio.CancelledError:
+                # Whoever ends us may not wait long: first what is worth keeping, then the kernel, without asking it.
+                self._write()
+                await kernel.shutdown(now=True)
+                raise
+
+    def _bus(self) -> AbstractAsyncContextManager[Bus | None]:
+        if self._hub is None:
+            return nullcontext()
+        from trunkline.connect import connect
+
+        return connect(self._hub, name="trunkline kernel run")
+
+
+def _kernel_of(path: Path) -> str:
+    """The kernel that a notebook names. The notebook is read as a whole later, when the kernel starts already."""
+    try:
+        found = json.loads(path.read_bytes())
+        named = found.get("metadata", {}).get("kernelspec", {}).get("name")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, AttributeError) as error:
+        raise UsageError(f"{path} is no notebook: {error}") from error
+    return str(named or "python3")
+
+
+def _run(work: Any) -> NotebookRun:
+    """Run it to its end. SIGTERM cancels it, as Ctrl-C does, and its cleanup is finished before the process ends."""
+
+    async def main() -> NotebookRun:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def cancel() -> None:
+            # Once: impatient supervisors send the signal again, and what is worth keeping is being written.
+            TERMINATION.cancel = lambda: None
+            loop.call_soon_threadsafe(task.cancel)
+
+        TERMINATION.cancel = cancel
+        try:
+            done: NotebookRun = await work
+        finally:
+            TERMINATION.cancel = None
+        return done
+
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def _leave_out_grammars() -> None:
+    """nbformat imports jsonschema, which compiles the grammars of this package, if it is installed, for 1.5 s.
+
+    They check formats of addresses, of which a notebook's schema has none. None in `sys.modules` means: not installed.
+    """
+    modules: dict[str, Any] = sys.modules
+    modules.setdefault("rfc3987_syntax", None)

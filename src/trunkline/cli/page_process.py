@@ -1,0 +1,58 @@
+"""The page of a hub, as a process of its own: it ends with the process that has started it, however that ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from trunkline.dashboard.page.place import PagePlace, PageSettings, check_installed
+from trunkline.keys.store import VARIABLE, KeyStore
+
+TOKEN_VARIABLE = "TRUNKLINE_PAGE_TOKEN"
+END_S = 10.0
+PROGRAM = (sys.executable, "-P", "-c", "from trunkline.cli import main; main()")
+
+
+@contextmanager
+def page_of(hub: str, keys: KeyStore | None) -> Iterator[str]:
+    """Start `trunkline page` for the hub at this URL. Yields the link of the page, which answers when it has started.
+
+    The page gets a socket that listens already, so nobody has to wait. Raises MissingExtra without the extra `page`.
+    """
+    check_installed()
+    place = PagePlace(PageSettings(token=os.environ.get(TOKEN_VARIABLE, "")))
+    with place.socket:
+        descriptor = place.socket.fileno()
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                "from trunkline.cli import main; main()",
+                "page",
+                "--hub",
+                hub,
+                "--fd",
+                str(descriptor),
+            ],
+            # The end of this pipe is the end of the page, also if this process is killed.
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[descriptor],
+            # Not on the command line, which everybody on this machine can read.
+            env={**os.environ, TOKEN_VARIABLE: place.token, **({} if keys is None else {VARIABLE: str(keys.path)})},
+            # Ctrl-C is for the hub; it ends the page.
+            start_new_session=True,
+        )
+    assert process.stdin is not None
+    try:
+        yield place.link
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

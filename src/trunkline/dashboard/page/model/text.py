@@ -1,0 +1,69 @@
+"""What comes from messages, as text that does nothing: control characters are visible, lengths are limited."""
+
+from __future__ import annotations
+
+import msgspec
+
+from trunkline.cli import show
+from trunkline.message import Message
+
+MAX_CHARS = 100_000
+"""Of a payload that is shown. The rest is counted."""
+
+
+def inert(text: str) -> str:
+    """Lines stay lines; other control characters, also those that change the direction of text, are escaped."""
+    return "\n".join(map(show.plain, text.replace("\r\n", "\n").split("\n")))
+
+
+def payload_text(message: Message, most: int = MAX_CHARS) -> str:
+    """The payload, decoded if its format is known, for reading."""
+    if message.encoding == "elided":
+        return f"({message.encoding}: too large to be kept)"
+    value = show.payload(message)
+    if isinstance(value, bytes):
+        shown = value[: most // 4]
+        lines = [f"{at:08x}  {shown[at : at + 16].hex(' ')}" for at in range(0, len(shown), 16)]
+        text = "\n".join(lines)
+        rest = len(value) - len(shown)
+        return text + (f"\n… {rest:,} bytes more" if rest else "")
+    text = value if isinstance(value, str) else as_json(value)
+    text = inert(text)
+    return text if len(text) <= most else f"{text[:most]}\n… {len(text) - most:,} characters more"
+
+
+def one_line(message: Message, most: int = 160) -> str:
+    """The beginning of the payload on one line."""
+    value = show.payload(message)
+    if isinstance(value, bytes):
+        text = value[:most].hex(" ")
+    elif isinstance(value, str):
+        text = value[: most + 1]
+    else:
+        text = show.to_json(value).decode()[: most + 1]
+    text = show.plain(text)
+    return text if len(text) <= most else text[:most] + "…"
+
+
+def as_json(value: object) -> str:
+    """A value for reading and editing."""
+    return msgspec.json.format(show.to_json(value), indent=2).decode()
+
+
+def age(seconds: float) -> str:
+    """How long, in the largest unit that fits."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:,.0f} {unit}" if seconds >= 10 * size else f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+
+
+def rate(value: float) -> str:
+    if value >= 100 or value == 0:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
+def clock(ns: int) -> str:
+    """A time in UTC, for lists: the year is left out."""
+    return show.time_of(ns)[5:-1].replace("T", " ") if ns else "–"

@@ -1,0 +1,118 @@
+"""A list that filters and sorts, by mouse and by keyboard, and whose ids are links."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from nicegui import ui
+
+from trunkline.cli import show
+from trunkline.dashboard.page.theme import FATES
+
+HEADER = r"""
+<q-tr :props="props"><q-th v-for="col in props.cols" :key="col.name" :props="props"
+ :tabindex="col.sortable ? 0 : undefined" :aria-sort="!col.__thClass.includes('sorted') ? 'none'
+ : col.__thClass.includes('sort-desc') ? 'descending' : 'ascending'" @keydown.enter.prevent="props.sort(col)"
+ @keydown.space.prevent="props.sort(col)">{{ col.label }}</q-th></q-tr>
+"""
+LINK = r"""
+<q-td :props="props"><a v-if="props.row['NAME_href']" :href="props.row['NAME_href']"
+ :class="props.row['NAME_class']">{{ props.value }}</a><span v-else :class="props.row['NAME_class']"
+ >{{ props.value }}</span></q-td>
+"""
+TAG = r"""
+<q-td :props="props"><span class="tl-tag" :class="props.row['NAME_class']">{{ props.value }}</span></q-td>
+"""
+BAR = r"""
+<q-td :props="props"><div class="tl-bar" role="img" :aria-label="props.row['NAME_title']"
+ :title="props.row['NAME_title']"><i v-for="part in props.row['NAME_parts']"
+ :style="{width: part[0] + '%', background: part[1]}"></i></div></q-td>
+"""
+WIDE = r"""
+<q-td :props="props" class="tl-wide tl-mono" :title="props.value">{{ props.value }}</q-td>
+"""
+SLOTS = {"link": LINK, "tag": TAG, "bar": BAR, "wide": WIDE}
+
+
+MANY = 200
+MANY_EVERY_S = 2.0
+
+
+class ListColumn(NamedTuple):
+    name: str
+    label: str
+    kind: str = "text"
+    """text, number, link, tag, bar, or wide: as much of a line as there is room for.
+
+    A number is sorted by its value, and shown by the field `<name>_text`.
+    """
+    width: str = ""
+
+
+class DataTable:
+    """Rows are plain values by the names of the columns. Cells are interpolated as text by the browser."""
+
+    def __init__(self, columns: Sequence[ListColumn], *, key: str, none: str, rows_per_page: int = 25) -> None:
+        self._known: list[dict[str, Any]] | None = None
+        self._sent_s = -MANY_EVERY_S
+        self.table = ui.table(
+            rows=[], columns=[_column(each) for each in columns], row_key=key, pagination=rows_per_page
+        ).props("flat dense")
+        self.table.props["no-data-label"] = none
+        self.table.props["no-results-label"] = "nothing fits the filter"
+        self.table.props["rows-per-page-options"] = [10, 25, 50, 100, 500]
+        self.table.style("width:100%")
+        self.table.add_slot("header", HEADER)
+        for each in columns:
+            if each.kind in SLOTS:
+                self.table.add_slot(f"body-cell-{each.name}", SLOTS[each.kind].replace("NAME", each.name))
+
+    def set(self, rows: list[dict[str, Any]]) -> None:
+        """Nothing is sent to the browser if nothing has changed, and a long list only now and then."""
+        now_s = asyncio.get_running_loop().time()
+        if len(rows) > MANY and now_s - self._sent_s < MANY_EVERY_S:
+            return
+        if rows != self._known:
+            self._known, self._sent_s = rows, now_s
+            # Copies: the table keeps what it is given.
+            self.table.rows = [dict(row) for row in rows]
+
+    def filter_by(self, wanted: str) -> None:
+        self.table.props["filter"] = wanted
+
+
+def _column(column: ListColumn) -> dict[str, Any]:
+    number = column.kind == "number"
+    found: dict[str, Any] = {
+        "name": column.name,
+        "label": column.label,
+        "field": column.name,
+        "sortable": True,
+        "align": "right" if number else "left",
+    }
+    if number:
+        # Sorted by value, shown as people write it.
+        found[":format"] = f"(value, row) => row['{column.name}_text'] ?? value"
+    if column.width:
+        found["style"] = found["headerStyle"] = f"width:{column.width}"
+    return found
+
+
+def fates_bar(counts: dict[str, int]) -> dict[str, Any]:
+    """The fields of a stacked bar of fates in the column `fates`; it sorts by the share that was delivered."""
+    total = sum(counts.values())
+    parts = [[round(100 * count / total, 3), FATES[name]] for name, count in counts.items() if count] if total else []
+    title = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count) or "nothing yet"
+    share = counts.get("delivered", 0) / total if total else 1.0
+    return {"fates": share, "fates_parts": parts, "fates_title": title}
+
+
+def cell(name: str, value: object, href: str = "", kind: str = "") -> dict[str, Any]:
+    """The fields of a link or a tag. Foreign text is made plain."""
+    return {name: show.plain(str(value)), f"{name}_href": href, f"{name}_class": kind}
+
+
+def number(name: str, value: float, shown: str | None = None) -> dict[str, Any]:
+    return {name: value, f"{name}_text": f"{value:,}" if shown is None else shown}

@@ -1,0 +1,81 @@
+"""Subscribers: rate, lag, depth, the age of the oldest, fates as one bar, policy, and who is slow since when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nicegui import ui
+
+from trunkline.dashboard.looks import state_of
+from trunkline.dashboard.page.elements import address, box, text
+from trunkline.dashboard.page.filters import ListFilter
+from trunkline.dashboard.page.model.history import key_of
+from trunkline.dashboard.page.model.model import PageModel
+from trunkline.dashboard.page.model.text import age, rate
+from trunkline.dashboard.page.shell import framed
+from trunkline.dashboard.page.table import DataTable, ListColumn, cell, fates_bar, number
+from trunkline.dashboard.page.theme import FATES
+from trunkline.wire.snapshot import HubSnapshot, SubscriberSnapshot
+
+COLUMNS = [
+    ListColumn("name", "subscriber", "link"),
+    ListColumn("pattern", "pattern", "link"),
+    ListColumn("client", "client"),
+    ListColumn("state", "state", "tag"),
+    ListColumn("rate", "per second", "number"),
+    ListColumn("waiting", "waiting", "number"),
+    ListColumn("oldest", "oldest waits", "number"),
+    ListColumn("behind", "behind", "number"),
+    ListColumn("fates", "fates", "bar", "150px"),
+    ListColumn("policy", "when full"),
+]
+
+
+def register(model: PageModel) -> None:
+    @ui.page("/subscribers")
+    def subscribers(filter: str = "") -> None:
+        with framed(model, "Subscribers", "/subscribers") as shell:
+            with box("tl-tools"):
+                wanted = ListFilter("/subscribers", filter)
+                box("tl-grow")
+                legend()
+            table = DataTable(COLUMNS, key="key", none="nobody subscribes")
+            wanted.filters(table)
+            note = text("", "tl-note")
+
+            def refresh() -> None:
+                snapshot = model.snapshot
+                assert snapshot is not None
+                table.set([_row(model, snapshot, each) for each in snapshot.subscribers])
+                rest = snapshot.subscribers_total - len(snapshot.subscribers)
+                note.text = f"{rest:,} more are not shown: those with the least waiting" if rest else ""
+
+            shell.with_model(refresh)
+
+
+def legend() -> None:
+    with box("tl-legend"):
+        for name, colour in FATES.items():
+            with box("", "span"):
+                box("", "i").style(f"background:{colour}")
+                text(name.replace("_", " "), tag="span")
+
+
+def _row(model: PageModel, snapshot: HubSnapshot, each: SubscriberSnapshot) -> dict[str, Any]:
+    state = state_of(each, snapshot.at_ns)
+    kind = "bad" if state.startswith(("slow", "not")) else "info" if state != "ok" else "good"
+    waited_s = (snapshot.at_ns - each.waiting_since_ns) / 1e9 if each.waiting_since_ns else 0.0
+    per_s = round(model.history.subscriber_rate(each), 2)
+    return {
+        "key": key_of(each),
+        **cell("name", each.name),
+        **cell("pattern", each.pattern, address("/messages", topic=each.pattern), "tl-mono"),
+        **cell("client", each.client or "–"),
+        **cell("state", state, kind=kind),
+        **number("rate", per_s, rate(per_s)),
+        **number("waiting", each.waiting),
+        **number("oldest", round(waited_s, 1), age(waited_s) if waited_s else "–"),
+        **number("behind", each.behind, f"{each.behind:,}" if each.durable else "–"),
+        **fates_bar({name: getattr(each, name) for name in FATES}),
+        "policy": f"{each.overflow.replace('_', ' ')}, {each.capacity:,}" if each.capacity else "kept in the journal",
+    }

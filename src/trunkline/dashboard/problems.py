@@ -1,0 +1,93 @@
+"""What is wrong at a hub, in words, and what to do next. Pure: a snapshot in, sentences out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from trunkline.wire.snapshot import HubSnapshot, SubscriberSnapshot
+
+SLOW_NS = 1_000_000_000
+"""Messages that have waited longer make their subscriber slow."""
+
+
+class Problem(msgspec.Struct, frozen=True):
+    kind: str
+    text: str
+    next_step: str
+
+
+def problems(snapshot: HubSnapshot) -> list[Problem]:
+    """The worst first: what was lost, what waits for somebody, what is slow."""
+    return [*_lost(snapshot), *_unattended(snapshot), *_slow(snapshot), *_clients(snapshot)]
+
+
+def is_slow(subscriber: SubscriberSnapshot, at_ns: int) -> bool:
+    return bool(subscriber.waiting_since_ns) and at_ns - subscriber.waiting_since_ns > SLOW_NS
+
+
+def _lost(snapshot: HubSnapshot) -> Iterator[Problem]:
+    for each in snapshot.subscribers:
+        if each.dropped:
+            yield Problem(
+                "dropped",
+                f"{_who(each)} has dropped {_count(each.dropped)} of {each.accepted:,}"
+                f" (policy {each.overflow}, room for {each.capacity:,})",
+                'make its handler faster, share the work with a group, raise capacity, or use overflow="block"',
+            )
+    if failed := snapshot.counts.get("internal_errors", 0):
+        yield Problem(
+            "internal errors",
+            f"the hub failed {failed:,} times at a client's frame",
+            "read the hub's log for the cause",
+        )
+
+
+def _unattended(snapshot: HubSnapshot) -> Iterator[Problem]:
+    if letters := snapshot.dead_letters:
+        be, them = ("is", "it") if letters == 1 else ("are", "them")
+        yield Problem(
+            "dead letters",
+            f"there {be} {letters:,} dead letter{'s' if letters > 1 else ''}",
+            f"`trunkline dead-letters list` shows {them}, `trunkline dead-letters replay` redelivers {them}",
+        )
+    for each in snapshot.subscribers:
+        if not each.connected and each.behind:
+            yield Problem(
+                "not connected",
+                f"the durable subscription {each.name} ({each.pattern}) has no subscriber, and is up to"
+                f" {_count(each.behind)} behind",
+                f"start its subscriber, or delete it with `trunkline forget {each.name}`",
+            )
+
+
+def _slow(snapshot: HubSnapshot) -> Iterator[Problem]:
+    for each in snapshot.subscribers:
+        if is_slow(each, snapshot.at_ns):
+            waited_s = (snapshot.at_ns - each.waiting_since_ns) / 1e9
+            held_up = "; publishers wait for it" if each.overflow == "block" and not each.durable else ""
+            yield Problem(
+                "slow",
+                f"{_who(each)} is slow: {_count(each.waiting)} have waited for up to {waited_s:,.0f} s{held_up}",
+                "make its handler faster, or share the work with a group",
+            )
+
+
+def _clients(snapshot: HubSnapshot) -> Iterator[Problem]:
+    for client in snapshot.clients:
+        if client.suspected:
+            yield Problem(
+                "silent",
+                f"the client {client.name} ({client.address}) has not sent a heartbeat in time",
+                "look whether its process is alive, or blocks its event loop",
+            )
+
+
+def _who(subscriber: SubscriberSnapshot) -> str:
+    where = f" of {subscriber.client}" if subscriber.client and subscriber.client != subscriber.name else ""
+    return f"the subscriber {subscriber.name}{where} ({subscriber.pattern})"
+
+
+def _count(number: int) -> str:
+    return f"{number:,} message{'' if number == 1 else 's'}"

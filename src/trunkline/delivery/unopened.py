@@ -1,0 +1,147 @@
+"""Unopened messages: plain ones that came as columns, and become messages when somebody looks at one of them.
+
+Most of what it costs to receive a batch is building its messages. Who counts them, passes them on, or takes their
+payloads needs none.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+import msgspec
+
+from trunkline import columns
+from trunkline.message import Message
+
+
+class UnopenedBatch(msgspec.Struct, frozen=True):
+    """Messages of one topic with consecutive numbers, as they came."""
+
+    topic: str
+    first: int
+    count: int
+    body: columns.Body
+    """Checked by `columns.read_plain`."""
+    size: int
+    """In bytes."""
+
+    @property
+    def last(self) -> int:
+        return self.first + self.count - 1
+
+    @property
+    def since_ns(self) -> int:
+        """When the first was published."""
+        return columns.unpack("q", self.body.times[:8])[0]
+
+    def open(self) -> list[Message]:
+        return columns.build(self.topic, self.body, range(self.first, self.first + self.count))
+
+    def payloads(self) -> list[bytes]:
+        return self.body.payloads.split(self.count)
+
+    def split(self, count: int) -> tuple[UnopenedBatch, UnopenedBatch]:
+        """The first `count` of them, and the others."""
+        size = self.size * count // self.count
+        front, rest = self.body.part(0, count), self.body.part(count, self.count)
+        return (
+            UnopenedBatch(self.topic, self.first, count, front, size),
+            UnopenedBatch(self.topic, self.first + count, self.count - count, rest, self.size - size),
+        )
+
+
+class UnopenedQueue:
+    """Batches in the order they came. They are behind everything of normal priority that is open."""
+
+    __slots__ = ("_batches", "count", "size")
+
+    def __init__(self) -> None:
+        self._batches: deque[UnopenedBatch] = deque()
+        self.count = 0
+        """Messages."""
+        self.size = 0
+        """In bytes."""
+
+    @property
+    def since_ns(self) -> int:
+        """When the first was published; 0 if there is none."""
+        return self._batches[0].since_ns if self._batches else 0
+
+    def put(self, batch: UnopenedBatch) -> None:
+        self._batches.append(batch)
+        self.count += batch.count
+        self.size += batch.size
+
+    def take(self, most: int) -> list[UnopenedBatch]:
+        """The oldest, up to so many messages."""
+        batches = self._batches
+        taken: list[UnopenedBatch] = []
+        while most and batches:
+            batch = batches.popleft()
+            if batch.count > most:
+                batch, rest = batch.split(most)
+                batches.appendleft(rest)
+            most -= batch.count
+            self.count -= batch.count
+            self.size -= batch.size
+            taken.append(batch)
+        return taken
+
+
+class MessageBatch(Sequence[Message]):
+    """What `batches()` gives out of messages that are not open: a sequence that builds them at the first look."""
+
+    __slots__ = ("_count", "_messages", "_unopened")
+
+    def __init__(self, unopened: Sequence[UnopenedBatch]) -> None:
+        self._unopened = unopened
+        self._count = sum([batch.count for batch in unopened])
+        self._messages: list[Message] | None = None
+
+    def _open(self) -> list[Message]:
+        if self._messages is None:
+            self._messages = [message for batch in self._unopened for message in batch.open()]
+            self._unopened = ()
+        return self._messages
+
+    def payloads(self) -> list[bytes]:
+        """Those of all messages. No message is built for them."""
+        if self._messages is not None:
+            return [message.payload for message in self._messages]
+        return [payload for batch in self._unopened for payload in batch.payloads()]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._open())
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | list[Message]:
+        return self._open()[index]
+
+    def __add__(self, other: Sequence[Message]) -> list[Message]:
+        return [*self._open(), *other]
+
+    def __radd__(self, other: Sequence[Message]) -> list[Message]:
+        return [*other, *self._open()]
+
+    def __eq__(self, other: object) -> bool:
+        """As a list of the same messages."""
+        if isinstance(other, MessageBatch):
+            return self._open() == other._open()
+        return self._open() == other if isinstance(other, list) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as a list has none
+
+    def __repr__(self) -> str:
+        return repr(self._open())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy in another process is a list."""
+        return list, (self._open(),)

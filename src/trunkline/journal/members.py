@@ -1,0 +1,89 @@
+"""Who works on a durable subscription, and who of them gets the next message. Pure: it looks at them, and decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from trunkline.delivery.inbox import Inbox
+from trunkline.delivery.route import SubscriberGroup
+from trunkline.journal.backlog import LargeMessages
+from trunkline.message import Message
+
+LARGE_BYTES: Final = 4096
+MAX_LARGE_BYTES: Final = 64 * 1024 * 1024
+"""Of large messages that one member holds. Of small ones there are few enough: its inbox has a capacity."""
+
+
+class FeederMembers:
+    def __init__(self, name: str) -> None:
+        self.all: list[Inbox] = []
+        self.enough = 1
+        """When so many messages were settled, it is worth a look whether there is room: half of what they hold."""
+        self._group = SubscriberGroup(name)
+        self._large = LargeMessages()
+
+    def __bool__(self) -> bool:
+        return bool(self.all)
+
+    def add(self, inbox: Inbox) -> None:
+        self.all.append(inbox)
+        self._measure()
+
+    def remove(self, inbox: Inbox) -> None:
+        self.all.remove(inbox)
+        self._measure()
+
+    def _measure(self) -> None:
+        self.enough = max(1, sum(member.capacity for member in self.all) // 2)
+
+    @property
+    def abandoned(self) -> list[Inbox]:
+        """Those whose streams nobody holds any more."""
+        return [member for member in self.all if member.abandoned]
+
+    # Who gets it
+
+    @property
+    def room(self) -> int:
+        """For how many messages there is room."""
+        light = (member for member in self.all if not (self._large and self._is_heavy(member)))
+        return sum(member.free for member in light if not member.closed)
+
+    def free(self) -> Inbox | None:
+        """Who gets the next message; None if nobody has room."""
+        members = self.all
+        if self._large:
+            members = [member for member in members if not self._is_heavy(member)]
+        if len(members) == 1:
+            only = members[0]
+            return only if only.free > 0 and not only.closed and not only.abandoned else None
+        free = [member for member in members if member.free > 0 and not member.closed and not member.abandoned]
+        if len(free) <= 1:
+            return free[0] if free else None
+        return self._group.pick(free)
+
+    def successor_of(self, leaver: Inbox) -> Callable[[Message], Inbox | None]:
+        """Who takes over from one that leaves."""
+
+        def choose(message: Message) -> Inbox | None:
+            stay = [member for member in self.all if member is not leaver and not member.closed]
+            return self._group.pick(stay) if stay else None
+
+        return choose
+
+    # Who has what
+
+    def hand(self, message: Message, inbox: Inbox) -> None:
+        if len(message.payload) > LARGE_BYTES:
+            self._large.hand(message.seq, len(message.payload), inbox)
+
+    def pass_on(self, message: Message, successor: Inbox) -> None:
+        if message.seq in self._large:
+            self._large.hand(message.seq, len(message.payload), successor)
+
+    def take(self, seq: int) -> None:
+        self._large.take(seq)
+
+    def _is_heavy(self, inbox: Inbox) -> bool:
+        return self._large.bytes_of(inbox) >= MAX_LARGE_BYTES

@@ -1,0 +1,117 @@
+"""What the tables of a journal say, to whoever reads it: plain questions, of one moment where that matters.
+
+A reader needs no lock. The files of the lake that count are those that are listed here.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from trunkline.journal import database as databases
+from trunkline.journal import identity as identities
+from trunkline.journal.errors import JournalUnusable
+from trunkline.journal.sealed import FILE_COLUMNS, File, listed
+from trunkline.topic import EVERYTHING, matches
+
+
+class JournalQueries:
+    """Of one journal, over a connection of its own."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        self.pattern = EVERYTHING
+        """What `wanted(topic)` means in a question."""
+        self._database = databases.open_for_reading(self.directory)
+        self._database.create_function("wanted", 1, self._wanted, deterministic=True)
+
+    def _wanted(self, topic: str) -> bool:
+        return matches(self.pattern, topic)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._database.close()
+
+    @property
+    def identity(self) -> str | None:
+        """The UUID of the journal; None if an older version made it and nobody has opened it for writing since."""
+        with self._asking() as database:
+            return identities.read(database)
+
+    def expect(self, identity: str | None) -> None:
+        """Raise WrongJournal if a place that was kept with this identity belongs to another journal."""
+        identities.check(self.directory, identity, self.identity)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """Everything read inside is of one moment."""
+        with self._asking() as database:
+            database.execute("BEGIN")
+            try:
+                yield database
+            finally:
+                database.execute("COMMIT")
+
+    @contextmanager
+    def _asking(self) -> Iterator[sqlite3.Connection]:
+        try:
+            yield self._database
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            raise JournalUnusable(str(self.directory), databases.why(error, self.directory)) from error
+
+    def query(self, sql: str, values: tuple[Any, ...] | dict[str, Any] = ()) -> list[tuple[Any, ...]]:
+        with self._asking() as database:
+            return database.execute(sql, values).fetchall()
+
+    def each(self, sql: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        """The same row by row, of one moment: for what may be more than memory should hold."""
+        with self._asking() as database:
+            yield from database.execute(sql, values)
+
+    # The files that count
+
+    def files(self, kind: str = "messages") -> list[File]:
+        """The sealed files that count, in order. Read these, not the directory: it may hold replaced ones."""
+        with self.snapshot() as database:
+            return listed(database, kind)
+
+    def file(self, path: str) -> File | None:
+        """The sealed file at a path, if it counts."""
+        rows = self.query(f"SELECT {FILE_COLUMNS} FROM files WHERE path = ? AND replaced_ns IS NULL", (path,))
+        return File(*rows[0]) if rows else None
+
+    def counts(self, file: File) -> bool:
+        """Whether it counts still: it may have been replaced."""
+        return self.file(file.path) == file
+
+    def sized_files(self, kind: str) -> Iterator[tuple[File, int]]:
+        """The sealed files that count, in order, one at a time; each with the bytes of its payloads."""
+        payloads = "coalesce((SELECT sum(t.bytes) FROM file_topics t WHERE t.path = files.path), 0)"
+        query = f"SELECT {FILE_COLUMNS}, {payloads} FROM files WHERE kind = ? AND replaced_ns IS NULL ORDER BY first"
+        for *values, size in self.each(query, (kind,)):
+            yield File(*values), size
+
+    def file_upto(self, number: int) -> File | None:
+        """The last sealed file of messages that begins at a number, or below it."""
+        rows = self.query(
+            f"SELECT {FILE_COLUMNS} FROM files WHERE kind = 'messages' AND replaced_ns IS NULL AND first <= ?"
+            " ORDER BY first DESC LIMIT 1",
+            (number,),
+        )
+        return File(*rows[0]) if rows else None
+
+
+def start_of_row(database: sqlite3.Connection, after: int) -> int:
+    """The first number of the row that holds what comes after `after`, if a row holds it."""
+    row = database.execute(
+        "SELECT first, last FROM batches WHERE first <= ? ORDER BY first DESC LIMIT 1", (after + 1,)
+    ).fetchone()
+    return row[0] if row is not None and row[1] > after else after + 1

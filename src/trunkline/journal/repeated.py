@@ -1,0 +1,75 @@
+"""Batches that a client sends again, because its connection ended before they were confirmed.
+
+A batch is stored whole or not at all. It may have been, or be on its way: it is looked for, in the thread that reads,
+and what comes after it on its topic waits until that is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from trunkline.delivery.batch import Batch
+from trunkline.delivery.dead_letters import describe
+from trunkline.journal.intake import Intake
+from trunkline.message import Message
+
+log = logging.getLogger("trunkline.journal")
+
+Find = Callable[[str], Awaitable[Message | None]]
+"""The message with this id, if it is stored. It does not keep the event loop waiting."""
+Put = Callable[[Batch, list[Message]], None]
+
+
+class RepeatedBatches:
+    def __init__(self, intake: Intake, find: Find, put: Put) -> None:
+        self._intake = intake
+        self._find = find
+        self._put = put
+        self.lines: dict[str, deque[tuple[Batch, list[Message]]]] = {}
+        """By topic: what waits for an answer, and what came after it."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def take(self, batch: Batch, messages: list[Message]) -> None:
+        """A batch that was sent again, or one on a topic with a line."""
+        line = self.lines.get(batch.topic)
+        if line is None:
+            line = self.lines[batch.topic] = deque()
+            task = asyncio.get_running_loop().create_task(self._work(batch.topic, line))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        line.append((batch, messages))
+
+    async def _work(self, topic: str, line: deque[tuple[Batch, list[Message]]]) -> None:
+        try:
+            while line:
+                batch, messages = line[0]
+                if not batch.again or not await self._is_known(batch, messages[0].id):
+                    self._put(batch, messages)
+                line.popleft()
+        finally:
+            del self.lines[topic]
+
+    async def _is_known(self, batch: Batch, first_id: str) -> bool:
+        """Whether it is stored, or will be: then its publisher gets its number."""
+        if (storing := self._intake.storing(batch.topic, first_id)) is not None:
+            storing.take_over(batch)
+            return True
+        try:
+            known = await self._find(first_id)
+        except Exception as error:
+            log.error("cannot look for a batch that was sent again, which may be stored twice: %s", describe(error))
+            return False
+        if known is None or known.topic != batch.topic:
+            return False
+        batch.first = known.seq
+        batch.done()
+        return True
+
+    async def aclose(self) -> None:
+        """What waits is not stored; whoever has sent it knows no better than before."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

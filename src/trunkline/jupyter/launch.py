@@ -1,0 +1,25 @@
+"""How the process of a kernel is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, TypedDict
+
+
+class LaunchOptions(TypedDict, total=False):
+    """All optional."""
+
+    cwd: str | Path | None
+    env: dict[str, str] | None
+    """Added to the environment of this process."""
+    transport: Literal["tcp", "ipc"] | None
+    """`ipc`: unix sockets, no ports; the default for ipykernel. `tcp`: the default for all others."""
+    arguments: Sequence[str]
+    """More words for the command line of the kernel."""
+    keep_history: bool
+    """Whether IPython writes what is executed into the history file of the user; by default it is kept in memory."""
+    on_launch: Callable[[], object]
+    """Called when the process has been started, and has not answered yet: time for other work."""
+    autorestart: bool
+    """Start a new process when the old one has ended by itself: see `Kernel.on_restart`, `KernelSettings.restarts`."""

@@ -1,0 +1,70 @@
+"""How events are logged: one line each, as JSON or as text, with the message and the trace that they are about.
+
+`logging` does the rest: give a handler one of the formatters here.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextvars import ContextVar
+
+from trunkline.message import Message
+
+TRACE = 5
+"""The level at which what happens to every message is logged: below DEBUG."""
+
+handled: ContextVar[Message | None] = ContextVar("handled", default=None)
+"""What a handler works on, if the hook `Log` is there to say so."""
+
+
+def about(message: Message) -> dict[str, str]:
+    """For `extra=` of a log call: which message it is about, and which trace that belongs to."""
+    found = {"message_id": message.id, "topic": message.topic}
+    if message.trace is not None:
+        # A W3C traceparent: version, trace, span, flags.
+        found["trace_id"] = message.trace.split("-")[1] if message.trace.count("-") == 3 else message.trace
+    return found
+
+
+class _OneLine(logging.Formatter):
+    def _fields(self, record: logging.LogRecord) -> dict[str, str]:
+        current = handled.get()
+        known = {} if current is None else about(current)
+        names = ("message_id", "topic", "trace_id")
+        return known | {name: str(getattr(record, name)) for name in names if hasattr(record, name)}
+
+    def _cause(self, record: logging.LogRecord) -> str:
+        parts = [self.formatException(record.exc_info)] if record.exc_info else []
+        return "\n".join([*parts, *([self.formatStack(record.stack_info)] if record.stack_info else [])])
+
+
+class JsonLines(_OneLine):
+    """One JSON object a line: time, level, logger, text, and where a message is concerned its id, topic and trace."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        event = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
+            "level": record.levelname,
+            "logger": record.name,
+            "text": record.getMessage(),
+            **self._fields(record),
+        }
+        if cause := self._cause(record):
+            event["traceback"] = cause
+        # ASCII: what some readers take for the end of a line is escaped, too.
+        return json.dumps(event)
+
+
+class TextLines(_OneLine):
+    """The same for people: line ends and control characters in foreign text are escaped."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        words = [self.formatTime(record, "%H:%M:%S"), record.levelname, record.name, record.getMessage()]
+        words += [f"{name}={value}" for name, value in self._fields(record).items()]
+        if cause := self._cause(record):
+            words.append(f"| {cause}")
+        text = " ".join(words)
+        if text.isprintable():
+            return text
+        return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

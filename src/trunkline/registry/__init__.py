@@ -1,0 +1,1 @@
+"""The rules of a directory of channels: channels, who is on them, schemas and their versions. Pure."""

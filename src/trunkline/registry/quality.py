@@ -1,0 +1,32 @@
+"""What a channel may promise. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trunkline.delivery.subscriber import Overflow
+from trunkline.errors import ProtocolError
+from trunkline.wire.control import Qos
+
+REFUSE: Final = "refuse"
+DEAD_LETTER: Final = "dead_letter"
+
+
+def limits(qos: Qos) -> bool:
+    """Whether it says how long its messages are kept."""
+    return not (qos.max_age_s is None and qos.max_bytes is None and qos.max_messages is None)
+
+
+def check_qos(qos: Qos) -> None:
+    """Raises ProtocolError for what cannot be."""
+    if not 0 <= qos.priority <= 100:
+        raise ProtocolError("malformed", f"a priority is from 0 to 100, not {qos.priority}")
+    if qos.overflow not in list(Overflow):
+        raise ProtocolError("malformed", f"no policy is called {qos.overflow!r}")
+    if qos.invalid not in (REFUSE, DEAD_LETTER):
+        raise ProtocolError("malformed", f"what does not fit is to {REFUSE} or to {DEAD_LETTER}, not {qos.invalid!r}")
+    for limit in (qos.max_age_s, qos.max_bytes, qos.max_messages):
+        if limit is not None and not limit > 0:
+            raise ProtocolError("malformed", f"a limit of retention is above 0, not {limit}")
+    if qos.group == "":
+        raise ProtocolError("malformed", "a group has a name")

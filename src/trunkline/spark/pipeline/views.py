@@ -1,0 +1,68 @@
+"""Reading the tables of a warehouse: as a DataFrame, or all of them by name in SQL. Needs no turn."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trunkline.errors import UsageError
+from trunkline.spark.pipeline.manifest import Manifest
+from trunkline.spark.pipeline.warehouse import Warehouse, hours_between
+from trunkline.spark.session.query_errors import nearest
+from trunkline.spark.tables.catalog import every
+from trunkline.spark.tables.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def table(
+    spark: SparkSession,
+    warehouse: str | Path,
+    name: str,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> DataFrame:
+    """The rows of a table as they are now; of the hours from `since` up to `until` (UTC), if given."""
+    place = Warehouse(warehouse)
+    manifest = place.look()
+    hours = None
+    if since is not None or until is not None:
+        there = {hour for state in manifest.journals.values() for hour in state.hours}
+        hours = hours_between(there, since, until)
+    for each in every(()):
+        if each.name == name:
+            return place.read(spark, manifest, each, hours)
+    parts = [
+        place.read(spark, manifest, Table.plain(name, state.typed[name]), hours, journal)
+        for journal, state in manifest.journals.items()
+        if name in state.typed
+    ]
+    if not parts:
+        known = names(manifest)
+        raise UsageError(f"there is no table {name!r}{nearest(name, known)}; there are {', '.join(known)}")
+    # Two hubs may have a channel of one name, and different schemas.
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+
+
+def names(manifest: Manifest) -> list[str]:
+    """The tables there are, those of channels last."""
+    fixed = [each.name for each in every(())]
+    return fixed + sorted({name for state in manifest.journals.values() for name in state.typed})
+
+
+def register(spark: SparkSession, warehouse: str | Path) -> list[str]:
+    """Make every table a view of its name, for SQL; returns the names."""
+    manifest = Warehouse(warehouse).look()
+    found = names(manifest)
+    for name in found:
+        table(spark, warehouse, name).createOrReplaceTempView(name)
+    return found
+
+
+def described() -> list[Table]:
+    """The tables that every warehouse has, with their columns."""
+    return every(())

@@ -1,0 +1,3 @@
+"""Messages that SQL selects: published again, or driven through changed handlers."""
+
+from trunkline.spark.replay.replay import replay as replay

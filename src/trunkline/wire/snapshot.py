@@ -1,0 +1,92 @@
+"""A hub at one moment, as plain values: what SNAPSHOT answers, and what the command line, `top` and the page show."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ClientSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A connected client."""
+
+    session: str
+    name: str
+    identity: str
+    address: str
+    since_ns: int
+    library: str = ""
+    suspected: bool = False
+    """It has been silent for longer than a heartbeat."""
+    subscriptions: int = 0
+    published: int = 0
+    """Messages it has published on this connection."""
+    delivered: int = 0
+    """Messages it was sent on this connection."""
+    backlog_bytes: int = 0
+    """Sent to it, and not yet accepted by the network."""
+    held_up: int = 0
+    """Batches that it has published and that wait for room at a subscriber."""
+
+
+class SubscriberSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A subscriber, connected or (if it is durable) not."""
+
+    name: str
+    pattern: str
+    session: str = ""
+    """The session of its client. Empty if it runs in the hub's process, or is not connected."""
+    client: str = ""
+    connected: bool = True
+    group: str = ""
+    durable: bool = False
+    overflow: str = "block"
+    capacity: int = 0
+    waiting: int = 0
+    """Messages that wait at the hub for room at the subscriber."""
+    waiting_since_ns: int = 0
+    """Since when messages have been waiting without a pause; 0 if none wait."""
+    behind: int = 0
+    """Of a durable subscription: how many numbers lie between the last message it has settled and the newest one."""
+    accepted: int = 0
+    delivered: int = 0
+    filtered: int = 0
+    expired: int = 0
+    dropped: int = 0
+    dead: int = 0
+    in_flight: int = 0
+
+
+class TopicSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A topic that was published on."""
+
+    topic: str
+    published: int
+    """Messages since the hub started."""
+
+
+class HubSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Rows are limited in number; the totals are exact."""
+
+    at_ns: int
+    hub: str
+    """The name of this run of the hub: another one after a restart."""
+    since_ns: int
+    listening: list[str]
+    published: int
+    """Messages of all clients since the hub started."""
+    last: int
+    """The number of the last message."""
+    journal: str = ""
+    """The directory of the journal, if there is one."""
+    dead_letters: int = 0
+    orphans: int = 0
+    counts: dict[str, int] = {}
+    account: dict[str, int] = {}
+    """All subscribers together, including those that have left."""
+    clients: list[ClientSnapshot] = []
+    clients_total: int = 0
+    subscribers: list[SubscriberSnapshot] = []
+    """Those with the most messages waiting first."""
+    subscribers_total: int = 0
+    topics: list[TopicSnapshot] = []
+    """Those with the most messages first."""
+    topics_total: int = 0

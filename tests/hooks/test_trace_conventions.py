@@ -1,0 +1,172 @@
+"""Spans as OpenTelemetry's conventions for messaging want them, and joined over processes and a hub."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry import baggage, context, trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, TraceState
+
+import trunkline as tl
+from tests.hub.hub_process import ROOT, running_hub
+from trunkline.testing import Simulation, simulate, world
+
+PUBLISHER = """
+import asyncio, sys
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+import trunkline as tl
+
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(formatter=lambda span: span.to_json(None) + "\\n")))
+
+async def main():
+    trace = tl.hooks.Trace(provider.get_tracer("publisher"))
+    async with tl.connect(sys.argv[1], name="publisher", hooks=[trace]) as bus:
+        await bus.publish("orders.eu.placed", {"order": 1})
+        assert await bus.request("prices", 2, timeout_s=60) == 4
+
+asyncio.run(main())
+provider.shutdown()
+"""
+
+
+class Recorded:
+    def __init__(self) -> None:
+        self._exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.hook = tl.hooks.Trace(self.provider.get_tracer("test"))
+
+    def spans(self) -> tuple[ReadableSpan, ...]:
+        return self._exporter.get_finished_spans()
+
+    def named(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self.spans() if span.name == name]
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    return {name.removeprefix("messaging."): value for name, value in (span.attributes or {}).items()}
+
+
+def test_operations_templates_and_names() -> None:
+    recorded = Recorded()
+
+    async def main(simulation: Simulation) -> list[str]:
+        async with tl.connect(world=world(simulation), hooks=[recorded.hook]) as bus:
+
+            @bus.on("orders.*", name="billing")
+            async def bill(number: int) -> None:
+                if number == 3:
+                    raise tl.Reject("three")
+
+            ids = await bus.publish_many("orders.placed", [1, 2])
+            single = await bus.publish("orders.4711", 3)
+            await bus.quiet()
+            return [*ids, single]
+
+    many = simulate(main)
+    assert {span.name for span in recorded.spans()} >= {"publish", "handle orders.*"}
+    assert not [span.name for span in recorded.spans() if "placed" in span.name or "4711" in span.name]
+    batch, one = (span for span in recorded.named("publish") if attributes(span)["destination.name"].startswith("ord"))
+    assert batch.kind is one.kind is SpanKind.PRODUCER
+    assert attributes(batch) == {
+        "system": "trunkline",
+        "operation.name": "publish",
+        "operation.type": "send",
+        "destination.name": "orders.placed",
+        "batch.message_count": 2,
+    }
+    assert attributes(one)["message.id"] == many[2]
+    assert attributes(one)["message.body.size"] > 0
+    assert "batch.message_count" not in attributes(one)
+    handled = recorded.named("handle orders.*")
+    assert [attributes(span)["message.id"] for span in handled] == many
+    for span, published in zip(handled, (batch, batch, one), strict=True):
+        found = attributes(span)
+        assert span.kind is SpanKind.CONSUMER
+        assert (found["operation.name"], found["operation.type"]) == ("handle", "process")
+        assert found["destination.template"] == "orders.*"
+        assert found["destination.subscription.name"] == "billing"
+        assert span.parent is not None
+        assert span.parent.span_id == published.context.span_id
+        assert [link.context.span_id for link in span.links] == [published.context.span_id]
+    assert "error.type" not in attributes(handled[0])
+    assert attributes(handled[2])["error.type"] == "Reject"
+    assert handled[2].status.status_code.name == "ERROR"
+
+
+def test_state_and_baggage_travel_with_the_message() -> None:
+    recorded = Recorded()
+    seen: list[tuple[object, str | None]] = []
+
+    async def main(simulation: Simulation) -> None:
+        async with tl.connect(world=world(simulation), hooks=[recorded.hook]) as bus:
+
+            @bus.on("t")
+            async def handle(message: tl.Message) -> None:
+                state = trace.get_current_span().get_span_context().trace_state
+                seen.append((baggage.get_baggage("tenant"), state.get("vendor")))
+
+            flags = TraceFlags(TraceFlags.SAMPLED)
+            remote = SpanContext(1, 2, True, flags, TraceState([("vendor", "x")]))
+            token = context.attach(
+                baggage.set_baggage("tenant", "acme", trace.set_span_in_context(NonRecordingSpan(remote)))
+            )
+            try:
+                await bus.publish("t", 1)
+            finally:
+                context.detach(token)
+            await bus.quiet()
+
+    simulate(main)
+    assert seen == [("acme", "x")]
+
+
+@pytest.mark.slow
+def test_one_trace_over_two_processes_and_a_hub(tmp_path: Path) -> None:
+    recorded = Recorded()
+
+    async def main(address: str) -> str:
+        async with tl.connect(address, name="consumer", hooks=[recorded.hook]) as bus:
+            handled = asyncio.Event()
+
+            @bus.on("orders.>", name="billing")
+            async def bill(order: Any) -> None:
+                handled.set()
+
+            @bus.on("prices")
+            async def price(number: int) -> int:
+                return number * number
+
+            await bus.flush()
+            publisher = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", PUBLISHER, address, cwd=ROOT, stdout=subprocess.PIPE
+            )
+            out, _ = await publisher.communicate()
+            assert publisher.returncode == 0
+            await asyncio.wait_for(handled.wait(), 60)
+            await bus.quiet()
+            return out.decode()
+
+    with running_hub(tmp_path) as hub:
+        out = asyncio.run(main(hub.address))
+    there = {span["name"]: span for span in map(json.loads, out.splitlines())}
+    for sent, handling in (("publish", "handle orders.>"), ("request", "handle prices")):
+        (here,) = recorded.named(handling)
+        assert here.parent is not None
+        assert f"0x{here.context.trace_id:032x}" == there[sent]["context"]["trace_id"]
+        assert f"0x{here.parent.span_id:016x}" == there[sent]["context"]["span_id"]
+        assert [f"0x{link.context.span_id:016x}" for link in here.links] == [there[sent]["context"]["span_id"]]
+    (answer,) = recorded.named("respond")
+    assert attributes(answer)["destination.temporary"] is True
+    assert f"0x{answer.context.trace_id:032x}" == there["request"]["context"]["trace_id"]
