@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-READY_S = 20.0
+READY_S = 90.0
 
 
 class Up:

@@ -22,7 +22,7 @@ from trunkline.journal.repair.repair import repair
 from trunkline.journal.repair.verify import verify
 
 PAGE = 4096
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 ORDERS = 80
 
 

@@ -18,7 +18,7 @@ from trunkline.transports.transport import Listener, Transport, Wire
 from trunkline.transports.zmq.socket import close_socket, open_socket
 from trunkline.transports.zmq.transport import ZmqIpcTransport, ZmqTcpTransport
 
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
