@@ -15,7 +15,7 @@ from importlib.metadata import files
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-READY_S = 10.0
+READY_S = 60.0
 POLL_S = 0.005
 
 # Kills the server when standard input ends: when we close it, and also when we are killed and cannot.

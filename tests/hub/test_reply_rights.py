@@ -21,7 +21,7 @@ from trunkline.message import MessageType
 from trunkline.wire import control, frames
 from trunkline.wire.frames import PublishHead
 
-DEADLINE_S = 15.0
+DEADLINE_S = 60.0
 RULES = [
     {"who": "cert:data", "may": ["publish", "subscribe"], "on": ["data.>"]},
     {"who": "cert:owner", "may": ["publish", "subscribe"], "on": ["data.>", "orders.>"]},
