@@ -38,6 +38,8 @@ TURN: Final = 500
 """So many messages are handled in one turn of the event loop: then it is the turn of others."""
 RESPONSE: Final = MessageType.RESPONSE
 PUBLISH: Final = MessageType.PUBLISH
+RUNNING: Final = CellState.RUNNING
+"""By a name of its own: on Python 3.11, a look at the class takes 860 instructions, and a message 14,000."""
 
 ACTING: Final[ContextVar[object]] = ContextVar("the system whose actor is at work", default=None)
 """Tells what actors of a system send from what comes from outside."""
@@ -77,7 +79,7 @@ class MessageLoop(MessageFates):
         queue = inbox.queue
         handler = self._raw_handler()
         count = 0
-        while not self._ending and self.state is CellState.RUNNING:
+        while not self._ending and self.state is RUNNING:
             if handler is not None and queue and queue[0].type is PUBLISH:
                 count += await self._handle_raw(handler)
             if self._breaking:
@@ -162,7 +164,7 @@ class MessageLoop(MessageFates):
                     break
                 last = seq
                 done += 1
-                if done >= TURN or self.state is not CellState.RUNNING:
+                if done >= TURN or self.state is not RUNNING:
                     break
         finally:
             self._count(first, last, done)

@@ -43,8 +43,10 @@ class Ref:
         Raises InboxFull, or waits, if the mailbox is full: as the actor was spawned.
         """
         if payload.__class__ in PLAIN:
-            # With no keywords at all, CPython need not put together and take apart a dictionary for them.
-            return self._publish(self.topic, payload, **fields) if fields else self._publish(self.topic, payload)
+            # From a local name, as in `Bus.publish`; and with no keywords at all, CPython need not put together a
+            # dictionary for them and take it apart.
+            publish = self._publish
+            return publish(self.topic, payload, **fields) if fields else publish(self.topic, payload)
         named: Fields = {"schema": schema_of(payload.__class__), **fields}
         return self._publish(self.topic, payload, **named)
 

@@ -29,6 +29,7 @@ from trunkline.topic import is_wild
 log = logging.getLogger("trunkline.handlers")
 
 REQUEST: Final = MessageType.REQUEST
+RESPONSE: Final = MessageType.RESPONSE
 _CAUSES = {Reject: Cause.REJECTED, HandlerTimeout: Cause.HANDLER_TIMEOUT}
 
 
@@ -209,7 +210,7 @@ class Handler:
                             continue
                         result = await run(*arguments)
                     if message.type is REQUEST and (result is not None or not wild):
-                        await self._answer(message, MessageType.RESPONSE, result)
+                        await self._answer(message, RESPONSE, result)
                 except BaseException as error:
                     await self._went_wrong(message, error)
                     continue
@@ -256,7 +257,7 @@ class Handler:
             result = await (self._run(message, arguments) if guarded else self._call.run(*arguments))
             # None from one that listens to many topics (a monitor on ">") is no answer.
             if message.type is REQUEST and (result is not None or not self._wild):
-                await self._answer(message, MessageType.RESPONSE, result)
+                await self._answer(message, RESPONSE, result)
         except BaseException as error:
             await self._went_wrong(message, error)
         else:

@@ -15,7 +15,7 @@ import msgspec
 
 from trunkline import codec
 from trunkline.brokers.broker import Broker, Lane
-from trunkline.bus.lifecycle import BusState, Lifecycle
+from trunkline.bus.lifecycle import OPEN, Lifecycle
 from trunkline.bus.observe import Traffic
 from trunkline.clock import Ids
 from trunkline.delivery.eager import EVERYONE
@@ -209,7 +209,7 @@ class BusPublisher:
             or not (lane.immediate or lane.plain is not None)
             or message.ttl_s is not None
             or len(message.payload) > self.small
-            or self._life.state is not BusState.OPEN
+            or self._life.state is not OPEN
         ):
             return self.publish(message)
         # Only `compose` has given it a number.

@@ -21,6 +21,7 @@ from trunkline.message import Message, MessageType
 from trunkline.settings import Settings
 from trunkline.topic import REPLIES
 
+ERROR = MessageType.ERROR
 MAX_DETAIL = 10_000
 """Of an error's text and its traceback, so much is sent: an answer must fit where its request did."""
 
@@ -108,7 +109,7 @@ class Requester:
         detail = detail[:MAX_DETAIL]
         # The end of a traceback says where the error was raised; with a text that fills the answer, that is left out.
         start = max(0, len(traceback) + len(detail) - MAX_DETAIL)
-        return self.answer(to, MessageType.ERROR, ErrorAnswer(kind, detail, traceback[start:]))
+        return self.answer(to, ERROR, ErrorAnswer(kind, detail, traceback[start:]))
 
     def expect(self, request_id: str, topic: str, timeout_s: float | None, *, timed: bool = True) -> AwaitedAnswer:
         """Register a request, before it is sent. Whoever calls this closes it in the table, whatever happens.
@@ -220,7 +221,7 @@ def expects_ack(message: Message) -> bool:
 
 def read(answer: Message, reply: Any, max_bytes: int) -> Any:
     """The typed value of an answer; raises RequestFailed if the responder said that it failed."""
-    if answer.type is MessageType.ERROR:
+    if answer.type is ERROR:
         try:
             failure = answer.decode(ErrorAnswer, max_bytes=max_bytes)
         except InvalidPayload as error:

@@ -37,6 +37,9 @@ class Why(enum.StrEnum):
     UNKNOWN_TYPE = "its request does not know what to do with it"
 
 
+LATE = Why.LATE
+
+
 class Orphan(msgspec.Struct, frozen=True):
     """A message that answers a request nobody has registered."""
 
@@ -258,7 +261,7 @@ class Requests:
             waiting.pop(request_id, None)
             if not waiting and len(self._by_timeout) > MAX_IDLE_TIMEOUTS:
                 del self._by_timeout[pending.timeout_s]
-        self._ended.setdefault(request_id, Why.LATE)
+        self._ended.setdefault(request_id, LATE)
         if len(self._ended) > self._max_ended:
             self._ended.popitem(last=False)
 
