@@ -103,7 +103,6 @@ class Stream:
         # The hot loop: a plain message in an inbox with nothing special about it costs one popleft and one count.
         inbox = self._inbox
         queue = inbox.queue
-        popleft = queue.popleft
         books = inbox.books
         simple = self._simple
         inbox.read_by(1)
@@ -116,7 +115,7 @@ class Stream:
                     message = None
                     try:
                         while queue and not inbox.needs_pull:
-                            message = popleft()
+                            message = queue.popleft()
                             books.delivered += 1
                             yield message
                     finally:
