@@ -17,7 +17,50 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 TOGETHER: Final = 64
 """How many the event loop takes out of the queue at once: threads and loop then seldom wait for the same lock."""
 
-QueuedPublish = tuple[str, object, Fields, Future[str]]
+QueuedPublish = tuple[str, object, Fields, Future[str], int]
+"""The last is the size of the payload in bytes, as it counts here."""
+
+
+class PublishFuture(Future[str]):
+    """What a thread gets for a publish. Most are never looked at: its parts are made when somebody does.
+
+    The condition of a future costs more than the publish, and each is three more objects for the garbage collector.
+    """
+
+    _begun = False
+    _made = False
+    _message_id: str | None = None
+
+    def __init__(self, guard: threading.Lock) -> None:
+        """`guard` is held for a moment, and by nobody who looks at a future meanwhile."""
+        self._guard = guard
+
+    def __getattr__(self, name: str) -> Any:
+        # Called for what is not there: the parts of a future that nobody has looked at.
+        with self._guard:
+            if not self._made:
+                made: Future[str] = Future()
+                if self._begun:
+                    made.set_running_or_notify_cancel()
+                if self._message_id is not None:
+                    made.set_result(self._message_id)
+                # In one step: another thread sees all parts or none.
+                self.__dict__.update(vars(made), _made=True)
+        return object.__getattribute__(self, name)
+
+    def set_running_or_notify_cancel(self) -> bool:
+        with self._guard:
+            if not self._made:
+                self._begun = True
+                return True
+        return super().set_running_or_notify_cancel()
+
+    def set_result(self, result: str) -> None:
+        with self._guard:
+            if not self._made:
+                self._message_id = result
+                return
+        super().set_result(result)
 
 
 class ThreadDoor:
@@ -45,6 +88,7 @@ class ThreadDoor:
         self._taken_bytes = 0
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
+        self._guard = threading.Lock()
         self._awake = False
         self._task: asyncio.Task[None] | None = None
 
@@ -54,12 +98,13 @@ class ThreadDoor:
         If the queue is full, this call waits until there is room, and raises BackpressureTimeout after `timeout_s`; in
         the event loop's own thread it raises Congested at once. Raises BusClosed if the bus's event loop has ended.
         """
-        future: Future[str] = Future()
+        future = PublishFuture(self._guard)
+        size = len(payload) if isinstance(payload, bytes) else 0
         with self._lock:
             if not self._has_room():
                 self._wait()
-            self._bytes += _size(payload)
-            self._queue.append((topic, payload, fields, future))
+            self._bytes += size
+            self._queue.append((topic, payload, fields, future, size))
             asleep, self._awake = not self._awake, True
         # Whoever finds the loop asleep wakes it; the others ride along.
         if asleep:
@@ -84,13 +129,14 @@ class ThreadDoor:
         self._task = self._loop.create_task(self._drain(), name="publishing from threads")
 
     async def _drain(self) -> None:
+        publish = self._publish
         while taken := self._take():
             while taken:
-                topic, payload, fields, future = taken.popleft()
+                topic, payload, fields, future, _ = taken.popleft()
                 if not future.set_running_or_notify_cancel():
                     continue
                 try:
-                    future.set_result(await self._publish(topic, payload, **fields))
+                    future.set_result(await (publish(topic, payload, **fields) if fields else publish(topic, payload)))
                 except Exception as error:
                     future.set_exception(error)
                 except asyncio.CancelledError:
@@ -104,7 +150,7 @@ class ThreadDoor:
             self._bytes -= self._taken_bytes
             while queue and len(taken) < TOGETHER:
                 taken.append(queue.popleft())
-            self._taken_bytes = sum([_size(item[1]) for item in taken])
+            self._taken_bytes = sum([item[4] for item in taken])
             self._awake = bool(taken)
             self._room.notify_all()
         return taken
@@ -122,7 +168,3 @@ class ThreadDoor:
             future = taken.popleft()[3]
             if future.set_running_or_notify_cancel():
                 future.set_exception(BusClosed(self._name))
-
-
-def _size(payload: object) -> int:
-    return len(payload) if isinstance(payload, bytes) else 0
