@@ -69,6 +69,21 @@ def test_who_got_a_message_goes_on_before_confirmations_are_worked_on() -> None:
     asyncio.run(main())
 
 
+def test_handlers_of_what_came_first_run_before_the_rest_is_read() -> None:
+    async def main(now: Simulation) -> None:
+        client = Client(world(now))
+        client.connection.arrived = lambda: client.heard.append("arrived")
+        info = frame(control.TopicInfo(topic="a", heard=True, confirm=False, durable=False))
+        client.connection.received([BODY, info])
+        assert client.heard[:2] == ["arrived", "topic"]
+        client.heard.clear()
+        client.connection.protocol.deliver = lambda head, body: client.heard.append("delivered")
+        client.connection.received([info, BODY])
+        assert client.heard[-3:] == ["topic", "delivered", "arrived"], "in their order"
+
+    simulate(main)
+
+
 @pytest.mark.parametrize("apart", [True, False])
 def test_nothing_overtakes_a_confirmation(apart: bool) -> None:
     async def main(now: Simulation) -> None:

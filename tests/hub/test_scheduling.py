@@ -1,4 +1,4 @@
-"""A process that is a hub asks for short time slices, and for nothing else."""
+"""A process that is a hub asks for short time slices, and for nothing else; it seldom looks for cycles."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from trunkline.hub.scheduling import SLICE_NS
+from trunkline.hub.serve import YOUNG_OBJECTS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems have no slices to choose")
 
@@ -42,3 +43,9 @@ def test_the_slice_is_short_and_priority_and_policy_stay() -> None:
 def test_a_policy_that_somebody_has_chosen_stays() -> None:
     found = look("os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))")
     assert found == {"taken": False, "kept": True, "slice": None}
+
+
+def test_a_hub_seldom_looks_for_cycles() -> None:
+    program = "import gc; from trunkline.hub import serve; serve.prepare_process(); print(gc.get_threshold()[0])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert int(done.stdout) == YOUNG_OBJECTS

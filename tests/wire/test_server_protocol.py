@@ -183,6 +183,23 @@ def test_taken_that_has_waited_travels_with_the_next_batch() -> None:
     assert not protocol.taken_joins
 
 
+def test_taken_of_many_batches_travels_with_the_next_frame_without_a_timer() -> None:
+    protocol: Protocol = ServerProtocol(LIMITS._replace(window=100_000), 0.0)
+    protocol.greeted = True
+    for number in range(2 * server.JOIN_BATCHES):
+        protocol.confirm(number, 10 + 2 * number, 1, urgent=False)
+        assert sent(protocol) == [], "alone it would be a write more"
+        protocol.deliver((b"batch",))
+        batch, *rest = sent(protocol)
+        assert batch == b"batch"
+        if (number + 1) % server.JOIN_BATCHES:
+            assert rest == []
+        else:
+            (taken,) = rest
+            assert isinstance(taken, control.Taken)
+            assert len(taken.runs) == server.JOIN_BATCHES
+
+
 def test_taken_is_due_when_somebody_waits_or_enough_has_gathered() -> None:
     for fields in ({"urgent": True}, {"failures": [control.Failure(batch=0, index=-1, code="c", text="t")]}):
         protocol = protocol_of()

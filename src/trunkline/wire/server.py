@@ -17,6 +17,9 @@ from trunkline.wire.frames import Kind, Parts, PublishHead, SharedPublish
 from trunkline.wire.notices import Notices
 
 MAX_CONTROL_BYTES: Final = 16 * 1024 * 1024
+JOIN_BATCHES: Final = 32
+"""TAKEN for so many batches travels with the next frame to their publisher. If it waits for the timer, there are 300 of
+them: settling those takes a client longer than a request, and keeping them makes Python look for cycles among them."""
 PAUSE_FACTOR: Final = 4
 """A client is not read from while its backlog exceeds so many times the size at which it counts as congested."""
 # An attribute of an enum is looked up ten times as slowly as a name of this module.
@@ -69,6 +72,7 @@ class ServerProtocol(Generic[B]):
         "_runs",
         "_throttled",
         "_unreported",
+        "_unreported_batches",
         "active_at",
         "backlog",
         "congested",
@@ -113,7 +117,8 @@ class ServerProtocol(Generic[B]):
         self._runs: list[tuple[int, int, int]] = []
         self._failures: list[control.Failure] = []
         self._next_seq = 0
-        self._unreported = 0
+        self._unreported = self._unreported_batches = 0
+        """Messages and batches that are taken, and their publisher does not know."""
         self.taken_due = False
         """Whether the next flush sends TAKEN."""
         self.taken_joins = False
@@ -210,6 +215,7 @@ class ServerProtocol(Generic[B]):
             runs.append((number, number, first))
         self._next_seq = first + count
         self._unreported += count
+        self._unreported_batches += 1
         if urgent or self._unreported * 8 >= self._limits.window:
             self.taken_due = True
 
@@ -297,13 +303,13 @@ class ServerProtocol(Generic[B]):
     def _send_taken(self) -> None:
         taken = control.Taken(runs=self._runs, failures=self._failures)
         self._runs, self._failures = [], []
-        self._unreported = 0
+        self._unreported = self._unreported_batches = 0
         self.taken_due = self.taken_joins = False
         self._put(control.write(taken))
 
     def flush(self) -> list[Parts]:
         """The frames to send now, in order."""
-        if self.taken_due or (self.taken_joins and self._out):
+        if self.taken_due or (self._out and (self.taken_joins or self._unreported_batches >= JOIN_BATCHES)):
             self._send_taken()
         out, self._out = self._out, []
         self.out_bytes = 0

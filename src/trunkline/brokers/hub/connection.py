@@ -389,9 +389,12 @@ class Connection:
     # Called by the transport
 
     def received(self, batch: Sequence[memoryview]) -> None:
-        if actions := self.protocol.received(batch, self._loop.time()):
-            self._perform(actions)
+        actions = self.protocol.received(batch, self._loop.time())
+        # First the handlers of what came first: what the hub says after that is read while their answers travel.
         self.arrived()
+        if actions:
+            self._perform(actions)
+            self.arrived()
 
     def broken(self, error: ProtocolError) -> None:
         self._perform(self.protocol.broken(error))
