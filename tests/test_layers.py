@@ -27,7 +27,7 @@ LAYERS = [
         "unchecked",
     ],
     ["wire"],
-    ["keys", "folders", "program", "segments"],
+    ["keys", "folders", "program", "scheduling", "segments"],
     ["transports"],
     ["delivery"],
     ["registry"],

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from trunkline.hub.scheduling import SLICE_NS
 from trunkline.hub.serve import YOUNG_OBJECTS
+from trunkline.scheduling import SLICE_NS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems have no slices to choose")
 
 LOOK = """
 import json, os
-from trunkline.hub.scheduling import shorten_time_slice, time_slice_ns
+from trunkline.scheduling import shorten_time_slice, time_slice_ns
 PREPARE
 before = (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))
 taken = shorten_time_slice()

@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 
 import trunkline as tl
-from tests.hub.hubs import connection_of, until
+from tests.hub.hubs import Place, connection_of, until
+from trunkline import scheduling
+from trunkline.brokers.remote.lane import SOON
+from trunkline.brokers.remote.outbox import YIELDS
 from trunkline.hub.hub import Hub
+from trunkline.hub.session import URGENT_S
+from trunkline.testing import Simulation, simulate, world
 from trunkline.wire.frames import DeliverHead
 
 BULK = 4000
@@ -66,3 +71,39 @@ def test_an_urgent_message_passes_what_waits_for_its_client(tmp_path: Path, sche
         assert before <= ON_THE_WAY[scheme] < BULK * SIZE // 2
     bulk = [first for topic, priority, first, _ in arrived if priority != URGENT and topic == "bulk"]
     assert bulk == sorted(bulk), "those of one priority stay in order"
+
+
+def test_who_publishes_much_lets_others_run_while_urgent_messages_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    yields: list[int] = []
+    monkeypatch.setattr(scheduling, "_yield", lambda: yields.append(1))
+
+    async def main(simulation: Simulation) -> None:
+        place = Place(world(simulation))
+        await place.start()
+        async with place.bus("flood") as flood, place.bus("alarms") as alarms:
+
+            async def publish() -> int:
+                """Much, twice, each time until it is confirmed: how often others ran."""
+                yields.clear()
+                for _ in range(2):
+                    for _ in range(20):
+                        await flood.publish_many("bulk", [b"x"] * SOON)
+                    await flood.flush()
+                return len(yields)
+
+            await publish()
+            assert not await publish(), "nothing is urgent"
+            await alarms.publish("alarm", b"", priority=tl.Priority.HIGH)
+            await alarms.flush()
+            assert await publish() >= 20
+            for _ in range(100):
+                await flood.publish("bulk", b"x")
+                await flood.flush()
+            assert len(yields) <= 2 * 20, "not after a lone message"
+            await asyncio.sleep(2 * URGENT_S)
+            for _ in range(YIELDS // 40 + 1):
+                await publish()
+            assert not await publish(), "no more"
+        await place.stop()
+
+    simulate(main)

@@ -215,6 +215,16 @@ def test_taken_is_due_when_somebody_waits_or_enough_has_gathered() -> None:
     assert protocol.taken_due
 
 
+def test_taken_asks_a_client_to_let_others_run() -> None:
+    protocol = protocol_of()
+    for yields in (False, True, False):
+        protocol.yields = yields
+        protocol.confirm(7, 10, 1, urgent=True)
+        (taken,) = sent(protocol)
+        assert isinstance(taken, control.Taken)
+        assert taken.yields is yields
+
+
 def test_taken_goes_before_what_comes_later() -> None:
     protocol = protocol_of()
     protocol.settle(accept(protocol, 0))

@@ -100,6 +100,8 @@ class Hub:
         self._leaving: set[asyncio.Task[None]] = set()
         self._wires: dict[asyncio.Future[None], Session] = {}
         """Of those who are here, or have left and have not heard all of what was said."""
+        self.urgent_until = 0.0
+        """Until then publishers are asked to let other processes run."""
         self._closed = False
 
     @property

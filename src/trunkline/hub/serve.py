@@ -15,10 +15,10 @@ from trunkline.brokers.memory import MemoryBroker
 from trunkline.clock import World
 from trunkline.hub.config import HubConfig
 from trunkline.hub.hub import Hub
-from trunkline.hub.scheduling import shorten_time_slice
 from trunkline.journal.broker import JournalBroker
 from trunkline.journal.journal import Journal
 from trunkline.program import run_loop
+from trunkline.scheduling import shorten_time_slice
 
 YOUNG_OBJECTS = 10_000
 """New objects before Python looks for cycles among them. Moving messages makes no cycles. With Python's 700, each 350th

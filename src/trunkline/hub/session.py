@@ -15,6 +15,7 @@ from trunkline.delivery.shared_body import SharedBody
 from trunkline.errors import InvalidPayload, ProtocolError, TrunklineError
 from trunkline.hub.access import Action
 from trunkline.hub.member import Member
+from trunkline.message import Priority
 from trunkline.segments import Segment
 from trunkline.transports.transport import HIGH_BYTES, Wire
 from trunkline.wire import control, frames
@@ -30,6 +31,9 @@ TAKEN_S = 0.005
 """TAKEN may wait so long for more batches to be settled, unless a publisher waits for it."""
 JOIN_S = 0.075
 """And so much longer for another frame to its publisher, to share its write."""
+HIGH = int(Priority.HIGH)
+URGENT_S = 0.1
+"""So long after a message of priority HIGH or above, publishers are asked to let other processes run."""
 MAX_SEGMENTS = 256
 """Of one publisher: what it shares beyond that is copied, for each takes a descriptor of the hub."""
 
@@ -102,7 +106,8 @@ class Session:
 
     def received(self, batch: Sequence[memoryview]) -> None:
         hub, protocol = self.hub, self.protocol
-        protocol.active_at = self._now()
+        now = protocol.active_at = self._now()
+        protocol.yields = now < hub.urgent_until
         hub.turn_begin(lone=len(batch) == 1)
         try:
             for frame in batch:
@@ -167,6 +172,8 @@ class Session:
 
     def _publish(self, head: PublishHead, data: BatchBody) -> None:
         hub, protocol = self.hub, self.protocol
+        if head.priority >= HIGH:
+            hub.urgent_until = protocol.active_at + URGENT_S
         if self._free:
             protocol.passing = head.number
             first = hub.publish_straight(head, data, self.origin)

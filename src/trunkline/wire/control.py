@@ -170,6 +170,8 @@ class Taken(Control, frozen=True, kw_only=True, tag="TAKEN"):
     """First and last number of consecutive batches, and the number of the first message in them."""
     failures: list[Failure] = []
     """What a subscriber or the journal refused, of those batches."""
+    yields: bool = False
+    """Whether the client should let other processes run after large frames: urgent messages come through the hub."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

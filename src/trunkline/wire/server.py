@@ -90,6 +90,7 @@ class ServerProtocol(Generic[B]):
         "suspected",
         "taken_due",
         "taken_joins",
+        "yields",
     )
 
     def __init__(self, limits: ServerLimits, now: float) -> None:
@@ -123,6 +124,8 @@ class ServerProtocol(Generic[B]):
         """Whether the next flush sends TAKEN."""
         self.taken_joins = False
         """Whether the next flush that has something else to send sends TAKEN with it."""
+        self.yields = False
+        """Whether TAKEN asks the client to let other processes run."""
         self._notices = Notices()
         self.has_notices = False
         """Whether notices wait until the client is not congested."""
@@ -301,7 +304,7 @@ class ServerProtocol(Generic[B]):
         self.taken_joins = waits
 
     def _send_taken(self) -> None:
-        taken = control.Taken(runs=self._runs, failures=self._failures)
+        taken = control.Taken(runs=self._runs, failures=self._failures, yields=self.yields)
         self._runs, self._failures = [], []
         self._unreported = self._unreported_batches = 0
         self.taken_due = self.taken_joins = False

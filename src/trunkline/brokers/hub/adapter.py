@@ -166,6 +166,8 @@ class HubAdapter:
         self.connection.send(control.Withdraw(batch=number, reason=reason))
 
     def _taken(self, taken: control.Taken) -> None:
+        if taken.yields:
+            self._shared.give_way()
         rejections: dict[int, list[Rejection]] = {}
         for failure in taken.failures:
             if failure.code == control.NO_RESPONDERS:

@@ -207,6 +207,9 @@ class Shared(Protocol):
     def taken(self, runs: Sequence[tuple[int, int, int]], rejections: Mapping[int, list[Rejection]]) -> None:
         """The broker has these batches: first and last number, and the number of the first message in them."""
 
+    def give_way(self) -> None:
+        """Urgent messages come through the broker: let other processes run after each of the next large batches."""
+
     def unserved(self, batch: int, nearest: Sequence[str]) -> None:
         """Nobody got the requests of a batch that is not `taken` yet; `nearest` are similar topics with subscribers."""
 

@@ -25,6 +25,7 @@ from trunkline.clock import Sequence as Numbers
 from trunkline.delivery.pending import Failures, PendingBatch
 from trunkline.errors import BackpressureTimeout, MessageTooLarge, NotConfirmed, PartlyRefused, Refused, SchemaBroken
 from trunkline.message import ASKING, MAX_HEADER_BYTES, NORMAL, Message
+from trunkline.scheduling import let_others_run
 from trunkline.segments import Lease
 from trunkline.settings import Settings
 from trunkline.topic import OWN_PREFIXES, REPLIES
@@ -45,6 +46,8 @@ EXTRA_BYTES = 300
 COLUMN_BYTES = 64
 """What a plain message takes in columns, beside its payload: its id, its time, its sizes."""
 
+YIELDS = 64
+"""Batches after which other processes run, once the broker has asked for it. It asks anew when it confirms some."""
 MAX_OWN_TOPICS = 1000
 """Reply topics of others and topics of dead letters with a lane, about 700 bytes each: most are never used again."""
 
@@ -116,6 +119,8 @@ class Outbox:
         a publish had no other."""
         self._begun = 0
         """Batches of this turn."""
+        self._yields = 0
+        """After so many more of the batches that are sent in the middle of a turn, other processes run."""
         self.confirmed = 0
         """Messages that the broker has."""
         self.lost_messages = 0
@@ -388,6 +393,13 @@ class Outbox:
         """In the middle of a turn of the event loop: the broker works while this one goes on."""
         self.send_pending(pending)
         self._adapter.flush()
+        if self._yields and pending.count > 1:
+            self._yields -= 1
+            let_others_run()
+
+    def give_way(self) -> None:
+        """See `Shared.give_way`."""
+        self._yields = YIELDS
 
     def send_topic(self, topic: str) -> None:
         """What was published there so far."""

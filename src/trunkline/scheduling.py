@@ -1,4 +1,4 @@
-"""Scheduling: a hub asks the kernel to run it soon rather than long.
+"""Scheduling: a hub asks the kernel to run it soon rather than long, and a client that publishes much gives way.
 
 A hub on a busy machine shares the processors with its clients. Linux lets a thread that was woken interrupt another one
 at once only if its time slice is shorter; otherwise it waits for up to a tick, which is 4 ms. Since Linux 6.12 a thread
@@ -13,6 +13,7 @@ import os
 import platform
 import struct
 import sys
+from collections.abc import Callable
 
 log = logging.getLogger("trunkline.hub")
 
@@ -21,6 +22,7 @@ SLICE_NS = 100_000
 _ATTRIBUTES = struct.Struct("=IIQiIQQQII")
 """`struct sched_attr`: size, policy, flags, nice, priority, runtime, deadline, period, and two clamps."""
 _RUNTIME = 5
+_yield: Callable[[], None] | None = getattr(os, "sched_yield", None)
 _CALLS = {"x86_64": (314, 315), "aarch64": (274, 275), "riscv64": (274, 275)}
 """sched_setattr and sched_getattr: few versions of the C library have functions for them."""
 
@@ -60,3 +62,13 @@ def shorten_time_slice() -> bool:
         # A container may forbid it. The hub works without.
         log.debug("the kernel did not shorten the time slice of the hub: %s", error)
         return False
+
+
+def let_others_run() -> None:
+    """Give up the processor if another thread waits for it here.
+
+    A process that publishes without a pause otherwise keeps it for its whole time slice, and what it has just sent, and
+    urgent messages of others, wait so long. Nothing happens where the system has no such call.
+    """
+    if _yield is not None:
+        _yield()
