@@ -13,7 +13,7 @@ INTERNAL = {
     # Of links, routers and those who start kernels.
     Kernel: {"answer", "client", "life", "link", "lost", "on_close", "open", "restart_dead", "router"},
     Execution: {"capture", "completed", "ended", "fail", "on_input", "outputs", "release", "show", "take", "take_late"}
-    | {"update_shown"},
+    | {"lose", "update_shown"},
     Comm: set(),
 }
 RENAMED = {"aclose": "close"}

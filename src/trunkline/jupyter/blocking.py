@@ -77,6 +77,14 @@ class BlockingExecution:
         return self._execution.complete
 
     @property
+    def lost(self) -> bool:
+        return self._execution.lost
+
+    @property
+    def subshell_id(self) -> str | None:
+        return self._execution.subshell_id
+
+    @property
     def reply(self) -> KernelMessage | None:
         return self._execution.reply
 

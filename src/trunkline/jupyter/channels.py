@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import cast
 
 from trunkline.clock import World
@@ -10,7 +11,7 @@ from trunkline.delivery.custody import Custody
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.retry import Retry
 from trunkline.delivery.stream import Stream
-from trunkline.errors import InboxFull, UsageError
+from trunkline.errors import InboxFull, StreamEmpty, UsageError
 from trunkline.expression import Filter, compile_filter
 from trunkline.jupyter.message_types import CHANNELS
 from trunkline.jupyter.wire import KernelMessage
@@ -34,6 +35,22 @@ class KernelChannel(Stream):
 
     def __aiter__(self) -> AsyncIterator[KernelMessage]:
         return cast(AsyncIterator[KernelMessage], super().__aiter__())
+
+    async def next_wanted(
+        self, wanted: str | Callable[[KernelMessage], bool], timeout_s: float | None
+    ) -> KernelMessage | None:
+        """The next one that is as `wanted`, a function or a filter; those before it are taken. Raises StreamEmpty."""
+        if isinstance(wanted, str):
+            fits = compile_filter(wanted)
+            wanted = lambda message: fits(message, message.decode)  # noqa: E731
+        try:
+            async with asyncio.timeout(timeout_s):
+                async for message in self:
+                    if wanted(message):
+                        return message
+        except TimeoutError as error:
+            raise StreamEmpty(self.name) from error
+        return None
 
     def __del__(self) -> None:
         return

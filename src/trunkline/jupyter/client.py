@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from trunkline.clock import World
 from trunkline.errors import EncodeError
+from trunkline.jupyter.completion import REPLY, CompletionCheck
 from trunkline.jupyter.errors import KernelClosed, KernelDied, KernelRestarted
 from trunkline.jupyter.execution import Execution
 from trunkline.jupyter.handshake import Handshake
@@ -70,6 +71,7 @@ class KernelClient:
         self._tracing = tracing
         self._handshake = Handshake(kernel_id, settings)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._completion = CompletionCheck(self.router, self.ask, self._start)
         self._sweeper: asyncio.TimerHandle | None = None
 
     # Beginning
@@ -124,8 +126,14 @@ class KernelClient:
                 self.publish(message)
         self.router.route(messages, asyncio.get_running_loop().time())
         for message in messages:
-            if message.header.msg_type == "status":
-                self._notice(str(message.content.get("execution_state", self.state)), message)
+            kind = message.header.msg_type
+            if kind == "status":
+                state = str(message.content.get("execution_state", self.state))
+                self._notice(state, message)
+                if state == "idle":
+                    self._completion.notice(message)
+            elif kind == REPLY:
+                self._completion.notice(message)
 
     def count_fault(self, fault: Fault, why: str) -> None:
         self.faults[fault] += 1
@@ -192,6 +200,7 @@ class KernelClient:
     ) -> Execution:
         request = self.compose(socket, msg_type, content, metadata=metadata, priority=priority, subshell_id=subshell_id)
         execution = self.execution(request.id, timeout_s, code=code, priority=priority, where=where)
+        execution.subshell_id = subshell_id
         if on_input is not None:
             execution.on_input = lambda message: self._start(self._give_input(message, on_input))
         if self._tracing is not None:
@@ -214,6 +223,8 @@ class KernelClient:
             return known
         execution = self.execution(request_id, timeout_s)
         self.register(execution, SHELL, timeout_s)
+        if len(execution.missing) == 1:
+            self._completion.expect(request_id)
         return execution
 
     def execution(self, request_id: str, timeout_s: float, **options: Any) -> Execution:
@@ -294,6 +305,7 @@ class KernelClient:
         self.closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
+        self._completion.stop()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -10,8 +10,6 @@ from typing import Protocol, Self
 from trunkline.clock import World
 from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox
-from trunkline.errors import StreamEmpty
-from trunkline.expression import compile_filter
 from trunkline.jupyter.channels import KernelChannel, channel_filters, put
 from trunkline.jupyter.errors import ExecutionTimeout, KernelError
 from trunkline.jupyter.message_types import CHANNEL_OF, COMM, DISPLAY, EXECUTION, IOPUB, STATUS, STREAM
@@ -63,6 +61,9 @@ class Execution:
         self._captures: list[Outputs] = []
         self._sink = self.outputs
         self.complete = False
+        self.lost = False
+        """Whether what is missing was lost on the way, and will not come."""
+        self.subshell_id: str | None = None
         self.failure: KernelError | None = None
         self.on_input: Callable[[KernelMessage], None] | None = None
         self.completed: Callable[[Execution], None] | None = None
@@ -206,6 +207,11 @@ class Execution:
             self.failure = error
         self._end()
 
+    def lose(self) -> None:
+        """Nothing more will come: what is missing was lost on the way."""
+        self.lost = not self.complete
+        self._end()
+
     def _end(self) -> None:
         for name, box in self._boxes.items():
             if name != LATE:
@@ -276,18 +282,7 @@ class Execution:
 
         `wanted` is a function, or a filter as `subscribe` has it. Raises StreamEmpty if none comes within `timeout_s`.
         """
-        stream = self.channel(channel)
-        if isinstance(wanted, str):
-            fits = compile_filter(wanted)
-            wanted = lambda message: fits(message, message.decode)  # noqa: E731
-        try:
-            async with asyncio.timeout(timeout_s):
-                async for message in stream:
-                    if wanted(message):
-                        return message
-        except TimeoutError as error:
-            raise StreamEmpty(stream.name) from error
-        return None
+        return await self.channel(channel).next_wanted(wanted, timeout_s)
 
     # What came of it
 
@@ -302,6 +297,7 @@ class Execution:
     async def result(self, timeout_s: float | None = None, *, raise_on_timeout: bool = False) -> Result:
         """What came of it, when it is complete; or what has come by then, after `timeout_s` or its own time limit.
 
+        If its reply or its idle status is lost on the way, that is noticed a second after the other: `result.lost`.
         Raises KernelDied or KernelRestarted if the kernel is gone, and with `raise_on_timeout` ExecutionTimeout if it
         is not complete in time; each has the partial result. An error of the code is no error here: see
         `result.error`, or call `result.check()`.
@@ -361,6 +357,7 @@ class Execution:
             dropped=self.dropped,
             truncated=self.outputs.truncated,
             late=self._late,
+            lost=self.lost,
         )
 
     def _status(self) -> str:

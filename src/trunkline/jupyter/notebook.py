@@ -186,7 +186,8 @@ class NotebookRunner:
         )
         await self._call("on_cell_complete", cell=cell, cell_index=place)
         reply = as_nbclient_has_it(await execution.replied())
-        in_time = reply is not None
+        # Of one whose reply was lost, the kernel works no more.
+        in_time = reply is not None or execution.lost
         if not in_time:
             await self._stop(execution)
             reply = self._said_instead(execution) or as_nbclient_has_it(execution.reply)

@@ -65,6 +65,8 @@ class Result(msgspec.Struct, frozen=True):
     """Bytes of output beyond what is kept."""
     late: int
     """How many of its messages came after it was complete."""
+    lost: bool = False
+    """Whether what is missing was lost on the way: the kernel has answered a later question meanwhile."""
 
     @property
     def ok(self) -> bool:

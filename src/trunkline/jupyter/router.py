@@ -116,6 +116,11 @@ class KernelRouter:
             self._end(request_id, Why.CLOSED)
         self._late.pop(request_id, None)
 
+    def open_execution(self, request_id: str) -> Execution | None:
+        """The one of this request, if it is registered, and neither complete nor dropped."""
+        pending = self.requests.find(request_id)
+        return pending.execution if isinstance(pending, OpenExecution) else None
+
     def retire(self, execution: Execution, now_s: float) -> None:
         """Nobody waits for it any more; what still comes of it is late, and no orphan."""
         self._now = now_s
@@ -248,8 +253,7 @@ class KernelRouter:
             return late[0]
         if (other := self.others.get(request_id)) is not None:
             return other
-        pending = self.requests.find(request_id)
-        return pending.execution if isinstance(pending, OpenExecution) else None
+        return self.open_execution(request_id)
 
     def _homeless(self, message: KernelMessage, now_s: float, tracing: bool, also: str) -> None:
         """No open request takes it; `also` says who has it already."""
