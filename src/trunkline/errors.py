@@ -256,7 +256,8 @@ class UnknownHandler(UsageError):
 
 class DuplicateName(UsageError):
     def __init__(self, kind: str, name: str) -> None:
-        super().__init__(f"a {kind} named {name!r} already exists: remove it first, or choose another name")
+        article = "an" if kind[:1] in "aeiou" else "a"
+        super().__init__(f"{article} {kind} named {name!r} already exists: remove it first, or choose another name")
         self.name = name
 
 

@@ -193,6 +193,8 @@ class Busybody(Actor):
                 raise Odd("strange")
             case ["fail", "unpicklable"]:
                 raise Unpicklable
+            case ["fail", "unsendable"]:
+                return lambda: None
             case ["fail", "key"]:
                 raise KeyError("missing")
             case ["reject"]:

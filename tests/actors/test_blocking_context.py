@@ -85,7 +85,7 @@ def test_errors_and_their_kinds(process: bool) -> None:
                 await busy.ask(["reject"])
             assert bus.dead_letters.find(cause=Cause.REJECTED)
             assert await busy.ask(["log"]) == ["kept"]
-            for kind, name in (("odd", "Odd"), ("unpicklable", "ActorProcessFailed" if process else "Unpicklable")):
+            for kind, name in (("odd", "Odd"), ("unpicklable", "Unpicklable"), ("unsendable", "EncodeError")):
                 with pytest.raises(tl.RequestFailed) as caught:
                     await busy.ask(["fail", kind])
                 assert caught.value.error_type == name

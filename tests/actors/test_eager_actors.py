@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.actors.people import shop
-from trunkline.actors import Actor, Failed, Ref, cell
+from trunkline.actors import Actor, Failed, Ref, idle
 from trunkline.delivery.eager import MAX_DEPTH, MAX_IN_A_ROW
 from trunkline.errors import RequestFailed, RequestTimeout
 from trunkline.message import Fields
@@ -169,7 +169,7 @@ async def test_two_actors_that_tell_each_other_for_ever_let_others_run(simulatio
 async def test_only_the_actors_that_were_busy_last_keep_their_tasks(
     simulation: Simulation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cell, "MAX_IDLE", 3)
+    monkeypatch.setattr(idle, "MAX_IDLE", 3)
     log: list[Any] = []
 
     def tasks() -> set[str]:

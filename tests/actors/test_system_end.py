@@ -285,3 +285,27 @@ def test_what_finds_no_room_over_a_hub(tmp_path: Path, caplog: pytest.LogCapture
 class Asking(Actor):
     async def receive(self, address: str) -> Any:
         return await self.context.request(address, "there?", timeout_s=600)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a.*", ">", ".a", "a..b"])
+async def test_names_are_words_of_topics(name: str) -> None:
+    """Also of systems and pools: an actor that nobody can reach is not started."""
+    async with tl.connect() as bus:
+        with pytest.raises(tl.InvalidTopic):
+            await ActorSystem(bus, name).__aenter__()
+        async with ActorSystem(bus, "shop") as system:
+            with pytest.raises(tl.InvalidTopic):
+                await system.spawn(Clerk, [], name=name)
+            with pytest.raises(tl.InvalidTopic):
+                await system.pool(Clerk, [], size=1, name=name)
+            assert system.actors() == []
+
+
+async def test_one_system_of_a_name_at_a_time() -> None:
+    async with tl.connect() as bus:
+        for _ in range(2):
+            async with ActorSystem(bus, "shop") as system:
+                clerk = await system.spawn(Clerk, [], name="clerk")
+                with pytest.raises(tl.DuplicateName, match="an actor system named 'shop' already exists"):
+                    await ActorSystem(bus, "shop").__aenter__()
+                assert await clerk.ask("still there") == "still there"

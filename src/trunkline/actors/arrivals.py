@@ -14,13 +14,15 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from trunkline.actors.errors import ActorFailed
 from trunkline.brokers.broker import Feature
+from trunkline.delivery.dead_letters import Cause, describe
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.route import Unsettled, offer
 from trunkline.delivery.stream import Stream
-from trunkline.errors import Refused
+from trunkline.errors import Closed, Refused
 from trunkline.message import Message, MessageType
-from trunkline.topic import BROADCAST
+from trunkline.topic import BROADCAST, ENDPOINT_PREFIX
 
 if TYPE_CHECKING:
     from trunkline.actors.system import ActorSystem
@@ -105,8 +107,13 @@ class Arrivals:
     async def _read(self, stream: Stream, take: Callable[[Stream], Awaitable[None]]) -> None:
         try:
             await take(stream)
-        except Exception:
-            log.exception("actor system %s takes in nothing more on %s", self._system.name, stream.inbox.pattern)
+        except Closed as error:
+            log.warning("actor system %s takes in nothing more: %s", self._system.name, error)
+        except Exception as error:
+            # Without this subscription no actor hears from elsewhere: a system that looks alive would be worse.
+            log.exception("actor system %s cannot read %s any more", self._system.name, stream.inbox.pattern)
+            why = f"its subscription to {stream.inbox.pattern} ended: {describe(error)}"
+            self._system.give_up(ActorFailed(self._system.name, 0, why))
 
     # What comes
 
@@ -116,19 +123,26 @@ class Arrivals:
                 if message.topic == BROADCAST:
                     # To endpoints; in one process actors do not get it, either.
                     continue
-                own = self._own.get(message.topic)
-                # After a reconnection, before the actor's own subscription is there again: its order must hold.
-                sinks = self._route(message) if own is None else (own.stream.inbox,)
-                unsettled = offer(message, sinks)
-                if unsettled is not None:
-                    self._let_wait(message, unsettled)
+                try:
+                    own = self._own.get(message.topic)
+                    # After a reconnection, before the actor's own subscription is there again: its order must hold.
+                    sinks = self._route(message) if own is None else (own.stream.inbox,)
+                    unsettled = offer(message, sinks)
+                    if unsettled is not None:
+                        self._let_wait(message, unsettled)
+                except Exception as error:
+                    self._broken(message, error)
 
     async def _take_slowly(self, stream: Stream) -> None:
         # One by one: what is not in the mailbox is not delivered.
         async for message in stream:
             if message.topic == BROADCAST:
                 continue
-            unsettled = offer(message, self._route(message))
+            try:
+                unsettled = offer(message, self._route(message))
+            except Exception as error:
+                self._broken(message, error)
+                continue
             if unsettled is not None:
                 await self._settle(message, unsettled)
 
@@ -155,6 +169,16 @@ class Arrivals:
             await unsettled.settle(self._bus.settings.backpressure)
         except Refused as error:
             self._refused(message, error)
+        except Exception as error:
+            self._broken(message, error)
+
+    def _broken(self, message: Message, error: Exception) -> None:
+        """An error that nobody expects concerns its message alone: a dead letter, and an error for who asks."""
+        address = message.topic.removeprefix(ENDPOINT_PREFIX)
+        log.error("message %s to %s is a dead letter: %s", message.id, address, describe(error), exc_info=error)
+        self._system.bury(message, address, Cause.HANDLER_FAILED, f"on its way in: {describe(error)}", error)
+        if message.type is MessageType.REQUEST:
+            self._system.background(self._bus.respond_error(message, error))
 
     def _refused(self, message: Message, error: Refused) -> None:
         """It is a dead letter. Who told it is elsewhere, and goes on; who asks gets the reason."""

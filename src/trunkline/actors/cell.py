@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from trunkline.actors.actor import PLAIN, Actor, Plan, schema_of
 from trunkline.actors.birth import Birth
@@ -27,27 +27,6 @@ if TYPE_CHECKING:
     from trunkline.actors.system import ActorSystem
 
 log = logging.getLogger("trunkline.actors")
-
-MAX_IDLE: Final = 1000
-"""So many idle actors of a system keep their tasks: 2 KB each."""
-
-
-class IdleActors:
-    """Those that keep their tasks: the last `MAX_IDLE` that were busy."""
-
-    def __init__(self) -> None:
-        self._cells: dict[MessageLoop, None] = {}
-
-    def enter(self, cell: MessageLoop) -> None:
-        self._cells[cell] = None
-        if len(self._cells) > MAX_IDLE:
-            oldest = next(iter(self._cells))
-            del self._cells[oldest]
-            oldest.inbox.wake()
-
-    def leave(self, cell: MessageLoop) -> bool:
-        """False if it was let go meanwhile."""
-        return self._cells.pop(cell, self) is None
 
 
 class Cell(MessageLoop):
@@ -205,8 +184,10 @@ class Cell(MessageLoop):
                 raise
             # Nobody stops it: something that the actor waited for was cancelled.
             failure, message, self.current = error, self.current, None
-        except GeneratorExit:
-            raise
+        except GeneratorExit as error:
+            if not self._is_stepping():
+                raise
+            failure, message, self.current = error, self.current, None
         except BaseException as error:
             failure, message, self.current = error, self.current, None
         finally:
@@ -227,6 +208,10 @@ class Cell(MessageLoop):
                 self.system.failures.ended(self)
             elif self.state is CellState.RUNNING:
                 self._listen()
+
+    def _is_stepping(self) -> bool:
+        """Whether its task runs now; not if the coroutine of a task that never ended is thrown away."""
+        return asyncio._get_running_loop() is not None and asyncio.current_task() is self._task
 
     def resume(self) -> None:
         """Go on after a failure, as if nothing had been."""
@@ -264,13 +249,19 @@ class Cell(MessageLoop):
         self.unstash()
         return ended
 
+    def patience_s(self) -> float:
+        """How long a handler that cannot be interrupted is waited for before its actor is stuck."""
+        in_thread = self.outside is not None and not self.keep.process
+        return 0.0 if in_thread and self.system.interrupted else self.keep.stuck_s
+
     async def _wait(self, running: list[asyncio.Future[Any]], forever: bool) -> bool:
-        _, pending = await asyncio.wait(running, timeout=self.keep.stuck_s)
+        limit_s = self.patience_s()
+        _, pending = await asyncio.wait(running, timeout=limit_s)
         if not pending:
             return True
         state, self.state = self.state, CellState.STUCK
         goes_on = "its next incarnation begins when it ends" if forever else "it is left running"
-        log.error("%s is stuck: its handler still runs after %g s, %s", self.ref, self.keep.stuck_s, goes_on)
+        log.error("%s is stuck: its handler still runs after %g s, %s", self.ref, limit_s, goes_on)
         if isinstance(self.actor, InProcess):
             # A process can be ended, other than a thread.
             self.actor.kill()
@@ -369,6 +360,10 @@ class Cell(MessageLoop):
             await self.actor.release()
 
     async def _hook(self, call: Any) -> None:
+        name = getattr(call, "__qualname__", "")
+        late = self.system.loop.call_later(
+            self.keep.stuck_s, log.error, "%s: its hook %s has not ended", self.ref, name
+        )
         try:
             await call
         except asyncio.CancelledError:
@@ -379,6 +374,8 @@ class Cell(MessageLoop):
             raise
         except BaseException:
             log.exception("a hook of %s raised: it must not", self.ref)
+        finally:
+            late.cancel()
 
     @property
     def is_at_work(self) -> bool:

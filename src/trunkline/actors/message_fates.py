@@ -224,4 +224,11 @@ class MessageFates:
 
 def original(error: BaseException) -> BaseException:
     """What an actor raised, also if that was in another process."""
-    return error.__cause__ if isinstance(error, ActorProcessFailed) and error.__cause__ is not None else error
+    if not isinstance(error, ActorProcessFailed):
+        return error
+    if error.__cause__ is not None or not error.error_type:
+        return error.__cause__ or error
+    # It cannot be pickled: an error with the name, the text and the traceback that it had there.
+    kind: type[ActorProcessFailed] = type(error.error_type, (ActorProcessFailed,), {})
+    text = str(error).removeprefix(f"{error.error_type}: ")
+    return kind(error.address, text, error.error_type, error.traceback)

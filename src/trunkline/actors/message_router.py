@@ -16,10 +16,10 @@ from trunkline.brokers.broker import Broker
 from trunkline.delivery.dead_letters import Cause, describe
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.subscriber import Overflow
-from trunkline.errors import InvalidPayload
+from trunkline.errors import DuplicateName, InvalidPayload
 from trunkline.message import Message, MessageType
 from trunkline.message_log import about
-from trunkline.topic import ENDPOINT_PREFIX, endpoint
+from trunkline.topic import ENDPOINT_PREFIX, endpoint, validate_topic
 
 if TYPE_CHECKING:
     from trunkline.actors.cell import Cell
@@ -29,6 +29,8 @@ log = logging.getLogger("trunkline.actors")
 
 _last_words: WeakKeyDictionary[Broker, dict[str, list[Callable[[], None]]]] = WeakKeyDictionary()
 """Of systems that have stopped, while the broker in their process goes on: how to stop answering for them."""
+_running: WeakKeyDictionary[Broker, set[str]] = WeakKeyDictionary()
+"""The names of the systems on a broker of this process."""
 
 
 class MessageRouter:
@@ -47,8 +49,22 @@ class MessageRouter:
     # Its life
 
     async def open(self) -> None:
-        broker = self._bus.broker
-        for stop in _last_words.get(broker, {}).pop(self._system.name, []):
+        broker, name = self._bus.broker, self._system.name
+        validate_topic(endpoint(name))
+        running = _running.setdefault(broker, set())
+        if name in running:
+            # Each would answer for the actors of the other that there are none.
+            raise DuplicateName("actor system", name)
+        running.add(name)
+        try:
+            await self._open()
+        except BaseException:
+            running.discard(name)
+            raise
+
+    async def _open(self) -> None:
+        broker, name = self._bus.broker, self._system.name
+        for stop in _last_words.get(broker, {}).pop(name, []):
             stop()
         if broker.here:
             # Who is meant is looked up once for each topic, and then written to directly.
@@ -56,7 +72,7 @@ class MessageRouter:
         else:
             self._arrivals = Arrivals(self._system, self.route)
             await self._arrivals.open(self._patterns)
-            await self._bus.publish(ROLL_CALL, SystemStarted(self._system.name), schema=SystemStarted.__schema__)
+            await self._bus.publish(ROLL_CALL, SystemStarted(name), schema=SystemStarted.__schema__)
         self._roll_call = broker.tap(ROLL_CALL, self._answer_roll_call, hears=False)
 
     def narrow(self) -> None:
@@ -89,6 +105,7 @@ class MessageRouter:
         if self._arrivals is not None:
             await self._arrivals.aclose()
         broker = self._bus.broker
+        _running[broker].discard(self._system.name)
         taps = [broker.tap(each, self._too_late, hears=False) for each in self._patterns]
         if not broker.here:
             taps.append(broker.tap(ROLL_CALL, self._hear_of_a_successor, hears=False))

@@ -19,8 +19,9 @@ from trunkline.actors.errors import ActorError
 from trunkline.actors.process import ANSWER, CALL, DONE, HANDLE, HOOK, UnreadableThere, pack, read_frame
 from trunkline.actors.ref import Ref
 from trunkline.actors.timers import Timer
+from trunkline.bus.handler_threads import HandlerThreads
 from trunkline.delivery.dead_letters import describe, traceback_of
-from trunkline.errors import BusClosed, PayloadError, RequestTimeout
+from trunkline.errors import BusClosed, EncodeError, PayloadError, RequestTimeout
 from trunkline.message import Message
 
 
@@ -154,6 +155,8 @@ class Worker:
         self._actor: Actor | None = None
         self._cell: ProcessCell | None = None
         self._task: asyncio.Task[None] | None = None
+        # They end with the process that started this one, whatever they do.
+        self._threads = HandlerThreads("actor")
 
     def _write(self, frame: object) -> None:
         self._writer.write(pack(frame))
@@ -203,7 +206,7 @@ class Worker:
         try:
             if handler.in_thread:
                 run = contextvars.copy_context().run
-                result = await cell.loop.run_in_executor(None, run, handler.function, actor, argument)
+                result = await cell.loop.run_in_executor(self._threads, run, handler.function, actor, argument)
             else:
                 result = await handler.function(actor, argument)
         finally:
@@ -229,11 +232,22 @@ class Worker:
         except (SystemExit, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
-            done["error"] = (describe(error), type(error).__name__, traceback_of(error), _pickled(error))
+            done["error"] = _told(error)
         if self._cell is not None:
             done["stop"] = self._cell.stopping
             done["stash"], self._cell.stashing = self._cell.stashing, False
-        self._write((DONE, done))
+        try:
+            frame = pack((DONE, done))
+        except Exception as error:
+            what = type(done["result"]).__name__
+            refused = EncodeError(f"cannot send a {what} from the process of an actor: {error}")
+            frame = pack((DONE, {**done, "error": _told(refused), "result": None}))
+        self._writer.write(frame)
+
+
+def _told(error: BaseException) -> tuple[str, str, str, bytes | None]:
+    """An error as the other side gets it."""
+    return describe(error), type(error).__name__, traceback_of(error), _pickled(error)
 
 
 def _pickled(error: BaseException) -> bytes | None:

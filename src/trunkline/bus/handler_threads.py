@@ -1,11 +1,13 @@
 """Threads for handlers that are plain functions. Unlike those of asyncio, they do not hold a process after Ctrl-C.
 
 A function in a thread cannot be stopped. When a bus closes in the normal way, its event loop waits for the function
-before it ends. After Ctrl-C nothing waits: the message was not acknowledged, and has its fate.
+before it ends. After Ctrl-C nothing waits: the message was not acknowledged, and has its fate. An actor system waits
+for as long as its settings say, and not at all after that.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -18,7 +20,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 MAX_THREADS = 32
-"""Of one bus."""
+"""Of one bus. An actor system has its own limit."""
 
 Work = tuple[Future[Any], Callable[[], Any]]
 
@@ -26,8 +28,9 @@ Work = tuple[Future[Any], Callable[[], Any]]
 class HandlerThreads(Executor):
     """Threads are started when they are needed, and end with `close`."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, max_threads: int = MAX_THREADS) -> None:
         self._name = name
+        self._max_threads = max_threads
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
@@ -41,7 +44,7 @@ class HandlerThreads(Executor):
         self._unfinished.add(future)
         future.add_done_callback(self._unfinished.discard)
         self._queue.put((future, lambda: function(*args, **options)))
-        if not self._idle.acquire(blocking=False) and len(self._threads) < MAX_THREADS:
+        if not self._idle.acquire(blocking=False) and len(self._threads) < self._max_threads:
             name = f"trunkline {self._name} handler {len(self._threads) + 1}"
             thread = threading.Thread(target=self._work, name=name, daemon=True)
             self._threads.append(thread)
@@ -55,17 +58,17 @@ class HandlerThreads(Executor):
             del work
             self._idle.release()
 
-    def close(self) -> bool:
-        """End the threads; False if some are still at work, and end after that."""
+    def close(self, *, wait: bool) -> None:
+        """End the threads. Those at work end after that: with `wait`, the running event loop does not end before."""
         self._closed = True
         for _ in self._threads:
             self._queue.put(None)
-        if self._unfinished:
-            return False
-        self.join()
-        return True
+        if not self._unfinished:
+            self._join()
+        elif wait:
+            asyncio.get_running_loop().run_in_executor(None, self._join)
 
-    def join(self) -> None:
+    def _join(self) -> None:
         for thread in self._threads:
             thread.join()
 
@@ -75,6 +78,11 @@ def _run(future: Future[Any], call: Callable[[], Any]) -> None:
         return
     try:
         result = call()
+    except StopIteration as error:
+        # No future takes it, and whoever waits would wait for ever. A coroutine that raises it does the same.
+        failure = RuntimeError("a handler raised StopIteration")
+        failure.__cause__ = error
+        future.set_exception(failure)
     except BaseException as error:
         future.set_exception(error)
     else:

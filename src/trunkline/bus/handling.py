@@ -197,8 +197,7 @@ class Handlers:
 
     def end_threads(self, *, wait: bool) -> None:
         """When all handlers have ended. With `wait`, the event loop does not end before their functions do."""
-        if not self._threads.close() and wait:
-            asyncio.get_running_loop().run_in_executor(None, self._threads.join)
+        self._threads.close(wait=wait)
 
     def stop(self) -> None:
         """Handlers take in nothing new."""

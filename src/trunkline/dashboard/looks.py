@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from trunkline.actors.system import ActorHealth
+from trunkline.actors.health import ActorHealth
 from trunkline.actors.watching import ROLL_CALL
 from trunkline.brokers.hub.broker import HubBroker
 from trunkline.bus.bus import Bus

@@ -139,7 +139,14 @@ class HookChain:
     def open(self, message: Message) -> Message:
         """A message as it was before hooks like these had changed it; raises InvalidPayload."""
         for opener in self._openers:
-            message = opener(message)
+            try:
+                message = opener(message)
+            except InvalidPayload:
+                raise
+            except Exception as error:
+                # One message that a hook cannot open must not end the stream that it comes on.
+                name = name_of(getattr(opener, "__self__", opener))
+                raise InvalidPayload(f"the hook {name} cannot open it: {type(error).__name__}: {error}") from error
         return message
 
     def readable(self, message: Message) -> Message:

@@ -137,10 +137,7 @@ class Execution:
 
     def update_shown(self, message: KernelMessage) -> None:
         """Another execution has changed what this one shows."""
-        if self.complete:
-            self.take_late(message)
-        else:
-            self.show(message)
+        (self.take_late if self.complete else self.show)(message)
 
     def take_late(self, message: KernelMessage) -> None:
         """A message that came after it was complete: of a thread that went on, or a changed display."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from trunkline.actors.system import ActorHealth
+from trunkline.actors.health import ActorHealth
 from trunkline.brokers.hub.broker import HubBroker
 from trunkline.brokers.hub.dead_letters import KeptDeadLetter
 from trunkline.brokers.hub.settings import ConnectionSettings

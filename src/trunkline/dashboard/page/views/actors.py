@@ -6,7 +6,7 @@ from typing import Any
 
 from nicegui import ui
 
-from trunkline.actors.system import ActorHealth
+from trunkline.actors.health import ActorHealth
 from trunkline.cli import show
 from trunkline.dashboard.page.elements import address, box, empty
 from trunkline.dashboard.page.filters import ListFilter

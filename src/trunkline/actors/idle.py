@@ -1,0 +1,28 @@
+"""Idle actors: which of them keep their tasks, and so handle the next message at once."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trunkline.actors.message_loop import MessageLoop
+
+MAX_IDLE: Final = 1000
+"""So many idle actors of a system keep their tasks: 2 KB each."""
+
+
+class IdleActors:
+    """Those that keep their tasks: the last `MAX_IDLE` that were busy."""
+
+    def __init__(self) -> None:
+        self._cells: dict[MessageLoop, None] = {}
+
+    def enter(self, cell: MessageLoop) -> None:
+        self._cells[cell] = None
+        if len(self._cells) > MAX_IDLE:
+            oldest = next(iter(self._cells))
+            del self._cells[oldest]
+            oldest.inbox.wake()
+
+    def leave(self, cell: MessageLoop) -> bool:
+        """False if it was let go meanwhile."""
+        return self._cells.pop(cell, self) is None
