@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from trunkline.brokers.broker import Broker
+from trunkline.brokers.engine.broker import EngineBroker
 from trunkline.brokers.engine.settings import EngineSettings
 from trunkline.brokers.hub.broker import HubBroker
 from trunkline.brokers.hub.settings import ConnectionSettings
@@ -28,16 +29,16 @@ from trunkline.transports.schemes import TRANSPORTS
 log = logging.getLogger("trunkline.connection")
 
 Make = Callable[[str, World, Settings], Broker]
-MakeOnEngine = Callable[[str, World, Settings, str, EngineSettings | None], Broker]
+MakeOnEngine = Callable[[str, World, Settings, str, EngineSettings | None], EngineBroker]
 
 SCHEMES: dict[str, Make] = {"memory": lambda url, world, settings: MemoryBroker(world, settings)}
 
 
-def _nats(url: str, world: World, settings: Settings, name: str, engine: EngineSettings | None) -> Broker:
+def _nats(url: str, world: World, settings: Settings, name: str, engine: EngineSettings | None) -> EngineBroker:
     return NatsBroker(url, world, settings, client=name, engine=engine)
 
 
-def _redis(url: str, world: World, settings: Settings, name: str, engine: EngineSettings | None) -> Broker:
+def _redis(url: str, world: World, settings: Settings, name: str, engine: EngineSettings | None) -> EngineBroker:
     return RedisBroker(url, world, settings, client=name, engine=engine)
 
 
@@ -52,6 +53,18 @@ ENGINES: dict[str, MakeOnEngine] = {
     "rediss+sentinel": _redis,
 }
 """Servers of others: what comes after the scheme is theirs."""
+_LISTED_BY = {"nats": ("NATS", "nats server report connections"), "redis": ("Redis", "redis-cli client list")}
+"""What shows who is connected to a server."""
+
+
+def is_engine(url: str) -> bool:
+    """Whether a NATS or Redis server is at `url`."""
+    return url.partition(":")[0] in ENGINES
+
+
+def connect_engine(url: str, *, name: str, engine: EngineSettings | None = None) -> EngineBroker:
+    """The NATS or Redis server at `url` without a bus on it, for tools. Use it with `async with`."""
+    return ENGINES[url.partition(":")[0]](url, World(), Settings.load(), name, engine)
 
 
 def connect(
@@ -114,9 +127,21 @@ def connect(
 def connect_hub(
     url: str, *, name: str, settings: Settings | None = None, connection: ConnectionSettings | None = None
 ) -> HubBroker:
-    """The hub at `url` without a bus on it, for tools. Use it with `async with`."""
-    _check_scheme(url)
+    """The hub at `url` without a bus on it, for tools. Use it with `async with`. Raises UsageError if it is no hub."""
+    check_hub(url)
     return HubBroker(url, settings=settings or Settings.load(), client=name, connection=connection)
+
+
+def check_hub(url: str) -> None:
+    """Raise UsageError if `url` is not that of a hub."""
+    if is_engine(url):
+        scheme = url.partition(":")[0]
+        server, listing = _LISTED_BY["redis" if scheme.startswith("redis") else "nats"]
+        raise UsageError(
+            f"this needs a hub, and {scheme}: is a {server} server: `{listing}` shows who is connected to it; "
+            "trunkline channels, schemas, dead-letters, explain, ping and forget work there"
+        )
+    _check_scheme(url)
 
 
 def address_of(url: str | None, settings: Settings, *, alone: bool = False, embed: bool = False) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from trunkline.brokers.hub.dead_letters import KeptDeadLetter
+from trunkline.brokers.store import KeptDeadLetter
 from trunkline.dashboard.page.model.executions import executions_in, topics_of
 from trunkline.dashboard.page.model.form import changed_by, form_of
 from trunkline.dashboard.page.model.history import HOUR_S, TrafficHistory, percentiles

@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from trunkline.delivery.dead_letters import Choice, DeadLetter, Key
+import msgspec
+
+from trunkline.delivery.dead_letters import Cause, Choice, DeadLetter, Key
 from trunkline.delivery.fates import Outcome
 from trunkline.delivery.requests import Why
 from trunkline.errors import TrunklineError
 from trunkline.message import Message
 from trunkline.settings import Group
 from trunkline.topic import EVERYTHING, validate_pattern
+from trunkline.wire.control import LetterFailure
 
 
 class Store(Protocol):
@@ -46,6 +49,38 @@ class Store(Protocol):
 
     def pause(self) -> None:
         """Hand out nothing more of what is stored: the bus is about to close."""
+
+
+class KeptDeadLetter(msgspec.Struct, frozen=True):
+    """A dead letter at a hub or an engine."""
+
+    letter: DeadLetter
+    whole: bool
+    """Whether its payload, its traceback and its attempts are there."""
+    returns: bool
+    """Whether it can be redelivered from anywhere; if not, only in the process of its subscriber."""
+
+
+class KeptDeadLetters(Protocol):
+    """The dead letters that a hub or an engine keeps, for tools."""
+
+    async def keeps(self) -> bool:
+        """Whether it keeps any."""
+
+    async def find(
+        self,
+        *,
+        subscriber: str | None = None,
+        topic: str = EVERYTHING,
+        cause: Cause | None = None,
+        message_id: str | None = None,
+        limit: int | None = None,
+        brief: bool = False,
+    ) -> list[KeptDeadLetter]:
+        """Dead letters, oldest first. `brief` may leave payloads and tracebacks out."""
+
+    async def replay(self, letters: Iterable[DeadLetter]) -> list[LetterFailure]:
+        """Redeliver them to the subscribers that failed. Says which stay, and why."""
 
 
 class Retention(Group, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Dead letters, at a hub (`trunkline dead-letters`) and in a journal (`trunkline journal replay --dead`)."""
+"""Dead letters: of a hub or an engine (`trunkline dead-letters`), of a journal (`trunkline journal replay --dead`)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from trunkline.brokers.hub.dead_letters import HubDeadLetters, KeptDeadLetter
+from trunkline.brokers.engine.settings import EngineSettings
 from trunkline.brokers.hub.settings import ConnectionSettings
+from trunkline.brokers.store import KeptDeadLetter, KeptDeadLetters
 from trunkline.cli import show
 from trunkline.cli.access import owning, reading
 from trunkline.cli.options import AsJson, Hub, hub_at
-from trunkline.connect import connect_hub
+from trunkline.connect import connect_engine, connect_hub, is_engine
 from trunkline.delivery.dead_letters import Cause, Choice, DeadLetter
 from trunkline.hub.serve import run
 from trunkline.journal.dead_letters import letters_in
@@ -22,20 +23,28 @@ from trunkline.journal.reader import Reader
 from trunkline.topic import EVERYTHING, validate_pattern
 from trunkline.wire.control import LetterFailure
 
-app = typer.Typer(help="The dead letters that a hub keeps in its journal.", no_args_is_help=True)
+app = typer.Typer(
+    help="The dead letters that a hub keeps in its journal, or a NATS or Redis server.", no_args_is_help=True
+)
 
 T = TypeVar("T")
+CONNECT_S = 2.0
 Subscriber = Annotated[str | None, typer.Option(help="Only those of this subscriber.")]
 Topic = Annotated[str, typer.Option(help="Only those on topics that match.", metavar="PATTERN")]
 WhyDead = Annotated[Cause | None, typer.Option(help="Only those with this cause.")]
 
 
-def ask(hub: str, question: Callable[[HubDeadLetters], Awaitable[T]]) -> T:
-    """Run a query on the hub. Raises HubUnavailable if there is none; prints a notice if it has no journal."""
+def ask(hub: str, question: Callable[[KeptDeadLetters], Awaitable[T]]) -> T:
+    """Run a query on a hub or an engine. Raises HubUnavailable if there is none; prints a notice if it keeps none."""
     url = hub_at(hub)
 
     async def work() -> T:
-        async with connect_hub(url, name="trunkline", connection=ConnectionSettings(connect_s=2.0)) as broker:
+        if is_engine(url):
+            async with connect_engine(url, name="trunkline", engine=EngineSettings(connect_s=CONNECT_S)) as engine:
+                if not await engine.dead_letters.keeps():
+                    show.notice("this server keeps no dead letters: enable JetStream on it")
+                return await question(engine.dead_letters)
+        async with connect_hub(url, name="trunkline", connection=ConnectionSettings(connect_s=CONNECT_S)) as broker:
             if not await broker.dead_letters.keeps():
                 show.notice("this hub keeps no dead letters: start it with a journal, trunkline up --journal DIRECTORY")
             return await question(broker.dead_letters)
@@ -105,7 +114,7 @@ def replay(
     """
     validate_pattern(topic)
 
-    async def work(letters: HubDeadLetters) -> tuple[list[KeptDeadLetter], list[LetterFailure]]:
+    async def work(letters: KeptDeadLetters) -> tuple[list[KeptDeadLetter], list[LetterFailure]]:
         chosen = await letters.find(message_id=message_id, subscriber=subscriber, topic=topic, cause=cause, brief=True)
         return chosen, [] if dry_run else await letters.replay([each.letter for each in chosen])
 
@@ -164,7 +173,7 @@ def _print(kept: KeptDeadLetter) -> None:
         show.output(f"  attempt {each.number}  {show.time_of(each.at_ns)}  {each.error}")
     for line in letter.traceback.splitlines():
         show.output(f"  {line}")
-    show.output("the hub can redeliver it" if kept.returns else "the hub cannot redeliver it: no such subscription")
+    show.output("it can be redelivered" if kept.returns else "it cannot be redelivered from here: no such subscription")
     show.output()
 
 

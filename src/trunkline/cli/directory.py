@@ -1,45 +1,67 @@
-"""`trunkline channels` and `trunkline schemas`: the channels and schemas that a hub has registered."""
+"""`trunkline channels` and `trunkline schemas`: the channels and schemas that a hub or an engine has registered."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
 
-from trunkline.brokers.hub.directory import HubDirectory
+from trunkline.brokers.broker import Feature
+from trunkline.brokers.directory import Directory
+from trunkline.brokers.engine.settings import EngineSettings
 from trunkline.brokers.hub.settings import ConnectionSettings
 from trunkline.cli import show
 from trunkline.cli.options import AsJson, Hub, hub_at
-from trunkline.connect import connect_hub
+from trunkline.connect import connect_engine, connect_hub, is_engine
 from trunkline.errors import HubUnavailable, UsageError
 from trunkline.hub.serve import run
 from trunkline.wire.control import ChannelInfo, PeerInfo, Qos
 from trunkline.wire.told_metrics import ToldMetrics, told
 
-channels = typer.Typer(help="The channels of a hub: topics with a contract.", no_args_is_help=True)
-schemas = typer.Typer(help="The schemas of a hub, by name and version.", no_args_is_help=True)
+channels = typer.Typer(
+    help="The channels of a hub, or of a NATS or Redis server: topics with a contract.", no_args_is_help=True
+)
+schemas = typer.Typer(
+    help="The schemas of a hub, or of a NATS or Redis server, by name and version.", no_args_is_help=True
+)
 
 T = TypeVar("T")
+CONNECT_S = 2.0
 Channel = Annotated[str, typer.Argument(help="The channel's name.", metavar="CHANNEL")]
 Name = Annotated[str, typer.Argument(help="The schema's name.", metavar="NAME")]
 
 
-def ask(hub: str, question: Callable[[HubDirectory], Awaitable[T | None]]) -> T:
-    """Run a query on the hub. Raises HubUnavailable if there is none."""
+def ask(hub: str, question: Callable[[Directory], Awaitable[T | None]]) -> T:
+    """Run a query on a hub or an engine. Raises HubUnavailable if there is none, and Unsupported."""
     url = hub_at(hub)
 
     async def work() -> T:
-        async with connect_hub(url, name="trunkline", connection=ConnectionSettings(connect_s=2.0)) as broker:
-            await broker.connection.ready()
-            answer = await question(broker.directory)
+        async with directory_at(url) as directory:
+            answer = await question(directory)
             if answer is None:
                 raise HubUnavailable(url, "it does not answer")
             return answer
 
     return run(work())
+
+
+@asynccontextmanager
+async def directory_at(url: str) -> AsyncIterator[Directory]:
+    """The directory of channels at a URL."""
+    if is_engine(url):
+        async with connect_engine(url, name="trunkline", engine=EngineSettings(connect_s=CONNECT_S)) as engine:
+            await engine.adapter.ready()
+            engine.require(Feature.CHANNELS)
+            assert engine.directory is not None
+            yield engine.directory
+    else:
+        async with connect_hub(url, name="trunkline", connection=ConnectionSettings(connect_s=CONNECT_S)) as broker:
+            await broker.connection.ready()
+            yield broker.directory
 
 
 @channels.command("list")

@@ -12,7 +12,7 @@ import typer
 from trunkline.bus.explain import Explanation
 from trunkline.cli import show
 from trunkline.cli.options import AsJson, Hub, hub_at
-from trunkline.connect import connect
+from trunkline.connect import connect, is_engine
 from trunkline.delivery.fates import Outcome
 from trunkline.errors import UsageError
 from trunkline.hub.serve import run
@@ -35,13 +35,17 @@ def explain(message: MessageId, hub: Hub = "", journal: InJournal = None, json: 
         explain_in(journal, message, json=json)
         return
 
+    url = hub_at(hub)
+
     async def work() -> Explanation:
-        async with connect(hub_at(hub), name="trunkline explain") as bus:
+        async with connect(url, name="trunkline explain") as bus:
             return await bus.explain(message)
 
     found = run(work())
     unknown = (
-        f"the hub does not know {message}: longer ago than it remembers, or never accepted there; "
+        f"no process on this server knows {message}: longer ago than they remember, or those that did have ended"
+        if is_engine(url)
+        else f"the hub does not know {message}: longer ago than it remembers, or never accepted there; "
         "if it has a journal, pass --journal DIRECTORY"
     )
     _show_outcomes(found.message, found.outcomes, unknown, json=json)

@@ -12,6 +12,7 @@ from trunkline.cli import show
 from trunkline.cli.access import there
 from trunkline.cli.options import AsJson, Hub, hub_at
 from trunkline.cli.page_process import TOKEN_VARIABLE
+from trunkline.connect import check_hub
 from trunkline.dashboard.page.model.model import PageModel
 from trunkline.dashboard.page.place import PagePlace, PageSettings, check_installed
 from trunkline.errors import UsageError
@@ -43,6 +44,8 @@ def page(
     check_installed()
     if hub and journal is not None:
         raise UsageError("--hub and --journal: pass one of them")
+    if journal is None:
+        check_hub(hub_at(hub))
     model = PageModel(journal=there(journal)) if journal is not None else PageModel(hub=hub_at(hub))
     settings = PageSettings(host=host, port=port, token=token, keys=keys_in_use(keys), insecure=insecure)
     place = PagePlace(settings, fd=fd)

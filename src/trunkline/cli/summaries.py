@@ -26,9 +26,9 @@ SUMMARIES: Final = {
     "sql": "Query a journal with SQL: what is sealed and what is not."
     " Starts no Java; the tables of a pipeline are others.",
     "completion": "Print a script that lets a shell complete commands and options.",
-    "channels": "The channels of a hub: topics with a contract.",
-    "schemas": "The schemas of a hub, by name and version.",
-    "dead-letters": "The dead letters that a hub keeps in its journal.",
+    "channels": "The channels of a hub, or of a NATS or Redis server: topics with a contract.",
+    "schemas": "The schemas of a hub, or of a NATS or Redis server, by name and version.",
+    "dead-letters": "The dead letters that a hub keeps in its journal, or a NATS or Redis server.",
     "journal": "Look into a journal, replay from it, keep it in order.",
     "pipeline": "Build the tables of a warehouse with Spark, query them, and report on them.",
     "kernel": "Jupyter kernels: run notebooks, watch, share.",

@@ -7,7 +7,7 @@ What died at a plain subscription goes back into its inbox in this process.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -17,12 +17,15 @@ from trunkline.brokers.broker import Feature
 from trunkline.brokers.engine.batches import BatchHead, encode_part
 from trunkline.brokers.remote.feed import InboxFeed
 from trunkline.brokers.remote.member import MemberFeed
-from trunkline.delivery.dead_letters import DeadLetter
+from trunkline.brokers.store import KeptDeadLetter
+from trunkline.delivery.dead_letters import Cause, Choice, DeadLetter
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.ledger import Ledger
 from trunkline.delivery.subscribers import Subscribers
 from trunkline.errors import InvalidPayload
 from trunkline.message import Message
+from trunkline.topic import EVERYTHING
+from trunkline.wire.control import LetterFailure
 
 if TYPE_CHECKING:
     from trunkline.brokers.engine.adapter import EngineAdapter
@@ -67,11 +70,65 @@ class EngineDeadLetters(Ledger):
         page, more = await self._adapter.driver.page(TABLE, after)
         return [letter for _, value in page if (letter := self._read(value)) is not None], more
 
-    def _read(self, value: bytes) -> DeadLetter | None:
+    # For tools, which have no subscribers of their own
+
+    async def keeps(self) -> bool:
+        await self._adapter.ready()
+        return self._keeps
+
+    async def find(
+        self,
+        *,
+        subscriber: str | None = None,
+        topic: str = EVERYTHING,
+        cause: Cause | None = None,
+        message_id: str | None = None,
+        limit: int | None = None,
+        brief: bool = False,
+    ) -> list[KeptDeadLetter]:
+        """Dead letters of all processes, oldest first. Raises EngineUnavailable."""
+        if not await self.keeps():
+            return []
+        choice = Choice(subscriber=subscriber, topic=topic, cause=cause, message_id=message_id)
+        found: list[KeptDeadLetter] = []
+        after = ""
+        while True:
+            page, after = await self._adapter.driver.page(TABLE, after)
+            for _, value in page:
+                letter = self._decode(value)
+                if letter is not None and choice.holds(letter):
+                    found.append(KeptDeadLetter(letter, True, value[:1] == RETURNS))
+            if not after:
+                # The engine gives them in no order.
+                return sorted(found, key=lambda kept: (kept.letter.at_ns, kept.letter.message.seq))[:limit]
+
+    async def replay(self, letters: Iterable[DeadLetter]) -> list[LetterFailure]:
+        """Redeliver those of groups and durable subscriptions. Says which stay, and why."""
+        kept = {each.letter.key: each for each in await self.find()}
+        failures: list[LetterFailure] = []
+        for letter in letters:
+            now = kept.get(letter.key)
+            if now is not None and now.returns:
+                await self._give_back(letter, letter.message.replace(attempts=0))
+                continue
+            why = "it is not a dead letter any more"
+            if now is not None:
+                why = f"{letter.subscriber} is not durable: call bus.replay_dead() in its own process"
+            failures.append(
+                LetterFailure(subscriber=letter.subscriber, seq=letter.message.seq, code="not_replayed", text=why)
+            )
+        return failures
+
+    def _decode(self, value: bytes) -> DeadLetter | None:
         try:
-            letter = DeadLetter.from_bytes(value[1:])
+            return DeadLetter.from_bytes(value[1:])
         except InvalidPayload as error:
             log.error("a dead letter at %s cannot be read, and is left out: %s", self._adapter.url, error)
+            return None
+
+    def _read(self, value: bytes) -> DeadLetter | None:
+        letter = self._decode(value)
+        if letter is None:
             return None
         name = letter.subscriber
         if value[:1] == RETURNS:

@@ -21,6 +21,7 @@ from trunkline.brokers.broker import Feature
 from trunkline.brokers.hub.connection import Connection
 from trunkline.brokers.remote.feed import InboxFeed
 from trunkline.brokers.remote.member import MemberFeed
+from trunkline.brokers.store import KeptDeadLetter
 from trunkline.delivery.dead_letters import Cause, DeadLetter, Key
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.ledger import Ledger
@@ -39,16 +40,6 @@ SYNC_S = 0.02
 """How long replays and removals wait for others to travel with."""
 TOGETHER = 500
 UNKNOWN = ("unknown", "unknown_type")
-
-
-class KeptDeadLetter(msgspec.Struct, frozen=True):
-    """A dead letter at the hub."""
-
-    letter: DeadLetter
-    whole: bool
-    """Whether its payload, its traceback and its attempts are there."""
-    returns: bool
-    """Whether the hub gives it back to its subscriber; if not, that is up to the process of the subscriber."""
 
 
 class HubDeadLetters(Ledger):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from trunkline.brokers.hub.dead_letters import KeptDeadLetter
+from trunkline.brokers.store import KeptDeadLetter
 from trunkline.delivery.dead_letters import DeadLetter
 
 _VALUES = re.compile(r"0x[0-9a-fA-F]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+|'[^']*'|\"[^\"]*\"")

@@ -13,8 +13,8 @@ from typing import Self
 
 from trunkline.actors.health import ActorHealth
 from trunkline.brokers.hub.broker import HubBroker
-from trunkline.brokers.hub.dead_letters import KeptDeadLetter
 from trunkline.brokers.hub.settings import ConnectionSettings
+from trunkline.brokers.store import KeptDeadLetter
 from trunkline.bus.bus import Bus
 from trunkline.clock import World
 from trunkline.connect import connect, connect_hub

@@ -6,7 +6,7 @@ from typing import Any
 
 from nicegui import ui
 
-from trunkline.brokers.hub.dead_letters import KeptDeadLetter
+from trunkline.brokers.store import KeptDeadLetter
 from trunkline.cli import show
 from trunkline.dashboard.page.elements import box, card, code, empty, facts, notify, text
 from trunkline.dashboard.page.filters import ListFilter

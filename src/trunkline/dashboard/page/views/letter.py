@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from nicegui import ui
 
-from trunkline.brokers.hub.dead_letters import KeptDeadLetter
+from trunkline.brokers.store import KeptDeadLetter
 from trunkline.cli import show
 from trunkline.dashboard.page.elements import box, code, link, message_address, notify, text
 from trunkline.dashboard.page.model.form import FormField, changed_by, form_of
