@@ -204,8 +204,7 @@ async def consume(line: Line, address: str, count: int) -> int:
     ):
         line.ready()
         async for batch in stream.batches():
-            for message in batch:
-                stream.ack(message)
+            stream.ack_many(batch)
             count -= len(batch)
             if count <= 0:
                 break

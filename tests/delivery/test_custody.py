@@ -75,6 +75,47 @@ async def test_an_acknowledged_message_is_delivered_and_gone(trial: Trial) -> No
     assert fate_of(trial, message) == (Fate.DELIVERED, "")
 
 
+async def test_a_batch_is_held_and_acknowledged_together(trial: Trial) -> None:
+    """What of it failed, was acknowledged before, or is somebody else's by now is left as it is."""
+    stream = await trial.open("t", Delivery(ack=True, lease_s=1, retry=TRY, capacity=5))
+    await trial.publish("t", *"12345")
+    batches = stream.batches(4)
+    batch = await anext(batches)
+    assert [text(message) for message in batch] == ["1", "2", "3", "4"]
+    assert (held(stream), stream.depth) == (4, 1)
+    assert stream.nack(batch[1]) == 0.5
+    assert stream.ack(batch[2])
+    assert stream.ack_many(batch) == 2
+    assert stream.ack_many(batch) == 0
+    account = stream.account()
+    assert (account.delivered, account.in_flight, account.balanced) == (3, 2, True)
+    assert fate_of(trial, batch[0]) == fate_of(trial, batch[3]) == (Fate.DELIVERED, "")
+    assert fate_of(trial, batch[1])[0] is Fate.IN_FLIGHT
+    (late,) = await anext(batches)
+    assert text(late) == "5"
+    await asyncio.sleep(1.1)
+    assert stream.ack_many([late, batch[1]]) == 0
+    again = [await anext(batches), await anext(batches)]
+    assert sorted((text(message), message.attempts) for found in again for message in found) == [("2", 1), ("5", 1)]
+    assert sum(map(stream.ack_many, again)) == 2
+    await batches.aclose()
+    assert (stream.account().delivered, stream.account().in_flight) == (5, 0)
+    assert not letters(trial)
+
+
+async def test_no_batch_is_larger_than_what_may_be_held(trial: Trial) -> None:
+    stream = await trial.open("t", Delivery(ack=True, capacity=3, overflow=Overflow.DROP_NEWEST))
+    await trial.publish("t", *"123")
+    batches = stream.batches(2)
+    first = await anext(batches)
+    await trial.publish("t", *"45")
+    second = await anext(batches)
+    assert [text(message) for message in (*first, *second)] == ["1", "2", "3"]
+    stream.ack_many(first)
+    assert [text(message) for message in await anext(batches)] == ["4", "5"]
+    await batches.aclose()
+
+
 async def test_an_ack_after_the_lease_counts_for_nothing(trial: Trial) -> None:
     stream = await trial.open("t", LEASED)
     await trial.publish("t", "1")

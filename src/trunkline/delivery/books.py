@@ -117,6 +117,24 @@ class Books:
                 self.cut(number, number)
             self.cover(number, number, now_ns)
 
+    def deliver_each(self, numbers: Sequence[int], now_ns: int) -> None:
+        """As `deliver_one` for each."""
+        self.delivered += len(numbers)
+        self.covered += len(numbers)
+        at, count = 0, len(numbers)
+        while at < count:
+            first = last = numbers[at]
+            at += 1
+            while at < count and numbers[at] == last + 1:
+                last += 1
+                at += 1
+            if self.exact:
+                self._put(first, last, Fate.DELIVERED, "", now_ns)
+            else:
+                if self.rows:
+                    self.cut(first, last)
+                self.cover(first, last, now_ns)
+
     def cover(self, first: int, last: int, now_ns: int) -> None:
         """Record as delivered what was counted before: what was taken first and last, in whatever order that is."""
         if last < first:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -58,6 +58,15 @@ class Custody:
             self._watch()
         return message
 
+    def hold_many(self, messages: Sequence[Message]) -> None:
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        self.leases.grant_many(messages, loop.time())
+        self._inbox.held += len(messages)
+        if self._timer is None:
+            self._watch()
+
     def renew(self, message: Message) -> bool:
         """Hold it for another lease; False if the lease had ended."""
         return self.leases.holds(message) and self.leases.renew(message.seq, asyncio.get_running_loop().time())
@@ -69,6 +78,22 @@ class Custody:
         self.forget(message.seq)
         self._inbox.count_delivered(message)
         return True
+
+    def ack_many(self, messages: Sequence[Message]) -> list[Message]:
+        """They were handled. Returns those whose leases had not ended before."""
+        done = self.leases.end_many(messages)
+        if not done:
+            return done
+        if self.working or self.attempts:
+            for message in done:
+                self.working.discard(message.seq)
+                self.forget(message.seq)
+        inbox = self._inbox
+        inbox.held -= len(done)
+        if inbox.sleepers:
+            inbox.wake()
+        inbox.count_delivered_each(done)
+        return done
 
     def fail(self, message: Message, error: BaseException, cause: Cause = Cause.HANDLER_FAILED) -> float | None:
         """It was not handled: try again after a pause, which is returned, or give it up as a dead letter (None)."""

@@ -6,7 +6,7 @@ Everything here runs in one event loop thread. The publisher's fast path writes 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from trunkline.delivery.books import Books
@@ -324,6 +324,16 @@ class Inbox(Subscriber[Message]):
         self.books.deliver_one(message.seq, now_ns)
         if self.ledger is not None:
             self.ledger.delivered_one(self, message, now_ns)
+        if self.idle is not None:
+            self.check_idle()
+
+    def count_delivered_each(self, messages: Sequence[Message]) -> None:
+        """Acknowledged together, whatever their numbers."""
+        now_ns = self.time_ns()
+        numbers = [message.seq for message in messages]
+        self.books.deliver_each(numbers, now_ns)
+        if self.ledger is not None:
+            self.ledger.delivered_each(self, messages, now_ns)
         if self.idle is not None:
             self.check_idle()
 

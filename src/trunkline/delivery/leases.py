@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from trunkline.message import Message
 
@@ -28,6 +29,16 @@ class Leases:
         self.held.pop(message.seq, None)
         self.held[message.seq] = (message, now + self.lease_s)
 
+    def grant_many(self, messages: Sequence[Message], now: float) -> None:
+        ends = now + self.lease_s
+        held = self.held
+        for message in messages:
+            seq = message.seq
+            if seq in held:
+                # To the end: all later ones end later.
+                del held[seq]
+            held[seq] = (message, ends)
+
     def renew(self, seq: int, now: float) -> bool:
         """Hold it for another full lease; False if it is not held (any more)."""
         held = self.held.pop(seq, None)
@@ -39,6 +50,18 @@ class Leases:
     def end(self, seq: int) -> Message | None:
         held = self.held.pop(seq, None)
         return None if held is None else held[0]
+
+    def end_many(self, messages: Sequence[Message]) -> list[Message]:
+        """Those of them that were held, as by `holds`; they are not any more."""
+        held = self.held
+        ended: list[Message] = []
+        for message in messages:
+            seq = message.seq
+            found = held.get(seq)
+            if found is not None and (found[0] is message or found[0].attempts == message.attempts):
+                del held[seq]
+                ended.append(message)
+        return ended
 
     def holds(self, message: Message) -> bool:
         """Whether this very attempt at the message is held: a later one is somebody else's."""

@@ -25,6 +25,11 @@ class Ledger:
     def delivered_one(self, inbox: Inbox, message: Message, at_ns: int) -> None:
         """One message, with a row of its own."""
 
+    def delivered_each(self, inbox: Inbox, messages: Sequence[Message], at_ns: int) -> None:
+        """As `delivered_one` for each."""
+        for message in messages:
+            self.delivered_one(inbox, message, at_ns)
+
     def settled(self, inbox: Inbox, message: Message, fate: Fate, reason: str, at_ns: int) -> None:
         """It ended otherwise than by delivery."""
 

@@ -30,7 +30,7 @@ class Stream:
         """Taking is delivery, and ranges are enough to record it: the short cuts are open."""
         self._read: Callable[[Message], Message] | None = None
         self.on_ack: Callable[[Message], None] | None = None
-        """Called with each message that was acknowledged by `ack`."""
+        """Called with each message that requires an acknowledgement and got it, by `ack` or `ack_many`."""
 
     def read_with(self, read: Callable[[Message], Message]) -> None:
         """Give out what `read` makes of each message. In custody, and if it dies, it stays as it came."""
@@ -180,6 +180,8 @@ class Stream:
                 # These come first, and what is not open with them.
                 inbox.open()
         batch: list[Message] = []
+        if self._ack and self._read is None and not inbox.needs_pull:
+            return self._hold_many(max_size)
         if inbox.needs_pull or not self._simple:
             while len(batch) < max_size and (message := self.take()) is not None:
                 batch.append(message)
@@ -194,6 +196,19 @@ class Stream:
             batch = [queue.popleft() for _ in range(max_size)]
         if batch:
             inbox.count_delivered_many(batch[0].seq, batch[-1].seq, len(batch))
+        return batch
+
+    def _hold_many(self, max_size: int) -> list[Message]:
+        """Take plain messages into custody together."""
+        inbox = self._inbox
+        queue = inbox.queue
+        if not queue:
+            inbox.open()
+        batch = [queue.popleft() for _ in range(min(max_size, len(queue), inbox.capacity - inbox.held))]
+        if batch:
+            self.custody.hold_many(batch)
+            if len(queue) <= inbox.refill_at and inbox.refill is not None:
+                inbox.refill()
         return batch
 
     @property
@@ -220,9 +235,18 @@ class Stream:
     def ack(self, message: Message) -> bool:
         """It was handled. False if its lease had ended: it may have been delivered again."""
         done = self.custody.ack(message)
-        if done and self.on_ack is not None:
+        if done and message.requires_ack and self.on_ack is not None:
             self.on_ack(message)
         return done
+
+    def ack_many(self, messages: Sequence[Message]) -> int:
+        """They were handled: as `ack` for each, in less time. Returns of how many the lease had not ended."""
+        done = self.custody.ack_many(messages)
+        if self.on_ack is not None:
+            for message in done:
+                if message.requires_ack:
+                    self.on_ack(message)
+        return len(done)
 
     def nack(self, message: Message, reason: str = "not handled") -> float | None:
         """It was not handled: it is tried again after the pause returned.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -46,13 +47,14 @@ class MemberFeed(InboxFeed, Ledger):
 
     def take(self, head: Arrival, body: ArrivedBody) -> None:
         messages, plain = self.read(head, body)
+        is_new = head.seqs is None and head.first > self._highest
         self._highest = max(self._highest, *(head.seqs or (head.first + head.count - 1,)))
         if not messages:
             for seq in head.seqs or range(head.first, head.first + head.count):
                 self._not_delivered(seq, Fate.DROPPED, "it could not be read")
         self._credit -= head.count
         self._credit_bytes -= len(body)
-        fresh = [message for message in messages if not self._is_known(message)]
+        fresh = messages if is_new else [message for message in messages if not self._is_known(message)]
         if self.inbox.closed:
             for message in fresh:
                 self._not_delivered(message.seq, None, "its subscriber takes in no more")
@@ -121,6 +123,16 @@ class MemberFeed(InboxFeed, Ledger):
     def delivered_one(self, inbox: Inbox, message: Message, at_ns: int) -> None:
         self._acknowledge(message.seq)
 
+    def delivered_each(self, inbox: Inbox, messages: Sequence[Message], at_ns: int) -> None:
+        numbers = [message.seq for message in messages]
+        self._unsent_acks += numbers
+        remembered = self._acknowledged
+        for seq in numbers:
+            remembered[seq] = None
+        for _ in range(len(remembered) - RECENT):
+            remembered.popitem(last=False)
+        self._schedule()
+
     def settled(self, inbox: Inbox, message: Message, fate: Fate, reason: str, at_ns: int) -> None:
         if fate is not Fate.DEAD:
             self._not_delivered(message.seq, fate, reason)
@@ -138,6 +150,9 @@ class MemberFeed(InboxFeed, Ledger):
         self._acknowledged[seq] = None
         if len(self._acknowledged) > RECENT:
             self._acknowledged.popitem(last=False)
+        self._schedule()
+
+    def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._send_acks)
