@@ -15,6 +15,7 @@ from trunkline import columns
 from trunkline.brokers.broker import Feature
 from trunkline.brokers.engine.batches import (
     MAX_COUNT,
+    TRIMMED,
     EngineArrival,
     EngineDrop,
     decode,
@@ -37,14 +38,13 @@ from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.delivery.fates import Fate
 from trunkline.errors import InvalidPayload, Unsupported
 from trunkline.message import NORMAL
-from trunkline.topic import is_wild
+from trunkline.topic import is_wild, matches
 
 if TYPE_CHECKING:
     from trunkline.brokers.engine.peers import Peers
 
 log = logging.getLogger("trunkline.connection")
 
-TRIMMED = "the engine removed it before it was read"
 MAX_WINDOW = 1 << 20
 
 
@@ -76,7 +76,10 @@ class EngineAdapter(EnginePublishing):
         self.dropped_messages = 0
         """Engine messages that the client library dropped: a subscriber here was too slow."""
         self.trimmed_entries = 0
-        """Entries that the engine removed before a consumer here read them."""
+        """Entries that the engine removed before a consumer here read them; at least so many."""
+        self.trimmed_at_most = 0
+        self.trimmed_patterns: dict[str, str] = {}
+        """By subscriber: of what was removed, only what matches was for it."""
         self.me = f"{self.origin:x}"
         self.on_told: Callable[[bytes], None] = lambda data: None
         """Who gets what other processes tell."""
@@ -170,7 +173,9 @@ class EngineAdapter(EnginePublishing):
         if fate is None:
             consumer.give_back([seq])
         elif letter is not None and self.keep_letter is not None:
-            self.start(self._bury(consumer, letter), f"the dead letter {letter.message.id} was not stored")
+            burial = self.start(self._bury(consumer, letter), f"the dead letter {letter.message.id} was not stored")
+            consumer.burials.add(burial)
+            burial.add_done_callback(consumer.burials.discard)
         else:
             consumer.settle([(seq, seq)])
 
@@ -267,26 +272,33 @@ class EngineAdapter(EnginePublishing):
     def told(self, data: bytes) -> None:
         self.on_told(data)
 
-    def trimmed(self, subscription: int, first: int, last: int, entries: int) -> None:
+    def trimmed(self, subscription: int, first: int, last: int, at_least: int, at_most: int) -> None:
         consumer = self.consumers.get(subscription)
         if consumer is None:
             return
-        who, pattern = consumer.role or "a subscription", consumer.pattern
-        if not entries:
-            log.warning(
-                "%s: the engine removed entries %d to %d, and some may have been on %s: raise max_age_s or max_bytes",
-                *(who, first, last, pattern),
-            )
+        who, pattern = consumer.role or consumer.name, consumer.pattern
+        here = self.known.stored_between(first, last)
+        ours = [each for each in here if matches(pattern, each.topic)]
+        all_between = at_least != at_most or at_least == last - first + 1
+        if at_least != at_most:
+            # The engine does not keep of which topic they were. Of some it is known here.
+            at_most -= len(here) - len(ours)
+            at_least = max(at_least, len(ours))
+        if not at_most:
             return
+        bound = "" if at_least == at_most else f"at least {at_least}, at most {at_most} of the "
         log.error(
-            "%s: entries %d to %d of %s were removed before they were read: raise max_age_s or max_bytes",
-            *(who, first, last, pattern),
+            "%s: %sentries %d to %d of %s were removed before they were read: raise max_age_s or max_bytes",
+            *(who, bound, first, last, pattern),
         )
-        self.trimmed_entries += entries
-        alone = entries == last - first + 1
-        # How many messages were in an entry is known if it was published here; otherwise it counts as one.
-        count = self.known.size_of(first, last) if alone else entries
-        if not alone and is_wild(pattern):
+        self.trimmed_entries += at_least
+        self.trimmed_at_most += at_most
+        count = at_least
+        if all_between:
+            # How many messages were in an entry is known if it was published here; otherwise it counts as one.
+            count += sum(each.count - 1 for each in ours)
+            self.trimmed_patterns[who] = pattern
+        elif is_wild(pattern):
             # Among these numbers are entries of other topics, which it has read.
             first = last
         ranges = [(number_of(first), number_of(last, MAX_COUNT - 1))]

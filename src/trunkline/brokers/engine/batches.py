@@ -28,6 +28,8 @@ RESENT = 1
 _HEAD = Struct("<4sBBHIQQQQ")
 HEAD_BYTES = _HEAD.size
 MAX_KNOWN = 20_000
+TRIMMED = "the engine removed it before it was read"
+"""Why a message was dropped."""
 
 Key = tuple[int, int]
 """Who published a batch, and its number there."""
@@ -134,7 +136,7 @@ def entry_of(number: int) -> tuple[int, int]:
 class KnownBatch:
     """The numbers of a batch in this process."""
 
-    __slots__ = ("arrived", "count", "key", "local", "stored")
+    __slots__ = ("arrived", "count", "key", "local", "stored", "topic")
 
     def __init__(self, key: Key, count: int) -> None:
         self.key = key
@@ -143,6 +145,8 @@ class KnownBatch:
         """The number of its first message here, if it is not stored or came before that was known."""
         self.stored = 0
         """The number of its first message in the engine's store."""
+        self.topic = ""
+        """If it is stored."""
         self.arrived = 0
         """Subscriptions that have it, as bits: a set for each batch would cost more than the rest."""
 
@@ -176,10 +180,11 @@ class KnownBatches:
                 self._local = [each for each in self._local if each[1].key in self._batches]
         return known
 
-    def stored(self, key: Key, count: int, first: int) -> None:
+    def stored(self, key: Key, count: int, first: int, topic: str) -> None:
         """The engine has stored a batch."""
         known = self._get(key, count)
         known.stored = first
+        known.topic = topic
         self._stored[entry_of(first)[0]] = known
 
     def _get(self, key: Key, count: int) -> KnownBatch:
@@ -203,10 +208,9 @@ class KnownBatches:
             return None
         return known, number - first
 
-    def size_of(self, first: int, last: int) -> int:
-        """How many messages these entries have. One that is not known here counts as one."""
-        known = sum(each.count - 1 for entry, each in self._stored.items() if first <= entry <= last)
-        return last - first + 1 + known
+    def stored_between(self, first: int, last: int) -> list[KnownBatch]:
+        """Those of these entries that are known here."""
+        return [each for entry, each in self._stored.items() if first <= entry <= last]
 
     def numbers(self, number: int) -> set[int]:
         """All numbers that a message has here, with this one."""

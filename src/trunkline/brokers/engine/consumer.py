@@ -84,6 +84,7 @@ class EngineConsumer:
         self._driver = adapter.driver
         self.number = request.subscription
         self.pattern = request.pattern
+        self.name = request.name
         self.role = (request.group or request.name) if request.durable or request.group is not None else ""
         self._shared = request.group is not None
         self._capacity = request.capacity
@@ -104,6 +105,8 @@ class EngineConsumer:
         self._acks: list[str] = []
         """Tokens to acknowledge with the next connection."""
         self._timer: asyncio.TimerHandle | None = None
+        self.burials: set[asyncio.Task[None]] = set()
+        """Dead letters that are being stored. Their messages are settled after that."""
         self._notes: dict[int, list[tuple[int, int]]] = {}
         """Of entries that an earlier subscriber had settled in part: what it had not."""
 
@@ -182,17 +185,20 @@ class EngineConsumer:
         self.stop()
         if self._timer is not None:
             self._timer.cancel()
-        held, self._held = self._held, OrderedDict()
         if not self._adapter.live:
-            return
-        if held:
-            self._adapter.leave(self.role, self._leaving(list(held.values())))
+            self._held.clear()
+        elif self._held:
+            self._adapter.leave(self.role, self._leaving())
         else:
             self._driver.leave_place(self.number)
 
-    async def _leaving(self, held: list[HeldEntry]) -> None:
+    async def _leaving(self) -> None:
+        while self.burials:
+            # An entry that comes again must not have what is a dead letter.
+            await asyncio.wait(self.burials)
+        held, self._held = self._held, OrderedDict()
         back: list[str] = []
-        for entry in held:
+        for entry in held.values():
             if entry.open.total < entry.head.count and self._shared:
                 await self._storing_part(entry, list(entry.open))
                 continue
@@ -215,7 +221,7 @@ class EngineConsumer:
             return
         first = head.first or number_of(entry.number)
         if not head.first:
-            self._adapter.known.stored(head.key, head.count, first)
+            self._adapter.known.stored(head.key, head.count, first, entry.topic)
         before = self._held.get(first)
         if before is not None and before.last == first + head.count - 1:
             # It is here, and its lease had ended.

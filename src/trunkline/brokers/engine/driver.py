@@ -98,10 +98,10 @@ class EngineEvents(Protocol):
     def lost(self, subscription: int, count: int, why: str) -> None:
         """The client library has dropped so many engine messages of a plain subscription; they are named elsewhere."""
 
-    def trimmed(self, subscription: int, first: int, last: int, entries: int) -> None:
-        """The engine has removed entries with these numbers before a consumer read them.
+    def trimmed(self, subscription: int, first: int, last: int, at_least: int, at_most: int) -> None:
+        """The engine has removed entries with numbers from `first` to `last` before a consumer read them.
 
-        So many were for it, or nobody can tell whether any was: 0.
+        So many were for it. If both are the same, others in between may have been read. If not, none was.
         """
 
     def told(self, data: bytes) -> None:

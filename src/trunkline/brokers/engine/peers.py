@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trunkline.brokers.engine.batches import LOCAL
+from trunkline.brokers.engine.batches import LOCAL, TRIMMED
 from trunkline.delivery.fates import Fate, Outcome
 from trunkline.errors import EngineUnavailable
 from trunkline.message import Message
+from trunkline.topic import matches
 from trunkline.wire.control import ChannelChanged
 
 if TYPE_CHECKING:
@@ -238,13 +239,10 @@ class Peers:
         if message is None:
             return None, []
         outcomes = self._outcomes(message, self._numbers(place) | self._known_numbers(known))
-        names = {outcome.subscriber for outcome in outcomes}
-        for answer in answers:
-            for name, fate, reason, at_ns in map(msgspec.structs.astuple, answer.outcomes):
-                if name not in names:
-                    names.add(name)
-                    outcomes.append(Outcome(name, Fate(fate), reason, at_ns))
-        return message, outcomes
+        elsewhere = (msgspec.structs.astuple(each) for answer in answers for each in answer.outcomes)
+        return message, _last_of_each(
+            [*outcomes, *(Outcome(name, Fate(fate), reason, at_ns) for name, fate, reason, at_ns in elsewhere)]
+        )
 
     async def _ask(self, message_id: str, place: PeerPlace) -> list[PeerAnswer]:
         if not self.others:
@@ -259,12 +257,19 @@ class Peers:
                 await asked.done
         except TimeoutError:
             missing = ", ".join(sorted(asked.waits_for))
+            self._adapter.start(self._check_alive(set(asked.waits_for)), "who is there is not known")
             log.warning("explain: no answer from %s within %g s", missing, self._adapter.settings.answer_s)
             if not self._adapter.live:
                 raise EngineUnavailable(self._adapter.name, self._adapter.url, "the connection ended") from None
         finally:
             del self._questions[number]
         return asked.answers
+
+    async def _check_alive(self, silent: set[str]) -> None:
+        """Processes that were killed cannot say goodbye: nobody waits for them again."""
+        for address in silent:
+            if not await self._adapter.driver.is_connected(address):
+                self._gone(address)
 
     def _place(self, message: Message) -> PeerPlace:
         place = PeerPlace(message.topic, message.seq if message.seq < LOCAL else 0)
@@ -321,9 +326,34 @@ class Peers:
 
     def _outcomes(self, message: Message, numbers: set[int]) -> list[Outcome]:
         """What became of a message at the subscribers of this process."""
-        found: dict[str, Outcome] = {}
+        found: list[Outcome] = []
         for broker in self._brokers:
             for number in numbers:
                 for outcome in broker.served.outcomes(msgspec.structs.replace(message, seq=number)):
-                    found.setdefault(outcome.subscriber, outcome)
-        return list(found.values())
+                    if outcome.reason != TRIMMED or self._was_for(outcome.subscriber, message.topic):
+                        found.append(outcome)
+        return _last_of_each(found)
+
+    def _was_for(self, subscriber: str, topic: str) -> bool:
+        """Whether a message that the engine removed was for a subscriber: the range has other topics, too."""
+        pattern = self._adapter.trimmed_patterns.get(subscriber)
+        return pattern is None or matches(pattern, topic)
+
+
+def _last_of_each(outcomes: list[Outcome]) -> list[Outcome]:
+    """One for each subscriber: a message may have been with several processes, or with an earlier subscriber."""
+    found: dict[str, Outcome] = {}
+    for outcome in outcomes:
+        before = found.get(outcome.subscriber)
+        if before is None or _replaces(outcome, before):
+            found[outcome.subscriber] = outcome
+    return list(found.values())
+
+
+def _replaces(outcome: Outcome, before: Outcome) -> bool:
+    if outcome.fate is Fate.IN_FLIGHT:
+        # A dead letter that was replayed. What was delivered stays so.
+        return before.fate not in (Fate.IN_FLIGHT, Fate.DELIVERED)
+    if before.fate is Fate.IN_FLIGHT:
+        return outcome.fate is Fate.DELIVERED
+    return outcome.at_ns > before.at_ns

@@ -207,7 +207,7 @@ class EnginePublishing(EngineConnection):
         batch = self._stored.pop(number, None)
         if batch is not None:
             first = number_of(entry)
-            self.known.stored((self.origin, number), batch.size, first)
+            self.known.stored((self.origin, number), batch.size, first, batch.lane.topic)
             self._shared.taken([(number, number, first)], {})
             self._shared.writable()
 

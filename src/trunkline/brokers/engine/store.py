@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trunkline import columns
 from trunkline.brokers.broker import Feature
-from trunkline.brokers.engine.batches import decode, entry_of, number_of
+from trunkline.brokers.engine.batches import TRIMMED, decode, entry_of, number_of
 from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.delivery.fates import Fate, Outcome
 from trunkline.delivery.requests import Why
@@ -71,9 +71,15 @@ class EngineStore:
                 continue
             if stored <= state.done:
                 found.append(Outcome(state.role, Fate.DELIVERED, "acknowledged at the engine"))
+            elif not await self._is_stored(message.topic, stored):
+                found.append(Outcome(state.role, Fate.DROPPED, TRIMMED))
             else:
                 found.append(Outcome(state.role, Fate.IN_FLIGHT, "waits at the engine for its subscriber"))
         return found
+
+    async def _is_stored(self, topic: str, entry: int) -> bool:
+        last = await self._adapter.driver.last(topic, entry + 1)
+        return last is not None and last.number == entry
 
     async def recall_dead_letters(self, after: str = "") -> tuple[list[DeadLetter], str]:
         return await self._broker.dead_letters.recall(after)

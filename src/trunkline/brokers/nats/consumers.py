@@ -11,7 +11,7 @@ from typing import Any
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from trunkline.brokers.engine.driver import ConsumerSpec, ConsumerState, ConsumerTerms, EngineEvents, Entry
-from trunkline.brokers.nats.jetstream import place_in_stream
+from trunkline.brokers.nats.jetstream import PlaceInStream, place_in_stream
 from trunkline.brokers.nats.link import NatsLink, without_waiting
 from trunkline.brokers.nats.names import NatsNames, place_of
 from trunkline.brokers.nats.owners import OWNER_TABLE, Owners
@@ -36,8 +36,8 @@ class NatsConsumer:
         self.subscription: Subscription | None = None
         self.pulls = 0
         self.heard_at = 0.0
-        self.reached = (0, 0)
-        """The last delivery, counted at the server, and the highest entry that was delivered."""
+        self.reached = (0, 0, 0)
+        """The last delivery, counted at the server; the highest entry that was delivered; how many matched after it."""
         self.watch: asyncio.TimerHandle | None = None
 
     @property
@@ -105,7 +105,7 @@ class NatsConsumers:
         if not fresh:
             known = await self._check_removed(spec, known)
         delivered = known["delivered"]
-        consumer.reached = (delivered["consumer_seq"], delivered["stream_seq"])
+        consumer.reached = (delivered["consumer_seq"], delivered["stream_seq"], known["num_pending"])
         return ConsumerTerms(nanoseconds(known["created"]))
 
     def _config(self, name: str, spec: ConsumerSpec, filters: list[str]) -> dict[str, Any]:
@@ -219,7 +219,7 @@ class NatsConsumers:
         place = place_in_stream(message.reply)
         if place is None:
             return
-        self._note_reached(subscription, consumer, place.delivered, place.seq)
+        self._note_reached(subscription, consumer, place)
         self._events().entry_arrived(
             subscription,
             Entry(place.seq, self._names.topic(message.subject), message.data, place.stored_ns, message.reply),
@@ -240,17 +240,24 @@ class NatsConsumers:
         exact = self._store.only_has(spec.pattern)
         if reached < first - 1 and (not spec.shared or not exact):
             # In a group, the member says it that gets the next entry.
-            self._events().trimmed(spec.subscription, reached + 1, first - 1, first - 1 - reached if exact else 0)
+            count = first - 1 - reached
+            self._events().trimmed(spec.subscription, reached + 1, first - 1, count if exact else 0, count)
             delivered["stream_seq"] = first - 1
         return known
 
-    def _note_reached(self, subscription: int, consumer: NatsConsumer, delivery: int, number: int) -> None:
-        before, reached = consumer.reached
-        consumer.reached = (delivery, max(reached, number))
-        if delivery == before + 1 and number > reached + 1 and self._store.only_has(consumer.spec.pattern):
-            self._link.start(self._find_removed(subscription, reached, number))
+    def _note_reached(self, subscription: int, consumer: NatsConsumer, place: PlaceInStream) -> None:
+        before, reached, pending = consumer.reached
+        number = place.seq
+        consumer.reached = (place.delivered, max(reached, number), place.pending)
+        if place.delivered != before + 1 or number <= reached + 1:
+            return
+        if self._store.only_has(consumer.spec.pattern):
+            self._link.start(self._find_removed(subscription, reached, number, 0))
+        elif pending - 1 > place.pending:
+            # In between may be entries of other topics. But fewer wait than before: so many are gone, or more.
+            self._link.start(self._find_removed(subscription, reached, number, pending - 1 - place.pending))
 
-    async def _find_removed(self, subscription: int, reached: int, number: int) -> None:
+    async def _find_removed(self, subscription: int, reached: int, number: int, fewer: int) -> None:
         """Between two entries that follow each other are numbers that a consumer did not get."""
         try:
             stream = await self._store.js.stream(self._names.stream)
@@ -259,4 +266,5 @@ class NatsConsumers:
             return
         last = min(number, 0 if stream is None else int(stream["state"]["first_seq"])) - 1
         if last > reached:
-            self._events().trimmed(subscription, reached + 1, last, last - reached)
+            count = last - reached
+            self._events().trimmed(subscription, reached + 1, last, min(fewer, count) or count, count)

@@ -26,6 +26,8 @@ class PlaceInStream(NamedTuple):
     delivered: int
     """How many its consumer has been given, with this one."""
     stored_ns: int
+    pending: int
+    """How many more of those that are stored match the consumer."""
 
 
 def place_in_stream(reply: str) -> PlaceInStream | None:
@@ -35,7 +37,7 @@ def place_in_stream(reply: str) -> PlaceInStream | None:
         return None
     # With a domain and an account in it, two more come before the name of the stream.
     at = 5 if len(tokens) == 9 else 7
-    return PlaceInStream(*map(int, tokens[at : at + 3]))
+    return PlaceInStream(*map(int, tokens[at : at + 4]))
 
 
 class JetStream:

@@ -168,7 +168,7 @@ class StreamConsumer:
 
     def _gap(self, topic: str, first: int, last: Any, entries: int) -> None:
         if first >= 0:
-            self._driver.events.trimmed(self._spec.subscription, first, last, entries)
+            self._driver.events.trimmed(self._spec.subscription, first, last, entries, entries)
             return
         text = last.decode(errors="replace")
         if "NOGROUP" not in text and "no such key" not in text:
@@ -260,7 +260,7 @@ class StreamConsumer:
             number = int(entry_id.partition(b"-")[0])
             log.error("%s: entry %d of %s was removed before it was acknowledged", self.role, number, topic.decode())
             if topic:
-                self._driver.events.trimmed(self._spec.subscription, number, number, 1)
+                self._driver.events.trimmed(self._spec.subscription, number, number, 1, 1)
         for topic, entry_id, fields, owner in found:
             entry = entry_of(topic.decode(), entry_id, fields)
             if entry.token not in self._held:
