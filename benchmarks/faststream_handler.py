@@ -118,7 +118,7 @@ CASE = Case(
     better="more",
     ours=partial(client_rate, pair=_sides[OURS], crew=_workers),
     peers={FASTSTREAM: partial(client_rate, pair=_sides[FASTSTREAM], crew=_workers)} if _installed else {},
-    target={FASTSTREAM: 12.0},
+    target={FASTSTREAM: 15.0},
     aim={FASTSTREAM: 20.0},
     absent={} if _installed else {FASTSTREAM: "FastStream is not installed: pip install '.[bench]'"},
     size=5000,

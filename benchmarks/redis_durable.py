@@ -32,7 +32,7 @@ CASE = Case(
         ALONE: partial(client_rate, pair=_alone, crew=_workers),
         BLOCKING: partial(client_rate, pair=_blocking, crew=_workers),
     },
-    target={ALONE: 3.0},
+    target={ALONE: 4.0},
     aim={ALONE: 4.0},
     size=20_000,
     around=partial(together, _workers, redis_tcp.SYNCED),

@@ -158,7 +158,9 @@ class Handler:
     def _is_plain(self) -> bool:
         """Whether neither the inbox nor its books need more than `_handle_plain` does."""
         inbox, bus = self._inbox, self._bus
-        if not self._bare or inbox.needs_pull or inbox.closed or inbox.books.exact or inbox.ledger is not None:
+        if not self._bare or inbox.needs_pull or inbox.closed or inbox.books.exact:
+            return False
+        if inbox.ledger is not None and inbox.ledger.hears_of_deliveries:
             return False
         return bus.gate is None and not bus.listeners
 
@@ -169,12 +171,12 @@ class Handler:
         """
         bus, inbox, custody, call, wild = self._bus, self._inbox, self._custody, self._call, self._wild
         queue, books, held, listeners = inbox.queue, inbox.books, custody.leases.held, bus.listeners
-        run, takes_bytes = call.run, call.takes_bytes
+        run, takes_bytes, ledger = call.run, call.takes_bytes, inbox.ledger
         begun = first = last = count = 0
         try:
             while (
                 not (inbox.needs_pull or inbox.closed or books.exact or listeners)
-                and inbox.ledger is None
+                and inbox.ledger is ledger
                 and bus.gate is None
             ):
                 if not queue:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from trunkline.delivery.dead_letters import Attempt, DeadLetter
@@ -18,6 +18,9 @@ class Ledger:
 
     By default nothing is kept: a ledger implements what it wants to be told of.
     """
+
+    hears_of_deliveries: ClassVar[bool] = True
+    """Whether `delivered`, `delivered_one` and `delivered_each` do anything."""
 
     def delivered(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
         """Everything of this inbox from `first` to `last` that has no row of its own."""

@@ -40,6 +40,8 @@ STAYS = b"\x00"
 class EngineDeadLetters(Ledger):
     """One for a broker. It is the ledger of plain subscriptions, and of the dead letters here."""
 
+    hears_of_deliveries = False
+
     def __init__(self, adapter: EngineAdapter, served: Subscribers, feeds: Mapping[str, InboxFeed]) -> None:
         self._adapter = adapter
         self._served = served
