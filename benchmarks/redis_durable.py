@@ -33,7 +33,6 @@ CASE = Case(
         BLOCKING: partial(client_rate, pair=_blocking, crew=_workers),
     },
     target={ALONE: 4.0},
-    aim={ALONE: 4.0},
     size=20_000,
     around=partial(together, _workers, redis_tcp.SYNCED),
 )
