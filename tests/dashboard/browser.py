@@ -9,9 +9,18 @@ from collections.abc import Iterator
 import pytest
 
 pytest.importorskip("playwright.sync_api", reason="no Playwright: install the extra `test`")
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Error,
+    Page,
+    ViewportSize,
+    expect,
+    sync_playwright,
+)
 
-__all__ = ["BrowserContext", "Tab", "chromium", "expect", "needs_chromium"]
+__all__ = ["Browser", "BrowserContext", "Tab", "ViewportSize", "chromium", "expect", "needs_chromium"]
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(
@@ -19,6 +28,7 @@ needs_chromium = pytest.mark.skipif(
 )
 PATIENCE_MS = 60_000
 """Only what hangs takes so long."""
+ATTEMPTS = 3
 
 
 expect.set_options(timeout=PATIENCE_MS)
@@ -59,5 +69,13 @@ class Tab:
             self.errors.append(text)
 
     def go(self, path: str) -> Page:
-        self.page.goto(self._address + path.lstrip("/"))
+        """Open a view."""
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                self.page.goto(self._address + path.lstrip("/"))
+                break
+            except Error as error:
+                # On a busy machine a page may miss its first handshake. It reloads itself then, which ends this.
+                if not left or "ERR_ABORTED" not in str(error):
+                    raise
         return self.page

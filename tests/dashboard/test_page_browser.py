@@ -2,72 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-import trunkline as tl
-from tests.dashboard.browser import BrowserContext, Tab, chromium, expect, needs_chromium
-from tests.dashboard.pages import RunningPage, page
-from tests.hub.up import Up, up
+from tests.dashboard.browser import Tab, expect, needs_chromium
+from tests.dashboard.pages import TOKEN, page
+from tests.dashboard.world import HOSTILE, TOPIC, WATCHER, World, world_in
+from tests.hub.up import up
 
 pytestmark = [pytest.mark.slow, needs_chromium]
-
-HOSTILE = "<script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\x1b[31mred\u202e"
-TOPIC = "evil.<svg/onload=window.hacked=1"
-
-
-class World:
-    """A hub, its page, a shop that publishes and a biller that fails on negative orders."""
-
-    def __init__(self, hub: Up, served: RunningPage, bus: tl.BlockingBus, context: BrowserContext) -> None:
-        self.hub, self.served, self.bus, self._context = hub, served, bus, context
-        self.handled: list[int] = []
-        self.ids: dict[str, str] = {}
-
-    def tab(self) -> contextlib.closing[Any]:
-        tab = Tab(self._context, self.served.address)
-        tab.close = tab.page.close  # type: ignore[attr-defined]
-        return contextlib.closing(tab)
-
-    def seed(self) -> None:
-        def bill(order: dict[str, Any]) -> None:
-            if order["n"] < 0:
-                raise ValueError(f"order {order['n']} is negative: {HOSTILE}")
-            self.handled.append(order["n"])
-
-        self.bus.handle("orders.*", bill, name="billing", durable=True, retry=tl.Retry(attempts=1))
-        self.bus.handle("stock.level", lambda asked: {"left": 3}, name="stock")
-        self.ids["placed"] = self.bus.publish("orders.placed", {"n": 1, "customer": "Käthe"})
-        self.bus.publish("orders.paid", {"n": 1}, correlation_id=self.ids["placed"])
-        self.bus.request("stock.level", {"sku": "a-1"}, correlation_id=self.ids["placed"])
-        for number in (-1, -2, -3):
-            self.ids[str(number)] = self.bus.publish("orders.placed", {"n": number})
-        self.ids["evil"] = self.bus.publish(TOPIC, {"text": HOSTILE}, headers={"h": HOSTILE})
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("page")
-    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRUNKLINE_RUNTIME", str(folder / "runtime"))
-        hub = stack.enter_context(up(folder, durable=True))
-        served = stack.enter_context(page("--hub", hub.address))
-        bus = stack.enter_context(tl.connect_blocking(hub.address, name="shop"))
-        browser = stack.enter_context(chromium())
-        context = browser.new_context(viewport={"width": 1280, "height": 900})
-        world = World(hub, served, bus, context)
-        world.seed()
-        with world.tab() as tab:
-            # The token becomes a cookie, which all tabs have.
-            tab.page.goto(served.link)
-            expect(tab.page.locator("h1")).to_have_text("Overview")
-            assert "token" not in tab.page.url
-        yield world
+        with world_in(folder) as world:
+            yield world
 
 
 VIEWS = {
@@ -90,8 +47,8 @@ SHOWS = {
     "/dead-letters": "billing",
     "/subscribers": "billing",
     "/topology": "stock.level",
-    "/channels": "no schemas",
     "/requests": "answered",
+    "/kernels": "laboratory",
     "/pipeline": "trunkline pipeline run",
 }
 
@@ -159,13 +116,14 @@ def test_a_dead_letter_is_edited_and_replayed_by_clicking(world: World) -> None:
 
 def test_text_from_messages_does_nothing(world: World) -> None:
     with world.tab() as tab:
-        for path in ("/messages", f"/message/{world.ids['evil']}", "/", "/topology", "/dead-letters", "/tail"):
+        own = f"/message/{world.ids['evil']}"
+        for path in ("/messages", own, "/?filter=evil", "/topology", "/dead-letters", "/tail", "/subscribers"):
             shown = tab.go(path)
             if path == "/tail":
                 # It is published while the page looks.
                 expect(shown.locator("#content")).to_contain_text(re.compile(r"\d+ seen"))
                 world.bus.publish(TOPIC, {"text": HOSTILE})
-            wanted = "<script>" if path == "/dead-letters" else "<svg/onload"
+            wanted = {"/dead-letters": "<script>", "/subscribers": WATCHER[:9]}.get(path, "<svg/onload")
             expect(shown.locator("#content")).to_contain_text(wanted)
             assert shown.evaluate("window.hacked") is None
             text = shown.inner_text("#content")
@@ -186,14 +144,15 @@ def test_lists_filter_sort_and_have_an_address(world: World) -> None:
         shown.reload()
         expect(rows).to_have_count(1)
         expect(rows).to_contain_text("orders.*")
-        shown.get_by_label("filter").fill("")
+        shown.get_by_label("filter").fill("shop")
         header = shown.get_by_role("columnheader", name="subscriber", exact=True)
         header.focus()
         header.press("Enter")
         expect(header).to_have_attribute("aria-sort", "ascending")
-        expect(rows.first).to_contain_text("billing")
+        expect(rows.first).to_contain_text(WATCHER[:5])
         header.press("Enter")
         expect(header).to_have_attribute("aria-sort", "descending")
+        expect(rows.first).to_contain_text("stock.level")
         assert tab.errors == []
 
 
@@ -209,3 +168,188 @@ def test_light_and_dark_are_kept(world: World) -> None:
         shown.wait_for_selector(f"body.{other}")
         shown.get_by_title("light or dark").click()
         assert tab.errors == []
+
+
+def cells(row: Any) -> list[str]:
+    return [str(text).strip() for text in row.locator("td").all_inner_texts()]
+
+
+def test_actors_are_a_tree_with_restarts(world: World) -> None:
+    with world.tab() as tab:
+        shown = tab.go("/actors")
+        rows = shown.locator("tbody tr")
+        expect(rows).to_have_count(3)
+        expect(rows.nth(0)).to_contain_text("lab.bench")
+        assert [cells(rows.nth(at))[0] for at in range(3)] == ["lab.bench", "└ lab.bench.left", "└ lab.bench.right"]
+        # kind, health, mailbox, room, handled, restarts
+        assert cells(rows.nth(1))[1:] == ["Pump", "ok", "0", "10,000", "2", "0"]
+        assert cells(rows.nth(2))[6] == "1", "it failed once"
+        shown.get_by_label("filter").fill("right")
+        expect(rows).to_have_count(1)
+        rows.get_by_role("link").click()
+        expect(shown.locator("h1")).to_have_text("Messages")
+        expect(rows.first).to_contain_text("_to.lab.bench.right")
+        assert tab.errors == []
+
+
+def test_a_kernel_shows_what_it_runs_and_the_output_so_far(world: World) -> None:
+    with world.tab() as tab:
+        shown = tab.go("/kernels")
+        row = shown.locator("tbody tr").filter(has_text=world.kernel)
+        expect(row).to_contain_text("python")
+        row.get_by_role("link").click()
+        cards = shown.locator(".tl-card")
+        expect(cards).to_have_count(3)
+        expect(cards.nth(0)).to_contain_text("running")
+        expect(cards.nth(0).locator(".tl-code").nth(1)).to_contain_text("step 3 of the measurement")
+        expect(cards.nth(1)).to_contain_text("ZeroDivisionError: division by zero")
+        expect(cards.nth(2).locator(".tl-code").nth(1)).to_have_text("<b>calibrated</b>\n42\n")
+        assert shown.locator("#content b").count() == 0
+        assert tab.errors == []
+
+
+def test_shared_memory_shows_channels_and_processes(world: World) -> None:
+    with world.tab() as tab:
+        shown = tab.go("/memory")
+        channel = shown.locator("tbody tr").filter(has_text="plotter")
+        expect(channel).to_contain_text(f"process {world.pid}: ")
+        name, producer, frames, *_ = cells(channel)
+        assert (name, producer, frames) == ("camera", "laboratory", "3")
+        process = shown.locator("tbody tr").filter(has_text="alive").first
+        expect(process).to_contain_text(str(world.pid))
+        expect(process).to_contain_text("camera")
+        expect(shown.locator("#content")).to_contain_text("dead processes have left nothing")
+        channel.get_by_role("link").click()
+        expect(shown.locator("h1")).to_have_text("Channels and schemas")
+        row = shown.locator("tbody tr").first
+        expect(row).to_contain_text("camera")
+        assert cells(row)[4:6] == ["1", "1"], "its producer and its consumer"
+        assert tab.errors == []
+
+
+def test_schemas_show_their_versions_and_what_would_break(world: World) -> None:
+    with world.tab() as tab:
+        shown = tab.go("/channels")
+        shown.get_by_role("link", name="payment", exact=True).click()
+        newest = shown.locator(".tl-card").first
+        expect(newest).to_contain_text("Version 2.0.0")
+        expect(newest).to_contain_text("cannot read what was written with 1.0.0")
+        expect(newest).to_contain_text("$.currency: 2.0.0 requires it")
+        expect(newest).to_contain_text("can be read with 1.0.0")
+        shown = tab.go(f"/message/{world.ids['payment']}")
+        expect(shown.locator("#content")).to_contain_text("payments 1.0.0")
+        expect(shown.locator(".tl-tag.good")).to_have_text("fits")
+        assert tab.errors == []
+
+
+def test_a_letter_with_a_schema_is_edited_in_a_form(world: World) -> None:
+    with world.tab() as tab:
+        shown = tab.go("/dead-letters?filter=bank")
+        shown.locator("tbody tr").filter(has_text="bank").get_by_role("link").first.click()
+        shown.get_by_role("button", name=f"open {world.ids['payment']}").click()
+        dialog = shown.get_by_role("dialog")
+        dialog.get_by_label("amount *").fill("12.5")
+        expect(dialog.get_by_label("Payload")).to_have_value(re.compile(r'"amount": 12.5'))
+        dialog.get_by_label("Payload").fill('{"amount": "much"}')
+        dialog.get_by_role("button", name="Replay").click()
+        expect(shown.locator(".q-notification").filter(has_text="does not fit its schema")).to_be_visible()
+        dialog.get_by_label("Payload").fill('{"amount": 12.5}')
+        dialog.get_by_role("button", name="Replay").click()
+        expect(shown.locator("#content")).to_contain_text("None is left of this cause")
+        assert tab.errors == []
+    assert world.paid == [12.5]
+
+
+def test_messages_are_found_by_correlation_and_time(world: World) -> None:
+    with world.tab() as tab:
+        shown = tab.go(f"/messages?correlation={world.ids['placed']}")
+        rows = shown.locator("tbody tr")
+        expect(rows).to_have_count(3)
+        shown = tab.go("/messages?since=2100-01-01")
+        expect(shown.locator("#content")).to_contain_text("no message fits")
+        shown.get_by_label("Since 2026-11-16T10:00").fill("yesterday-ish")
+        expect(shown.locator("#content .tl-banner").filter(has_text="since")).to_be_visible()
+        shown.get_by_label("Since 2026-11-16T10:00").fill("")
+        expect(rows.first).to_be_visible()
+        assert tab.errors == []
+
+
+def test_the_live_tail_filters_and_stops(world: World) -> None:
+    with world.tab() as tab:
+        shown = tab.go("/tail?topic=watched.>")
+        expect(shown.locator("#content")).to_contain_text(re.compile(r"\d+ seen"))
+        world.bus.publish("watched.one", "first")
+        world.bus.publish("unwatched", "elsewhere")
+        rows = shown.locator("tbody tr")
+        expect(rows).to_have_count(1)
+        expect(rows).to_contain_text("first")
+        shown.get_by_role("switch", name="Pause").click()
+        expect(shown.get_by_role("switch", name="Pause")).to_be_checked()
+        world.bus.publish("watched.two", "second")
+        with world.tab() as other:
+            # Another browser sees it: the pause is one's own.
+            other.go("/tail?topic=watched.>")
+            expect(other.page.locator("tbody")).to_contain_text("second")
+        expect(rows).to_have_count(1)
+        shown.get_by_role("switch", name="Pause").click()
+        expect(rows).to_have_count(2)
+        assert tab.errors == []
+
+
+POINTS = """() => { const id = +document.querySelector('.nicegui-echart').id.slice(1);
+return getElement(id).chart.getOption().series[0].data.map(point => point[0]) }"""
+
+
+def test_history_survives_a_reload_and_a_restart_of_the_hub(world: World, tmp_path: Path) -> None:
+    runtime = str(tmp_path / "runtime")
+    with up(tmp_path) as hub, page("--hub", hub.address, TRUNKLINE_RUNTIME=runtime) as served:
+        tab = Tab(world.browser.new_context(), served.address)
+        shown = tab.page
+        shown.goto(served.link)
+        shown.wait_for_function(f"({POINTS})().length > 1")
+        first = shown.evaluate(POINTS)[0]
+        shown.reload()
+        shown.wait_for_function(f"({POINTS})().length > 1")
+        assert shown.evaluate(POINTS)[0] == first
+        alarm = shown.get_by_role("alert")
+        expect(alarm).to_be_hidden()
+        hub.kill()
+        expect(alarm).to_be_visible()
+        hub.start()
+        expect(alarm).to_be_hidden()
+        assert shown.evaluate(POINTS)[0] == first
+        assert tab.errors == []
+        shown.context.close()
+
+
+OVERLAPS = """() => { const labels = [...document.querySelectorAll('.tl-svg text')];
+const boxes = labels.map(each => each.getBoundingClientRect());
+return boxes.filter((a, at) => boxes.some((b, other) => other > at && a.left < b.right && b.left < a.right
+&& a.top < b.bottom && b.top < a.bottom)).length }"""
+
+
+def test_labels_of_the_topology_are_beside_each_other_and_lead_on(world: World) -> None:
+    with world.tab() as tab:
+        shown = tab.go("/topology")
+        expect(shown.locator(".tl-svg text").filter(has_text="orders.placed")).to_be_visible()
+        assert shown.locator(".tl-svg text").count() > 10
+        assert shown.evaluate(OVERLAPS) == 0
+        shown.locator(".tl-svg a").filter(has_text="billing").first.focus()
+        shown.keyboard.press("Enter")
+        expect(shown.locator("h1")).to_have_text("Subscribers")
+        expect(shown.locator("tbody tr").first).to_contain_text("billing")
+        assert tab.errors == []
+
+
+def test_a_stranger_enters_with_the_token_only(world: World) -> None:
+    context = world.browser.new_context()
+    try:
+        tab = Tab(context, world.served.address)
+        shown = tab.go("/messages?text=Käthe")
+        expect(shown.locator("h1")).to_have_text("This page needs its token")
+        assert shown.locator("tbody").count() == 0
+        shown.get_by_label("token").fill(TOKEN)
+        shown.keyboard.press("Enter")
+        expect(shown.locator("h1")).to_have_text("Messages")
+    finally:
+        context.close()

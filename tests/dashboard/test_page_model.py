@@ -11,6 +11,9 @@ import pytest
 import trunkline as tl
 from tests.cli.commands import shop
 from trunkline.brokers.memory import MemoryBroker
+from trunkline.connect import connect_hub
+from trunkline.dashboard.looks import look, tables
+from trunkline.dashboard.page.model import model as model_module
 from trunkline.dashboard.page.model.model import STEP_S, PageModel
 from trunkline.dashboard.page.model.search import MessageQuery
 from trunkline.errors import UsageError
@@ -268,6 +271,41 @@ def test_the_schema_of_a_message_is_that_of_its_channel(tmp_path: Path) -> None:
             assert [each.name for each in await model.schemas()] == ["orders"]
 
     at_hub(tmp_path, act, durable=False)
+
+
+def test_channels_have_their_producers_and_consumers(tmp_path: Path) -> None:
+    async def act(hub: Hub, url: str) -> None:
+        async with (
+            PageModel(hub=url) as model,
+            tl.connect(url, name="till") as bus,
+            connect_hub(url, name="top") as broker,
+        ):
+            assert await broker.directory.create_channel("orders", pattern="orders.>")
+            async with bus.produce("orders", "shop-1"), bus.consume("orders", "billing-1"):
+                (channel,) = await model.channels()
+                assert [each.name for each in channel.producers] == ["till"]
+                assert len(channel.consumers) == 1
+                seen = tables(await look(broker, bus, 10, 0.01))["channels"]
+                assert seen.rows == [("orders", "orders.>", "-", 1, 1)]
+
+    at_hub(tmp_path, act, durable=False)
+
+
+def test_an_execution_that_prints_a_lot_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_module, "MAX_OF_KERNEL", 5)
+
+    async def act(hub: Hub, url: str) -> None:
+        async with PageModel(hub=url) as model, tl.connect(url, name="kernel") as bus:
+            await bus.publish(
+                "kernel.k1.shell.execute_request", {"content": {"code": "for n in range(9): …"}}, request_id="r1"
+            )
+            for number in range(9):
+                await bus.publish("kernel.k1.iopub.stream", {"content": {"text": f"{number}\n"}}, request_id="r1")
+            await model.refresh()
+            (running,) = await model.executions("k1")
+            assert (running.code[:3], running.state, running.output) == ("for", "running", "4\n5\n6\n7\n8\n")
+
+    at_hub(tmp_path, act)
 
 
 def test_one_of_hub_and_journal(tmp_path: Path) -> None:

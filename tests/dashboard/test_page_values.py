@@ -202,7 +202,7 @@ def test_a_conversation_is_a_tree() -> None:
     messages = [
         said(1),
         said(2, correlation_id="m1", type=MessageType.REQUEST, request_id="r", reply_to="_reply.x"),
-        said(3, type=MessageType.RESPONSE, request_id="r"),
+        said(3, type=MessageType.RESPONSE, request_id="r", correlation_id="m1"),
         said(4, correlation_id="m1"),
         said(5, correlation_id="m4"),
         said(6, correlation_id="elsewhere"),
@@ -325,6 +325,7 @@ def test_the_topology_has_three_layers_and_joins_the_quiet_ones() -> None:
             SubscriberSnapshot(name="all", pattern=">"),
             SubscriberSnapshot(name="first", pattern="t.0"),
             SubscriberSnapshot(name="asks", pattern="_reply.abc"),
+            SubscriberSnapshot(name="an actor", pattern="_to.lab.>"),
         ],
     )
     graph = topology_of(found, {"shop": {"t.0", "t.1"}, "till": {"t.1"}}, lambda topic: float(topic == "t.1"))
@@ -339,3 +340,20 @@ def test_the_topology_has_three_layers_and_joins_the_quiet_ones() -> None:
     assert rates["t.1", "all"] == 1.0
     assert ("t.0", "first") in rates
     assert ("t.1", "first") not in rates
+
+
+def test_a_message_with_several_subscribers_flows_once() -> None:
+    found = HubSnapshot(
+        at_ns=0,
+        hub="h",
+        since_ns=0,
+        listening=[],
+        published=0,
+        last=0,
+        topics=[TopicSnapshot(topic="t", published=9)],
+        subscribers=[SubscriberSnapshot(name=name, pattern="t") for name in ("one", "two")],
+    )
+    for senders in ({"shop": {"t"}}, {}):
+        graph = topology_of(found, senders, lambda topic: 5.0)
+        assert (graph.flow(1, "t"), graph.flow(2, "one"), graph.flow(2, "two")) == (5.0, 5.0, 5.0)
+    assert topology_of(found, {"shop": {"t"}}, lambda topic: 5.0).flow(0, "shop") == 5.0

@@ -12,12 +12,13 @@ from trunkline.actors.watching import ROLL_CALL
 from trunkline.brokers.hub.broker import HubBroker
 from trunkline.bus.bus import Bus
 from trunkline.dashboard.problems import is_slow
-from trunkline.errors import StreamEmpty
+from trunkline.errors import HubRefused, StreamEmpty
 from trunkline.jupyter.presence import SharedKernel, shared_kernels
 from trunkline.wire.control import ChannelInfo
 from trunkline.wire.snapshot import HubSnapshot, SubscriberSnapshot
 
 Cell = str | int | float
+MAX_DESCRIBED = 200
 
 
 class HubLook(msgspec.Struct, frozen=True):
@@ -37,9 +38,24 @@ class LookTable(msgspec.Struct, frozen=True):
 async def look(broker: HubBroker, bus: Bus, rows: int, wait_s: float) -> HubLook:
     """Ask the hub, and wait so long for actor systems and kernels to answer on a bus there."""
     snapshot, actors, kernels, channels = await asyncio.gather(
-        broker.snapshot(rows), roll_call(bus, wait_s), shared_kernels(bus, within_s=wait_s), broker.directory.channels()
+        broker.snapshot(rows), roll_call(bus, wait_s), shared_kernels(bus, within_s=wait_s), channels_in_use(broker)
     )
-    return HubLook(snapshot, actors, kernels, channels or [])
+    return HubLook(snapshot, actors, kernels, channels)
+
+
+async def channels_in_use(broker: HubBroker) -> list[ChannelInfo]:
+    """All channels, the first of them with their producers and consumers, which the list of a hub leaves out."""
+    listed = await broker.directory.channels() or []
+    shown, rest = listed[:MAX_DESCRIBED], listed[MAX_DESCRIBED:]
+    return [*await asyncio.gather(*(_described(broker, each) for each in shown)), *rest]
+
+
+async def _described(broker: HubBroker, channel: ChannelInfo) -> ChannelInfo:
+    try:
+        return await broker.directory.describe(channel.channel) or channel
+    except HubRefused:
+        # It was removed meanwhile.
+        return channel
 
 
 async def roll_call(bus: Bus, wait_s: float) -> list[ActorHealth]:

@@ -18,9 +18,19 @@ HEADER = r"""
  @keydown.space.prevent="props.sort(col)">{{ col.label }}</q-th></q-tr>
 """
 LINK = r"""
-<q-td :props="props"><a v-if="props.row['NAME_href']" :href="props.row['NAME_href']"
+<q-td :props="props" :title="props.value"><a v-if="props.row['NAME_href']" :href="props.row['NAME_href']"
  :class="props.row['NAME_class']">{{ props.value }}</a><span v-else :class="props.row['NAME_class']"
  >{{ props.value }}</span></q-td>
+"""
+NAME = r"""
+<q-td :props="props"><a :href="props.row['NAME_href']" :class="props.row['NAME_class']" :title="props.value"
+ :aria-label="props.value">{{ props.value.length > MOST ? props.value.slice(0, MOST / 2 - 1) + '…'
+ + props.value.slice(-MOST / 2) : props.value }}</a></q-td>
+"""
+"""The end of a long name tells it apart as often as its beginning."""
+ID = r"""
+<q-td :props="props"><a :href="props.row['NAME_href']" :title="props.value" :aria-label="props.value"
+ class="tl-mono">{{ props.value.length > 20 ? '…' + props.value.slice(-12) : props.value }}</a></q-td>
 """
 TAG = r"""
 <q-td :props="props"><span class="tl-tag" :class="props.row['NAME_class']">{{ props.value }}</span></q-td>
@@ -33,7 +43,15 @@ BAR = r"""
 WIDE = r"""
 <q-td :props="props" class="tl-wide tl-mono" :title="props.value">{{ props.value }}</q-td>
 """
-SLOTS = {"link": LINK, "tag": TAG, "bar": BAR, "wide": WIDE}
+SLOTS = {
+    "link": LINK,
+    "name": NAME.replace("MOST", "36"),
+    "short": NAME.replace("MOST", "22"),
+    "id": ID,
+    "tag": TAG,
+    "bar": BAR,
+    "wide": WIDE,
+}
 
 
 MANY = 200
@@ -44,7 +62,8 @@ class ListColumn(NamedTuple):
     name: str
     label: str
     kind: str = "text"
-    """text, number, link, tag, bar, or wide: as much of a line as there is room for.
+    """text, number, link, tag, bar, or wide: as much of a line as there is room for. Links with a limited length are
+    name, short, and id (its end).
 
     A number is sorted by its value, and shown by the field `<name>_text`.
     """

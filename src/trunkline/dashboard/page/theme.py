@@ -65,8 +65,10 @@ display:block;min-width:0}
 .tl-grid{display:grid;gap:16px;margin-bottom:16px}.tl-grid .tl-card{margin-bottom:0}
 .tl-stats{grid-template-columns:repeat(auto-fit,minmax(124px,1fr))}
 .tl-halves{grid-template-columns:repeat(auto-fit,minmax(420px,1fr))}
+.tl-thirds{grid-template-columns:repeat(auto-fit,minmax(280px,1fr))}
+.tl-card.tl-stat{padding:13px 14px}
 .tl-stat .v{font-size:25px;font-weight:640;font-variant-numeric:tabular-nums;letter-spacing:-.02em;line-height:1.25}
-.tl-stat .l{color:var(--soft);font-size:12.5px}.tl-stat .n{color:var(--faint);font-size:12px}
+.tl-stat .l{color:var(--soft);font-size:12.5px}.tl-stat .n{color:var(--faint);font-size:11.5px}
 .tl-stat.bad .v{color:var(--bad)}
 .tl-banner{border-radius:9px;padding:10px 14px;margin-bottom:12px;background:var(--bad-soft);color:var(--bad);
 border:1px solid color-mix(in srgb,var(--bad) 30%,transparent)}
@@ -106,10 +108,10 @@ border-radius:10px!important;box-shadow:none!important}
 border-color:var(--line)!important;background:var(--card);white-space:nowrap}
 .q-table th[tabindex]{cursor:pointer}
 .q-table td{white-space:nowrap;font-size:13px!important;border-color:var(--line)!important;
-font-variant-numeric:tabular-nums;max-width:460px;overflow:hidden;text-overflow:ellipsis}
+font-variant-numeric:tabular-nums;max-width:420px;overflow:hidden;text-overflow:ellipsis}
 .q-table tbody tr:hover td:before{background:color-mix(in srgb,var(--accent) 6%,transparent)!important}
 .q-table__bottom{color:var(--soft)!important;border-color:var(--line)!important;min-height:42px!important}
-.q-table__bottom-nodata-icon{display:none}.q-table td.tl-wide{max-width:0;width:60%}
+.q-table__bottom-nodata-icon{display:none}.q-table td.tl-wide{max-width:0;width:60%;min-width:180px}
 .q-table__bottom--nodata{padding:26px!important;justify-content:center}
 .tl-tl{list-style:none;margin:0;padding:0}
 .tl-tl li{display:grid;grid-template-columns:128px 22px 1fr;gap:0 8px;padding-bottom:14px;position:relative}
@@ -119,20 +121,26 @@ background:var(--line)}
 .tl-tl .b{width:12px;height:12px;border-radius:50%;margin:4px auto 0;background:var(--faint);position:relative;
 box-shadow:0 0 0 3px var(--card)}
 .tl-tl .k{font-weight:580}.tl-tl .x{color:var(--soft);overflow-wrap:anywhere;white-space:pre-wrap}
-.tl-kv{display:grid;grid-template-columns:minmax(110px,auto) 1fr;gap:5px 16px;font-size:13px}
+.tl-kv{margin:0;display:grid;grid-template-columns:minmax(110px,auto) 1fr;gap:5px 16px;font-size:13px}
 .tl-kv dt{color:var(--soft);margin:0}.tl-kv dd{margin:0;overflow-wrap:anywhere;min-width:0}
 .tl-tree{display:grid;gap:3px}.tl-tree .r{display:grid;grid-template-columns:1fr auto auto;gap:12px;padding:5px 9px;
 border-radius:7px;align-items:center;min-width:0}
 .tl-tree .r.me{background:var(--accent-soft)}.tl-tree .r>*{min-width:0;overflow:hidden;text-overflow:ellipsis;
 white-space:nowrap}
-.tl-svg svg{width:100%;height:auto;display:block}.tl-svg text{fill:var(--text);font-size:12.5px;
+.tl-svg{overflow-x:auto}.tl-svg svg{width:100%;min-width:760px;height:auto;display:block}
+.tl-svg a:hover .n,.tl-svg a:focus-visible .n{stroke:var(--accent)}
+.tl-svg text{fill:var(--text);font-size:12.5px;
 font-family:inherit}.tl-svg .h{fill:var(--faint);font-size:11.5px;font-weight:600}.tl-svg .r{fill:var(--soft);
 font-size:11.5px}.tl-svg .n{fill:var(--card);stroke:var(--line)}.tl-svg path{fill:none;stroke:var(--accent);
 stroke-linecap:round}
 .tl-dialog{background:var(--card)!important;color:var(--text);min-width:min(720px,92vw);border-radius:12px!important;
 padding:20px!important;gap:9px!important}
-@media (max-width:860px){.tl-shell{grid-template-columns:1fr}.tl-side{position:static;height:auto;flex-direction:row;
-flex-wrap:wrap;border-right:0;border-bottom:1px solid var(--line)}.tl-main{padding:14px}
+body.body--dark .q-btn.text-primary{color:var(--accent)!important}
+body.body--dark .q-btn.text-negative{color:var(--bad)!important}
+@media (max-width:860px){.tl-shell{grid-template-columns:minmax(0,1fr);grid-template-rows:auto 1fr}
+.tl-side{position:static;height:auto;flex-direction:row;flex-wrap:wrap;align-items:center;align-content:start;
+padding:8px;border-right:0;border-bottom:1px solid var(--line)}
+.tl-brand{padding:4px 8px}.tl-nav{padding:5px 8px;gap:7px}.tl-main{padding:14px}
 .tl-halves{grid-template-columns:1fr}}
 """
 

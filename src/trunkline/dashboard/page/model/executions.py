@@ -31,6 +31,10 @@ def topics_of(kernel_id: str) -> str:
     return f"{TOPIC_PREFIX}{token(kernel_id)}.>"
 
 
+def requests_to(kernel_id: str) -> str:
+    return f"{TOPIC_PREFIX}{token(kernel_id)}.shell.execute_request"
+
+
 def executions_in(messages: Iterable[Message]) -> list[KernelExecution]:
     """The newest first. `messages` are those of one kernel, in order."""
     found: dict[str, KernelExecution] = {}

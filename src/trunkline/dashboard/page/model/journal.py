@@ -29,6 +29,8 @@ from trunkline.wire.snapshot import HubSnapshot, SubscriberSnapshot, TopicSnapsh
 
 T = TypeVar("T")
 FOREVER = 2**62
+REPORT = "report.html"
+"""In the warehouse: where `trunkline pipeline report --output` must write it for the page."""
 MAX_SAMPLE = 2000
 MAX_RECENT = 20_000
 SECOND_NS = 1_000_000_000
@@ -59,8 +61,8 @@ class JournalHistory:
 
         return await asyncio.to_thread(work)
 
-    async def find(self, query: MessageQuery) -> MessagesFound:
-        return await self._read(lambda reader: find_messages(reader, query))
+    async def find(self, query: MessageQuery, limit: int) -> MessagesFound:
+        return await self._read(lambda reader: find_messages(reader, query, limit))
 
     async def told_of(self, message_id: str) -> JournalTold:
         def look(reader: Reader) -> JournalTold:
@@ -101,6 +103,10 @@ class JournalHistory:
     async def pipeline(self) -> Status | None:
         warehouse = warehouse_of(self.directory, None)
         return await asyncio.to_thread(status, self.directory, warehouse) if warehouse.is_dir() else None
+
+    def report(self) -> Path | None:
+        path = warehouse_of(self.directory, None) / REPORT
+        return path if path.is_file() else None
 
     async def orphans(self) -> list[OrphanRecord]:
         """The newest first."""

@@ -106,14 +106,14 @@ def tree_of(messages: Sequence[Message]) -> list[ConversationNode]:
 
 
 def _parent(message: Message, before: Sequence[Message]) -> Message | None:
-    """By its correlation id, by the request that it answers, or the first one with the same correlation id."""
-    for each in before:
-        if message.correlation_id and each.id == message.correlation_id:
-            return each
+    """By the request that it answers, by its correlation id, or the first one with the same correlation id."""
     if message.type in ANSWERS and message.request_id:
         asked = [each for each in before if each.type is MessageType.REQUEST and each.request_id == message.request_id]
         if asked:
             return asked[-1]
+    for each in before:
+        if message.correlation_id and each.id == message.correlation_id:
+            return each
     if not message.correlation_id:
         return None
     return next((each for each in before if each.correlation_id == message.correlation_id), None)

@@ -18,14 +18,14 @@ from trunkline.brokers.store import KeptDeadLetter
 from trunkline.bus.bus import Bus
 from trunkline.clock import World
 from trunkline.connect import connect, connect_hub
-from trunkline.dashboard.looks import roll_call
-from trunkline.dashboard.page.model.executions import KernelExecution, executions_in, topics_of
+from trunkline.dashboard.looks import channels_in_use, roll_call
+from trunkline.dashboard.page.model.executions import KernelExecution, executions_in, requests_to, topics_of
 from trunkline.dashboard.page.model.history import TrafficHistory
 from trunkline.dashboard.page.model.journal import JournalHistory
 from trunkline.dashboard.page.model.letters import LetterGroup, group_letters
 from trunkline.dashboard.page.model.life import MessageLife, make_life
 from trunkline.dashboard.page.model.requests import RequestRow
-from trunkline.dashboard.page.model.search import MessageQuery, MessagesFound
+from trunkline.dashboard.page.model.search import MAX_FOUND, MessageQuery, MessagesFound
 from trunkline.dashboard.page.model.tail import LiveTail
 from trunkline.dashboard.page.model.topology import TopologyGraph, topology_of
 from trunkline.dashboard.problems import Problem, problems
@@ -51,6 +51,9 @@ MAX_LETTERS = 20_000
 LETTERS_S = 10.0
 """A letter may come while another one goes: so long that is not seen."""
 ROLL_CALL_S = 0.5
+MAX_EXECUTIONS = 30
+MAX_OF_KERNEL = 2000
+"""Messages of a kernel, such as each line that is printed."""
 STEP_S = 10
 """Of the history that a journal tells."""
 READ_ONLY = "the page shows a journal without its hub: start `trunkline page --hub URL` to change anything"
@@ -165,11 +168,11 @@ class PageModel:
 
     # Messages
 
-    async def find_messages(self, query: MessageQuery) -> MessagesFound:
+    async def find_messages(self, query: MessageQuery, limit: int = MAX_FOUND) -> MessagesFound:
         """From the journal; without one, those that the page has seen. Raises UsageError."""
         query.check()
         if self.journal is not None:
-            return await self.journal.find(query)
+            return await self.journal.find(query, limit)
         seen = [] if self.tail is None else self.tail.newest(2000)
         return MessagesFound([each for each in seen if query.fits(each)], len(seen), False)
 
@@ -245,7 +248,8 @@ class PageModel:
     # Everything else that only a hub can tell
 
     async def channels(self) -> list[ChannelInfo]:
-        return [] if self._broker is None else await self._broker.directory.channels() or []
+        """With their producers and consumers."""
+        return [] if self._broker is None else await channels_in_use(self._broker)
 
     async def schemas(self, name: str = "") -> list[SchemaInfo]:
         """The last version of each, or all versions of one."""
@@ -260,7 +264,8 @@ class PageModel:
             return None
         hash = message.schema or ""
         if not hash:
-            mine = [each for each in await self.channels() if each.schema_hash and matches(each.pattern, message.topic)]
+            known = await self._broker.directory.channels() or []
+            mine = [each for each in known if each.schema_hash and matches(each.pattern, message.topic)]
             hash = mine[0].schema_hash if mine else ""
         return await self._broker.directory.get_schema(hash=hash) if hash else None
 
@@ -275,8 +280,11 @@ class PageModel:
         """Of late, the newest first. Without a journal: those that somebody looked at."""
         if self.tail is not None and self.journal is None:
             self.tail.want(ATTENTION_S)
-        found = await self.find_messages(MessageQuery(topic=topics_of(kernel_id)))
-        return executions_in(reversed(found.messages))
+        # What has printed more than that is asked for by its request: what runs is never left out.
+        asked = await self.find_messages(MessageQuery(topic=requests_to(kernel_id)), MAX_EXECUTIONS)
+        found = await self.find_messages(MessageQuery(topic=topics_of(kernel_id)), MAX_OF_KERNEL)
+        messages = {each.seq: each for each in (*asked.messages, *found.messages)}
+        return executions_in(messages[seq] for seq in sorted(messages))
 
     async def memory(self) -> MemorySurvey:
         """The shared memory of this machine, whoever uses it."""
@@ -293,6 +301,10 @@ class PageModel:
     async def pipeline(self) -> Status | None:
         """None if there is no warehouse at its usual place beside the journal."""
         return None if self.journal is None else await self.journal.pipeline()
+
+    def report(self) -> Path | None:
+        """The report in the warehouse; None if there is none."""
+        return None if self.journal is None else self.journal.report()
 
     async def orphans(self) -> list[OrphanRecord]:
         return [] if self.journal is None else await self.journal.orphans()

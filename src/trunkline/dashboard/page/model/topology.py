@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from trunkline.topic import REPLY_PREFIX, matches
+from trunkline.topic import matches
 from trunkline.wire.snapshot import HubSnapshot
 
 MAX_NODES = 24
@@ -30,14 +30,20 @@ class TopologyGraph(msgspec.Struct, frozen=True):
     hidden: int
     """Nodes that are part of `others`."""
 
+    def flow(self, layer: int, name: str) -> float:
+        """Messages per second through a node. A message counts once, however many subscribers a topic has."""
+        coming = sum(each.rate for each in self.edges if each.layer == layer - 1 and each.right == name)
+        going = [each.rate for each in self.edges if each.layer == layer and each.left == name]
+        return coming or (sum(going) if layer == 0 else max(going, default=0.0))
+
 
 def topology_of(
     snapshot: HubSnapshot, senders: Mapping[str, Iterable[str]], topic_rate: Callable[[str], float]
 ) -> TopologyGraph:
-    """`senders` are the topics that each sender was seen to publish on."""
+    """`senders` are the topics that each sender was seen to publish on. Topics of the bus itself are left out."""
     shown = [each.topic for each in snapshot.topics if not each.topic.startswith("_")]
     topics, hidden_topics = _most(shown, topic_rate)
-    names = list(dict.fromkeys(each.name for each in snapshot.subscribers if not each.pattern.startswith(REPLY_PREFIX)))
+    names = list(dict.fromkeys(each.name for each in snapshot.subscribers if not each.pattern.startswith("_")))
     patterns: dict[str, list[str]] = {}
     for each in snapshot.subscribers:
         patterns.setdefault(each.name, []).append(each.pattern)

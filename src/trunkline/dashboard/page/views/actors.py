@@ -62,10 +62,12 @@ def in_tree(actors: list[ActorHealth]) -> list[tuple[ActorHealth, int]]:
 
 def _row(each: ActorHealth, depth: int) -> dict[str, Any]:
     kind = {"ok": "good", "stopped": ""}.get(each.health, "bad")
-    branch = "\u2003" * depth + ("└ " if depth else "")
+    branch = "\u2003" * (depth - 1) + "└ " if depth else ""
+    actor = cell("tree", each.address, address("/messages", topic=endpoint(each.address)), "tl-mono")
     return {
         "address": each.address,
-        **cell("tree", branch + each.address, address("/messages", topic=endpoint(each.address)), "tl-mono"),
+        **actor,
+        "tree": branch + actor["tree"],
         "kind": show.plain(each.kind),
         **cell("health", each.health, kind=kind),
         **number("mailbox", each.mailbox),

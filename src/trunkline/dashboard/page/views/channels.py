@@ -31,7 +31,7 @@ CHANNELS = [
 SCHEMAS = [
     ListColumn("name", "schema", "link"),
     ListColumn("version", "last version"),
-    ListColumn("compatibility", "may change", "tag"),
+    ListColumn("compatibility", "compatibility", "tag"),
     ListColumn("hash", "hash"),
 ]
 MEANS = {
@@ -87,7 +87,9 @@ def register(model: PageModel) -> None:
                         with card(f"Version {each.version}"):
                             if at:
                                 _changes(versions[at - 1], each)
-                            facts({"hash": each.hash, "may change": MEANS.get(each.compatibility, each.compatibility)})
+                            facts(
+                                {"hash": each.hash, "compatibility": MEANS.get(each.compatibility, each.compatibility)}
+                            )
                             code(as_json(each.schema))
 
             shell.every(5.0, refresh)
@@ -96,13 +98,16 @@ def register(model: PageModel) -> None:
 def _changes(before: SchemaInfo, after: SchemaInfo) -> None:
     """What would break between two versions, for readers of either."""
     old, new = Side(before.schema, before.version), Side(after.schema, after.version)
-    for told, writer, reader in (("reads what was written with", old, new), ("is read by those with", new, old)):
+    for yes, no, writer, reader in (
+        ("reads what was written with", "cannot read what was written with", old, new),
+        ("can be read with", "cannot be read with", new, old),
+    ):
         try:
             found = breaks(writer, reader)
         except UsageError as error:
-            text(f"Whether it {told} {before.version} cannot be told: {error}", "tl-note")
+            text(f"Not comparable with {before.version}: {error}", "tl-note")
             continue
-        tag(f"{told} {before.version}" if not found else f"not so: {told} {before.version}", "bad" if found else "good")
+        tag(f"{no if found else yes} {before.version}", "bad" if found else "good")
         for each in found:
             text(str(each), "tl-note tl-mono")
 

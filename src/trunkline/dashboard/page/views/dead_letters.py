@@ -44,9 +44,9 @@ def register(model: PageModel) -> None:
             shell.with_model(refresh)
 
     @ui.page("/dead-letters/{key}")
-    def group(key: str) -> None:
+    def group(key: str, filter: str = "") -> None:
         with framed(model, "Dead letters of one cause", "/dead-letters") as shell:
-            GroupView(model, shell, key)
+            GroupView(model, shell, key, filter)
 
 
 def _row(group: LetterGroup) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _row(group: LetterGroup) -> dict[str, Any]:
 class GroupView:
     """One cause: what it is, its newest traceback, and its letters."""
 
-    def __init__(self, model: PageModel, shell: Shell, key: str) -> None:
+    def __init__(self, model: PageModel, shell: Shell, key: str, filter: str) -> None:
         self._model, self._key = model, key
         self._group: LetterGroup | None = None
         self._about = box("")
@@ -75,7 +75,10 @@ class GroupView:
             self._drop = ui.button("Drop all", icon="delete_outline", on_click=self._ask_drop).props(
                 "outline no-caps color=negative"
             )
+            box("tl-grow")
+            wanted = ListFilter(f"/dead-letters/{key}", filter)
         self._letters = LetterList(model, self._act)
+        wanted.filters(self._letters.table)
         if not model.live:
             text("A journal alone is read-only: open the page of its hub to replay or drop.", "tl-note")
             for button in (self._all, self._dry, self._drop):

@@ -37,13 +37,13 @@ class LetterList:
     def __init__(self, model: PageModel, act: Act) -> None:
         self._model, self._act = model, act
         self._letters: dict[str, KeptDeadLetter] = {}
-        self._table = DataTable(COLUMNS, key="key", none="no letters")
-        self._table.table.add_slot("body-cell-edit", EDIT)
-        self._table.table.on("edit", lambda event: self._open(str(event.args)))
+        self.table = DataTable(COLUMNS, key="key", none="no letters")
+        self.table.table.add_slot("body-cell-edit", EDIT)
+        self.table.table.on("edit", lambda event: self._open(str(event.args)))
 
     def show(self, letters: list[KeptDeadLetter]) -> None:
         self._letters = {f"{each.letter.subscriber} {each.letter.message.seq}": each for each in letters}
-        self._table.set([_row(key, each) for key, each in self._letters.items()])
+        self.table.set([_row(key, each) for key, each in self._letters.items()])
 
     async def _open(self, key: str) -> None:
         known = self._letters.get(key)

@@ -15,7 +15,10 @@ from trunkline.dashboard.page.model.model import PageModel
 from trunkline.dashboard.page.model.text import age, clock, payload_text
 from trunkline.dashboard.page.shell import framed
 from trunkline.dashboard.page.theme import FATES
+from trunkline.dashboard.page.views.channels import schema_address
 from trunkline.message import Message
+from trunkline.schema import Checker
+from trunkline.wire.control import SchemaInfo
 
 KINDS = {"published": "#3b5bdb", "passed": "#8b6fd6", "attempt": "#c98a1b", "in flight": FATES["in_flight"], **FATES}
 UNKNOWN = "not known here: never accepted, or longer ago than is kept"
@@ -42,13 +45,14 @@ class LifeView:
         life = await self._model.life_of(self._id)
         if life == self._shown:
             return
+        schema = None if life.message is None else await self._model.schema_for(life.message)
         self._shown = life
         self._content.clear()
         with self._content:
-            build_life(life)
+            build_life(life, schema)
 
 
-def build_life(life: MessageLife) -> None:
+def build_life(life: MessageLife, schema: SchemaInfo | None) -> None:
     message = life.message
     if message is None and not life.events:
         with card():
@@ -66,6 +70,8 @@ def build_life(life: MessageLife) -> None:
                 _about(message)
     if message is not None:
         with card("Payload"):
+            if schema is not None:
+                _fits(message, schema)
             code(payload_text(message) or "(empty)")
     if life.conversation:
         with card(f"Conversation: {show.count(len(life.conversation), 'message')}"):
@@ -74,6 +80,15 @@ def build_life(life: MessageLife) -> None:
         with card(f"Dead at {letter.subscriber}"):
             link("open its dead letters", f"/dead-letters/{key_of_letter(letter)}")
             code(letter.traceback or letter.reason)
+
+
+def _fits(message: Message, schema: SchemaInfo) -> None:
+    """Whether the payload is as its schema says."""
+    problem = Checker(schema.schema)(show.payload(message))
+    with box("tl-tools"):
+        text("schema", "tl-note", "span")
+        link(f"{schema.name} {schema.version}", schema_address(schema.name))
+        tag("fits" if problem is None else f"does not fit, at {problem[0]}: {problem[1]}", "bad" if problem else "good")
 
 
 def _timeline(events: list[LifeEvent], begin_ns: int) -> None:

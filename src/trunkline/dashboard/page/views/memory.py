@@ -7,20 +7,26 @@ from typing import Any
 from nicegui import ui
 
 from trunkline.cli import show
-from trunkline.dashboard.page.elements import box, text
+from trunkline.dashboard.page.elements import address, box, text
 from trunkline.dashboard.page.filters import ListFilter
 from trunkline.dashboard.page.model.model import PageModel
-from trunkline.dashboard.page.model.text import age
+from trunkline.dashboard.page.model.text import age, rate
 from trunkline.dashboard.page.shell import framed
 from trunkline.dashboard.page.table import DataTable, ListColumn, cell, number
 from trunkline.memory.survey import EngineFile, EngineNode, EngineService
 from trunkline.wire.control import ChannelInfo
+from trunkline.wire.told_metrics import ToldConsumer, told
 
 LEFT = "Left by dead processes"
 CHANNELS = [
-    ListColumn("channel", "channel"),
-    ListColumn("producers", "producers"),
-    ListColumn("counts", "what its producer counts", "wide"),
+    ListColumn("channel", "channel", "link"),
+    ListColumn("producers", "producer"),
+    ListColumn("frames", "frames", "number"),
+    ListColumn("rate", "per second", "number"),
+    ListColumn("last", "last frame", "number"),
+    ListColumn("occupancy", "slots in use", "number"),
+    ListColumn("overruns", "frames lost", "number"),
+    ListColumn("consumers", "consumers", "wide"),
 ]
 PROCESSES = [
     ListColumn("pid", "process", "number"),
@@ -66,7 +72,8 @@ def register(model: PageModel) -> None:
             async def refresh() -> None:
                 model.look()
                 found = await model.memory()
-                channels.set([_channel(each) for each in await model.channels() if each.memory])
+                known = [row for each in await model.channels() if (row := _channel(each, model.world.time_ns()))]
+                channels.set(known)
                 processes.set([_process(each) for each in found.nodes])
                 services.set([_service(each) for each in found.services])
                 files.set([_file(each) for each in found.left_over])
@@ -75,12 +82,27 @@ def register(model: PageModel) -> None:
             shell.every(2.0, refresh)
 
 
-def _channel(each: ChannelInfo) -> dict[str, Any]:
+def _channel(each: ChannelInfo, now_ns: int) -> dict[str, Any]:
+    """Nothing if its producer has not told what it counts."""
+    found = told({"metrics": each.memory})
+    if found is None:
+        return {}
+    quiet_s = max(0.0, (now_ns - found.last_ns) / 1e9)
     return {
-        "channel": show.plain(each.channel),
+        **cell("channel", each.channel, address("/channels", filter=each.channel)),
         "producers": show.plain(", ".join(producer.name for producer in each.producers)) or "–",
-        "counts": show.plain(", ".join(f"{name} {value}" for name, value in each.memory.items())),
+        **number("frames", found.frames),
+        **number("rate", found.per_s, rate(found.per_s)),
+        **number("last", round(quiet_s), f"{age(quiet_s)} ago" if found.last_ns else "–"),
+        **number("occupancy", found.occupancy, f"{found.occupancy:.0%}"),
+        **number("overruns", found.overruns),
+        "consumers": show.plain(", ".join(map(_consumer, found.slowest))) or "–",
     }
+
+
+def _consumer(each: ToldConsumer) -> str:
+    waits = f", {each.waiting:,} waiting" if each.waiting else ""
+    return f"{each.name} (process {each.pid}: {each.reads:,} read{waits})"
 
 
 def _process(each: EngineNode) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from trunkline.message import Message
 
 COLUMNS = [
     ListColumn("time", "time (UTC)", width="130px"),
-    ListColumn("topic", "topic", "link"),
-    ListColumn("id", "id", "link"),
+    ListColumn("topic", "topic", "name"),
+    ListColumn("id", "id", "id"),
     ListColumn("sender", "sender"),
     ListColumn("type", "type", "tag"),
     ListColumn("size", "bytes", "number"),
@@ -28,10 +28,10 @@ COLUMNS = [
 ]
 FIELDS = (
     ("text", "Text, id or sender"),
-    ("topic", "Topic pattern, such as orders.>"),
+    ("topic", "Topic, such as orders.>"),
     ("correlation", "Correlation or request id"),
-    ("since", "Since, such as 2026-11-16T10:00"),
-    ("until", "Until"),
+    ("since", "Since 2026-11-16T10:00"),
+    ("until", "Until 2026-11-16T11:00"),
 )
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from nicegui import ui
 
-from trunkline.dashboard.page.elements import Stat, address, box, card, empty, text
+from trunkline.dashboard.page.elements import Stat, address, box, card, empty, link, text
+from trunkline.dashboard.page.filters import ListFilter
 from trunkline.dashboard.page.model.history import TrafficHistory
 from trunkline.dashboard.page.model.model import STEP_S, PageModel
 from trunkline.dashboard.page.model.text import age, rate
@@ -15,17 +16,23 @@ from trunkline.dashboard.page.table import DataTable, ListColumn, cell, number
 from trunkline.dashboard.page.theme import AXIS, GRID, SERIES
 from trunkline.dashboard.problems import Problem
 
+TOPICS = [
+    ListColumn("topic", "topic", "link"),
+    ListColumn("rate", "per second", "number"),
+    ListColumn("published", "messages", "number"),
+]
+
 
 def register(model: PageModel) -> None:
     @ui.page("/")
-    def overview() -> None:
+    def overview(filter: str = "") -> None:
         with framed(model, "Overview", "/") as shell:
-            view = OverviewView(model)
+            view = OverviewView(model, filter)
             shell.with_model(view.refresh)
 
 
 class OverviewView:
-    def __init__(self, model: PageModel) -> None:
+    def __init__(self, model: PageModel, filter: str) -> None:
         self._model = model
         self._problems: list[Problem] | None = None
         self._looks = 0
@@ -35,26 +42,21 @@ class OverviewView:
             self._delivered = Stat("Delivered / s")
             self._waiting = Stat("Waiting", "/subscribers")
             self._letters = Stat("Dead letters", "/dead-letters")
-            self._lost = Stat("Dropped or expired", "/subscribers")
+            self._lost = Stat("Lost", "/subscribers")
             self._delays = Stat("Delivered within", "/subscribers")
-            self._clients = Stat("Clients")
+            self._clients = Stat("Clients", "/subscribers#clients")
         with card("What is wrong", "tl-wrong") as self._wrong_card:
             self._wrong = box("")
-        with box("tl-grid tl-halves"):
+        with box("tl-grid tl-thirds"):
             self._rates = Plot("Messages per second", ["published", "delivered", "lost"])
             self._backlog = Plot("Backlog", ["waiting", "behind"])
             self._answers = Plot("Answer time of the hub, ms", ["answer_ms"])
-            with card("Busiest topics"):
-                self._topics = DataTable(
-                    [
-                        ListColumn("topic", "topic", "link"),
-                        ListColumn("rate", "per second", "number"),
-                        ListColumn("published", "messages", "number"),
-                    ],
-                    key="topic",
-                    none="nothing was published yet",
-                    rows_per_page=10,
-                )
+        with box("tl-tools"):
+            text("Busiest topics", "tl-h2")
+            box("tl-grow")
+            wanted = ListFilter("/", filter)
+        self._topics = DataTable(TOPICS, key="topic", none="nothing was published yet", rows_per_page=10)
+        wanted.filters(self._topics)
 
     async def refresh(self) -> None:
         model, snapshot = self._model, self._model.snapshot
@@ -66,16 +68,16 @@ class OverviewView:
         self._delivered.set(rate(last.delivered or 0.0) if last else "–", f"{account.get('delivered', 0):,} in all")
         waiting = sum(each.waiting for each in snapshot.subscribers)
         behind = sum(each.behind for each in snapshot.subscribers)
-        self._waiting.set(f"{waiting:,}", f"{behind:,} behind, durable", bad=waiting > 10_000)
+        self._waiting.set(f"{waiting:,}", f"{behind:,} behind", bad=waiting > 10_000)
         self._letters.set(f"{snapshot.dead_letters:,}", "of failed handlers", bad=snapshot.dead_letters > 0)
         lost = account.get("dropped", 0) + account.get("expired", 0)
-        self._lost.set(f"{lost:,}", "since the hub started", bad=account.get("dropped", 0) > 0)
-        up = f"hub up for {age((snapshot.at_ns - snapshot.since_ns) / 1e9)}" if snapshot.since_ns else "history only"
+        self._lost.set(f"{lost:,}", "dropped or expired", bad=account.get("dropped", 0) > 0)
+        up = f"up for {age((snapshot.at_ns - snapshot.since_ns) / 1e9)}" if snapshot.since_ns else "history only"
         self._clients.set(f"{snapshot.clients_total:,}", up)
         self._show_problems(model.problems())
         if (delays := await self._known_delays()) is not None:
             median, most, nearly_all = (age(each / 1e3) for each in delays)
-            self._delays.set(median, f"p95 {most}, p99 {nearly_all}")
+            self._delays.set(median, f"p95 {most} · p99 {nearly_all}")
         else:
             self._delays.set("–", "known with a journal here")
         for plot in (self._rates, self._backlog, self._answers):
@@ -109,7 +111,10 @@ class OverviewView:
                 with box("tl-problem"):
                     ui.icon("error_outline")
                     text(each.text, "t")
-                    text(f"Next: {each.next_step}", "s")
+                    with box("s"):
+                        text(f"Next: {each.next_step}", tag="span")
+                        if path := PLACES.get(each.kind, ""):
+                            link("Show", path).style("margin-left:8px")
             if len(found) > 20:
                 text(f"and {len(found) - 20:,} more", "tl-note")
             if not found:
@@ -120,6 +125,14 @@ class OverviewView:
 
 
 DELAYS_EVERY = 5
+PLACES = {
+    "dropped": "/subscribers",
+    "dead letters": "/dead-letters",
+    "not connected": "/subscribers",
+    "slow": "/subscribers",
+    "silent": "/subscribers#clients",
+}
+"""Where the page shows more of a problem."""
 NAMES = {"lost": "lost", "answer_ms": "answer", "behind": "behind (durable)"}
 
 

@@ -18,8 +18,8 @@ from trunkline.journal.records import OrphanRecord
 
 REQUESTS = [
     ListColumn("time", "time (UTC)", width="130px"),
-    ListColumn("topic", "topic", "link"),
-    ListColumn("id", "request", "link"),
+    ListColumn("topic", "topic", "name"),
+    ListColumn("id", "request", "id"),
     ListColumn("sender", "asked by"),
     ListColumn("state", "state", "tag"),
     ListColumn("took", "answered after", "number"),
@@ -28,7 +28,7 @@ REQUESTS = [
 ORPHANS = [
     ListColumn("time", "time (UTC)", width="130px"),
     ListColumn("topic", "topic"),
-    ListColumn("id", "message", "link"),
+    ListColumn("id", "message", "id"),
     ListColumn("why", "why"),
 ]
 NO_JOURNAL = "this hub keeps no journal here: neither requests nor orphans are stored"

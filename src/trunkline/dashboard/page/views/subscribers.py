@@ -1,4 +1,4 @@
-"""Subscribers: rate, lag, depth, the age of the oldest, fates as one bar, policy, and who is slow since when."""
+"""Subscribers: rate, lag, depth, age of the oldest, fates as one bar, policy, who is slow since when; and clients."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from nicegui import ui
 
+from trunkline.cli import show
 from trunkline.dashboard.looks import state_of
 from trunkline.dashboard.page.elements import address, box, text
 from trunkline.dashboard.page.filters import ListFilter
@@ -15,19 +16,30 @@ from trunkline.dashboard.page.model.text import age, rate
 from trunkline.dashboard.page.shell import framed
 from trunkline.dashboard.page.table import DataTable, ListColumn, cell, fates_bar, number
 from trunkline.dashboard.page.theme import FATES
-from trunkline.wire.snapshot import HubSnapshot, SubscriberSnapshot
+from trunkline.wire.snapshot import ClientSnapshot, HubSnapshot, SubscriberSnapshot
 
 COLUMNS = [
-    ListColumn("name", "subscriber", "link"),
-    ListColumn("pattern", "pattern", "link"),
+    ListColumn("name", "subscriber", "short"),
+    ListColumn("pattern", "pattern", "short"),
     ListColumn("client", "client"),
     ListColumn("state", "state", "tag"),
-    ListColumn("rate", "per second", "number"),
+    ListColumn("rate", "per s", "number"),
     ListColumn("waiting", "waiting", "number"),
-    ListColumn("oldest", "oldest waits", "number"),
+    ListColumn("oldest", "oldest", "number"),
     ListColumn("behind", "behind", "number"),
     ListColumn("fates", "fates", "bar", "150px"),
     ListColumn("policy", "when full"),
+]
+CLIENTS = [
+    ListColumn("name", "client", "short"),
+    ListColumn("identity", "identity"),
+    ListColumn("address", "address"),
+    ListColumn("state", "state", "tag"),
+    ListColumn("since", "connected for", "number"),
+    ListColumn("subscriptions", "subscriptions", "number"),
+    ListColumn("published", "published", "number"),
+    ListColumn("delivered", "delivered", "number"),
+    ListColumn("held_up", "batches held up", "number"),
 ]
 
 
@@ -42,11 +54,15 @@ def register(model: PageModel) -> None:
             table = DataTable(COLUMNS, key="key", none="nobody subscribes")
             wanted.filters(table)
             note = text("", "tl-note")
+            text("Clients", "tl-h2", id="clients").style("margin-top:20px")
+            clients = DataTable(CLIENTS, key="session", none="nobody is connected")
+            wanted.filters(clients)
 
             def refresh() -> None:
                 snapshot = model.snapshot
                 assert snapshot is not None
                 table.set([_row(model, snapshot, each) for each in snapshot.subscribers])
+                clients.set([_client(snapshot, each) for each in snapshot.clients])
                 rest = snapshot.subscribers_total - len(snapshot.subscribers)
                 note.text = f"{rest:,} more are not shown: those with the least waiting" if rest else ""
 
@@ -68,7 +84,7 @@ def _row(model: PageModel, snapshot: HubSnapshot, each: SubscriberSnapshot) -> d
     per_s = round(model.history.subscriber_rate(each), 2)
     return {
         "key": key_of(each),
-        **cell("name", each.name),
+        **cell("name", each.name, address("/subscribers", filter=each.name)),
         **cell("pattern", each.pattern, address("/messages", topic=each.pattern), "tl-mono"),
         **cell("client", each.client or "–"),
         **cell("state", state, kind=kind),
@@ -78,4 +94,20 @@ def _row(model: PageModel, snapshot: HubSnapshot, each: SubscriberSnapshot) -> d
         **number("behind", each.behind, f"{each.behind:,}" if each.durable else "–"),
         **fates_bar({name: getattr(each, name) for name in FATES}),
         "policy": f"{each.overflow.replace('_', ' ')}, {each.capacity:,}" if each.capacity else "kept in the journal",
+    }
+
+
+def _client(snapshot: HubSnapshot, each: ClientSnapshot) -> dict[str, Any]:
+    since_s = max(0.0, (snapshot.at_ns - each.since_ns) / 1e9)
+    return {
+        "session": each.session,
+        **cell("name", each.name, address("/messages", text=each.name)),
+        "identity": show.plain(each.identity),
+        "address": show.plain(each.address),
+        **cell("state", "silent" if each.suspected else "ok", kind="bad" if each.suspected else "good"),
+        **number("since", round(since_s), age(since_s)),
+        **number("subscriptions", each.subscriptions),
+        **number("published", each.published),
+        **number("delivered", each.delivered),
+        **number("held_up", each.held_up),
     }

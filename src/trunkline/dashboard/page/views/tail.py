@@ -26,7 +26,7 @@ def register(model: PageModel) -> None:
                 return
             with box("tl-tools"):
                 wanted = ListFilter("/tail", filter)
-                pattern = ui.input(placeholder="Topic pattern, such as orders.>", value=topic).props("outlined dense")
+                pattern = ui.input(placeholder="Topic, such as orders.>", value=topic).props("outlined dense")
                 pattern.props["aria-label"] = "topic pattern"
                 paused = ui.switch("Pause").props("dense")
                 own = ui.switch("Topics of the bus itself").props("dense")

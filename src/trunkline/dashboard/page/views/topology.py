@@ -7,10 +7,10 @@ from html import escape
 from nicegui import ui
 
 from trunkline.cli import show
-from trunkline.dashboard.page.elements import box, card, empty, text
+from trunkline.dashboard.page.elements import address, box, card, empty, text
 from trunkline.dashboard.page.model.model import PageModel
 from trunkline.dashboard.page.model.text import rate
-from trunkline.dashboard.page.model.topology import LAYERS, TopologyGraph
+from trunkline.dashboard.page.model.topology import LAYERS, OTHERS, TopologyGraph
 from trunkline.dashboard.page.shell import framed
 
 WIDTH, NODE, ROW, TOP = 1180, 260, 36, 34
@@ -66,25 +66,28 @@ def draw(graph: TopologyGraph) -> str:
         )
     for at, layer in enumerate(graph.layers):
         for name in layer:
-            flow = sum(
-                edge.rate
-                for edge in graph.edges
-                if (edge.layer == at and edge.left == name) or (at == 2 and edge.layer == 1 and edge.right == name)
-            )
-            if at == 1:
-                flow = max(flow, sum(edge.rate for edge in graph.edges if edge.layer == 0 and edge.right == name))
-            parts.append(_node(xs[at], places[at][name], name, flow))
+            parts.append(_node(at, xs[at], places[at][name], name, graph.flow(at, name)))
     return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="who talks to whom">{"".join(parts)}</svg>'
 
 
-def _node(x: int, y: float, name: str, flow: float) -> str:
+def _node(layer: int, x: int, y: float, name: str, flow: float) -> str:
     plain = show.plain(name)
     speed = (
         f'<text x="{x + NODE - 10}" y="{y + 4.5:.1f}" text-anchor="end" class="r">{rate(flow)}/s</text>' if flow else ""
     )
     room = MAX_CHARS - (9 if flow else 0)
-    shown = plain if len(plain) <= room else plain[: room - 1] + "…"
+    # The end of a long name tells it apart as often as its beginning.
+    shown = plain if len(plain) <= room else f"{plain[: room // 2 - 1]}…{plain[-(room - room // 2) :]}"
     return (
-        f'<g><title>{escape(plain)}</title><rect class="n" x="{x}" y="{y - 14:.1f}" width="{NODE}" height="28" rx="7"/>'
-        f'<text x="{x + 10}" y="{y + 4.5:.1f}">{escape(shown)}</text>{speed}</g>'
+        f'<a href="{escape(_address(layer, name))}"><title>{escape(plain)}</title>'
+        f'<rect class="n" x="{x}" y="{y - 14:.1f}" width="{NODE}" height="28" rx="7"/>'
+        f'<text x="{x + 10}" y="{y + 4.5:.1f}">{escape(shown)}</text>{speed}</a>'
     )
+
+
+def _address(layer: int, name: str) -> str:
+    """Where more is to be seen of a sender, a topic or a subscriber."""
+    if layer == 2:
+        return address("/subscribers", filter="" if name == OTHERS else name)
+    field = ("text", "topic")[layer]
+    return address("/messages", **{field: "" if name == OTHERS else name})
