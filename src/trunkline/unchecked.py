@@ -44,6 +44,13 @@ def unchecked_many(*columns: Iterable[Any]) -> list[Message]:
     return messages
 
 
+def traced(message: Message, trace: str) -> Message:
+    """A copy with this `traceparent`."""
+    copied = copy.copy(message)
+    force_setattr(copied, "trace", trace)
+    return copied
+
+
 def number(message: Message, seq: int) -> None:
     """Give a message its number; 0 takes it away."""
     force_setattr(message, "seq", seq)

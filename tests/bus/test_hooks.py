@@ -382,7 +382,7 @@ def test_trace_joins_publisher_and_handler() -> None:
             await bus.publish("next")
 
         await bus.publish("t")
-        await until(lambda: len(exporter.get_finished_spans()) == 3)
+        await until(lambda: len(exporter.get_finished_spans()) == 4)
         assert handled[0].trace is not None
         assert handled[0].trace.startswith("00-")
 
@@ -394,6 +394,7 @@ def test_trace_joins_publisher_and_handler() -> None:
     assert handling.parent is not None
     assert second.parent is not None
     assert handling.parent.span_id == first.context.span_id
+    assert handling.parent == spans["deliver t", "t"].parent
     assert second.parent.span_id == handling.context.span_id
     assert first.context.trace_id == handling.context.trace_id == second.context.trace_id
 

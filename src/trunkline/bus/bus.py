@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
 
 from trunkline import codec
-from trunkline.brokers.broker import Broker, Feature
+from trunkline.brokers.broker import Broker, Feature, Lane
 from trunkline.bus import replay
 from trunkline.bus.channels import Consumption, Production
 from trunkline.bus.closing import Closing, Unfinished
@@ -114,7 +114,8 @@ class Bus:
         self._controller = Controller(self, self._publisher, self._requester, self._notices.run, self._begin_to_close)
         self._door: ThreadDoor | None = None
         # What `publish` needs, bound once.
-        self._lanes: Mapping[str, Any] = {}
+        self._lanes: Any = {}
+        """As `BusPublisher.lanes`."""
         self._time_ns = broker.world.time_ns
         self._ids = self._publisher.ids
         self._sequence = broker.sequence
@@ -141,12 +142,14 @@ class Bus:
         lane = self._lanes.get(topic)
         if lane is None or fields:
             publisher = self._publisher
+            if "trace" in fields and self.hooks:
+                lane = None
             message = publisher.message(topic, payload, fields)
             if "type" in fields and message.type in _LINKING:
                 return self._take_link(message)
             if lane is None or lane.plain is None:
-                return await publisher.publish(message)
-            if (waiting := self._publish_now(message)) is not None:
+                return await publisher.publish(message, lane)
+            if (waiting := self._publish_now(message, lane)) is not None:
                 await waiting
             return message.id
         # The twin, for a message without a field of its own: `BusPublisher.put`, `Route.put`, `Traffic.accept` in one
@@ -157,7 +160,7 @@ class Bus:
             payload, content_type = encode(payload, self._content_type)
         if len(payload) > self._small:
             return await self._publisher.publish(
-                self._publisher.message(topic, payload, {"content_type": content_type})
+                self._publisher.message(topic, payload, {"content_type": content_type}), lane
             )
         # Functions in attributes are called from a local name: otherwise CPython looks for a method first.
         time_ns, remember, ids = self._time_ns, self._remember, self._ids
@@ -251,12 +254,12 @@ class Bus:
         self._life.check_loop()
         return self._ids.open(now_ns)
 
-    def _publish_now(self, message: Message) -> Awaitable[object] | None:
+    def _publish_now(self, message: Message, lane: Lane | None) -> Awaitable[object] | None:
         """Publish in this process; an idle actor runs inside this. Returns what is left to be awaited, or None."""
         eager = self._eager
         eager.collecting = TOLD
         try:
-            waiting = self._publisher.publish_now(message)
+            waiting = self._publisher.publish_now(message, lane)
         finally:
             eager.collecting = 0
         if eager.ready:
@@ -281,7 +284,7 @@ class Bus:
             return ids
         batch = [publisher.message(topic, value, fields) for value in values]
         if batch:
-            await self._send(batch)
+            await self._send(batch, None if "trace" in fields else lane)
         return [message.id for message in batch]
 
     def pipeline(self, in_flight: int = 1000) -> Pipeline:
@@ -305,10 +308,10 @@ class Bus:
         self._traffic.accept((message,), routed=True, alike=False)
         return message.id
 
-    async def _send(self, batch: list[Message]) -> None:
+    async def _send(self, batch: list[Message], lane: Lane | None = None) -> None:
         """Messages of one topic, in order; among them may be such that are for the bus itself."""
         if not any(message.type in _LINKING for message in batch):
-            await self._publisher.send(batch)
+            await self._publisher.send(batch, lane)
             return
         refused: list[tuple[Message, Exception]] = []
         for message in batch:
@@ -316,7 +319,7 @@ class Bus:
                 if message.type in _LINKING:
                     self._take_link(message)
                 else:
-                    await self._publisher.publish(message)
+                    await self._publisher.publish(message, lane)
             except Refused as error:
                 refused.append((message, error))
         if refused:
@@ -337,7 +340,8 @@ class Bus:
         """Send to the endpoint `to`; return the message's id."""
         direct: Fields = {"type": MessageType.DIRECT, "recipient": to, **fields}
         message = self._publisher.message(endpoint(to), payload, direct)
-        if (waiting := self._publish_now(message)) is not None:
+        lane = None if "trace" in fields and self.hooks else self._lanes.get(message.topic)
+        if (waiting := self._publish_now(message, lane)) is not None:
             await waiting
         return message.id
 
@@ -428,6 +432,15 @@ class Bus:
             if topic:
                 raise UsageError(f"either a topic, {topic!r}, or to={to!r}: not both")
             topic, fields["recipient"] = endpoint(to), to
+        lane = None if "trace" in fields and self.hooks else self._lanes.get(topic)
+        if lane is None and self.hooks.asks:
+            with self.hooks.asking():
+                return await self._ask(topic, payload, reply, timeout_s, fields, None)
+        return await self._ask(topic, payload, reply, timeout_s, fields, lane)
+
+    async def _ask(
+        self, topic: str, payload: object, reply: Any, timeout_s: float | None, fields: Fields, lane: Lane | None
+    ) -> Any:
         publisher, requester, eager = self._publisher, self._requester, self._eager
         request_id = fields.get("request_id") or self._ids.next(self._time_ns())
         # Registered before it is sent: the fastest answer finds it.
@@ -440,13 +453,13 @@ class Bus:
             else:
                 self.broker.check_written(topic)
                 message = publisher.compose(
-                    topic, payload, REQUEST, None, request_id, None, requester.reply_topic, now=True
+                    topic, payload, REQUEST, None, request_id, None, requester.reply_topic, lane
                 )
             # An idle handler in this process runs inside `run`: often the answer is there after it.
             if eager.enabled and eager.depth < MAX_DEPTH and sys.exception() is None:
                 eager.collecting = EVERYONE
             try:
-                waiting = publisher.publish_now(message)
+                waiting = publisher.publish_now(message, lane)
             finally:
                 eager.collecting = 0
             if waiting is not None:
@@ -812,7 +825,8 @@ class Bus:
         self.resume()
         if self._door is not None:
             await self._door.aclose(drain_s)
-        self._lanes = self._publisher.lanes = {}
+        self._lanes = {}
+        self._publisher.close()
 
     async def _end(self) -> None:
         self._requester.end()

@@ -309,6 +309,7 @@ class Handler:
         pause_s = self._custody.fail(message, error, cause)
         self._bus.handled(message, False)
         if pause_s is not None:
+            self._hooks.retried(message, self.name, self.pattern, error, pause_s)
             log.info(
                 "%s failed on %s, next attempt in %.3g s: %s",
                 self.name,

@@ -45,6 +45,7 @@ class DeadLetterNotices:
         The death of a notice is not announced again.
         """
         message = letter.message
+        self._hooks.died(letter)
         if message.topic.startswith(DEAD_PREFIX) or self._life.state is BusState.CLOSED:
             return
         self.notify(message, lambda: self._send(f"{DEAD_PREFIX}{message.topic}", letter))

@@ -62,7 +62,7 @@ class Pipeline:
     async def publish(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> str:
         """Begin to publish; return the message's id. Waits only while too many are under way."""
         publisher = self._publisher
-        lane = publisher.lanes.get(topic)
+        lane = publisher.known.get(topic)
         if lane is None or fields or not lane.stored:
             # Not stored, or not plain: as ever, and at its place in the order.
             await self._until(0)
@@ -71,7 +71,8 @@ class Pipeline:
         content_type = RAW
         if payload.__class__ is not bytes:
             body, content_type = encode(payload, publisher.content_type)
-        if len(body) > publisher.max_bytes:
+        if len(body) > publisher.max_bytes or publisher.lanes.get(topic) is None:
+            # Too large, or sampled.
             await self._until(0)
             return await self._publish(topic, payload)
         now_ns = publisher.time_ns()

@@ -17,6 +17,7 @@ from trunkline import codec
 from trunkline.brokers.broker import Broker, Lane
 from trunkline.bus.lifecycle import OPEN, Lifecycle
 from trunkline.bus.observe import Traffic
+from trunkline.bus.sampled_lanes import SampledLanes, TopicLanes
 from trunkline.clock import Ids
 from trunkline.delivery.eager import EVERYONE
 from trunkline.delivery.pending import Failures
@@ -59,9 +60,11 @@ class BusPublisher:
         self.content_type = settings.content_type
         self.time_ns = broker.world.time_ns
         self.ids = Ids(broker.world.uuid7)
-        self.lanes: Mapping[str, Lane] = {}
-        """None until the bus is entered: then messages take the short way."""
-        """Lanes that messages may be put into as they are: none with hooks, and none when the bus closes."""
+        self.lanes: TopicLanes = {}
+        """Lanes that messages may be put into as they are: none before the bus is entered and when it closes, and with
+        hooks only for messages that need none of them."""
+        self.known: Mapping[str, Lane] = {}
+        """The same, whether or not the next message needs a hook."""
         self.unserved: Callable[[Message, Sequence[str]], None] = lambda message, nearest: None
         """Called with a request that nobody gets, and the nearest topics that have subscribers."""
         broker.on_lost(self._lost)
@@ -101,19 +104,17 @@ class BusPublisher:
         request_id: str,
         correlation_id: str | None,
         reply_to: str | None,
-        *,
-        now: bool = False,
+        lane: Lane | None = None,
     ) -> Message:
         """As `message`, for the two kinds that every request needs: in a fifth of the time.
 
-        One that is published `now` has its number already, if it is small and its lane is in this process.
+        One with a lane is put into it next. It has its number already, if it is small and the lane is in this process.
         """
         body: Any
         body, content_type = (payload, RAW) if payload.__class__ is bytes else encode(payload, self.content_type)
         now_ns = self.time_ns()
-        lane = self.lanes.get(topic) if now and len(body) <= self.small else None
         make: Callable[..., Message] = numbered
-        if lane is not None and lane.plain is not None:
+        if lane is not None and lane.plain is not None and len(body) <= self.small:
             seq = lane.reserve(1)
         else:
             make, topic, seq = unchecked, validate_topic(topic), 0
@@ -185,25 +186,34 @@ class BusPublisher:
 
     # Publishing
 
-    def open(self) -> Mapping[str, Lane]:
-        self.lanes = {} if self._hooks else self._broker.lanes
+    def open(self) -> TopicLanes:
+        head = self._hooks.head
+        self.known = {} if self._hooks and head is None else self._broker.lanes
+        self.lanes = self.known if head is None else SampledLanes(self.known, head)
         return self.lanes
 
-    async def publish(self, message: Message) -> str:
-        """One message that nobody else holds; return its id."""
+    def close(self) -> None:
+        """From now on every message takes the long way, which looks whether the bus is open."""
+        self.lanes = self.known = {}
+
+    def lane_of_answer(self, topic: str, trace: str | None) -> Lane | None:
+        """An answer is sampled if its request was."""
+        return None if trace is not None and self._hooks else self.known.get(topic)
+
+    async def publish(self, message: Message, lane: Lane | None = None) -> str:
+        """One message that nobody else holds; return its id. With the lane that it has from `lanes`, without hooks."""
         self._life.check_open()
-        if self._hooks:
+        if self._hooks and lane is None:
             await self.send((message,))
             return message.id
         if message.ttl_s is not None and (error := self._expired(message)) is not None:
             raise error
         topic = message.topic
-        await self.put(self.lanes.get(topic) or self._broker.lane(topic), (message,), alike=False)
+        await self.put(lane or self.known.get(topic) or self._broker.lane(topic), (message,), alike=False)
         return message.id
 
-    def publish_now(self, message: Message) -> Awaitable[object] | None:
+    def publish_now(self, message: Message, lane: Lane | None) -> Awaitable[object] | None:
         """As `publish`, at once: what is left to be awaited, or None."""
-        lane = self.lanes.get(message.topic)
         if (
             lane is None
             or not (lane.immediate or lane.plain is not None)
@@ -211,14 +221,14 @@ class BusPublisher:
             or len(message.payload) > self.small
             or self._life.state is not OPEN
         ):
-            return self.publish(message)
+            return self.publish(message, lane)
         # Only `compose` has given it a number.
         alike = message.seq != 0
         try:
             waiting = lane.put(message, alike=alike)
         except MessageTooLarge:
             # For a frame, and nothing has happened yet: the long way counts it.
-            return self.publish(message)
+            return self.publish(message, lane)
         if waiting is not DONE:
             return self.put(lane, (message,), alike=alike, waiting=waiting)
         self._traffic.accept((message,), routed=lane.has_subscribers, alike=alike)
@@ -226,10 +236,10 @@ class BusPublisher:
             self.unserved(message, self._broker.nearest(message.topic))
         return None
 
-    async def send(self, batch: Batch) -> None:
-        """Messages of one topic that nobody else holds, in order."""
+    async def send(self, batch: Batch, lane: Lane | None = None) -> None:
+        """Messages of one topic that nobody else holds, in order. With a lane from `lanes`, they pass no hook."""
         self._life.check_open()
-        if not self._hooks:
+        if not self._hooks or lane is not None:
             await self._accept(batch)
             return
         refused, error = await self._hooks.run(batch, self._accept)
@@ -358,7 +368,7 @@ class BusPublisher:
 
     def settled(self, messages: Batch, failures: Failures) -> None:
         """A pipeline's messages are stored and handed out; a subscriber may have refused some."""
-        lane = self.lanes.get(messages[0].topic)
+        lane = self.known.get(messages[0].topic)
         self._count(messages, failures, routed=lane is None or lane.has_subscribers, alike=False)
 
     def failed(self, messages: Batch, error: Refused) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from trunkline.brokers.broker import Broker
+from trunkline.brokers.broker import Broker, Lane
 from trunkline.bus.lifecycle import Lifecycle
 from trunkline.bus.publisher import BusPublisher
 from trunkline.bus.replay import Replayed
@@ -87,16 +87,17 @@ class Requester:
         return len(self._requests)
 
     def answer(self, to: Message, type: MessageType, value: object) -> Awaitable[str]:
-        return self._publisher.publish(self._compose(to, type, value, now=False))
+        return self._publisher.publish(self._compose(to, type, value))
 
     def answer_now(self, to: Message, type: MessageType, value: object) -> Awaitable[object] | None:
         """As `answer`, at once: what is left to be awaited, or None."""
-        return self._publisher.publish_now(self._compose(to, type, value, now=True))
+        lane = self._publisher.lane_of_answer(to.reply_to or REPLIES, to.trace)
+        return self._publisher.publish_now(self._compose(to, type, value, lane), lane)
 
-    def _compose(self, to: Message, type: MessageType, value: object, *, now: bool) -> Message:
+    def _compose(self, to: Message, type: MessageType, value: object, lane: Lane | None = None) -> Message:
         topic, request_id = to.reply_to or REPLIES, to.request_id or to.id
         answer = self._publisher.compose(
-            topic, value, type, to.sender or None, request_id, to.correlation_id, None, now=now
+            topic, value, type, to.sender or None, request_id, to.correlation_id, None, lane
         )
         # What has been asked within a trace is answered within it.
         return answer if to.trace is None else replace(answer, trace=to.trace)

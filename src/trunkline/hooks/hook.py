@@ -17,9 +17,11 @@ from msgspec.structs import replace
 
 from trunkline.brokers.broker import Broker
 from trunkline.codec import UNOPENED
+from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.delivery.ledger import Ledger
 from trunkline.delivery.pending import Failures
 from trunkline.errors import HookFailed, InvalidPayload, PartlyRefused, TrunklineError, UsageError
+from trunkline.hooks.head import HeadSampling
 from trunkline.message import Message
 
 Batch = Sequence[Message]
@@ -62,6 +64,8 @@ class Hook:
     stage: Stage = Stage.OWN
     numbers: bool = False
     """Whether messages have their numbers when this hook forwards them."""
+    head: HeadSampling | None = None
+    """Which publishes need this hook, if only a share does."""
 
     async def __call__(self, batch: Batch, forward: Forward) -> None:
         """Around a publish. The batch has one topic. What is not forwarded is refused: raise to say why."""
@@ -81,6 +85,18 @@ class Hook:
     def handling_by(self, message: Message, subscriber: str, pattern: str) -> AbstractContextManager[None]:
         """As `handling`, with the name and the pattern of who handles it. Override one of the two."""
         return self.handling(message)
+
+    def asking(self) -> AbstractContextManager[None]:
+        """Entered before a request is published, left when it has its answer or has failed."""
+        return contextlib.nullcontext()
+
+    def retried(self, message: Message, subscriber: str, pattern: str, error: BaseException, pause_s: float) -> None:
+        """Called when a handler has failed on a message, and gets it again after a pause."""
+        return
+
+    def died(self, letter: DeadLetter) -> None:
+        """Called when a subscriber in this process has given up on a message. Of several buses, with the first."""
+        return
 
     def attach(self, bus: Attachment) -> None:
         """Called once, when a bus with this hook is made."""
@@ -125,6 +141,16 @@ class HookChain:
         """Whether a hook is to be entered around a handler."""
         self.numbers = any(hook.numbers for hook in self._hooks)
         """Whether a hook gives messages their numbers."""
+        self._retried = [hook.retried for hook in self._hooks if type(hook).retried is not Hook.retried]
+        self._died = [hook.died for hook in self._hooks if type(hook).died is not Hook.died]
+        self._asking = [hook.asking for hook in self._hooks if type(hook).asking is not Hook.asking]
+        self.asks = bool(self._asking)
+        """Whether a hook is to be entered around a request."""
+
+    @property
+    def head(self) -> HeadSampling | None:
+        """Which publishes need hooks, if only a share does."""
+        return self._hooks[0].head if len(self._hooks) == 1 else None
 
     def __bool__(self) -> bool:
         return bool(self._hooks)
@@ -169,6 +195,21 @@ class HookChain:
             for around in self._arounds:
                 stack.enter_context(around(message, subscriber, pattern))
             return stack.pop_all()
+
+    def asking(self) -> ExitStack:
+        """All that is to be entered around a request."""
+        with ExitStack() as stack:
+            for asking in self._asking:
+                stack.enter_context(asking())
+            return stack.pop_all()
+
+    def retried(self, message: Message, subscriber: str, pattern: str, error: BaseException, pause_s: float) -> None:
+        for retried in self._retried:
+            retried(message, subscriber, pattern, error, pause_s)
+
+    def died(self, letter: DeadLetter) -> None:
+        for died in self._died:
+            died(letter)
 
     async def run(self, batch: Batch, accept: Forward) -> tuple[Failures, Exception | None]:
         """Pass a batch through the hooks; `accept` gets what comes out at the end.

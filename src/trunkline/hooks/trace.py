@@ -1,106 +1,242 @@
-"""Distributed tracing with OpenTelemetry: a span per publish and per handling, joined across the bus.
+"""Distributed tracing with OpenTelemetry: spans for what is done with a message, joined across the bus.
 
 Names and attributes are those of OpenTelemetry's conventions for messaging. Topics may be many, so a span is named
 after what is done and, where that is known, the pattern.
+
+A sampler that takes a share of new traces by their ids is asked before the hooks (`head.py`): a message that is not
+sampled carries no context, and costs next to nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.delivery.subscribers import group_of
 from trunkline.errors import MissingExtra
-from trunkline.hooks.hook import Batch, Forward, Hook, Stage
+from trunkline.hooks.head import current_context, head_sampling
+from trunkline.hooks.hook import Attachment, Batch, Forward, Hook, Stage
 from trunkline.message import Message, MessageType
 from trunkline.topic import REPLY_PREFIX
+from trunkline.unchecked import traced
 
 if TYPE_CHECKING:
+    from opentelemetry.context import Context
     from opentelemetry.trace import Link, Span, Tracer
 
 TRACEPARENT = "traceparent"
 CONTEXT_HEADERS = ("tracestate", "baggage")
 """What else belongs to a W3C context; it travels in the headers of a message, if there is any."""
 _OPERATIONS = {MessageType.REQUEST: "request", MessageType.RESPONSE: "respond"}
+_ANSWERS = (MessageType.RESPONSE, MessageType.ACK, MessageType.ERROR)
+_asked: ContextVar[_RequestSpan | None] = ContextVar("trunkline_asked", default=None)
+"""The request that this code sends, until its answer comes."""
+
+
+class _RequestSpan:
+    """The span of a request, which lasts until the answer; none if the request is not sampled."""
+
+    span: Span | None = None
 
 
 class Trace(Hook):
-    """The message carries the W3C `traceparent` of its publish; its handlers continue that trace."""
+    """The message carries the W3C `traceparent` of its publish; its handlers continue that trace.
+
+    A handler of a message without a context starts a trace if `starts_traces`. Left out, it does if the tracer samples
+    every new trace: with a share, the publisher has decided not to sample the message.
+    """
 
     stage = Stage.TRACE
 
-    def __init__(self, tracer: Tracer | None = None) -> None:
+    def __init__(self, tracer: Tracer | None = None, *, starts_traces: bool | None = None) -> None:
         try:
             from opentelemetry import context, propagate, trace
         except ImportError as error:
             raise MissingExtra("observe", "tracing") from error
-        self._tracer = tracer or trace.get_tracer("trunkline")
+        self._given = tracer
         self._trace = trace
         self._context = context
+        self._current = current_context()
         self._inject = propagate.inject
         self._extract = propagate.extract
+        self._starts_traces = starts_traces
+        self._find_tracer()
+
+    def attach(self, bus: Attachment) -> None:
+        # The provider of the program may have been set since.
+        self._find_tracer()
+
+    def _find_tracer(self) -> None:
+        self._tracer = self._given or self._trace.get_tracer("trunkline")
+        self.head = head_sampling(self._tracer)
+        starts = self._starts_traces
+        self._starts = self.head is None if starts is None else starts
 
     async def __call__(self, batch: Batch, forward: Forward) -> None:
         first = batch[0]
+        tracer, head, parent = self._tracer, self.head, None
+        if not (context := self._current()):
+            if first.trace:
+                # What goes on in the trace that it came with, as an answer does.
+                parent = self._extract(_carrier(first))
+            elif head is not None:
+                if first.type in _ANSWERS or head.skip():
+                    await forward(batch)
+                    return
+                tracer = head.tracer
+        elif head is not None and context is head.unsampled:
+            await forward(batch)
+            return
+        elif first.trace and not self._trace.get_current_span(context).get_span_context().is_valid:
+            parent = self._extract(_carrier(first))
         operation = _OPERATIONS.get(first.type, "publish" if first.recipient is None else "send")
+        attributes = _attributes(first, operation, "send")
+        if len(batch) > 1:
+            attributes["messaging.batch.message_count"] = len(batch)
+        else:
+            attributes |= _identity(first)
         links = [link for message in batch if message.trace and (link := self._link(message)) is not None]
-        # What goes on in the trace that it came with, as an answer does, belongs there unless this is part of another.
-        outside = not self._trace.get_current_span().get_span_context().is_valid
-        with self._tracer.start_as_current_span(
-            operation,
-            context=self._extract(_carrier(first)) if first.trace and outside else None,
-            kind=self._trace.SpanKind.PRODUCER,
-            links=links or None,
-        ) as span:
-            if span.is_recording():
-                _describe(span, first, operation, "send")
-                if len(batch) > 1:
-                    span.set_attribute("messaging.batch.message_count", len(batch))
-                else:
-                    _identify(span, first)
-            carrier: dict[str, str] = {}
-            self._inject(carrier)
-            try:
-                await forward([message if message.trace else _with_context(message, carrier) for message in batch])
-            except Exception as error:
-                span.set_attribute("error.type", type(error).__qualname__)
-                raise
-
-    @contextmanager
-    def handling_by(self, message: Message, subscriber: str, pattern: str) -> Iterator[None]:
-        """Around a handler: the span continues the trace of the message, and links to its publish."""
-        template = group_of(pattern)
-        link = self._link(message)
-        with (
-            self._within(message),
-            self._tracer.start_as_current_span(
-                f"handle {template}",
-                kind=self._trace.SpanKind.CONSUMER,
-                links=None if link is None else [link],
-            ) as span,
-        ):
-            if span.is_recording():
-                _describe(span, message, "handle", "process")
-                _identify(span, message)
-                span.set_attribute("messaging.destination.template", template)
-                span.set_attribute("messaging.destination.subscription.name", subscriber)
-            try:
-                yield
-            except Exception as error:
-                span.set_attribute("error.type", type(error).__qualname__)
-                raise
-
-    @contextmanager
-    def _within(self, message: Message) -> Iterator[None]:
-        """In the context that the message was published in, with its baggage."""
-        token = self._context.attach(self._extract(_carrier(message)))
+        span = tracer.start_span(operation, parent, self._trace.SpanKind.PRODUCER, attributes, links)
+        asked = _asked.get() if first.type is MessageType.REQUEST else None
+        if asked is not None and asked.span is None:
+            asked.span = span
+        else:
+            asked = None
+        within = self._trace.set_span_in_context(span, parent)
+        trace, headers = self._context_of(span, within, alone=not context and parent is None)
+        token = self._context.attach(within)
         try:
-            yield
+            await forward([message if message.trace else _with_context(message, trace, headers) for message in batch])
+        except BaseException as error:
+            # The span of a request is told by `asking`, which sees the same error.
+            if asked is None:
+                self._failed(span, error)
+            raise
         finally:
             self._context.detach(token)
+            if asked is None:
+                span.end()
+
+    def _context_of(self, span: Span, within: Context, *, alone: bool) -> tuple[str, dict[str, str]]:
+        """The W3C context of a span: `traceparent`, and headers. One that is `alone` in its context has no baggage."""
+        about = span.get_span_context()
+        trace = f"00-{about.trace_id:032x}-{about.span_id:016x}-{about.trace_flags:02x}"
+        if alone and not about.trace_state:
+            return trace, {}
+        carrier: dict[str, str] = {}
+        self._inject(carrier, within)
+        return trace, {name: carrier[name] for name in CONTEXT_HEADERS if carrier.get(name)}
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """The span of a request ends with its answer."""
+        token = _asked.set(asked := _RequestSpan())
+        try:
+            yield
+        except BaseException as error:
+            if asked.span is not None:
+                self._failed(asked.span, error)
+            raise
+        finally:
+            _asked.reset(token)
+            if asked.span is not None:
+                asked.span.end()
+
+    def handling_by(self, message: Message, subscriber: str, pattern: str) -> AbstractContextManager[None]:
+        """Around a handler: the span continues the trace of the message, and links to its publish."""
+        if message.trace or self._starts:
+            return self._handling(message, subscriber, pattern)
+        return _Within(self._context, self._context.Context() if self.head is None else self.head.unsampled)
+
+    @contextmanager
+    def _handling(self, message: Message, subscriber: str, pattern: str) -> Iterator[None]:
+        template = group_of(pattern)
+        parent = self._extract(_carrier(message))
+        link = self._link(message)
+        links = None if link is None else [link]
+        consumer = self._trace.SpanKind.CONSUMER
+        about = {
+            **_identity(message),
+            "messaging.destination.template": template,
+            "messaging.destination.subscription.name": subscriber,
+        }
+        if message.attempts:
+            about["messaging.trunkline.attempt"] = message.attempts + 1
+        elif link is not None:
+            # From the publisher's clock to this one: they may differ by more than it took.
+            attributes = _attributes(message, "deliver", "receive") | about
+            sent_ns = message.timestamp_ns or None
+            delivery = self._tracer.start_span(f"deliver {template}", parent, consumer, attributes, links, sent_ns)
+            delivery.end()
+        attributes = _attributes(message, "handle", "process") | about
+        span = self._tracer.start_span(f"handle {template}", parent, consumer, attributes, links)
+        with _Within(self._context, self._trace.set_span_in_context(span, parent)):
+            try:
+                yield
+            except BaseException as error:
+                self._failed(span, error)
+                raise
+            finally:
+                span.end()
+
+    def within(self, message: Message) -> AbstractContextManager[None]:
+        """For who takes messages from a stream: spans and publishes inside belong to the trace of the message."""
+        return _Within(self._context, self._extract(_carrier(message)))
+
+    def retried(self, message: Message, subscriber: str, pattern: str, error: BaseException, pause_s: float) -> None:
+        attributes: dict[str, Any] = {
+            "messaging.trunkline.attempt": message.attempts + 1,
+            "messaging.trunkline.pause_s": pause_s,
+            "error.type": type(error).__qualname__,
+        }
+        self._settled("retry", message, subscriber, group_of(pattern), attributes)
+
+    def died(self, letter: DeadLetter) -> None:
+        attributes: dict[str, Any] = {
+            "messaging.trunkline.attempt": letter.message.attempts,
+            "messaging.trunkline.cause": letter.cause.value,
+            "error.type": letter.error_type or letter.cause.value,
+        }
+        self._settled("dead letter", letter.message, letter.subscriber, None, attributes, letter.reason)
+
+    def _settled(
+        self,
+        operation: str,
+        message: Message,
+        subscriber: str,
+        template: str | None,
+        attributes: dict[str, Any],
+        failure: str | None = None,
+    ) -> None:
+        """A span of no length, in the trace of the message."""
+        if not message.trace:
+            return
+        attributes |= _attributes(message, operation, "settle") | _identity(message)
+        attributes["messaging.destination.subscription.name"] = subscriber
+        name = operation
+        if template is not None:
+            name = f"{operation} {template}"
+            attributes["messaging.destination.template"] = template
+        link = self._link(message)
+        links = None if link is None else [link]
+        consumer = self._trace.SpanKind.CONSUMER
+        span = self._tracer.start_span(name, self._extract(_carrier(message)), consumer, attributes, links)
+        if failure is not None:
+            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, failure))
+        span.end()
+
+    def _failed(self, span: Span, error: BaseException) -> None:
+        """As `start_as_current_span` does, which lets pass what is no Exception."""
+        if isinstance(error, Exception) and span.is_recording():
+            kind = type(error).__qualname__
+            span.set_attribute("error.type", kind)
+            span.record_exception(error)
+            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, f"{kind}: {error}"))
 
     def _link(self, message: Message) -> Link | None:
         """To the publish of a message, in whatever process that was."""
@@ -110,20 +246,38 @@ class Trace(Hook):
         return self._trace.Link(context) if context.is_valid else None
 
 
-def _describe(span: Span, message: Message, operation: str, kind: str) -> None:
-    span.set_attribute("messaging.system", "trunkline")
-    span.set_attribute("messaging.operation.name", operation)
-    span.set_attribute("messaging.operation.type", kind)
-    span.set_attribute("messaging.destination.name", message.topic)
+class _Within:
+    """Inside, this context is the current one."""
+
+    __slots__ = ("_api", "_context", "_token")
+
+    def __init__(self, api: Any, context: Context) -> None:
+        self._api = api
+        self._context = context
+
+    def __enter__(self) -> None:
+        self._token = self._api.attach(self._context)
+
+    def __exit__(self, *_: object) -> None:
+        self._api.detach(self._token)
+
+
+def _attributes(message: Message, operation: str, kind: str) -> dict[str, Any]:
+    attributes: dict[str, Any] = {
+        "messaging.system": "trunkline",
+        "messaging.operation.name": operation,
+        "messaging.operation.type": kind,
+        "messaging.destination.name": message.topic,
+    }
     if message.topic.startswith(REPLY_PREFIX):
-        span.set_attribute("messaging.destination.temporary", True)
+        attributes["messaging.destination.temporary"] = True
     if message.correlation_id is not None:
-        span.set_attribute("messaging.message.conversation_id", message.correlation_id)
+        attributes["messaging.message.conversation_id"] = message.correlation_id
+    return attributes
 
 
-def _identify(span: Span, message: Message) -> None:
-    span.set_attribute("messaging.message.id", message.id)
-    span.set_attribute("messaging.message.body.size", len(message.payload))
+def _identity(message: Message) -> dict[str, Any]:
+    return {"messaging.message.id": message.id, "messaging.message.body.size": len(message.payload)}
 
 
 def _carrier(message: Message) -> dict[str, str]:
@@ -131,7 +285,7 @@ def _carrier(message: Message) -> dict[str, str]:
     return {TRACEPARENT: message.trace or "", **{name: headers[name] for name in CONTEXT_HEADERS if name in headers}}
 
 
-def _with_context(message: Message, carrier: dict[str, str]) -> Message:
-    more = {name: carrier[name] for name in CONTEXT_HEADERS if carrier.get(name)}
-    headers = {**(message.headers or {}), **more} if more else message.headers
-    return msgspec.structs.replace(message, trace=carrier.get(TRACEPARENT), headers=headers)
+def _with_context(message: Message, trace: str, more: dict[str, str]) -> Message:
+    if not more:
+        return traced(message, trace)
+    return msgspec.structs.replace(message, trace=trace, headers={**(message.headers or {}), **more})

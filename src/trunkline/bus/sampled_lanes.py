@@ -1,0 +1,35 @@
+"""The lanes of a bus whose only hook is needed for a share of the messages: the others take the short way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from trunkline.brokers.broker import Lane
+from trunkline.hooks.head import HeadSampling
+
+
+class TopicLanes(Protocol):
+    """Lanes by topic, for messages that need no hook. A mapping is one."""
+
+    def get(self, topic: str, /) -> Lane | None: ...
+
+
+class SampledLanes:
+    """Each `get` decides about one publish: None if it is sampled, or undecided because the topic has no lane yet."""
+
+    __slots__ = ("_head", "known")
+
+    def __init__(self, known: Mapping[str, Lane], head: HeadSampling) -> None:
+        self.known = known
+        """For messages that are not sampled, whatever is published now: answers to requests that were not."""
+        self._head = head
+
+    def get(self, topic: str, /) -> Lane | None:
+        head = self._head
+        if context := head.current():
+            return self.known.get(topic) if context is head.unsampled else None
+        if not head.left or (lane := self.known.get(topic)) is None:
+            return None
+        head.left -= 1
+        return lane
