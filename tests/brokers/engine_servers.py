@@ -84,6 +84,12 @@ class ServerProcess:
             assert time.monotonic() < deadline, f"the server was not ready after {READY_S} s; it said:\n{said}"
             time.sleep(POLL_S)
 
+    @property
+    def group(self) -> int:
+        """The process group of the server."""
+        assert self._keeper is not None
+        return self._keeper.pid
+
     def kill(self) -> None:
         """As `kill -9`: nothing is flushed, nobody is told."""
         if self._keeper is not None:

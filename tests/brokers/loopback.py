@@ -149,6 +149,7 @@ class LoopbackAdapter:
         self.max_inbox_bytes = max_inbox_bytes
         self.alone_bytes = NEVER_ALONE
         self.checks_alone = False
+        self.names_full = True
         self.live = False
         self.malformed = 0
         self.openings: dict[int, Opening] = {}

@@ -170,3 +170,65 @@ def test_one_trace_over_two_processes_and_a_hub(tmp_path: Path) -> None:
     (answer,) = recorded.named("respond")
     assert attributes(answer)["destination.temporary"] is True
     assert f"0x{answer.context.trace_id:032x}" == there["request"]["context"]["trace_id"]
+
+
+def test_a_request_lasts_until_its_answer_and_a_failure_is_on_record() -> None:
+    recorded = Recorded()
+
+    async def main(simulation: Simulation) -> None:
+        async with tl.connect(world=world(simulation), hooks=[recorded.hook]) as bus:
+
+            @bus.on("slow")
+            async def slow() -> int:
+                await asyncio.sleep(5)
+                return 1
+
+            @bus.on("broken", retry=tl.Retry(attempts=1))
+            async def broken() -> None:
+                raise ValueError("no")
+
+            assert await bus.request("slow") == 1
+            with pytest.raises(tl.RequestFailed):
+                await bus.request("broken")
+            with pytest.raises(tl.RequestTimeout):
+                await bus.request("slow", timeout_s=1)
+            with pytest.raises(tl.NoResponders):
+                await bus.request("nobody")
+
+    simulate(main)
+    spans = {attributes(span)["destination.name"]: span for span in recorded.named("request")}
+    errors = [attributes(span).get("error.type") for span in recorded.named("request")]
+    assert errors == [None, "RequestFailed", "RequestTimeout", "NoResponders"]
+    (answer, _) = recorded.named("respond")
+    first = recorded.named("request")[0]
+    assert first.end_time is not None
+    assert answer.end_time is not None
+    assert first.end_time >= answer.end_time
+    assert spans["broken"].status.status_code.name == "ERROR"
+
+
+@pytest.mark.parametrize("options", [{}, {"group": "billing"}])
+@pytest.mark.slow
+def test_attempts_and_dead_letters_through_a_hub(options: tl.DeliveryOptions, tmp_path: Path) -> None:
+    recorded = Recorded()
+
+    async def main(address: str) -> None:
+        async with asyncio.timeout(60), tl.connect(address, hooks=[recorded.hook]) as bus:
+
+            @bus.on("orders.*", name="bill", retry=tl.Retry(attempts=2, delay_s=0.01), **options)
+            async def bill(order: int) -> None:
+                raise ValueError("unpaid")
+
+            await bus.flush()
+            await bus.publish("orders.eu", 1)
+            while not recorded.named("dead letter"):
+                await asyncio.sleep(0.02)
+
+    with running_hub(tmp_path) as hub:
+        asyncio.run(main(hub.address))
+    # The notice on _dead.orders.eu is published, too.
+    published = recorded.named("publish")[0]
+    for name, count in (("deliver orders.*", 1), ("handle orders.*", 2), ("retry orders.*", 1), ("dead letter", 1)):
+        spans = recorded.named(name)
+        assert len(spans) == count
+        assert {span.context.trace_id for span in spans} == {published.context.trace_id}

@@ -170,3 +170,39 @@ def test_a_restart_that_fails_is_a_death() -> None:
         await kernel.aclose()
 
     simulate(main)
+
+
+def test_a_handler_its_execution_and_who_handles_the_output_are_one_trace() -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = provider.get_tracer("test")
+
+    async def main(simulation: Simulation) -> None:
+        shown = asyncio.Event()
+        async with tl.connect(world=world(simulation), hooks=[tl.hooks.Trace(tracer)]) as bus:
+            link = ScriptedLink(world_of(simulation), simulation.random)
+            kernel = Kernel("k1", link, session="s", world=link.world, bus=bus, tracing=Tracing(tracer))
+            await kernel.open()
+
+            @bus.on("cells")
+            async def run(code: str) -> None:
+                await (await kernel.execute(code)).result()
+
+            @bus.on("kernel.*.iopub.stream")
+            async def show() -> None:
+                shown.set()
+
+            await bus.publish("cells", "print('hello')")
+            await shown.wait()
+            await bus.quiet()
+            await kernel.aclose()
+
+    simulate(main)
+    spans = exporter.get_finished_spans()
+    (handled,) = (span for span in spans if span.name == "handle cells")
+    (executed,) = (span for span in spans if span.name == "kernel execute_request" and span.parent is not None)
+    (shown, *_) = (span for span in spans if span.name == "handle kernel.*.iopub.stream")
+    assert executed.parent is not None
+    assert executed.parent.span_id == handled.context.span_id
+    assert shown.context.trace_id == executed.context.trace_id == handled.context.trace_id

@@ -58,6 +58,7 @@ class EnginePublishing(EngineConnection):
         """Published where nobody listened."""
         self.alone_bytes = NEVER_ALONE
         self.checks_alone = True
+        self.names_full = False
         self.origin = world.random.getrandbits(52) + 1
         self.known = KnownBatches()
         self.directory: EngineDirectory | None = None

@@ -52,6 +52,7 @@ class HubAdapter:
         self._memory = connection.memory
         self.alone_bytes = NEVER_ALONE
         self.checks_alone = False
+        self.names_full = True
         self._shared: Shared
 
     def attach(self, shared: Shared) -> None:

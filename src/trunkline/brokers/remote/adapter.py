@@ -235,6 +235,8 @@ class Adapter(Protocol):
     alone_bytes: int
     """From this size on a message travels alone on the connection as it is now; NEVER_ALONE if none does."""
 
+    names_full: bool
+    """Whether the terms of a topic name the subscribers whose inboxes are full."""
     checks_alone: bool
     """Whether nobody after this process checks what is published against schemas."""
 

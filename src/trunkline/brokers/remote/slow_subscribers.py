@@ -1,4 +1,7 @@
-"""Which subscribers elsewhere make publishers wait: the broker is asked when a publish has waited for a second."""
+"""What publishers wait for: the broker is asked whose inbox is full when a publish has waited for a second.
+
+NATS and Redis let no subscriber slow a publisher down, so the wait is for the server itself.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,8 @@ class SlowSubscribers:
         self._adapter = adapter
         self._warned: dict[str, int] = {}
         """By name: how often it had become full when there was a warning last."""
+        self._waits_for_broker = False
+        """Whether there was a warning, and no publish has gone on since."""
 
     async def wait(self, lane: RemoteLane, awaited: asyncio.Future[Any], timeout_s: float) -> bool:
         """Wait for room, or for confirmation. False if there was none in time."""
@@ -27,11 +32,21 @@ class SlowSubscribers:
         await asyncio.wait([awaited], timeout=patience_s)
         if awaited.done() or timeout_s <= patience_s:
             return awaited.done()
-        if self._adapter.live:
+        if self._adapter.live and self._adapter.names_full:
             lane.asks_who_is_full = True
             self._adapter.inquire_soon(lane.topic)
+        elif not self._waits_for_broker:
+            self._waits_for_broker = True
+            self._warn_of_broker(lane)
         await asyncio.wait([awaited], timeout=timeout_s - patience_s)
+        if awaited.done():
+            self._waits_for_broker = False
         return awaited.done()
+
+    def _warn_of_broker(self, lane: RemoteLane) -> None:
+        adapter = self._adapter
+        missing = "has not confirmed earlier messages" if adapter.live else "is not connected"
+        log.warning("a publish on %s has waited %g s because %s %s", lane.topic, WARN_AFTER_S, adapter.url, missing)
 
     def learn(self, lane: RemoteLane, terms: TopicTerms) -> None:
         if not lane.asks_who_is_full:

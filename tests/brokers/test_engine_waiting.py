@@ -1,0 +1,45 @@
+"""A publisher that has waited a second for its engine is told so, once, with what it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import trunkline as tl
+from tests.brokers.engine_servers import NatsServer
+from tests.brokers.redis_servers import RedisServer
+from tests.brokers.test_engine_letters import server_of
+
+DEADLINE_S = 120.0
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("kind", ["nats", "redis"])
+def test_a_publisher_that_waits_for_the_engine_is_told_once(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "has waited" in record.getMessage()]
+
+    async def main(server: NatsServer | RedisServer) -> None:
+        async with asyncio.timeout(DEADLINE_S), tl.connect(f"{server.url}?durable=orders.>", name="one") as bus:
+            await bus.publish("orders.eu", 0)
+            os.killpg(server.process.group, signal.SIGSTOP)
+            try:
+                waiting = [asyncio.create_task(bus.publish(f"orders.{number}", number)) for number in range(3)]
+                while not told():
+                    await asyncio.sleep(0.05)
+            finally:
+                os.killpg(server.process.group, signal.SIGCONT)
+            await asyncio.gather(*waiting)
+
+    with server_of(kind, tmp_path) as server:
+        asyncio.run(main(server))
+        (text,) = told()
+        assert text.startswith("a publish on orders.")
+        assert f"has waited 1 s because {server.url}" in text
+        assert text.endswith(("has not confirmed earlier messages", "is not connected"))
