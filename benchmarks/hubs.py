@@ -30,7 +30,7 @@ MANY = 256
 FLOOD = "bench.flood"
 LONE = "bench.lone"
 HIGHEST = 100
-_UP = "import sys; from trunkline.cli import main; sys.exit(main())"
+UP = "import sys; from trunkline.cli import main; sys.exit(main())"
 
 
 def named(case: str, transport: str) -> str:
@@ -47,9 +47,29 @@ def _start(transport: str, heartbeat_s: float, folder: Path) -> Iterator[Place]:
     settings = folder / "hub.toml"
     settings.write_text(f"[hub]\nheartbeat_s = {heartbeat_s}\n")
     listen = _LISTEN[transport].format(folder=folder)
-    command = [sys.executable, "-c", _UP, "up", "--json", "--listen", listen, "--config", str(settings)]
+    command = [sys.executable, "-c", UP, "up", "--json", "--listen", listen, "--config", str(settings)]
     with process(command, folder / "hub.log", r'"listening":\["([^"]+)"\]') as ready:
         yield Place(ready[1], pid_of(ready))
+
+
+class MeteredPlace(Place):
+    """A hub that serves metrics, and where."""
+
+    metrics: str
+
+
+def hub_with_metrics() -> Server[MeteredPlace]:
+    return Server(_start_with_metrics)
+
+
+@contextmanager
+def _start_with_metrics(folder: Path) -> Iterator[MeteredPlace]:
+    command = [sys.executable, "-c", UP, "up", "--json", "--listen", _LISTEN[UNIX].format(folder=folder)]
+    ready = r'"listening":\["([^"]+)"\].*"metrics":"([^"]+)"'
+    with process([*command, "--metrics", "0"], folder / "hub.log", ready) as found:
+        place = MeteredPlace(found[1], pid_of(found))
+        place.metrics = found[2]
+        yield place
 
 
 async def arrive(bus: Bus) -> None:

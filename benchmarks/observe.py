@@ -75,5 +75,7 @@ TRACES = Case(
     better="more",
     ours=with_traces,
     peers={OFF: inproc.ours},
+    # A span of OpenTelemetry's SDK alone takes as long as ten publishes: with 1 % of them, 0.9 leaves nothing for ours.
+    target={OFF: 0.5},
     aim={OFF: 0.9},
 )

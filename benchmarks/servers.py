@@ -28,7 +28,7 @@ class ServerError(RuntimeError):
     """A server ended, or did not get ready; with what it said instead."""
 
 
-T = TypeVar("T")
+T = TypeVar("T", covariant=True)
 
 
 class Place(NamedTuple):

@@ -52,6 +52,7 @@ TINIER = {
     "memory-fanout": 5,
     "two-planes": 3,
     "nats-lone": 5,
+    "observe-page": 1,
     "jupyter-rtt": 3,
     "jupyter-notebook": 8,
 }

@@ -103,9 +103,31 @@ def test_drops_and_dead_letters_are_problems() -> None:
             found = problems(await look(publisher))
             assert [each.kind for each in found] == ["dropped"]
             assert "has dropped 15 messages of 20 (policy drop_oldest, room for 5)" in found[0].text
+            assert found[0].next_step.endswith('or use overflow="block"')
+
+            @reader.on("b", name="picky", retry=tl.Retry(attempts=1))
+            async def refuse() -> None:
+                raise ValueError("no")
+
+            await reader.flush()
+            await publisher.publish("b")
+            await publisher.flush()
+            await asyncio.sleep(2)
+            dead = problems(await look(publisher))[1]
+            assert dead.text == "the subscriber picky of reader (b) has given up on 1 message of 1"
+            assert "bus.replay_dead()" in dead.next_step
         await place.stop()
 
     simulate(main)
+
+
+def test_who_blocks_and_loses_is_not_told_to_block() -> None:
+    full = SubscriberSnapshot(name="full", pattern="a", overflow="block", capacity=5, accepted=59, dropped=54)
+    (found,) = problems(
+        HubSnapshot(at_ns=1, hub="h", since_ns=0, listening=[], published=59, last=59, subscribers=[full])
+    )
+    assert "overflow" not in found.next_step
+    assert "timeout_s" in found.next_step
 
 
 @pytest.mark.parametrize("group", [None, "pool"])

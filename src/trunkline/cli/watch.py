@@ -49,7 +49,9 @@ def status(
 def _show_counters(found: dict[str, object]) -> None:
     for name, value in found.items():
         if isinstance(value, dict):
-            value = ", ".join(f"{key} {each:,}" for key, each in value.items() if each) or "nothing"
+            value = ", ".join(f"{key} {each:,}" for key, each in value.items() if each)
+            if not value:
+                continue
         elif isinstance(value, list):
             value = ", ".join(map(str, value))
         show.output(f"  {name.replace('_', ' '):<14} ", f"{value:,}" if isinstance(value, int) else str(value))

@@ -34,7 +34,7 @@ def _lost(snapshot: HubSnapshot) -> Iterator[Problem]:
                 "dropped",
                 f"{_who(each)} has dropped {_count(each.dropped)} of {each.accepted:,}"
                 f" (policy {each.overflow}, room for {each.capacity:,})",
-                'make its handler faster, share the work with a group, raise capacity, or use overflow="block"',
+                f"make its handler faster, share the work with a group, {_instead_of_losing(each)}",
             )
     if failed := snapshot.counts.get("internal_errors", 0):
         yield Problem(
@@ -42,6 +42,13 @@ def _lost(snapshot: HubSnapshot) -> Iterator[Problem]:
             f"the hub failed {failed:,} times at a client's frame",
             "read the hub's log for the cause",
         )
+
+
+def _instead_of_losing(subscriber: SubscriberSnapshot) -> str:
+    if subscriber.overflow == "block":
+        # It had no room for as long as its publishers wait, or has left with messages.
+        return "or raise capacity, or backpressure.timeout_s of its publishers"
+    return 'raise capacity, or use overflow="block"'
 
 
 def _unattended(snapshot: HubSnapshot) -> Iterator[Problem]:
@@ -52,6 +59,14 @@ def _unattended(snapshot: HubSnapshot) -> Iterator[Problem]:
             f"there {be} {letters:,} dead letter{'s' if letters > 1 else ''}",
             f"`trunkline dead-letters list` shows {them}, `trunkline dead-letters replay` redelivers {them}",
         )
+    for each in () if snapshot.dead_letters else snapshot.subscribers:
+        if each.dead:
+            yield Problem(
+                "dead letters",
+                f"{_who(each)} has given up on {_count(each.dead)} of {each.accepted:,}",
+                "its program has them: `bus.dead_letters` says why, `bus.replay_dead()` redelivers them;"
+                " a hub with a journal keeps those of groups and durable subscriptions",
+            )
     for each in snapshot.subscribers:
         if not each.connected and each.behind:
             yield Problem(

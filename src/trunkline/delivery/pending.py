@@ -70,7 +70,7 @@ class Waiter:
 class PendingBatch:
     """While the last of it is an owner's, the owner may append plain messages itself."""
 
-    __slots__ = ("alike", "messages", "owner", "plain", "run", "size", "topic", "waiters")
+    __slots__ = ("alike", "messages", "owner", "plain", "plain_tail", "run", "size", "topic", "waiters")
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -85,6 +85,8 @@ class PendingBatch:
         """Whether all were published without a field of their own."""
         self.alike = False
         """Whether all are plain, and have one sender and one format."""
+        self.plain_tail = 0
+        """If not all are plain: how many plain ones have come since the last other one."""
         self.size = 0
         """Bytes of payload, as far as whoever sends it has counted them."""
 

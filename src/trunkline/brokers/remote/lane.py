@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SOON = 256
 """So many messages on one topic are sent at once, without waiting for the end of the turn."""
+LONG = 8
+"""So many plain messages in a row are worth a batch of their own: beside one of another kind, none would be columns."""
 FEW = 4
 """So many messages that were put in one by one may come before a run."""
 LARGE_BYTES = 64 * 1024
@@ -92,6 +94,11 @@ class RemoteLane:
         if self.in_flight >= outbox.window or not self.immediate or outbox.full:
             return None
         pending = outbox.pending.get(self.topic)
+        if pending is not None and not pending.plain and not pending.waiters:
+            pending.plain_tail += 1
+            if pending.plain_tail > LONG:
+                outbox.send_pending(pending)
+                pending = None
         if pending is None:
             pending = outbox.begin(self)
         elif pending.run is not None or pending.waiters or not pending.plain or len(pending.messages) > FEW:
@@ -164,9 +171,11 @@ class RemoteLane:
                 outbox.send_topic(self.topic)
                 outbox.send_first(self, list(messages), plain=alike)
                 return DONE
+            cut = not alike and self._cut_run()
             pending = outbox.opened(self.topic)
             if pending is None:
                 pending = outbox.begin(self)
+            pending.plain_tail = LONG if cut else 0
             pending.alike = alike and not pending.messages
             pending.plain = pending.plain and alike
             if pending.waiters:
@@ -178,6 +187,14 @@ class RemoteLane:
                 outbox.send_now(pending)
             return DONE
         return self._put_apart(messages) if apart else outbox.put_slowly(self, messages, alike=alike)
+
+    def _cut_run(self) -> bool:
+        """Send the run that waits here, if it is long."""
+        pending = self.outbox.pending.get(self.topic)
+        if pending is None or pending.run is None or pending.waiters or len(pending.run) < LONG:
+            return False
+        self.outbox.send_pending(pending)
+        return True
 
     async def _put_apart(self, messages: Sequence[Message]) -> Failures:
         """Of another kind than the rest: in a frame of its own."""
