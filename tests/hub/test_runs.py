@@ -72,6 +72,31 @@ def test_no_message_is_built_that_nobody_looks_at(built: list[int]) -> None:
     with_hub(test)
 
 
+@pytest.mark.parametrize("every", [2, 5, 50])
+def test_a_message_with_a_field_of_its_own_stops_runs_for_a_moment_only(every: int, built: list[int]) -> None:
+    """As one that is traced. Those that come often share a batch with the plain ones."""
+    own: tl.Fields = {"headers": {"kind": "other"}}
+
+    async def test(place: Place, bus: tl.Bus) -> None:
+        async with bus.subscribe("a") as stream:
+            await known(bus, "a")
+            for number in range(MANY):
+                await bus.publish("a", number, **(own if number % every == 0 else {}))
+            await bus.flush()
+            got: list[tl.Message] = []
+            async for batch in stream.batches():
+                got += batch
+                if len(got) == MANY + 1:
+                    break
+        assert [message.decode() for message in got] == [b"", *range(MANY)]
+        assert [message.headers is not None for message in got[1:]] == [n % every == 0 for n in range(MANY)]
+        if every == 50:
+            # The runs between them were never opened.
+            assert built == []
+
+    with_hub(test)
+
+
 def test_history_and_counts_are_exact_at_any_moment() -> None:
     async def test(place: Place, bus: tl.Bus) -> None:
         sent: list[tuple[str, str]] = []
