@@ -13,6 +13,7 @@ import trunkline as tl
 from tests.brokers.engine_servers import NatsServer
 from tests.brokers.redis_servers import RedisServer
 from tests.brokers.test_engine_letters import server_of
+from tests.hub.hubs import until
 
 DEADLINE_S = 120.0
 pytestmark = pytest.mark.slow
@@ -31,8 +32,7 @@ def test_a_publisher_that_waits_for_the_engine_is_told_once(
             os.killpg(server.process.group, signal.SIGSTOP)
             try:
                 waiting = [asyncio.create_task(bus.publish(f"orders.{number}", number)) for number in range(3)]
-                while not told():
-                    await asyncio.sleep(0.05)
+                await until(lambda: bool(told()), "a warning")
             finally:
                 os.killpg(server.process.group, signal.SIGCONT)
             await asyncio.gather(*waiting)

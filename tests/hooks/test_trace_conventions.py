@@ -18,6 +18,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFl
 
 import trunkline as tl
 from tests.hub.hub_process import ROOT, running_hub
+from tests.hub.hubs import until
 from trunkline.testing import Simulation, simulate, world
 
 PUBLISHER = """
@@ -221,8 +222,7 @@ def test_attempts_and_dead_letters_through_a_hub(options: tl.DeliveryOptions, tm
 
             await bus.flush()
             await bus.publish("orders.eu", 1)
-            while not recorded.named("dead letter"):
-                await asyncio.sleep(0.02)
+            await until(lambda: bool(recorded.named("dead letter")), "a dead letter")
 
     with running_hub(tmp_path) as hub:
         asyncio.run(main(hub.address))

@@ -10,6 +10,7 @@ import pytest
 import trunkline as tl
 from tests.brokers.test_engine_letters import server_of
 from tests.hooks.test_trace_conventions import Recorded, attributes
+from tests.hub.hubs import until
 
 DEADLINE_S = 120.0
 
@@ -40,8 +41,7 @@ def test_one_trace_over_an_engine(kind: str, durable: bool, tmp_path: Path) -> N
             await consumer.flush()
             await publisher.publish("orders.eu", 7)
             assert await publisher.request("prices", 3, timeout_s=60) == 9
-            while not here.named("dead letter"):
-                await asyncio.sleep(0.02)
+            await until(lambda: bool(here.named("dead letter")), "a dead letter")
 
     with server_of(kind, tmp_path) as server:
         asyncio.run(main(server.url))
