@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from benchmarks.harness import Case, Sample
 from benchmarks.servers import together
+from benchmarks.spark_hours import HOURS
 from benchmarks.spark_lakes import SPARK
-from benchmarks.spark_warehouse import HOURS, WAREHOUSES
+from benchmarks.spark_warehouse import WAREHOUSES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,7 +25,7 @@ def read(count: int, *, one_hour: bool) -> Sample:
     from trunkline.spark.pipeline.views import table
 
     with SPARK.running() as spark, WAREHOUSES.running() as warehouses:
-        place = warehouses.of(count)
+        place = warehouses.messages_of(count)
         messages = table(spark, place.warehouse, "messages")
         wanted = F.timestamp_micros(F.lit(place.hour_us(HOURS // 2)))
         rows = messages.where(F.col("hour") == wanted) if one_hour else messages
