@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -39,6 +44,54 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     if any(not when(item) for item in items):
         items.sort(key=when)
+
+
+GRACE_S = 20.0
+"""So long after its limit a test that still waits for Java is ended."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """The limit of a test holds for queries, too.
+
+    The limit raises an exception in the test. On its way out Spark sends Java one more command on the connection that
+    still waits for the query, and so waits itself, this time without a limit. It ends when Java ends.
+    """
+    if not uses_session(item):
+        return (yield)
+    limit = item.get_closest_marker("timeout")
+    limit_s = float(limit.args[0] if limit else item.config.getini("timeout"))
+    with java_ends_after(limit_s + GRACE_S):
+        return (yield)
+
+
+@contextmanager
+def java_ends_after(limit_s: float) -> Iterator[None]:
+    """Kill the Java of the session if the block takes longer, and print what its threads were doing."""
+    timer = threading.Timer(limit_s, end_java)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+def end_java() -> None:
+    process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return
+    if jstack := shutil.which("jstack"):
+        with suppress(subprocess.TimeoutExpired):
+            threads = subprocess.run([jstack, str(process.pid)], capture_output=True, text=True, timeout=30)
+            print(threads.stdout, threads.stderr, file=sys.stderr)
+    process.kill()
+    process.wait()
+
+
+def uses_session(item: pytest.Item) -> bool:
+    return "shared_session" in getattr(item, "fixturenames", ())
 
 
 class SharedSession:
@@ -124,7 +177,7 @@ def warehouse(taken: Taken) -> Path:
 @pytest.fixture(autouse=True)
 def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     """As everywhere, but a session opens sockets and threads when it first needs them, and keeps them until its end."""
-    if not {"spark", "shared_session"} & set(request.fixturenames):
+    if not uses_session(request.node):
         with no_leaks():
             yield
     else:
