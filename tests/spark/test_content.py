@@ -25,6 +25,7 @@ from trunkline.schema import hash_of, schema_of
 from trunkline.spark.tables import conformance, conversations, executions, typed
 from trunkline.spark.tables.channel_contracts import Finder, belongs, contracts, on_any
 from trunkline.spark.tables.conversations import Hints, climbed
+from trunkline.spark.tables.driver_frame import driver_frame
 from trunkline.spark.tables.payloads import texts
 from trunkline.spark.tables.table import BuiltTable, ChannelContract
 
@@ -97,7 +98,7 @@ def test_nothing_that_refers_to_anything(spark: SparkSession) -> None:
 
 def test_chains_longer_than_the_limit_are_left_out_below_it(spark: SparkSession) -> None:
     steps = [(seq, seq - 1, seq // 4) for seq in range(1, 12)]
-    links = spark.createDataFrame(steps, "seq long, parent long, parent_at long")
+    links = driver_frame(spark, steps, "seq long, parent long, parent_at long")
     found = {row["seq"]: row for row in climbed(links, Hints(len(steps)), rounds=3).collect()}
     assert sorted(found) == list(range(1, 9))
     assert {(row["root"], row["root_at"], row["steps"] - seq) for seq, row in found.items()} == {(0, 0, 0)}
@@ -183,7 +184,7 @@ def test_the_channel_of_a_topic_is_that_of_the_hub(spark: SparkSession) -> None:
     ]
     topics += ["_reply.shop", "_to.orders", "ticks", "ticks.x", "chat", "chat.grüße", "木"]
     hub, finder = truth.registry(channels), Finder(channels)
-    rows = spark.createDataFrame([(topic,) for topic in topics], "topic string")
+    rows = driver_frame(spark, [(topic,) for topic in topics], "topic string")
     said = rows.select("topic", *(belongs(channel, channels).alias(channel.name) for channel in channels)).collect()
     for row in said:
         found, mine = hub.find(row["topic"]), finder.find(row["topic"])

@@ -17,6 +17,7 @@ from tests.spark import truth_silver as truth
 from tests.spark.traffic import START, Row, Traffic, frame, inputs, message, own_ddl, traffic
 from trunkline.spark.settings import PipelineSettings
 from trunkline.spark.tables import conversations, dead_letters, deliveries, orphans, requests
+from trunkline.spark.tables.driver_frame import driver_frame
 from trunkline.spark.tables.patterns import matching
 from trunkline.spark.tables.table import BuiltTable
 from trunkline.topic import matches
@@ -88,8 +89,8 @@ def test_topics_match_patterns_as_they_do_on_the_bus(spark: SparkSession) -> Non
     @drawn(st.sets(PATTERN, min_size=30, max_size=40), st.sets(TOPIC, min_size=30, max_size=40))
     def agree(patterns: set[str], topics: set[str]) -> None:
         patterns |= {">", "*", "a.>"}
-        wanted = spark.createDataFrame([(each,) for each in patterns], "pattern string")
-        given = spark.createDataFrame([(each,) for each in topics], "topic string")
+        wanted = driver_frame(spark, [(each,) for each in patterns], "pattern string")
+        given = driver_frame(spark, [(each,) for each in topics], "topic string")
         found = sorted((row["pattern"], row["topic"]) for row in matching(given, wanted).collect())
         assert found == sorted((each, topic) for each in patterns for topic in topics if matches(each, topic))
 

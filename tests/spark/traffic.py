@@ -15,6 +15,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from trunkline.spark.settings import PipelineSettings
+from trunkline.spark.tables.driver_frame import driver_frame
 from trunkline.spark.tables.table import ChannelContract, Inputs, Table
 from trunkline.spark.tables.traffic import traffic as counted
 from trunkline.topic import matches
@@ -261,7 +262,7 @@ def own_ddl(table: Table) -> str:
 
 
 def frame(spark: SparkSession, rows: list[Row], ddl: str) -> DataFrame:
-    return spark.createDataFrame([tuple(row[name] for name in _plain(ddl)) for row in rows], ddl)
+    return driver_frame(spark, ([row[name] for name in _plain(ddl)] for row in rows), ddl)
 
 
 def inputs(

@@ -24,6 +24,7 @@ from trunkline.spark.pipeline.placement import Numbers
 from trunkline.spark.pipeline.rows import Place, hours_about
 from trunkline.spark.tables.bronze import FATES, MESSAGES
 from trunkline.spark.tables.channel_contracts import Finder
+from trunkline.spark.tables.driver_frame import arrow_schema
 from trunkline.spark.tables.table import ChannelContract, Contents, Held, Table, seconds
 from trunkline.spark.tables.times import HOUR_US, MINUTE_US
 from trunkline.spark.tables.traffic import traffic
@@ -143,7 +144,7 @@ class FewRows:
         return frame.coalesce(1) if rows.num_rows else frame
 
     def write(self, table: Table, rows: DataFrame) -> dict[str, list[StoredFile]]:
-        found = rows.toArrow().cast(arrow_schema(table))
+        found = rows.toArrow().cast(arrow_schema(table.own_ddl))
         self._keep(table, found)
         hours = micros(found.column("hour")) // HOUR_US
         inside = found.drop_columns(["hour"])
@@ -168,7 +169,7 @@ class FewRows:
 
     def made(self, table: Table) -> DataFrame:
         if table.name not in self._made:
-            self._keep(table, arrow_schema(table).empty_table())
+            self._keep(table, arrow_schema(table.own_ddl).empty_table())
         return self._made[table.name]
 
     def hold(self, rows: DataFrame) -> Held:
@@ -177,13 +178,3 @@ class FewRows:
 
     def release(self) -> None:
         self._made.clear()
-
-
-def arrow_schema(table: Table) -> pa.Schema:
-    """The columns of a table as Arrow has them, without that of the journal."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import DataType, StructType
-
-    fields = DataType.fromDDL(table.own_ddl)
-    assert isinstance(fields, StructType)
-    return to_arrow_schema(fields, timezone="UTC")

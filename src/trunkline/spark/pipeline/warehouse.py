@@ -23,6 +23,7 @@ from trunkline.spark.pipeline import delta
 from trunkline.spark.pipeline import manifest as manifests
 from trunkline.spark.pipeline.manifest import Manifest, StoredFile, folder_of, hour_of, in_utc, name_of
 from trunkline.spark.tables.bronze import placed, stored
+from trunkline.spark.tables.driver_frame import driver_frame
 from trunkline.spark.tables.table import Table
 from trunkline.spark.tables.times import hour_from_name, hour_name
 
@@ -141,7 +142,7 @@ class Warehouse:
             for file in several
         ]
         if not paths:
-            return spark.createDataFrame([], table.ddl)
+            return driver_frame(spark, [], table.ddl)
         base = self.directory / table.name
         reader = spark.read.schema(f"{stored(table)}, journal string, hour string")
         reader = reader.option("basePath", for_writing(base)).option(VERIFY, "true")

@@ -25,6 +25,7 @@ from functools import reduce
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from trunkline.spark.tables.driver_frame import driver_frame
 from trunkline.spark.tables.patterns import matching
 from trunkline.spark.tables.table import GOLD, BuiltTable, Column, Inputs, seconds
 
@@ -56,7 +57,7 @@ def build(inputs: Inputs) -> DataFrame:
 def _unread(inputs: Inputs) -> DataFrame:
     """What retention removed before it was read: a row a topic."""
     rows = [(topic, count, seconds(hour)) for topic, count, hour in inputs.unread]
-    found = inputs.spark.createDataFrame(rows, "topic string, removed bigint, at bigint")
+    found = driver_frame(inputs.spark, rows, "topic string, removed bigint, at bigint")
     sums = found.groupBy("topic", F.timestamp_seconds("at").alias("hour")).agg(F.sum("removed").alias("removed"))
     none = {column.name: F.lit(0) for column in TABLE.own_columns if column.type == "bigint"}
     del none["removed"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trunkline.spark.tables.channel_contracts import on_any
+from trunkline.spark.tables.driver_frame import driver_frame
 from trunkline.spark.tables.payloads import verdicts
 from trunkline.spark.tables.table import SILVER, BuiltTable, Column, Inputs
 
@@ -19,7 +20,7 @@ CARRIED = ("seq", "id", "topic", "sender", "hour")
 def build(inputs: Inputs) -> DataFrame:
     with_schema = [channel for channel in inputs.channels if channel.schema is not None]
     if not with_schema:
-        return inputs.spark.createDataFrame([], TABLE.own_ddl)
+        return driver_frame(inputs.spark, [], TABLE.own_ddl)
     # Only what may concern one of them goes through Python, where its channel is found.
     rows = inputs.messages.where(on_any(with_schema))
     return TABLE.shape(verdicts(rows, CARRIED, inputs.channels))

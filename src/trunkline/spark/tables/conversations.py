@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
 
+from trunkline.spark.tables.driver_frame import driver_frame
 from trunkline.spark.tables.requests import ANSWERS
 from trunkline.spark.tables.table import SILVER, BuiltTable, Column, Held, Hold, Inputs, checkpoint
 from trunkline.spark.tables.times import HOUR_S, hour_number
@@ -47,7 +48,7 @@ def build(inputs: Inputs) -> DataFrame:
     replies, size = inputs.hold(_replies(inputs.wide))
     hints = Hints(size)
     if not hints.size:
-        return inputs.spark.createDataFrame([], TABLE.own_ddl)
+        return driver_frame(inputs.spark, [], TABLE.own_ddl)
     tops = climbed(_links(inputs, replies, reach, hints), hints, inputs.hold)
     members = replies.select("seq", "topic", "sender", "error", "placed", "at").join(hints(tops), "seq")
     members = members.where(

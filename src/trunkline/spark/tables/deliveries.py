@@ -8,6 +8,7 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from trunkline.spark.tables.driver_frame import driver_frame
 from trunkline.spark.tables.patterns import matching
 from trunkline.spark.tables.table import SILVER, BuiltTable, Column, Inputs
 
@@ -65,7 +66,7 @@ def _places(inputs: Inputs, fates: DataFrame) -> tuple[DataFrame, bool]:
         shift, buckets = (0, count) if pattern is None else _sized(count, sizes)
         places.append((ALONE, ">", 0) if pattern is None else (place, pattern, shift))
         size += buckets
-    return inputs.spark.createDataFrame(places, "place long, pattern string, shift int"), size <= FEW
+    return driver_frame(inputs.spark, places, "place long, pattern string, shift int"), size <= FEW
 
 
 def _sized(count: int, sizes: list[int]) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from trunkline.codec import JSON
+from trunkline.spark.tables.driver_frame import driver_frame
 from trunkline.spark.tables.payloads import texts
 from trunkline.spark.tables.table import SILVER, BuiltTable, Column, Inputs
 
@@ -38,7 +39,7 @@ JUPYTER = (
 
 def build(inputs: Inputs) -> DataFrame:
     if not inputs.hold(inputs.topics.where(F.col("topic").startswith(PREFIX))).size:
-        return inputs.spark.createDataFrame([], TABLE.own_ddl)
+        return driver_frame(inputs.spark, [], TABLE.own_ddl)
     reach = F.expr(f"interval {math.ceil(inputs.settings.horizon_s / 3600)} hours")
     # Needed twice, and small beside what came of them.
     requests = inputs.hold(_requests(_read(inputs.messages, (REQUEST,)))).rows

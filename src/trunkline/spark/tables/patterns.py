@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from trunkline.spark.tables.driver_frame import driver_frame
 from trunkline.topic import is_wild, regex
 
 if TYPE_CHECKING:
@@ -17,5 +18,5 @@ def matching(topics: DataFrame, patterns: DataFrame) -> DataFrame:
     # A pattern that is a topic has no form: comparing is enough, and many are such, those of endpoints.
     rows = [(*row, regex(row["pattern"]) if is_wild(row["pattern"]) else None) for row in patterns.collect()]
     columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in patterns.schema)
-    forms = patterns.sparkSession.createDataFrame(rows, f"{columns}, form string")
+    forms = driver_frame(patterns.sparkSession, rows, f"{columns}, form string")
     return topics.join(F.broadcast(forms), F.expr("topic = pattern or topic rlike form")).drop("form")

@@ -1,0 +1,35 @@
+"""What the driver has becomes part of a plan: no Python worker is started for it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.spark.traffic import inputs, traffic
+from trunkline.spark.tables import deliveries
+from trunkline.spark.tables.driver_frame import driver_frame
+
+DDL = "number int, name string, at timestamp, extra map<string,string>, several array<long>"
+
+
+def plan_of(rows: DataFrame) -> str:
+    return str(rows._jdf.queryExecution().executedPlan().toString())
+
+
+def test_rows_are_what_was_given(spark: SparkSession) -> None:
+    given = [
+        (1, "a", datetime(2026, 11, 16, 22, 50, 1, 234567), {"k": "v"}, [1, 2**40]),
+        (None, None, None, None, None),
+    ]
+    assert [tuple(row) for row in driver_frame(spark, given, DDL).collect()] == given
+    nothing = driver_frame(spark, [], DDL)
+    assert nothing.collect() == []
+    assert nothing.schema.simpleString() == driver_frame(spark, given, DDL).schema.simpleString()
+
+
+def test_no_python_worker_is_needed(spark: SparkSession) -> None:
+    built = deliveries.build(inputs(spark, traffic(seed=3, size=20)))
+    for rows in (driver_frame(spark, [], DDL), built):
+        assert "LocalTableScan" in plan_of(rows)
+        assert "ExistingRDD" not in plan_of(rows), "rows that pass through Python workers"
