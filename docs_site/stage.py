@@ -15,6 +15,7 @@ from docs_site.reference import api, command_line, error_tree, settings_tables
 
 ROOT = Path(__file__).parent.parent
 CONFIGURATION = Path(__file__).with_name("zensical.toml")
+STYLE = Path(__file__).with_name("extra.css")
 PROJECT = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
 LINK = re.compile(r"(?P<text>!?\[[^\]]*\])\((?P<target>[^)\s#]*)(?P<anchor>#[^)\s]*)?\)")
 CONTINUES = re.compile(r"^<!-- continues -->\n+", re.MULTILINE)
@@ -36,6 +37,7 @@ def stage(build: Path) -> Path:
             _write(place, CONTINUES.sub("", _moved(source.read_text(), source, place, places)))
     for name, text in generated():
         _write(docs / name, text)
+    shutil.copy(STYLE, docs)
     _write(build / "zensical.toml", _configuration(docs))
     return docs
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import trunkline as tl
-from examples.demo.narrator import Narrator
+from examples.demo.narrator import Narrator, Waiting
 from examples.demo.output import NotOurs, Output
 from examples.demo.processes import Processes
 from examples.demo.story import Story
@@ -46,6 +46,21 @@ SHOWS = [
     "  ok  the report is written",
     "    analyst          61        41       20       0       0    0         0",
 ]
+
+
+def test_a_heading_is_underlined_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    narrator = Narrator()
+    for title in ("first", *[""] * 8, "tenth"):
+        narrator.chapter(title)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line]
+    assert [len(line) for line in lines[::2]] == [len(line) for line in lines[1::2]]
+
+
+def test_a_pipe_gets_a_line_for_each_step_and_one_every_ten_seconds() -> None:
+    waiting = Waiting("step 1")
+    assert [waiting.is_due() for _ in range(7)] == [True, False, False, False, False, True, False]
+    waiting.what = "step 2"
+    assert [waiting.is_due() for _ in range(2)] == [True, False]
 
 
 class Demo:

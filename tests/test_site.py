@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import trunkline as tl
-from docs_site import by_example
+from docs_site import by_example, plots
 from docs_site.reference import api, command_line, error_tree, settings_tables
 from docs_site.stage import ROOT, pages_of, stage
 from docs_site.twins import title_of
@@ -63,6 +64,22 @@ def test_every_public_name_has_its_place() -> None:
     for name in (*COMMANDS, *GROUPS):
         assert f"## trunkline {name}\n" in commands
     assert "| `backpressure.timeout_s` | `30.0` |" in settings_tables.page()
+
+
+def test_signatures_fit_a_code_block_and_show_no_addresses() -> None:
+    blocks = re.findall(r"```text\n(.*?)\n```", api.page(), re.DOTALL)
+    assert len(blocks) > 200
+    assert [line for block in blocks for line in block.splitlines() if len(line) > 100 or " at 0x" in line] == []
+    (connect,) = (block for block in blocks if block.startswith("connect("))
+    assert connect.endswith("    embed: bool = False,\n) -> Bus")
+
+
+def test_no_label_of_a_plot_is_cut() -> None:
+    for _, picture in plots.pictures(ROOT):
+        labels = re.findall(r'text-anchor="end"[^>]*>([^<]*)<', picture)
+        assert labels
+        # A letter of 13 pixels is about 7 wide.
+        assert [label for label in labels if len(html.unescape(label)) * 7 > plots.LABELS - 8] == []
 
 
 @pytest.mark.slow

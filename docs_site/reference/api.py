@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import re
 import types
 from collections.abc import Iterator
 from typing import Any
 
 import trunkline as tl
+from docs_site.reference.signatures import signature_of
 from docs_site.reference.words import prose
 
 MODULES = ("actors", "hooks", "journal", "jupyter", "memory", "spark", "testing")
@@ -67,13 +67,8 @@ def _methods(kind: type) -> Iterator[tuple[str, Any]]:
 def _signature(name: str, value: Any) -> Iterator[str]:
     if not callable(value):
         return
-    try:
-        shown = str(inspect.signature(value))
-    except (ValueError, TypeError):
-        shown = "(…)"
     wait = "async " if inspect.iscoroutinefunction(value) else ""
-    shown = re.sub(r"(: |-> )'([^']*)'", r"\1\2", shown)
     yield "```text"
-    yield f"{wait}{name}{shown}".replace("trunkline.", "").replace("(self, ", "(").replace("(self)", "()")
+    yield f"{wait}{signature_of(name, value)}"
     yield "```"
     yield ""

@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager, suppress
 
 WIDTH = 78
 BEAT_S = 2.0
+LINE_BEATS = 5
+"""Where output is not a terminal, a line every so many beats."""
 CLEAR = "\r\x1b[2K"
 
 
@@ -33,8 +35,9 @@ class Narrator:
     def chapter(self, title: str) -> None:
         self._chapter += 1
         self.line()
-        self.line(f"{self._chapter}. {title}")
-        self.line("-" * (len(title) + 3))
+        heading = f"{self._chapter}. {title}"
+        self.line(heading)
+        self.line("-" * len(heading))
 
     def say(self, text: str) -> None:
         for line in textwrap.wrap(" ".join(text.split()), WIDTH, break_long_words=False, break_on_hyphens=False):
@@ -52,7 +55,7 @@ class Narrator:
 
     @asynccontextmanager
     async def waiting(self, what: str) -> AsyncIterator[Waiting]:
-        """Say every two seconds what is waited for, as long as the block takes."""
+        """Say what is waited for, as long as the block takes."""
         waiting = Waiting(what)
         beating = asyncio.create_task(waiting.beat())
         try:
@@ -64,11 +67,23 @@ class Narrator:
 
 
 class Waiting:
-    """A line every two seconds; on a terminal it is always the same one, and is gone when the waiting is over."""
+    """On a terminal, one line that changes every two seconds and is removed at the end. Elsewhere, a line for each
+    step, and one every ten seconds.
+    """
 
     def __init__(self, what: str) -> None:
         self.what = what
         self._began = time.monotonic()
+        self._shown = ""
+        self._beats = 0
+
+    def is_due(self) -> bool:
+        """Whether this beat gets a line where output is not a terminal."""
+        self._beats += 1
+        if self.what == self._shown and self._beats < LINE_BEATS:
+            return False
+        self._shown, self._beats = self.what, 0
+        return True
 
     async def beat(self) -> None:
         terminal = sys.stdout.isatty()
@@ -76,7 +91,10 @@ class Waiting:
             while True:
                 await asyncio.sleep(BEAT_S)
                 text = f"  ... {time.monotonic() - self._began:.0f} s, waiting for {self.what}"
-                print(f"{CLEAR}{text}" if terminal else text, end="" if terminal else "\n", flush=True)
+                if terminal:
+                    print(f"{CLEAR}{text}", end="", flush=True)
+                elif self.is_due():
+                    print(text, flush=True)
         finally:
             if terminal:
                 print(CLEAR, end="", flush=True)

@@ -220,7 +220,7 @@ class Story:
             sent = json.loads(await self.processes.read("camera"))
         self.tell.check(f"the viewer saw {seen} pictures, and ended by signal {{}}", -ended, 9)
         self.tell.check("the camera went on: it sent {} pictures", sent["sent"], PICTURES)
-        self.tell.check("it waits for the recorder, and no longer for {} viewer", sent["given up on"], 1)
+        self.tell.check("it still waits for the recorder, and no longer for the viewer", sent["given up on"], 1)
         self.tell.check("the recorder read {} of them", taken["read"], PICTURES)
         self.tell.check("none is missing, and none is torn", (taken["missed"], taken["whole"]), (0, PICTURES))
 

@@ -57,8 +57,8 @@ class EngineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             highest = end_of(store.expect(identity))
             if after > highest:
                 raise store.unusable(
-                    f"the query has read it up to number {after}, and it has come to {highest} only, so it was reset:"
-                    " put the old one back, or begin with another checkpointLocation"
+                    f"the query has read up to number {after}, but the last number is {highest}, so it was reset:"
+                    " restore the old data, or use another checkpointLocation"
                 )
             end = self._end(store, after, highest, limit)
         return _offset(identity, max(after, end), removed)

@@ -85,8 +85,8 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if after > highest:
             raise JournalUnusable(
                 str(self._options.directory),
-                f"the query has read it up to number {after}, and it has come to {highest} only, so it is not the same:"
-                " put the old one back, or begin with another checkpointLocation",
+                f"the query has read up to number {after}, but the last number is {highest}, so this is an older copy"
+                " or another journal: restore the newer one, or use another checkpointLocation",
             )
         _, last = self._wanted.numbers
         return min(highest, last, highest if self._until is None else self._until)
