@@ -63,6 +63,7 @@ def test_every_public_name_has_its_place() -> None:
     commands = command_line.page()
     for name in (*COMMANDS, *GROUPS):
         assert f"## trunkline {name}\n" in commands
+    assert not re.findall(r"^\| `[^`]*` \|\s*\|$", commands, re.MULTILINE), "every option says what it does"
     assert "| `backpressure.timeout_s` | `30.0` |" in settings_tables.page()
 
 

@@ -36,7 +36,7 @@ def _described(name: str, command: Any, depth: int) -> Iterator[str]:
 
 
 def _row(parameter: Any) -> str:
-    if parameter.name == "help":
+    if parameter.name == "help" or getattr(parameter, "hidden", False):
         return ""
     words = getattr(parameter, "help", None) or ""
     names = parameter.opts if parameter.param_type_name == "option" else [parameter.metavar or parameter.name.upper()]

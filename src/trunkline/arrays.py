@@ -111,7 +111,7 @@ class ArrayDecoder:
             kind = (*get_args(get_args(type)[-1]), Any)[0]
             self._kind = kind if inspect.isclass(kind) else None
         elif type not in (np.ndarray, Any, object):
-            raise InvalidPayload(f"the payload is a numpy array, and {_name(type)} was asked for")
+            raise InvalidPayload(f"the payload is a numpy array, and {_name(type)} was requested")
 
     def decode(self, payload: bytes | memoryview) -> Any:
         """A view of the payload that cannot be written. Raises InvalidPayload."""
@@ -120,7 +120,7 @@ class ArrayDecoder:
         except (ValueError, TypeError, KeyError, SyntaxError, OverflowError, MemoryError, RecursionError) as error:
             raise InvalidPayload(f"the payload is not an array in the .npy format: {error}") from error
         if self._kind is not None and not self._np.issubdtype(array.dtype, self._kind):
-            raise InvalidPayload(f"the payload is an array of {array.dtype}, and {self._kind.__name__} was asked for")
+            raise InvalidPayload(f"the payload is an array of {array.dtype}, and {self._kind.__name__} was requested")
         return array
 
     def _read(self, payload: bytes | memoryview) -> Any:
@@ -128,7 +128,7 @@ class ArrayDecoder:
         # A copy: the memory may be somebody else's to change.
         start = bytes(payload[:_START])
         if not start.startswith(_MAGIC) or len(start) < _START:
-            raise ValueError("it does not begin as one of version 1.0")
+            raise ValueError("it does not start with the header of version 1.0")
         end = _START + int.from_bytes(start[-2:], "little")
         if end > MAX_HEADER:
             raise ValueError("its header is too long")
@@ -137,11 +137,11 @@ class ArrayDecoder:
         if dtype.hasobject:
             raise ValueError("it holds Python objects")
         if not (isinstance(shape, tuple) and all(each.__class__ is int and each >= 0 for each in shape)):
-            raise ValueError("its shape is none")
+            raise ValueError("its shape is invalid")
         order = "F" if head["fortran_order"] else "C"
         array = np.ndarray(shape, dtype, memoryview(payload).toreadonly(), end, None, order)
         if end + array.nbytes != len(payload):
-            raise ValueError(f"{len(payload) - end:,} bytes of data, and {array.nbytes:,} are needed")
+            raise ValueError(f"it has {len(payload) - end:,} bytes of data instead of {array.nbytes:,}")
         return array
 
 
@@ -154,7 +154,7 @@ class TableDecoder:
         self._pa: Any = pa
         self._as_batch = type is pa.RecordBatch
         if type not in (pa.Table, pa.RecordBatch, Any, object):
-            raise InvalidPayload(f"the payload is an Arrow table, and {_name(type)} was asked for")
+            raise InvalidPayload(f"the payload is an Arrow table, and {_name(type)} was requested")
 
     def decode(self, payload: bytes | memoryview) -> Any:
         """A table, or a record batch, that reads from the payload. Raises InvalidPayload."""
@@ -185,7 +185,7 @@ def _check_stream(payload: bytes | memoryview) -> None:
     while at + 8 <= len(payload):
         marker, size = unpack_from("<II", payload, at)
         if marker != _CONTINUES:
-            raise ValueError("a message without its mark")
+            raise ValueError("a message has no start marker")
         if not size:
             return
         message = _Table.root(bytes(payload[at + 8 : at + 8 + size]))
@@ -195,10 +195,10 @@ def _check_stream(payload: bytes | memoryview) -> None:
             if batch is not None and kind == _DICTIONARY:
                 batch = batch.table(1)
             if batch is None or batch.has(3):
-                raise ValueError("a batch that is missing or compressed")
+                raise ValueError("a batch is missing or compressed")
         length = message.number(3, "<q")
         if length < 0:
-            raise ValueError("a message of a negative length")
+            raise ValueError("a message has a negative length")
         at += 8 + size + length
 
 
@@ -211,7 +211,7 @@ class _Table:
         (back,) = unpack_from("<i", data, at)
         self._fields = at - back
         if not 0 <= self._fields < len(data):
-            raise ValueError("a message that points outside of itself")
+            raise ValueError("a message refers to bytes outside of it")
         (self._size,) = unpack_from("<H", data, self._fields)
 
     @classmethod

@@ -40,7 +40,7 @@ def _program() -> str:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What the engine may know of the world outside: the wall clock, new ids, chance, secrets, its own program."""
+    """What the engine takes from outside: the wall clock, new ids, random numbers, secrets, the name of the program."""
 
     time_ns: Callable[[], int] = time.time_ns
     uuid7: Callable[[], str] = _uuid7

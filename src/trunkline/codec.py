@@ -50,12 +50,12 @@ def encode(value: object, content_type: str = MSGPACK) -> tuple[bytes, str]:
         if (encoded := arrays.encode(value)) is not None:
             return encoded
         raise EncodeError(
-            f"cannot send a {type(value).__name__}: {error}; "
+            f"cannot send a value of type {type(value).__name__}: {error}; "
             "send plain values, dataclasses, msgspec Structs, numpy arrays, Arrow tables or bytes"
         ) from error
     if content_type in arrays.FORMATS and (encoded := arrays.encode(value)) is not None:
         return encoded
-    raise EncodeError(f"cannot write values as {content_type!r}: give bytes, or use {MSGPACK} or {JSON}")
+    raise EncodeError(f"cannot write values as {content_type!r}: pass bytes, or use {MSGPACK} or {JSON}")
 
 
 def decode(payload: bytes, content_type: str, type: type[T] | Any = Any) -> T:
@@ -63,7 +63,7 @@ def decode(payload: bytes, content_type: str, type: type[T] | Any = Any) -> T:
     if content_type == RAW:
         if type is bytes or type is Any or type is object:
             return payload  # type: ignore[return-value]  # T is bytes, Any or object here
-        raise InvalidPayload(f"the payload is raw bytes, and {_name(type)} was asked for")
+        raise InvalidPayload(f"the payload is raw bytes, and {_name(type)} was requested")
     try:
         decoder = _decoders.get((content_type, type))
         if decoder is None:
@@ -122,7 +122,7 @@ class Zlib:
         if len(plain) > limit:
             raise MessageTooLarge(len(plain), limit)
         if not engine.eof or engine.unused_data:
-            raise InvalidPayload("the payload is zlib data that is cut short, or has something behind it")
+            raise InvalidPayload("the payload is truncated zlib data, or has extra bytes at the end")
         return plain
 
 
@@ -144,5 +144,5 @@ def restore(payload: bytes, encoding: str, limit: int = MAX_PLAIN_BYTES) -> byte
             raise InvalidPayload(encoding.removeprefix(UNOPENED))
         if SEAL in encoding:
             raise InvalidPayload(f"the payload is encrypted ({encoding}): give the bus hooks.Encrypt with that key")
-        raise InvalidPayload(f"no way to undo the encoding {encoding!r}; known: {', '.join(ENCODINGS)}")
+        raise InvalidPayload(f"cannot decode the encoding {encoding!r}; known: {', '.join(ENCODINGS)}")
     return known.restore(payload, limit)

@@ -89,10 +89,10 @@ def connect(
     - `redis://host:6379`, `rediss://host:6379` is a Redis or Valkey server, `redis+sentinel://host/service` one that
       Sentinels watch.
 
-    `connection` sets timeouts and limits. With `embed`, a hub is started in this process if none answers there. It ends
-    with this bus, or with the last of several buses in one event loop that embed the same hub.
+    `connection` sets timeouts and limits. With `embed`, a hub is started in this process if none answers at the
+    address. It ends with this bus, or with the last of several buses in one event loop that embed the same hub.
 
-    `name` is the sender of what it publishes; without one it is derived from the program and its process, as in
+    `name` is the sender of its messages; without one it is derived from the program and its process, as in
     `agent.py-4711`. Settings, unless given, come from TRUNKLINE_* variables, or from the
     broker if that is given. With a `journal`, a directory or one of your own, topics are durable.
     """
@@ -199,7 +199,7 @@ def _at_hub(
 ) -> Bus:
     if not embed:
         if journal is not None:
-            raise Unsupported(url, "a journal here: give its hub one, with `trunkline up --journal DIRECTORY`")
+            raise Unsupported(url, "a journal here: start its hub with `trunkline up --journal DIRECTORY`")
         broker = HubBroker(url, world, settings, client=name, connection=connection)
         return Bus(broker, name=name, settings=settings, hooks=hooks, owns_broker=True)
     # Only here: most who connect to a hub are none.

@@ -35,7 +35,7 @@ TrunklineError
 │   ├── NotConfirmed             the connection ended before the hub confirmed the message
 │   ├── NotAllowed               the hub's access rules forbid it
 │   ├── SchemaBroken             the payload does not match the schema of its channel
-│   ├── NotRouted                no rule of the router fits the message
+│   ├── NotRouted                no rule of the router matches the message
 │   ├── HookFailed               a hook raised
 │   └── PartlyRefused            some messages of a batch were refused: which, and why
 ├── RequestError
@@ -50,7 +50,7 @@ TrunklineError
 ├── JournalError
 │   ├── JournalLocked            (journal/errors.py) another process is writing to the journal
 │   ├── JournalUnusable          (journal/errors.py) the journal cannot be opened or written
-│   ├── WrongJournal             (journal/errors.py) the place that was kept belongs to another journal
+│   ├── WrongJournal             (journal/errors.py) a stored position belongs to another journal
 │   │   └── UnknownJournal       (spark/errors.py) the warehouse holds another journal
 │   └── JournalDamaged           a batch or a file differs from what was written
 ├── PipelineError                (spark/errors.py)
@@ -59,7 +59,7 @@ TrunklineError
 ├── HubError
 │   ├── HubUnavailable           no hub answers at this address
 │   │   └── EngineUnavailable    no NATS or Redis server answers at this address
-│   ├── StoreUnusable            what a NATS or Redis server has stored is not, or not all, that is to be read
+│   ├── StoreUnusable            the data at a NATS or Redis server is incomplete, or not the expected data
 │   ├── HubRefused               the hub answered with an error: a code and a text
 │   └── ProtocolError            a malformed frame, or one that is not valid in this state
 ├── KernelError                  (jupyter/errors.py)
@@ -74,11 +74,11 @@ TrunklineError
 │   ├── ActorFailed              (actors/errors.py) it failed more often than its supervision allows
 │   ├── ActorProcessFailed       (actors/errors.py) it raised in a process of its own, or that process ended
 │   ├── ActorStopped             (actors/errors.py) it was stopped before it handled the message
-│   ├── StashFull                (actors/errors.py) it has put as many messages aside as its mailbox may hold
+│   ├── StashFull                (actors/errors.py) it has stashed as many messages as its mailbox may hold
 │   └── SystemStopped            (actors/errors.py) the actor system is not running
 ├── SharedMemoryError            (memory/errors.py)
-│   ├── SharedMemoryFull         (memory/errors.py) /dev/shm has not enough room
-│   ├── NoProducer               (memory/errors.py) nobody on this machine produces on the channel
+│   ├── SharedMemoryFull         (memory/errors.py) there is not enough room in /dev/shm
+│   ├── NoProducer               (memory/errors.py) the channel has no producer on this machine
 │   ├── ProducerGone             (memory/errors.py) the producer closed the channel, or died
 │   ├── LayoutMismatch           (memory/errors.py) the channel has another schema: which field differs
 │   ├── TooManyConsumers         (memory/errors.py) the channel has as many as its producer allows
@@ -356,7 +356,7 @@ class NotRouted(Refused):
 
     def __init__(self, message_id: str, topic: str, rules: Sequence[str]) -> None:
         super().__init__(
-            f"failed to route message {message_id or 'without an id'} on {topic}: none of the rules fits it; "
+            f"failed to route message {message_id or 'without an id'} on {topic}: no rule matches it; "
             f"there are: {', '.join(rules) or 'none'}"
         )
         self.message_id = message_id
@@ -452,7 +452,7 @@ class NoResponders(RequestTimeout):
 
 def _served(nearest: Sequence[str]) -> str:
     if not nearest:
-        return "start what answers it, or correct the topic"
+        return "start the responder, or correct the topic"
     return f"did you mean {' or '.join(map(repr, nearest))}?"
 
 
@@ -539,7 +539,7 @@ class StoreUnusable(HubError):
     """`engine` is "nats" or "redis"."""
 
     def __init__(self, engine: str, url: str, why: str) -> None:
-        super().__init__(f"what the {engine} server at {url} has stored cannot be read: {why}")
+        super().__init__(f"the data stored at the {engine} server {url} cannot be used: {why}")
         self.engine = engine
         self.url = url
         self.why = why

@@ -45,7 +45,7 @@ ASKING = frozenset({MessageType.REQUEST, MessageType.CONTROL})
 
 
 class Priority(enum.IntEnum):
-    """Names for the usual levels; any whole number from 0 to 100 will do."""
+    """Names for the usual levels; any whole number from 0 to 100 is valid."""
 
     LOW = 25
     NORMAL = 50
@@ -109,8 +109,8 @@ class Message(Unchecked, frozen=True, gc=False, omit_defaults=True):
     """One message. Build it with keywords; it is checked when built, and `replace` makes a changed copy.
 
     `id` and `timestamp_ns` are set when a bus accepts the message, unless they are given; `seq` is the number its
-    broker gave it, 0 if it has none (yet). A value given as payload is encoded at once: what is changed later does not
-    change the message.
+    broker gave it, 0 if it has none (yet). A value given as payload is encoded at once: changing the value later does
+    not change the message.
     """
 
     def __post_init__(self) -> None:
@@ -138,9 +138,9 @@ class Message(Unchecked, frozen=True, gc=False, omit_defaults=True):
         for name in ("timestamp_ns", "attempts"):
             value = getattr(self, name)
             if value.__class__ is not int or not 0 <= value < 2**63:
-                raise InvalidMessage(f"{name} must be a whole number, must not be negative, and is {value!r}")
+                raise InvalidMessage(f"{name} must be a whole number, must not be negative, not {value!r}")
         if self.requires_ack.__class__ is not bool:
-            raise InvalidMessage(f"requires_ack must be True or False, and is {self.requires_ack!r}")
+            raise InvalidMessage(f"requires_ack must be True or False, not {self.requires_ack!r}")
         if not self.topic and (topic := self._default_topic()):
             force_setattr(self, "topic", topic)
         validate_topic(self.topic)
@@ -266,12 +266,12 @@ def _text(name: str, value: object) -> str:
             raise InvalidMessage(f"{name} has characters that cannot be written: {error}") from error
     if name == "topic":
         raise InvalidTopic(str(value), f"is a {type(value).__name__}, not text")
-    raise InvalidMessage(f"{name} must be text, and is {value!r}")
+    raise InvalidMessage(f"{name} must be text, not {value!r}")
 
 
 def _copy_headers(headers: object) -> dict[str, str]:
     if not isinstance(headers, Mapping):
-        raise InvalidMessage(f"headers must be a mapping of text to text, and is {headers!r}")
+        raise InvalidMessage(f"headers must be a mapping of text to text, not {headers!r}")
     return {_text("headers", key): _text("headers", value) for key, value in headers.items()}
 
 

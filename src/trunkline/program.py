@@ -13,7 +13,7 @@ INTERRUPTED: Final = 130
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """As `asyncio.run`, on uvloop if it is installed. Ctrl-C ends the program with exit code 130 and no traceback."""
+    """Like `asyncio.run`, on uvloop if it is installed. Ctrl-C ends the program with exit code 130 and no traceback."""
     try:
         return run_loop(main)
     except KeyboardInterrupt:

@@ -48,7 +48,7 @@ class Group(msgspec.Struct, metaclass=GroupMeta, frozen=True, kw_only=True):
             place = f"{type(self).__name__}.{field.name}"
             if _is_group(field.type):
                 if not isinstance(value, field.type):
-                    raise InvalidSettings(f"{place} must be a {field.type.__name__}, and is {value!r}")
+                    raise InvalidSettings(f"{place} must be a {field.type.__name__}, not {value!r}")
                 continue
             try:
                 # Puts right what can be (the text of an enum), refuses what is of a wrong type.
@@ -62,7 +62,7 @@ class Group(msgspec.Struct, metaclass=GroupMeta, frozen=True, kw_only=True):
                 if field.name in self.may_be_zero and value == 0:
                     continue
                 if not value > 0:
-                    raise InvalidSettings(f"{place} must be above 0, and is {value!r}")
+                    raise InvalidSettings(f"{place} must be above 0, not {value!r}")
 
 
 @cache
@@ -78,9 +78,9 @@ def _is_group(kind: Any) -> bool:
 class Backpressure(Group, frozen=True, kw_only=True):
     """How publishers are slowed down.
 
-    `max_pending` bounds each inbox by default, and how many publishes may wait for room at once. `wait_s` is the first
-    stretch of waiting; each next one is twice as long, until `timeout_s` have passed. A publisher does not poll: it is
-    woken when there is room, and the end of a stretch only reports that it still waits.
+    `max_pending` bounds each inbox by default, and how many publishes may wait for room at once. A publisher that waits
+    is woken when there is room, and gets BackpressureTimeout after `timeout_s`. It logs that it waits (at level DEBUG)
+    after `wait_s`, and then after twice as long each time.
     """
 
     max_pending: int = 10_000
@@ -89,7 +89,7 @@ class Backpressure(Group, frozen=True, kw_only=True):
 
 
 class History(Group, frozen=True, kw_only=True):
-    """What the bus remembers of what it accepted: the last `max_messages`, with payloads up to `max_payload_bytes`."""
+    """The accepted messages that a bus remembers: the last `max_messages`, with payloads up to `max_payload_bytes`."""
 
     enabled: bool = True
     max_messages: int = 10_000
@@ -123,7 +123,7 @@ class Settings(Group, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.content_type not in (MSGPACK, JSON):
-            raise InvalidSettings(f"content_type must be {MSGPACK} or {JSON}, and is {self.content_type!r}")
+            raise InvalidSettings(f"content_type must be {MSGPACK} or {JSON}, not {self.content_type!r}")
 
     @classmethod
     def load(cls, path: str | Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
@@ -190,9 +190,9 @@ def _problem(group: type, values: Mapping[str, Any], prefix: str = "") -> str:
                 if isinstance(value, Mapping):
                     return _problem(kind, value, f"{name}.") or f"{name}: {error}"
                 first = _fields(kind)[0].name
-                return f"{name} must be a {kind.__name__}, for example {kind.__name__}({first}=…), and is {value!r}"
+                return f"{name} must be a {kind.__name__}, for example {kind.__name__}({first}=…), not {value!r}"
             if isinstance(kind, type) and issubclass(kind, enum.Enum):
-                return f"{name} must be one of {', '.join(str(each.value) for each in kind)}, and is {value!r}"
+                return f"{name} must be one of {', '.join(str(each.value) for each in kind)}, not {value!r}"
             return f"{name}: {str(error).partition(' - at ')[0]}, and it is {value!r}"
         except TypeError:
             # Not a type msgspec knows: whoever uses the group checks it.

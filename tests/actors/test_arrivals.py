@@ -95,7 +95,7 @@ def test_an_intake_that_cannot_go_on_ends_its_system_loudly(tmp_path: Path, capl
             assert "its subscription to _to.bank.> ended: OSError: no space left" in str(system.failure)
 
     run(main())
-    assert "actor system bank cannot read _to.bank.> any more" in caplog.text
+    assert "actor system bank no longer receives messages on _to.bank.>" in caplog.text
 
 
 class Picky(Hook):

@@ -136,10 +136,10 @@ async def test_stash_outside_of_a_handler_is_refused(simulation: Simulation) -> 
             self.context.become()
 
     async with shop(simulation) as (_, system):
-        with pytest.raises(tl.UsageError, match="stash is for handlers"):
+        with pytest.raises(tl.UsageError, match="stash works only inside a handler"):
             await system.spawn(Early)
         never = await system.spawn(Never)
-        with pytest.raises(tl.RequestFailed, match="become needs methods"):
+        with pytest.raises(tl.RequestFailed, match="become needs at least one method"):
             await never.ask("x")
 
 

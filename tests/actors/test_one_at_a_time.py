@@ -99,7 +99,7 @@ def test_being_stuck_is_said(caplog: pytest.LogCaptureFixture) -> None:
             assert "shop.blocking') is stuck: its handler still runs after 0.1 s" in caplog.text
             gate.open.set()
             await until(lambda: state_of(system) == "running")
-            assert "not stuck any more" in caplog.text
+            assert "is no longer stuck" in caplog.text
 
     run(main())
 

@@ -76,7 +76,7 @@ def test_what_a_url_says(
     ("url", "text"),
     [
         ("redis://h/x", "the database is a number"),
-        ("redis://h:port", "is no address: write host:port"),
+        ("redis://h:port", "is not an address: write host:port"),
         ("redis+sentinel://h", "name the service that the Sentinels watch"),
         ("redis+cluster://h/1", "a cluster has one database only"),
     ],

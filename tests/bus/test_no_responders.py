@@ -55,7 +55,7 @@ def test_it_fails_at_once_with_the_nearest_topics_and_leaves_nothing(play: Calla
             assert error.retryable
             assert isinstance(error, tl.RequestTimeout)
             assert await asker.try_request("princing.eu", timeout_s=600) is None
-            with pytest.raises(tl.NoResponders, match="start what answers it, or correct the topic"):
+            with pytest.raises(tl.NoResponders, match="start the responder, or correct the topic"):
                 await asker.request("zzz", timeout_s=600)
         stats = asker.stats()
         assert (stats.open_requests, stats.account.balanced) == (0, True)

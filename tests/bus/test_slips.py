@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import trunkline as tl
+
+TROUBLESHOOTING = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 
 
 async def take(number: int) -> None: ...
@@ -66,11 +69,11 @@ SLIPS: list[tuple[Callable[[tl.Bus], Awaitable[object]], str]] = [
     ),
     (
         lambda bus: subscribing(bus, overflow="drop"),
-        "bad settings: overflow must be one of block, drop_oldest, drop_newest, reject, and is 'drop'",
+        "bad settings: overflow must be one of block, drop_oldest, drop_newest, reject, not 'drop'",
     ),
     (
         handling,
-        "bad settings: retry must be a Retry, for example Retry(attempts=…), and is 3",
+        "bad settings: retry must be a Retry, for example Retry(attempts=…), not 3",
     ),
     (
         lambda bus: subscribing(bus, where="payload.x > 1 && payload.y"),
@@ -146,22 +149,22 @@ SLIPS: list[tuple[Callable[[tl.Bus], Awaitable[object]], str]] = [
     ),
     (
         lambda bus: awaiting(bus.subscribe("a")),
-        "a subscription is entered: write `async with bus.subscribe(...) as messages:`,"
+        "a subscription must be entered: write `async with bus.subscribe(...) as messages:`,"
         " and inside it `async for message in messages:`",
     ),
     (
         lambda bus: iterating(bus.subscribe("a")),
-        "a subscription is entered: write `async with bus.subscribe(...) as messages:`,"
+        "a subscription must be entered: write `async with bus.subscribe(...) as messages:`,"
         " and inside it `async for message in messages:`",
     ),
     (
         entering,
-        "a subscription is entered: write `async with bus.subscribe(...) as messages:`,"
+        "a subscription must be entered: write `async with bus.subscribe(...) as messages:`,"
         " and inside it `async for message in messages:`",
     ),
     (
         lambda bus: asyncio.to_thread(bus.from_thread),
-        "from_thread() is called in the event loop: call it there, and give what it returns to the thread",
+        "call from_thread() in the event loop, and give the object it returns to the thread",
     ),
     (
         lambda bus: asyncio.to_thread(pickle.dumps, bus),
@@ -230,6 +233,8 @@ def test_a_publish_that_is_not_awaited_is_named_with_its_line() -> None:
         (warning,) = warned
         assert str(warning.message) == "coroutine 'Bus.publish' was never awaited"
         assert warning.filename == __file__
+        # The page says what to write instead.
+        assert f"`RuntimeWarning: {warning.message}`" in TROUBLESHOOTING.read_text()
 
     asyncio.run(main())
 

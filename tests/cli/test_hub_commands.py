@@ -88,6 +88,14 @@ def test_without_a_hub_there_is_an_error_that_helps(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_explain_without_a_hub_does_not_say_that_the_hub_does_not_know(tmp_path: Path) -> None:
+    nowhere = f"unix://{tmp_path}/none.sock"
+    done = call(None, "explain", "some-id", "--hub", nowhere)
+    assert done.returncode == 1
+    assert f"error: no hub at {nowhere}" in done.stderr
+    assert "does not know" not in done.stderr
+
+
 def test_what_is_published_is_shown(hub: Up) -> None:
     before = status(hub)["subscriptions"]
     with running(hub, "sub", "a.>", "--count", "3", "--json") as listener:
@@ -123,7 +131,7 @@ def test_pub_prints_the_id_and_explain_knows_it(hub: Up) -> None:
     [
         ('{"x": 1', "the payload is not JSON: Expecting ',' delimiter at column 8, near '{\"x\": 1'"),
         ("[1, 2,]", "the payload is not JSON: "),
-        ('{"x": NaN}', "a value that JSON does not have"),
+        ('{"x": NaN}', "a value that JSON does not support"),
     ],
 )
 def test_broken_json_is_an_error_with_its_place(payload: str, where: str) -> None:

@@ -232,7 +232,7 @@ def test_last_of_a_damaged_batch_ends_with_the_reason(journal: Path) -> None:
         database.commit()
     ran = trunkline("last", journal, "notes.raw")
     assert (ran.code, ran.out) == (1, "")
-    assert "its checksum does not fit" in ran.err
+    assert "its checksum does not match" in ran.err
 
 
 def test_explain_takes_an_id_or_a_number(journal: Path) -> None:
@@ -586,11 +586,11 @@ def test_what_is_damaged_is_left_out_named_and_told_by_the_code(journal: Path) -
     assert "delivered" in well("explain", journal, 2).out
     ran = trunkline("verify", journal)
     assert ran.code == 1
-    assert "damaged batch 3 on orders.placed: its checksum does not fit (message 3)" in ran.out
+    assert "damaged batch 3 on orders.placed: its checksum does not match (message 3)" in ran.out
     assert f"next step: trunkline journal verify {journal} --repair" in ran.out
     ran = trunkline("verify", journal, "--repair")
     assert ran.code == 0
-    assert "lost batch 3 on orders.placed: its checksum does not fit (message 3)" in ran.out
+    assert "lost batch 3 on orders.placed: its checksum does not match (message 3)" in ran.out
     assert "1 damaged batch in quarantine" in ran.out
     assert "all good" in ran.out
     assert "1 damaged batch in quarantine" in well("stats", journal).out

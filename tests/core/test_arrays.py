@@ -91,11 +91,11 @@ def test_what_the_format_does_not_have_is_refused(value: object, why: str) -> No
 def test_types_are_checked() -> None:
     payload, content_type = codec.encode(np.zeros(3, np.float32))
     assert codec.decode(payload, content_type, npt.NDArray[np.floating[Any]]).dtype == np.float32
-    with pytest.raises(InvalidPayload, match="an array of float32, and int64 was asked for"):
+    with pytest.raises(InvalidPayload, match="an array of float32, and int64 was requested"):
         codec.decode(payload, content_type, npt.NDArray[np.int64])
-    with pytest.raises(InvalidPayload, match="is a numpy array, and bytes was asked for"):
+    with pytest.raises(InvalidPayload, match="is a numpy array, and bytes was requested"):
         codec.decode(payload, content_type, bytes)
-    with pytest.raises(InvalidPayload, match="is an Arrow table, and int was asked for"):
+    with pytest.raises(InvalidPayload, match="is an Arrow table, and int was requested"):
         codec.decode(*codec.encode(TABLE), int)
     with pytest.raises(InvalidPayload):
         codec.decode(*codec.encode([1, 2]), np.ndarray)

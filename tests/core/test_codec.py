@@ -154,7 +154,7 @@ def test_raw_bytes_are_read_as_bytes(type: Any) -> None:
     ("type", "name"), [(int, "int"), (str, "str"), (Point, "Point"), (Order, "Order"), (dict[str, int], "dict")]
 )
 def test_raw_bytes_are_read_as_nothing_else(type: Any, name: str) -> None:
-    with pytest.raises(InvalidPayload, match=f"raw bytes, and {name} was asked for"):
+    with pytest.raises(InvalidPayload, match=f"raw bytes, and {name} was requested"):
         codec.decode(b"\x01", RAW, type)
 
 
@@ -190,7 +190,9 @@ def circular() -> list[Any]:
     ],
 )
 def test_what_cannot_be_written_is_refused(value: object) -> None:
-    with pytest.raises(EncodeError, match=f"cannot send a {type(value).__name__}: .*send plain values") as caught:
+    with pytest.raises(
+        EncodeError, match=f"cannot send a value of type {type(value).__name__}: .*send plain values"
+    ) as caught:
         codec.encode(value)
     assert caught.value.__cause__ is not None
 

@@ -229,7 +229,7 @@ def test_a_value_in_a_format_nobody_knows_is_refused() -> None:
 
 
 def test_a_payload_nobody_can_write_is_refused() -> None:
-    with pytest.raises(EncodeError, match="cannot send a object"):
+    with pytest.raises(EncodeError, match="cannot send a value of type object"):
         build(payload=object())
 
 

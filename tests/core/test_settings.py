@@ -84,7 +84,7 @@ def test_a_group_takes_keywords_only(group: type[Any]) -> None:
 
 @pytest.mark.parametrize(("group", "name", "bad"), BAD)
 def test_a_number_that_is_not_positive_is_refused(group: type[Any], name: str, bad: float) -> None:
-    with pytest.raises(InvalidSettings, match=f"{group.__name__}.{name} must be above 0, and is {bad!r}"):
+    with pytest.raises(InvalidSettings, match=f"{group.__name__}.{name} must be above 0, not {bad!r}"):
         group(**{name: bad})
 
 

@@ -44,7 +44,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
         ({"delay_s": math.nan}, "delay_s must be above 0"),
         ({"max_delay_s": -1.0}, "max_delay_s must be above 0"),
         ({"factor": 0.5}, "factor must be at least 1"),
-        ({"jitter": 1.5}, "jitter is a part of the pause, at most 1"),
+        ({"jitter": 1.5}, "jitter must be a fraction of the pause, at most 1"),
         ({"jitter": -0.1}, "jitter must be above 0"),
         ({"jitter": math.nan}, "jitter must be above 0"),
     ],

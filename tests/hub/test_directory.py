@@ -132,7 +132,7 @@ async def test_without_a_hub_everything_says_so_in_time_and_once(
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> int:
     texts = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
-    return sum("without the directory" in text for text in texts)
+    return sum("the directory of" in text for text in texts)
 
 
 async def test_after_a_restart_everything_is_there_again(simulation: Simulation) -> None:

@@ -686,7 +686,7 @@ def test_a_hub_that_refuses_the_question_has_none(tmp_path: Path, caplog: pytest
         async with place.bus("second") as bus:
             assert await bus.broker.require_store().recall_dead_letters() == ([], "")
             assert (await bus.replay_dead()).ids == ()
-            warned = [each for each in caplog.records if "cannot tell of them" in each.message]
+            warned = [each for each in caplog.records if "cannot list them" in each.message]
             assert [each.levelno for each in warned] == [logging.WARNING]
 
     play(act, tmp_path)
@@ -743,7 +743,7 @@ def test_an_older_hub_is_not_asked(caplog: pytest.LogCaptureFixture) -> None:
             assert (await bus.replay_dead()).ids == ()
         await listener.aclose()
         assert not any(isinstance(each, control.Letters) for hub in hubs for each in hub.heard)
-        assert caplog.text.count("cannot tell of them") == 1
+        assert caplog.text.count("cannot list them") == 1
 
     simulate(act)
 

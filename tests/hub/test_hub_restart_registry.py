@@ -211,7 +211,7 @@ def twice(data: bytes) -> bytes:
     [
         (newer, f"has layout {LAYOUT + 1}, of a newer Trunkline: start the hub with that one"),
         (cut, "is damaged"),
-        (flipped, "its checksum does not fit"),
+        (flipped, "its checksum does not match"),
         (twice, "are there twice"),
         (lambda data: b"", "is damaged"),
         (lambda data: b"[]", "is damaged"),

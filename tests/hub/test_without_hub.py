@@ -100,7 +100,7 @@ async def test_what_the_connection_tells_adds_up(simulation: Simulation) -> None
         assert (before.live, before.connects, before.bytes_in, before.bytes_out) == (False, 0, 0, 0)
         with pytest.raises(HubUnavailable):
             await bus.publish("t")
-        assert metrics_of(bus).last_failure == f"nobody listens at {place.address}"
+        assert metrics_of(bus).last_failure == f"nothing listens at {place.address}"
         await place.start()
         await place.back(bus)
         async with bus.subscribe("t") as messages:

@@ -561,7 +561,7 @@ async def test_a_name_is_for_one(simulation: Simulation, tmp_path: Path) -> None
 
 async def test_it_needs_a_name(simulation: Simulation, tmp_path: Path) -> None:
     async with Place(simulation, tmp_path).bus() as bus:
-        with pytest.raises(InvalidSettings, match="needs a name, or a group"):
+        with pytest.raises(InvalidSettings, match="needs a name or a group"):
             bus.subscribe("a", durable=True)
 
 

@@ -117,7 +117,7 @@ def test_a_place_fits_its_own_journal_and_an_older_place_without_identity_fits_a
         reader.expect(reader.identity)
         reader.expect(None)
         other = identity_of(tmp_path / "another")
-        with pytest.raises(WrongJournal, match="put that one back") as caught:
+        with pytest.raises(WrongJournal, match="restore that journal") as caught:
             reader.expect(other)
     assert (caught.value.expected, caught.value.found) == (other, identity_of(directory))
 

@@ -319,7 +319,9 @@ def test_a_file_of_a_newer_layout_is_refused(journal: Journal) -> None:
             lambda: reader.some([1]),
             lambda: reader.some_after("a", 0, 10),
         ):
-            with pytest.raises(JournalUnusable, match=f"{file.path} has layout 2, this Trunkline knows up to 1"):
+            with pytest.raises(
+                JournalUnusable, match=f"{file.path} has layout 2, this Trunkline supports up to 1: upgrade Trunkline"
+            ):
                 ask()
     assert told == []
 
@@ -328,7 +330,7 @@ def test_a_journal_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     with journal_in(tmp_path) as journal:
         journal.writer._database.execute("PRAGMA user_version = 99")  # type: ignore[union-attr]  # it is open
     for open_it in (lambda: journal_in(tmp_path), lambda: Reader(tmp_path)):
-        with pytest.raises(JournalUnusable, match=r"version 99.*use a newer one"):
+        with pytest.raises(JournalUnusable, match=r"version 99.*upgrade Trunkline"):
             open_it()
 
 

@@ -229,7 +229,7 @@ def test_a_damaged_batch_is_told_and_nothing_older_is_given(journal: Journal) ->
     other = fill(journal, 1, 1, "b")
     damage_batch(journal, 5)
     for _ in range(2):
-        with pytest.raises(JournalDamaged, match="its checksum does not fit") as told:
+        with pytest.raises(JournalDamaged, match="its checksum does not match") as told:
             journal.reader.last_of("a")
         assert (told.value.first, told.value.last) == (5, 6)
     assert journal.reader.query("SELECT first FROM quarantine") == [(5,)]

@@ -304,7 +304,7 @@ def test_a_flipped_bit_in_a_batch_costs_that_batch(directory: Path) -> None:
     pages.write()
     verified = verify(directory)
     (finding,) = verified.findings
-    assert (finding.why, finding.first, finding.last) == ("its checksum does not fit", first, last)
+    assert (finding.why, finding.first, finding.last) == ("its checksum does not match", first, last)
     lost, repaired = mended(directory, before)
     assert lost == set(range(first, last + 1))
     assert repaired == Repaired((finding,), ())
@@ -406,7 +406,7 @@ def test_a_lost_database_is_made_again_of_the_lake(directory: Path) -> None:
     (finding,) = verify(directory).findings
     assert finding.where == "journal.db"
     (loss,) = repair(directory).lost
-    assert loss == Finding("journal.db", "the file is gone, and what was not sealed with it")
+    assert loss == Finding("journal.db", "the file is missing, and what was not sealed with it")
     assert verify(directory).good
     after = contents(directory)
     assert after == {seq: message for seq, message in before.items() if seq <= sealed}
@@ -538,11 +538,11 @@ def test_a_flipped_bit_in_a_file_costs_its_row_group(lake: Path, group: int, fir
     data[column_bytes(path, group, "id")] ^= 16
     path.write_bytes(data)
     name = path.relative_to(lake).as_posix()
-    assert verify(lake).findings == (Finding(name, "its checksum does not fit", 1, LAKE),)
+    assert verify(lake).findings == (Finding(name, "its checksum does not match", 1, LAKE),)
     lost, repaired = mended(lake, before)
     assert lost == set(range(first, last + 1))
     saved = LAKE - (last - first + 1)
-    why = f"its checksum does not fit; {saved:,} of 50,000 rows saved"
+    why = f"its checksum does not match; {saved:,} of 50,000 rows saved"
     assert repaired.lost == (Finding(name, why, first, last),)
     (aside,) = repaired.aside
     assert (lake / aside).read_bytes() == data
@@ -577,7 +577,7 @@ def without_its_end(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("damage", "why"),
-    [(gone, "the file is gone"), (truncated, "bytes instead of"), (without_its_end, "its checksum does not fit")],
+    [(gone, "the file is missing"), (truncated, "bytes instead of"), (without_its_end, "its checksum does not match")],
 )
 def test_a_file_that_cannot_be_opened_is_lost_and_nothing_else(
     lake: Path, damage: Callable[[Path], None], why: str
@@ -756,6 +756,6 @@ def test_a_journal_of_a_newer_version_is_left_alone(directory: Path) -> None:
         database.execute(change_version)
     data = (directory / "journal.db").read_bytes()
     for work in (repair, verify):
-        with pytest.raises(tl.JournalUnusable, match="use a newer one"):
+        with pytest.raises(tl.JournalUnusable, match="upgrade Trunkline"):
             work(directory)
     assert (directory / "journal.db").read_bytes() == data

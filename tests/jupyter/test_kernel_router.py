@@ -286,7 +286,7 @@ def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) ->
         assert len(kernel.comms) == 1
 
     play(scene)
-    assert "what was to be called for comms to target raised" in caplog.text
+    assert "the callback for comms to target raised" in caplog.text
 
 
 def test_outputs_are_cleared_now_or_with_the_next() -> None:

@@ -34,6 +34,6 @@ def test_one_that_nobody_shares() -> None:
     with pytest.raises(tl.KernelNotStarted) as error:
         asyncio.run(joining("mine"))
     assert str(error.value) == (
-        "nobody shares the kernel 'mine' on this bus (shared: none): share it with share=True,"
+        "the kernel 'mine' is not shared on this bus (shared: none): share it with share=True,"
         " or with `trunkline kernel share`"
     )

@@ -149,8 +149,8 @@ def test_parameters_in_other_languages(language: str, expected: str) -> None:
 def test_parameters_that_cannot_be_written_say_so(execute_here: Execute) -> None:
     for parameters, language, why in (
         ({"a": object()}, "python", "of the type object"),
-        ({"a b": 1}, "python", "is no name of a parameter"),
-        ({"a": 1}, "cobol", "cannot be written in cobol"),
+        ({"a b": 1}, "python", "is not a valid parameter name"),
+        ({"a": 1}, "cobol", "not supported in cobol"),
         ({"a": float("nan")}, "r", "of the type float"),
     ):
         with pytest.raises(tl.UsageError, match=why):

@@ -104,7 +104,7 @@ def test_read_and_written(tmp_path: Path) -> None:
     with pytest.raises(tl.UsageError, match="cannot read"):
         read_notebook(tmp_path / "missing.ipynb")
     (tmp_path / "bad.ipynb").write_text("{}")
-    with pytest.raises(tl.UsageError, match="is no notebook"):
+    with pytest.raises(tl.UsageError, match="is not a notebook"):
         read_notebook(tmp_path / "bad.ipynb")
     with pytest.raises(tl.UsageError, match="cannot write"):
         write_notebook(book("1"), tmp_path / "no" / "n.ipynb")

@@ -79,7 +79,7 @@ def test_a_request_is_a_span_and_its_outputs_are_in_its_trace() -> None:
     assert format(done.context.trace_id, "032x") in traces[0]
     (other,) = spans.values()
     assert not other.status.is_ok
-    assert "did not come" in (other.status.description or "")
+    assert "did not arrive" in (other.status.description or "")
 
 
 async def shared(simulation: Simulation, bus: tl.Bus, life: Life | None = None) -> tuple[Kernel, ScriptedLink]:

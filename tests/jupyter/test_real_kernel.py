@@ -346,11 +346,11 @@ def test_what_cannot_be_started_says_why(tmp_path: Path) -> None:
     async def main() -> None:
         with pytest.raises(tl.KernelNotStarted, match=r"the kernel 'cobol' is not installed \(installed: .*python3"):
             await start_kernel("cobol")
-        with pytest.raises(tl.KernelNotStarted, match="runs here"):
+        with pytest.raises(tl.KernelNotStarted, match="is running"):
             await attach("nobody-has-this")
         broken = tmp_path / "kernel-x.json"
         broken.write_text("{}")
-        with pytest.raises(tl.KernelNotStarted, match="is no connection file"):
+        with pytest.raises(tl.KernelNotStarted, match="is not the connection file"):
             await attach(broken)
         with pytest.raises(tl.KernelNotStarted, match="died while it started: its process ended with exit code"):
             await start_kernel(env={"PYTHONPATH": str(_breaking(tmp_path))})

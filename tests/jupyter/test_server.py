@@ -187,7 +187,7 @@ def test_what_cannot_be_reached_says_why(address: str) -> None:
             await JupyterServer("http://127.0.0.1:9").start_kernel()
 
     run(main())
-    with pytest.raises(tl.UsageError, match="is no address of a Jupyter server"):
+    with pytest.raises(tl.UsageError, match="is not the address of a Jupyter server"):
         JupyterServer("localhost")
 
 

@@ -81,7 +81,7 @@ def test_nobody_shares_it() -> None:
     async def main(simulation: Simulation) -> None:
         async with tl.connect(world=world(simulation)) as bus:
             with pytest.raises(
-                tl.KernelNotStarted, match=r"nobody shares the kernel 'nobody' on this bus \(shared: none\)"
+                tl.KernelNotStarted, match=r"the kernel 'nobody' is not shared on this bus \(shared: none\)"
             ):
                 await join(bus, "nobody")
 
@@ -98,12 +98,12 @@ def test_what_is_published_by_strangers_is_refused(caplog: pytest.LogCaptureFixt
             assert shared.stats().faults == {"malformed": 2}
 
     run(main())
-    assert "cannot be passed on to the kernel" in caplog.text
+    assert "cannot be sent to the kernel" in caplog.text
 
 
 def test_sharing_needs_a_bus() -> None:
     async def main() -> None:
-        with pytest.raises(tl.UsageError, match="give one with bus="):
+        with pytest.raises(tl.UsageError, match="pass bus="):
             await start_kernel(share=True)
 
     run(main())
@@ -190,7 +190,7 @@ def test_a_bus_that_refuses_costs_the_record_and_nothing_else(caplog: pytest.Log
             assert kernel.stats().published > 0
 
     simulate(main)
-    assert "does not reach the bus" in caplog.text
+    assert "no longer reach the bus" in caplog.text
 
 
 def test_the_blocking_face_on_a_bus() -> None:

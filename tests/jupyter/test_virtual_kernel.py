@@ -192,7 +192,7 @@ def test_requests_and_orphans_are_cleaned_on_their_schedule(caplog: pytest.LogCa
 
     simulate(main)
     levels = {record.levelno: record.getMessage() for record in caplog.records}
-    assert "is given up after 300 s" in levels[logging.WARNING]
+    assert "reached its time limit of 300 s" in levels[logging.WARNING]
     assert any("2 orphans" in record.getMessage() for record in caplog.records if record.levelno == 5)
     assert any(
         "1 active requests, 2 orphan messages, 0 global subscribers" in record.getMessage()

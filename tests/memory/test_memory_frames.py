@@ -300,7 +300,7 @@ def test_a_consumer_that_never_lets_go_is_told_and_named(caplog: pytest.LogCaptu
             with pytest.raises(SlotsHeld) as error:
                 frames.recv(1)
         assert (error.value.held, error.value.oldest) == (2, 1)
-        assert "the consumer hoarder of numbers holds frame 1" in caplog.text
+        assert "the consumer hoarder of numbers has held frame 1" in caplog.text
         found = frames.metrics()
         assert (found.held, found.oldest_held and found.oldest_held.seq) == (2, 1)
         held[0].release()

@@ -122,7 +122,7 @@ def test_a_query_reads_what_was_published_and_goes_on_from_its_checkpoint(
 
     fill(server, range(60), namespace="other")
     other = {**options, kind: f"{server.url}?namespace=other"}
-    with pytest.raises(StreamingQueryException, match="this place belongs to"):
+    with pytest.raises(StreamingQueryException, match="the checkpoint belongs to"):
         EngineQuery(spark, other, tmp_path / "place").run()
 
 
@@ -318,7 +318,7 @@ def test_another_store_is_refused(kind: str, server: Server) -> None:
         lambda: other.partitions(start, other.reportLatestOffset()),
         lambda: other.partitions(other.initialOffset(), reader.reportLatestOffset()),
     ):
-        with pytest.raises(tl.StoreUnusable, match="this place belongs to"):
+        with pytest.raises(tl.StoreUnusable, match="the checkpoint belongs to"):
             ask()
     assert len(read(reader.partitions(start, reader.reportLatestOffset()))) == 9
     assert len(read(other.partitions(other.initialOffset(), other.reportLatestOffset()))) == 30

@@ -97,7 +97,7 @@ def test_hours_are_kept_for_so_many_days(
     publish(journal, 1, hours=72)
     assert run_command(["pipeline", "run", str(journal), "--keep-days", "0.1"]) != 0
     said = capsys.readouterr().err
-    assert said.startswith("error: --keep-days must be at least 0.125, and is 0.1: ")
+    assert said.startswith("error: --keep-days must be at least 0.125, not 0.1: ")
     assert said.count("\n") == 1
     assert call("run", journal, "--keep-days", "4")["messages"] == 3
     assert table(spark, journal / "warehouse", "messages").count() == 3

@@ -163,7 +163,7 @@ def damaged(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path, tmp_path / files_of(tmp_path)[1].path
 
 
-@pytest.mark.parametrize(("size", "why"), [(None, "the file is gone"), (100, "it has 100 bytes, and had")])
+@pytest.mark.parametrize(("size", "why"), [(None, "the file is missing"), (100, "it has 100 bytes, and had")])
 def test_a_missing_or_short_file_is_named(
     spark: SparkSession, damaged: tuple[Path, Path], size: int | None, why: str
 ) -> None:

@@ -125,7 +125,7 @@ def test_another_master_is_said(
     if by_environment:
         monkeypatch.setenv(start.MASTER, "spark://elsewhere:7077")
     assert session(None if by_environment else "spark://elsewhere:7077") is spark
-    assert "active on local[2], which is used instead of spark://elsewhere:7077" in caplog.text
+    assert "the active session on local[2] is used instead of spark://elsewhere:7077" in caplog.text
 
 
 def test_settings_of_an_active_session_that_can_be_set_are(

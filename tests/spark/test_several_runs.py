@@ -168,7 +168,7 @@ def test_what_retention_removed_before_it_was_read_is_counted(spark: SparkSessio
 def test_numbers_are_those_of_a_journal(spark: SparkSession, made: Warehouses) -> None:
     both = table(spark, made.whole, "messages").select("journal", "seq").collect()
     assert len({row["seq"] for row in both}) < len(both), "no number is in both"
-    with pytest.raises(tl.UsageError, match="the query must give `journal`"):
+    with pytest.raises(tl.UsageError, match="the query must also select `journal`"):
         select(spark, made.whole, "select seq from messages")
     chosen = select(spark, made.whole, "select seq, journal from messages where topic = 'ticks'")
     assert sorted(message.seq for message in messages_of(chosen)) == sorted(

@@ -240,8 +240,8 @@ def test_a_channel_keeps_its_contract(sinks: SparkSession, hub: Up) -> None:
 @pytest.mark.parametrize(
     ("options", "more", "said"),
     [
-        ({"bus": "memory:"}, {}, "inside one process"),
-        ({"bus": "unix://hub.sock"}, {}, "whole path"),
+        ({"bus": "memory:"}, {}, "in one process only"),
+        ({"bus": "unix://hub.sock"}, {}, "absolute path"),
         ({"bus": "kafka://x"}, {}, "no broker serves"),
         ({}, {}, "which bus"),
         ({"bus": "unix:///x", "topik": "a"}, {}, "did you mean 'topic'"),

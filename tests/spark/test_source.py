@@ -186,7 +186,7 @@ def test_a_schema_with_other_columns_is_refused(spark: SparkSession, tmp_path: P
         ({"since": "yesterday"}, "2026-11-16T10:00:00Z"),
         ({"kind": "fates", "topic": "a"}, "fates have no topic"),
         ({"start": "middle"}, "the beginning, the end, or a number"),
-        ({"journal": "a/b"}, "give the whole path"),
+        ({"journal": "a/b"}, "give an absolute path"),
         ({"journal": ""}, "which journal"),
         ({"max_rows": "0"}, "above 0"),
     ],
@@ -322,7 +322,7 @@ def test_a_file_that_goes_bad_after_planning_is_noticed(tmp_path: Path) -> None:
     directory = random_journal(tmp_path, 6)
     parts = reader_of(directory).partitions()
     flip(directory / files_of(directory)[0].path, 300)
-    with pytest.raises(JournalDamaged, match="its checksum does not fit"):
+    with pytest.raises(JournalDamaged, match="its checksum does not match"):
         read(parts)
 
 

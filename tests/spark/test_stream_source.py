@@ -129,7 +129,7 @@ def test_a_query_on_another_journal_is_refused(spark: SparkSession, directory: P
     # It has come further: by the numbers alone nobody could tell.
     with journal_in(directory) as journal:
         fill(journal, 1, 30)
-    with pytest.raises(StreamingQueryException, match="this place belongs to the journal"):
+    with pytest.raises(StreamingQueryException, match="the position belongs to journal"):
         Query(spark, directory, place).run()
 
 

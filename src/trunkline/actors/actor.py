@@ -25,25 +25,25 @@ PLAIN: Final = frozenset({bytes, str, int, float, bool, type(None), list, dict, 
 
 
 class Actor:
-    """Derive from it, and give it handlers.
+    """The base class of actors. Derive from it, and add handlers.
 
     A method with `@handles(Type)` gets messages whose payload is a `Type`; `receive` gets all others, as its parameter
-    is annotated: a type, nothing for plain values, or Message for the message itself. What a handler returns answers
-    a request. An `async def` runs in the event loop, a plain `def` in a thread, where `self.context.blocking` is its
-    way to others; in either case one at a time.
+    is annotated: a type, nothing for plain values, or Message for the message itself. The return value of a handler is
+    the answer to a request. An `async def` runs in the event loop, a plain `def` in a thread, where it uses
+    `self.context.blocking` to send and request; in either case one message at a time.
 
-    An error that a handler raises ends this incarnation: the actor is started anew as its supervision says, with what
-    its constructor was given at `spawn`. Hooks run in the event loop, never beside a handler of the same actor.
+    An error that a handler raises ends this incarnation: the actor is restarted according to its supervision, with the
+    arguments that were given to `spawn`. Hooks run in the event loop, never beside a handler of the same actor.
     """
 
     context: Context
     """Its way to others. Set before `starting`."""
 
     async def starting(self) -> None:
-        """Before the first message of an incarnation. Raising is a failure like any other; at `spawn`, it raises."""
+        """Called before the first message of an incarnation. An error is a failure; at `spawn`, it is raised there."""
 
     def receive(self, message: Any) -> Any:
-        """A message for which no other handler is there; `def` or `async def`. Not written, it is a dead letter."""
+        """Handles messages that match no other handler; `def` or `async def`. Without it, they become dead letters."""
 
     # With these two, its state survives a restart; with a journal behind the bus, also that of the program:
     #
@@ -51,20 +51,21 @@ class Actor:
     #     def restore(self, state: State) -> None: ...
 
     async def failed(self, error: BaseException, message: Message | None) -> None:
-        """This incarnation is over: it failed, over this message, or another one whose failure concerns it, did.
+        """Called when this incarnation has ended: it failed on this message, or another actor failed whose failure ends
+        it too.
 
-        Called once the handler has ended. What it raises is logged.
+        It is called after the handler has ended. An error that it raises is logged.
         """
 
     async def stopped(self) -> None:
-        """The actor has ended for good: it was stopped, or failed and is not started anew (then after `failed`).
+        """Called when the actor has ended: it was stopped, or it failed and is not restarted (then after `failed`).
 
-        Called once, on the last incarnation, when its children have ended. What it raises is logged.
+        It is called once, on the last incarnation, when its children have ended. An error that it raises is logged.
         """
 
 
 def handles(*types: type) -> Callable[[F], F]:
-    """Say which payloads a method of an actor handles; without types, what its parameter is annotated with."""
+    """Declares which payloads a method of an actor handles; without types, the annotation of its parameter is used."""
 
     def mark(function: F) -> F:
         setattr(function, _TYPES, types)
@@ -132,7 +133,7 @@ class Plan:
         for method in methods:
             function = getattr(method, "__func__", None)
             if function is None:
-                raise UsageError(f"become needs methods of the actor, and {method!r} is none")
+                raise UsageError(f"become needs methods of the actor, not {method!r}")
             handler = ActorHandler(function)
             for each in getattr(function, _TYPES, None) or _classes_of(handler.wants_payload):
                 plan._add(each, handler)

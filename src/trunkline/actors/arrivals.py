@@ -108,10 +108,10 @@ class Arrivals:
         try:
             await take(stream)
         except Closed as error:
-            log.warning("actor system %s takes in nothing more: %s", self._system.name, error)
+            log.warning("actor system %s receives no more messages: %s", self._system.name, error)
         except Exception as error:
             # Without this subscription no actor hears from elsewhere: a system that looks alive would be worse.
-            log.exception("actor system %s cannot read %s any more", self._system.name, stream.inbox.pattern)
+            log.exception("actor system %s no longer receives messages on %s", self._system.name, stream.inbox.pattern)
             why = f"its subscription to {stream.inbox.pattern} ended: {describe(error)}"
             self._system.give_up(ActorFailed(self._system.name, 0, why))
 

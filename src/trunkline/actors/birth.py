@@ -35,7 +35,7 @@ class Birth(msgspec.Struct, frozen=True):
             return self, options
         twice = [name for name in given if name in self.kwargs]
         if twice:
-            raise UsageError(f"{self.kind.__name__} is given {twice[0]!r} twice: as a keyword, and in kwargs")
+            raise UsageError(f"{self.kind.__name__} gets {twice[0]!r} twice: as a keyword and in kwargs")
         rest = {name: value for name, value in options.items() if name not in given}
         return Birth(self.kind, self.arguments, {**self.kwargs, **given}), rest
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class BlockingContext:
-    """As `Context`, for the thread of a handler."""
+    """Like `Context`, for a handler that runs in a thread."""
 
     __slots__ = ("_context", "_loop")
 

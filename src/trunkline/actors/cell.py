@@ -199,7 +199,7 @@ class Cell(MessageLoop):
                 self.system.failures.crashed(self, failure, message)
             elif message is not None:
                 # Its incarnation was over before: nothing follows from it but for the message.
-                log.error("%s failed while it ended: %s", self.ref, describe(failure), exc_info=failure)
+                log.error("%s failed while it was stopping: %s", self.ref, describe(failure), exc_info=failure)
                 self.failed_on(message, failure)
             if isinstance(failure, (KeyboardInterrupt, SystemExit)):
                 raise failure
@@ -268,7 +268,7 @@ class Cell(MessageLoop):
             forever = True
         if forever:
             await asyncio.wait(running)
-            log.warning("%s is not stuck any more", self.ref)
+            log.warning("%s is no longer stuck", self.ref)
         self.state = state
         return forever
 
@@ -373,7 +373,7 @@ class Cell(MessageLoop):
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException:
-            log.exception("a hook of %s raised: it must not", self.ref)
+            log.exception("a hook of %s raised an error, which is ignored", self.ref)
         finally:
             late.cancel()
 

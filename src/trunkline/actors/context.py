@@ -95,7 +95,7 @@ class Context:
     # Publishing
 
     def send(self, to: str | Ref, payload: object = b"", **fields: Unpack[Fields]) -> Awaitable[str]:
-        """Send to an address; its id. The sender is this actor."""
+        """Send to an address; return the message's id. The sender is this actor."""
         check_loop("send")
         given = self._fields(payload, fields)
         address = to.address if isinstance(to, Ref) else to
@@ -107,14 +107,14 @@ class Context:
         return self._cell.way.publish(topic, payload, **self._fields(payload, fields))
 
     def request(self, to: str | Ref, payload: object = b"", **options: Any) -> Awaitable[Any]:
-        """Ask another actor, and wait: nothing else is handled here meanwhile. Raises RequestTimeout."""
+        """Ask another actor, and wait: this actor handles nothing else meanwhile. Raises RequestTimeout."""
         check_loop("request")
         address = to.address if isinstance(to, Ref) else to
         options = {**self._fields(payload, {}), **options}
         return self._cell.way.request(endpoint(address), payload, **options)
 
     def try_request(self, to: str | Ref, payload: object = b"", **options: Any) -> Awaitable[Any]:
-        """Like `request`, but None if no answer comes in time."""
+        """Like `request`, but returns None if no answer arrives in time."""
         check_loop("try_request")
         address = to.address if isinstance(to, Ref) else to
         options = {**self._fields(payload, {}), **options}
@@ -143,7 +143,7 @@ class Context:
         return self._cell.spawn_child(kind, arguments, kwargs, name, options)
 
     def watch(self, other: str | Ref) -> None:
-        """Be told, by a Terminated, when another actor or a pool, of this system or another, has ended for good."""
+        """Get a Terminated message when another actor or a pool, of this system or another, has ended."""
         check_loop("watch")
         self._cell.watch(other.address if isinstance(other, Ref) else other)
 
@@ -152,18 +152,18 @@ class Context:
         self._cell.unwatch(other.address if isinstance(other, Ref) else other)
 
     def stop(self) -> None:
-        """End this actor after what is being handled now."""
+        """Stop this actor after the current message."""
         self._cell.stop_soon()
 
     # What is handled how
 
     def become(self, *methods: Callable[..., Any]) -> None:
-        """From the next message on, handle messages with these methods of the actor, each what it is annotated with.
+        """From the next message on, handle messages with these methods of the actor, each by the type of its parameter.
 
         Until the next `become`, `unbecome`, or incarnation.
         """
         if not methods:
-            raise UsageError("become needs methods: `unbecome` goes back to those of the class")
+            raise UsageError("become needs at least one method: `unbecome` restores those of the class")
         self._cell.become(methods)
 
     def unbecome(self) -> None:
@@ -171,24 +171,24 @@ class Context:
         self._cell.become(())
 
     def stash(self) -> None:
-        """Put the message that is being handled aside until `unstash`; raises StashFull.
+        """Put the current message aside until `unstash`; raises StashFull.
 
-        It is not answered meanwhile. What was put aside goes first again when the incarnation ends, too.
+        It is not answered meanwhile. Stashed messages also return to the front when the incarnation ends.
         """
         if self.message is None:
-            raise UsageError("stash is for handlers: there is no message that is being handled")
+            raise UsageError("stash works only inside a handler: no message is being handled")
         self._cell.stash()
 
     def unstash(self) -> None:
-        """What was put aside goes first again, in its order."""
+        """Return the stashed messages to the front of the mailbox, in their order."""
         self._cell.unstash()
 
     # Time
 
     def schedule(self, delay_s: float, payload: object, *, every: bool = False, key: Hashable = None) -> Timer:
-        """Send something to this actor itself after a while, once, or again and again, each a delay after the last.
+        """Send a message to this actor itself after a delay: once, or repeatedly with that delay between the messages.
 
-        A timer with the `key` of an earlier one takes its place: nothing comes of that any more.
+        A timer with the `key` of an earlier one replaces it: the earlier one sends nothing more.
         """
         check_loop("schedule")
         return self._own_timers().start(delay_s, payload, key=key, period_s=delay_s if every else None)
@@ -196,21 +196,21 @@ class Context:
     def schedule_at_rate(
         self, period_s: float, payload: object, *, first_s: float | None = None, key: Hashable = None
     ) -> Timer:
-        """Send something to this actor itself at a fixed rate. What was late does not move what comes after it."""
+        """Send a message to this actor itself at a fixed rate. A late message does not delay the ones after it."""
         check_loop("schedule_at_rate")
         first_s = period_s if first_s is None else first_s
         return self._own_timers().start(first_s, payload, key=key, period_s=period_s, steady=True)
 
     def cancel_timer(self, key: Hashable) -> bool:
-        """Cancel the timer with this key; False if there was none to ring."""
+        """Cancel the timer with this key; False if there is none."""
         return self._timers is not None and self._timers.cancel(key)
 
     def timer(self, key: Hashable) -> Timer | None:
-        """The timer with this key, if it is to ring."""
+        """The timer with this key, if it is active."""
         return None if self._timers is None else self._timers.find(key)
 
     def set_receive_timeout(self, timeout_s: float | None) -> None:
-        """Get a ReceiveTimeout whenever no message was handled for so long; None ends that."""
+        """Get a ReceiveTimeout whenever no message was handled for this long; None turns it off."""
         check_loop("set_receive_timeout")
         if self._quiet is not None:
             self._quiet.cancel()

@@ -215,7 +215,7 @@ class MessageFates:
         self.inbox.held += 1
 
     def unstash(self) -> None:
-        """What was put aside goes first again, in its order."""
+        """Return the stashed messages to the front of the mailbox, in their order."""
         stashed, self.stashed = self.stashed, None
         for message in reversed(stashed or ()):
             self.inbox.held -= 1

@@ -263,7 +263,7 @@ class MessageLoop(MessageFates):
         if self.outside is work:
             self.outside = None
         if not work.cancelled() and (error := work.exception()) is not None:
-            log.warning("%s: a handler that was given up has failed in the end: %s", self.ref, describe(error))
+            log.warning("%s: a handler that ran past its time limit has failed: %s", self.ref, describe(error))
 
     async def _in_time(self, call: Any, timeout_s: float) -> Any:
         try:

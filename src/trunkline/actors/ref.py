@@ -27,7 +27,7 @@ class Way(Protocol):
 
 
 class Ref:
-    """The address of an actor, and a bus that leads there."""
+    """The address of an actor, and the bus that reaches it."""
 
     __slots__ = ("_bus", "_publish", "address", "topic")
 
@@ -38,9 +38,10 @@ class Ref:
         self.topic = endpoint(address)
 
     def tell(self, payload: object = b"", **fields: Unpack[Fields]) -> Awaitable[str]:
-        """Send a message; awaited, it is in the mailbox, or on its way to where that is. Its id.
+        """Send a message; return its id. When this returns, the message is in the mailbox, or on its way to another
+        process.
 
-        Raises InboxFull, or waits, if the mailbox is full: as the actor was spawned.
+        If the mailbox is full, it raises InboxFull or waits, depending on the options of the actor.
         """
         if payload.__class__ in PLAIN:
             # From a local name, as in `Bus.publish`; and with no keywords at all, CPython need not put together a
@@ -65,7 +66,7 @@ class Ref:
         return await self._bus.request(self.topic, payload, reply=reply, timeout_s=timeout_s, **fields)
 
     async def try_ask(self, payload: object = b"", **options: Any) -> Any:
-        """Like `ask`, but None if no answer comes in time."""
+        """Like `ask`, but returns None if no answer arrives in time."""
         if payload.__class__ not in PLAIN:
             options = {"schema": schema_of(payload.__class__), **options}
         return await self._bus.try_request(self.topic, payload, **options)

@@ -58,7 +58,7 @@ class Routers:
         if pool is None:
             raise UnknownActor(system.address(name))
         if pool.spawn is None:
-            raise UsageError(f"{system.address(name)} is a group: its members are not started for it")
+            raise UsageError(f"{system.address(name)} is a group: it does not start its members")
         while len(pool.members) < size:
             number = next(each for each in count(1) if f"{name}.{each}" not in system.registry)
             ref = await pool.spawn(name=f"{name}.{number}")

@@ -14,7 +14,7 @@ from trunkline.settings import Group
 
 
 class Failed(enum.StrEnum):
-    """What becomes of the message that was being handled when an actor failed."""
+    """What happens to the message on which an actor failed."""
 
     DEAD_LETTER = "dead_letter"
     RETRY = "retry"
@@ -23,15 +23,16 @@ class Failed(enum.StrEnum):
 
 
 class Keep(Group, frozen=True, kw_only=True):
-    """What `spawn` is told of an actor, as keywords.
+    """The options of `spawn`, as keywords.
 
-    Its mailbox holds `capacity` messages. Beyond that a message is treated by its priority (`overflow` None): who sends
-    a critical or high one waits, a normal one is refused, a low one dropped; or as `overflow` says. `on_error` says
-    what is done about errors of a class, `{ValueError: Directive.RESUME}`; after all others it is started anew, as
-    `restart` says. `strategy` is whom the failure of one of its own children concerns. The message it failed on is a
-    dead letter, is tried again up to `attempts` times, or dropped, as `failed` says. One message may take `timeout_s`;
-    None: any time. A handler that cannot be interrupted (a plain `def`, or one in another process) and still runs
-    `stuck_s` after its time is stuck: an error in the log, and the state of its actor.
+    Its mailbox holds `capacity` messages. When it is full, the priority of a message decides (`overflow` None): the
+    sender of a critical or high one waits, a normal one is refused, a low one is dropped. `overflow` sets another
+    policy. `on_error` maps error classes to a directive, `{ValueError: Directive.RESUME}`; after all other errors the
+    actor is restarted, according to `restart`. `strategy` says which children are affected when one of them fails.
+    `failed` says what happens to the message on which the actor failed: it becomes a dead letter, is tried again up to
+    `attempts` times, or is dropped. One message may take `timeout_s`; None means no limit. A handler that cannot be
+    interrupted (a plain `def`, or one in another process) and still runs `stuck_s` after its time limit is stuck: an
+    error is logged, and the state of the actor shows it.
     """
 
     capacity: int = 10_000
@@ -50,14 +51,14 @@ class Keep(Group, frozen=True, kw_only=True):
         super().__post_init__()
         for kind in self.on_error:
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-                raise InvalidSettings(f"Keep.on_error is about classes of exceptions, and {kind!r} is none")
+                raise InvalidSettings(f"Keep.on_error takes exception classes, not {kind!r}")
 
 
 class SystemSettings(Group, frozen=True, kw_only=True):
-    """How a system ends: actors have `drain_s` to handle what waits for them.
+    """The settings of an actor system. At its end, actors have `drain_s` to handle their waiting messages.
 
-    Plain `def` handlers run in up to `max_threads` threads. Whoever watches an actor of another system hears that it
-    has ended if that system has not answered for `watch_s` seconds.
+    Plain `def` handlers run in up to `max_threads` threads. An actor of another system that is watched counts as ended
+    if its system has not answered for `watch_s` seconds.
     """
 
     may_be_zero = frozenset({"drain_s"})

@@ -61,7 +61,7 @@ class ActorState:
                 await self._bus.post(self._kept)
             except TrunklineError as error:
                 self._unsaved = True
-                log.error("the state of %s was not saved, the next program will not have it: %s", self._address, error)
+                log.error("the state of %s was not saved and will be missing after a restart: %s", self._address, error)
                 return
 
     async def aclose(self) -> None:

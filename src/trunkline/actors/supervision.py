@@ -17,7 +17,7 @@ from trunkline.settings import Group
 
 
 class Directive(enum.StrEnum):
-    """What is done about a failure."""
+    """What happens after a failure."""
 
     RESUME = "resume"
     """The incarnation goes on, with its state, after the message that it failed on."""
@@ -55,7 +55,7 @@ ANY_ERROR: Final = (Exception, BaseException)
 
 
 class Strategy(enum.StrEnum):
-    """Whom the failure of a child concerns."""
+    """Which children are affected when one of them fails."""
 
     ONE_FOR_ONE = "one_for_one"
     """The child alone."""
@@ -66,7 +66,7 @@ class Strategy(enum.StrEnum):
 
 
 class Lifetime(enum.StrEnum):
-    """When a child that has ended is started anew."""
+    """When a child that has ended is restarted."""
 
     PERMANENT = "permanent"
     """Always: when it failed, and when it stopped by itself."""
@@ -77,11 +77,11 @@ class Lifetime(enum.StrEnum):
 
 
 class Restart(Group, frozen=True, kw_only=True):
-    """How a child is started anew: after a pause that doubles with each failure of the last `within_s` seconds.
+    """How a child is restarted: after a pause that doubles with each failure of the last `within_s` seconds.
 
-    The pauses differ by chance, up to the part `jitter` of their length: actors that failed together do not all start
-    together. With `times`, a child that has failed more often than that `within_s` seconds ends, and its failure is its
-    parent's. Without, it is started anew each time.
+    The pauses vary randomly by the fraction `jitter`, so that actors that failed together do not all start together.
+    With `times`, a child that has failed more often than that within `within_s` seconds ends, and its failure is passed
+    to its parent. Without `times`, it is restarted each time.
     """
 
     may_be_zero = frozenset({"times", "jitter"})
@@ -96,7 +96,7 @@ class Restart(Group, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.jitter > 1:
-            raise InvalidSettings(f"Restart.jitter is a part of the pause, at most 1, and is {self.jitter!r}")
+            raise InvalidSettings(f"Restart.jitter must be a fraction of the pause, at most 1, not {self.jitter!r}")
         if self.max_backoff_s < self.backoff_s:
             raise InvalidSettings(
                 f"Restart.max_backoff_s ({self.max_backoff_s:g}) is below backoff_s ({self.backoff_s:g})"

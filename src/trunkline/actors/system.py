@@ -103,11 +103,11 @@ class ActorSystem:
         await self.shutdown()
 
     async def shutdown(self, drain_s: float | None = None) -> list[Unfinished]:
-        """Let actors handle what waits for them, for up to `drain_s`; then stop them, the last first.
+        """Let actors handle their waiting messages, for up to `drain_s`; then stop them, the last first.
 
-        From its beginning on, what comes from outside is a dead letter, and whoever asks is told at once; actors still
-        reach each other. Returns what was not handled. Shutting down twice is fine. Cancelled while actors handle what
-        waits for them, it stops them at once.
+        From the start of the shutdown, messages from outside become dead letters, and requests fail at once; actors can
+        still reach each other. Returns the messages that were not handled. Shutting down twice is allowed. If it is
+        cancelled while actors handle their waiting messages, it stops them at once.
         """
         if self.state is not SystemState.RUNNING:
             return []
@@ -150,7 +150,7 @@ class ActorSystem:
                 while busy := self._busy():
                     await asyncio.gather(*(cell.inbox.quiet() for cell in busy))
         except TimeoutError:
-            log.warning("actor system %s: actors are not done after %g s", self.name, drain_s)
+            log.warning("actor system %s: actors have not finished after %g s", self.name, drain_s)
         finally:
             if notice is not None:
                 notice.cancel()
@@ -201,8 +201,8 @@ class ActorSystem:
     ) -> Ref:
         """Start an actor: `kind(*arguments, **kwargs)`, again for each incarnation. The options are those of `Keep`.
 
-        Keywords that are no options are the constructor's, too. Returns when it has started. Raises what its
-        `starting` raises, and is then not there.
+        Other keywords are passed to the constructor. Returns when the actor has started. An error of its `starting` is
+        raised here, and the actor does not exist then.
         """
         return await self.spawn_below(None, Birth(kind, arguments, kwargs or {}), name, options)
 
@@ -248,11 +248,11 @@ class ActorSystem:
             raise DuplicateName("actor", name)
 
     def ref(self, address: str) -> Ref:
-        """A reference to an actor, of this system or another one on the same bus; whether it is there or not."""
+        """A reference to an actor of this system or another one on the same bus, whether it exists or not."""
         return Ref(self.bus, address)
 
     def actors(self) -> list[ActorHealth]:
-        """All actors, and how they are."""
+        """All actors, with their state and counters."""
         return [health_of(cell) for cell in self.registry.values()]
 
     # Routers
@@ -283,14 +283,14 @@ class ActorSystem:
         routing: Routing = Routing.ROUND_ROBIN,
         key: str | Callable[[Message], object] = "sender",
     ) -> Ref:
-        """Put actors that are there already behind one address, `<system>.<name>`; also those of other systems.
+        """Put existing actors behind one address, `<system>.<name>`; also actors of other systems.
 
         A member leaves the group when it ends.
         """
         return self.routers.group(name, Pool(Routing(routing), key), [address_of(member) for member in members])
 
     async def resize(self, pool: Ref | str, size: int) -> None:
-        """Have more or fewer actors in a pool. Those that go handle what waits for them first."""
+        """Change the number of actors in a pool. Actors that are removed handle their waiting messages first."""
         await self.routers.resize(address_of(pool).removeprefix(f"{self.name}."), size)
 
     # The end of an actor
@@ -321,10 +321,11 @@ class ActorSystem:
         return cell.watchers
 
     async def stop(self, ref: Ref | str, drain_s: float | None = None) -> list[Unfinished]:
-        """End an actor and its children, or a pool and its members, for good; what they had not handled.
+        """Stop an actor and its children, or a pool and its members; return the messages they had not handled.
 
-        It has `drain_s` to handle what waits for it. A handler that cannot be interrupted is waited for, up to the
-        actor's `stuck_s`; after that an error in the log and the outcome of its message say that it still runs.
+        The actor has `drain_s` to handle its waiting messages. The call waits for a handler that cannot be interrupted,
+        up to the actor's `stuck_s`; after that an error is logged, and the outcome of the message says that it still
+        runs.
         """
         name = address_of(ref).removeprefix(f"{self.name}.")
         if name in self.routers.pools:
@@ -335,7 +336,7 @@ class ActorSystem:
                 async with asyncio.timeout(drain_s):
                     await cell.inbox.quiet()
             except TimeoutError:
-                log.warning("%s is not done after %g s", cell.ref, drain_s)
+                log.warning("%s has not stopped after %g s", cell.ref, drain_s)
         self.family_of(cell).remove(cell.name)
         return await self.end_actor(cell, None)
 
@@ -373,7 +374,11 @@ class ActorSystem:
                 try:
                     await self.bus.respond_error(message, ActorStopped(cell.ref.address))
                 except (Refused, Closed, InvalidTopic) as error:
-                    log.warning("%s: who asked cannot be told that it was stopped: %s", cell.ref, describe(error))
+                    log.warning(
+                        "%s: the requester could not be informed that the actor was stopped: %s",
+                        cell.ref,
+                        describe(error),
+                    )
 
     async def stop_children(self, cell: Cell) -> list[Unfinished]:
         left: list[Unfinished] = []

@@ -23,9 +23,9 @@ class ReceiveTimeout(msgspec.Struct, frozen=True):
 
 
 class Timer:
-    """A message to come, or many; `cancel` it. It ends with the incarnation that set it.
+    """A message that is sent later, or repeatedly. It ends with the incarnation that set it.
 
-    After `cancel`, none comes any more, also not one that is in the mailbox already.
+    After `cancel`, no message is handled any more, not even one that is already in the mailbox.
     """
 
     __slots__ = ("_cell", "_handle", "_next_at", "_payload", "_period_s", "_steady", "_timers", "cancelled", "key")
@@ -87,7 +87,9 @@ class Timers:
         self, delay_s: float, payload: object, *, key: Hashable, period_s: float | None = None, steady: bool = False
     ) -> Timer:
         if delay_s < 0 or (period_s is not None and not period_s > 0):
-            raise UsageError(f"a timer of {delay_s if period_s is None else period_s!r} s: it must be above 0")
+            raise UsageError(
+                f"the time of a timer must be above 0 s, not {delay_s if period_s is None else period_s!r}"
+            )
         if key is not None:
             self.cancel(key)
         timer = Timer(self, payload, key)
@@ -125,7 +127,7 @@ class QuietTimer:
 
     def __init__(self, cell: ContextCell, timeout_s: float) -> None:
         if not timeout_s > 0:
-            raise UsageError(f"a receive timeout of {timeout_s!r} s: it must be above 0, or None for no limit")
+            raise UsageError(f"a receive timeout must be above 0 s, or None for no limit, not {timeout_s!r}")
         self._cell = cell
         self._timeout_s = timeout_s
         loop = asyncio.get_running_loop()

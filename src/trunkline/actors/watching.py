@@ -34,7 +34,7 @@ ASKED: Final = 3
 
 
 class Terminated(msgspec.Struct, frozen=True):
-    """Told to those who watch an actor: it has ended for good. `failed` says why, if it was an error."""
+    """Sent to the watchers of an actor when it has ended. `failed` has the reason, if it was an error."""
 
     __schema__ = TERMINATED
 
@@ -170,7 +170,9 @@ class DeathWatch:
                 try:
                     await self._ask(list(self._far))
                 except Exception as error:
-                    log.warning("actor system %s cannot ask about those it watches: %s", system.name, describe(error))
+                    log.warning(
+                        "actor system %s cannot check the actors that it watches: %s", system.name, describe(error)
+                    )
 
     # Those who are watched
 

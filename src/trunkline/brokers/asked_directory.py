@@ -244,7 +244,7 @@ class AskedDirectory(abc.ABC):
         if not self._warned:
             self._warned = True
             log.warning(
-                "going on without the directory of %s at %s: nothing is registered or found there until it is back"
+                "the directory of %s at %s does not answer: channels are not registered or found there until it does"
                 " (%s)",
                 self._owner,
                 self._url,
@@ -258,7 +258,11 @@ class AskedDirectory(abc.ABC):
             self._forget(notice.channel)
         elif notice.event == "schema_mismatch":
             self._registered.pop(("consumer", notice.channel, notice.name), None)
-            log.error("%s has got another schema than its consumer %s expects", notice.channel, notice.name)
+            log.error(
+                "%s has a new schema, which differs from the schema that its consumer %s expects",
+                notice.channel,
+                notice.name,
+            )
         for report in self.on_change:
             report(notice)
 

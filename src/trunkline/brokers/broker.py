@@ -30,7 +30,7 @@ from trunkline.unchecked import without_numbers
 
 
 class Feature(enum.StrEnum):
-    """What a broker may offer beyond publish and subscribe. Asking for one it lacks raises Unsupported."""
+    """Features of brokers beyond publish and subscribe. Using one that the broker lacks raises Unsupported."""
 
     GROUPS = "groups"
     PRIORITY = "priority"
@@ -178,7 +178,7 @@ class Broker(abc.ABC):
         raise Unsupported(self.name, Feature.LINKS.value)
 
     def unlink(self, pattern: str, topic: str) -> bool:
-        """Undo `link`; False if there was none."""
+        """Remove a link; False if there is none."""
         raise Unsupported(self.name, Feature.LINKS.value)
 
     async def flush(self) -> None:

@@ -13,7 +13,7 @@ from trunkline.topic import matches
 
 
 class RecordingBroker(ForwardingBroker):
-    """Forwards everything to another broker and keeps what was published, in order, whichever way it went."""
+    """Forwards everything to another broker and keeps the published messages, in order."""
 
     name = "recording"
     publish = Broker.publish

@@ -86,7 +86,7 @@ class KeptDeadLetters(Protocol):
 class Retention(Group, frozen=True, kw_only=True):
     """How much of the topics that match is kept: the first rule that matches counts, and no limit means for ever.
 
-    What a durable subscription has not read is kept beyond all limits, unless `even_unread` says otherwise. With
+    Messages that a durable subscription has not read are kept beyond all limits, unless `even_unread` is set. With
     `keep_last` the last message of each topic is kept, whatever the limits; for the states of actors that is always so.
     Whole batches, and what one sealed file has of a topic, are kept or removed together.
     """

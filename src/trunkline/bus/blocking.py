@@ -227,11 +227,11 @@ class BlockingPipeline:
         return self._pipeline.in_flight
 
     def publish(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> str:
-        """Begin to publish; return the message's id. Waits only while too many are under way."""
+        """Start to publish; return the message's id. Waits only while `in_flight` messages are under way."""
         return self._thread.call(self._pipeline.publish(topic, payload, **fields))
 
     def flush(self) -> None:
-        """Return when everything so far is published; raise PartlyRefused if something was not."""
+        """Return when everything so far is published; raise PartlyRefused if messages were refused."""
         self._thread.call(self._pipeline.flush())
 
 
@@ -373,7 +373,7 @@ class BlockingBus:
         return Block(self._thread, inner, lambda producer: BlockingProducer(self._thread, producer))
 
     def from_thread(self) -> ThreadDoor:
-        """The door that `publish_soon` uses. It is not needed here: every method is safe from any thread."""
+        """The object that `publish_soon` uses. It is not needed here: every method is safe from any thread."""
         return self._door
 
     # Asking
@@ -382,7 +382,7 @@ class BlockingBus:
         return self._thread.call(self._bus.request(topic, payload, **options))
 
     def try_request(self, topic: str = "", payload: object = b"", **options: Any) -> Any:
-        """Like `request`, but None if no answer comes in time, or the bus is closed meanwhile."""
+        """Like `request`, but returns None if no answer arrives in time, or if the bus is closed meanwhile."""
         return self._thread.call(self._bus.try_request(topic, payload, **options))
 
     wait_reply = _waits(Bus.wait_reply)
@@ -410,7 +410,8 @@ class BlockingBus:
         return Block(self._thread, inner, lambda stream: BlockingStream(self._thread, stream))
 
     def on(self, pattern: str, **options: Unpack[HandlerOptions]) -> Callable[[F], F]:
-        """Handle what matches; a plain function runs in a thread, one message at a time unless `concurrency` is set."""
+        """Handle messages that match; a plain function runs in a thread, one message at a time unless `concurrency` is
+        set."""
         check_pattern_given(pattern)
 
         def register(function: F) -> F:
@@ -467,12 +468,12 @@ class BlockingBus:
     ping = _waits(Bus.ping)
 
     def run(self, function: Callable[[Bus], T]) -> T:
-        """Call a function with the async bus, in its thread. What it returns is awaited first if it is a coroutine."""
+        """Call a function with the async bus, in its thread. If it returns a coroutine, that is awaited."""
         result: T = self._thread.call(_awaited(lambda: function(self._bus)))
         return result
 
     def close(self, drain_s: float | None = None) -> list[Unfinished]:
-        """Drain, stop, and end the thread; return what was not finished. Closing twice is fine."""
+        """Drain, stop, and end the thread; return the unfinished messages. Closing twice is allowed."""
         if self._closed:
             return []
         return self._end(lambda: self._bus.aclose(drain_s))

@@ -88,7 +88,7 @@ class Bus:
     ) -> None:
         self.name = name = name or broker.world.program()
         if len(name.encode()) > MAX_NAME_BYTES:
-            raise InvalidSettings(f"a bus name of {len(name.encode()):,} bytes: it may have {MAX_NAME_BYTES:,}")
+            raise InvalidSettings(f"the bus name has {len(name.encode()):,} bytes, limit {MAX_NAME_BYTES:,}")
         self.broker = broker
         self.settings = settings = settings or broker.settings
         self.hooks = HookChain(hooks)
@@ -132,12 +132,12 @@ class Bus:
     # Publishing
 
     async def publish(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> str:
-        """Publish to everyone whose pattern matches; return the message's id.
+        """Publish to all subscribers whose pattern matches; return the message's id.
 
-        In memory, the message is in the inboxes when this returns. On a durable topic it is on disk, too; cancelled
-        before that, it may or may not have been published. Order is kept per publisher, topic and priority.
-        Waits where a full inbox has the policy `block`; raises Refused if a hook, a limit or a policy says no.
-        Cancelled while waiting, the message is dropped where it still waited.
+        In memory, the message is in the inboxes when this returns. On a durable topic it is also on disk; if the call
+        is cancelled before that, the message may or may not have been published. Order is kept per publisher, topic and
+        priority. The call waits while a full inbox has the policy `block`. It raises Refused if a hook, a limit or a
+        policy refuses the message. If it is cancelled while it waits, the message is dropped where it still waited.
         """
         lane = self._lanes.get(topic)
         if lane is None or fields:
@@ -272,7 +272,7 @@ class Bus:
     async def publish_many(self, topic: str, payloads: Iterable[object], **fields: Unpack[Fields]) -> list[str]:
         """Publish several payloads on one topic, in order, as one batch; return their ids.
 
-        Raises PartlyRefused, with what was refused, if only some were.
+        Raises PartlyRefused, which has the refused messages, if some were refused.
         """
         values = payloads if isinstance(payloads, (list, tuple)) else list(payloads)
         publisher = self._publisher
@@ -294,8 +294,7 @@ class Bus:
     async def post(self, message: Message) -> str:
         """Publish a message built by hand, by its type; return its id.
 
-        SUBSCRIBE and UNSUBSCRIBE are for the bus itself: they link their topic to the endpoint that sends them, and
-        undo that.
+        A SUBSCRIBE message links its topic to the endpoint of its sender, and UNSUBSCRIBE removes the link.
         """
         message = self._publisher.stamped(message)
         return self._take_link(message) if message.type in _LINKING else await self._publisher.publish(message)
@@ -328,7 +327,7 @@ class Bus:
     async def post_many(self, messages: Sequence[Message]) -> None:
         """Publish messages built by hand, all of one topic, priority and ttl, in order, as one batch.
 
-        Raises PartlyRefused, with what was refused, if only some were.
+        Raises PartlyRefused, which has the refused messages, if some were refused.
         """
         await self._publisher.post_many(messages, self._send)
 
@@ -360,7 +359,7 @@ class Bus:
         """`async with bus.produce("orders", "shop-1", schema=Order) as producer`: on a channel of the hub.
 
         Inside, the hub's directory lists the producer, and `await producer.publish(order)` publishes on the channel's
-        topic. The schema is registered if it is new; the hub refuses one that the channel does not have.
+        topic. A new schema is registered; the hub refuses a schema that differs from that of the channel.
         """
         directory = self.broker.require_directory()
         about = {**(metadata or {}), "producer_id": producer_id}
@@ -375,15 +374,16 @@ class Bus:
         await self.broker.flush()
 
     def link(self, pattern: str, name: str) -> bool:
-        """What matches `pattern` also goes to the endpoint `name`; False if that was so already."""
+        """Also deliver messages that match `pattern` to the endpoint `name`; False if the link already exists."""
         return self.broker.link(pattern, endpoint(name))
 
     def unlink(self, pattern: str, name: str) -> bool:
-        """Undo `link`; False if there was none."""
+        """Remove a link; False if there is none."""
         return self.broker.unlink(pattern, endpoint(name))
 
     def from_thread(self) -> ThreadDoor:
-        """The door for other threads. Call this in the event loop, hand the door to the threads."""
+        """An object with which other threads use this bus. Call this in the event loop, and give the object to the
+        threads."""
         if self._door is None:
             self._door = ThreadDoor(self.name, self.publish, self.settings.backpressure)
         return self._door
@@ -423,14 +423,15 @@ class Bus:
     ) -> Any:
         """Ask, and wait for the first answer, as a `reply` (a type, or Message for the answer itself).
 
-        Give a topic, or an endpoint: `request(to="agent2", payload=…)` asks whom `send("agent2", …)` reaches.
+        Pass a topic, or an endpoint: `request(to="agent2", payload=…)` asks the endpoint that `send("agent2", …)`
+        reaches.
         Raises NoResponders at once if nobody subscribes and nothing is stored, RequestTimeout (after 30 s by default),
-        RequestFailed if the responder fails, InvalidPayload if the answer is no `reply`. However it ends, also
-        cancelled, nothing of the request stays behind.
+        RequestFailed if the responder fails, InvalidPayload if the answer does not match `reply`. Nothing of the
+        request stays behind, also if it is cancelled.
         """
         if to is not None:
             if topic:
-                raise UsageError(f"either a topic, {topic!r}, or to={to!r}: not both")
+                raise UsageError(f"pass either a topic ({topic!r}) or to={to!r}, not both")
             topic, fields["recipient"] = endpoint(to), to
         lane = None if "trace" in fields and self.hooks else self._lanes.get(topic)
         if lane is None and self.hooks.asks:
@@ -490,14 +491,14 @@ class Bus:
         return read(self.hooks.open(got) if self.hooks.opens else got, reply, self.settings.max_message_bytes)
 
     async def try_request(self, topic: str = "", payload: object = b"", **options: Any) -> Any:
-        """Like `request`, but None if no answer comes in time, or the bus is closed meanwhile."""
+        """Like `request`, but returns None if no answer arrives in time, or if the bus is closed meanwhile."""
         try:
             return await self.request(topic, payload, **options)
         except (RequestTimeout, BusClosed):
             return None
 
     async def wait_reply(self, request_id: str, *, reply: Any = Any, timeout_s: float | None = None) -> Any:
-        """Wait for the answer to a request that was sent by hand; one that came before is claimed."""
+        """Wait for the answer to a request that was sent by hand; an answer that has already arrived is claimed."""
         answer = self._requester.expect(request_id, REPLIES, timeout_s)
         try:
             got = await self._requester.wait(answer)
@@ -507,7 +508,7 @@ class Bus:
         return read(self.hooks.open(got), reply, self.settings.max_message_bytes)
 
     def respond(self, request: Message, value: object) -> Awaitable[str]:
-        """Answer a request. Handlers need not call it: what they return is the answer."""
+        """Answer a request. Handlers need not call it: their return value is the answer."""
         return self._requester.answer(request, MessageType.RESPONSE, value)
 
     def respond_error(self, request: Message, error: BaseException) -> Awaitable[str]:
@@ -515,7 +516,7 @@ class Bus:
         return self._requester.answer_error(request, error)
 
     def acknowledge(self, message: Message) -> Awaitable[str]:
-        """Tell the `reply_to` of a message that it was handled. Handlers need not call it."""
+        """Publish an acknowledgement on the `reply_to` of a message. Handlers need not call it."""
         return self._requester.answer(message, MessageType.ACK, b"")
 
     @property
@@ -526,7 +527,7 @@ class Bus:
     # Subscribing and handling
 
     def subscribe(self, pattern: str, **options: Unpack[DeliveryOptions]) -> Subscription:
-        """`async with bus.subscribe("orders.>") as messages`: inside, every publish that matches is seen."""
+        """`async with bus.subscribe("orders.>") as messages`: inside the block, every matching publish is received."""
         return self._handlers.subscribe(pattern, build(Delivery, options))
 
     def consume(
@@ -540,8 +541,9 @@ class Bus:
     ) -> Consumption:
         """`async with bus.consume("orders", "billing-1", schema=Order) as messages`: from a channel of the hub.
 
-        What its contract says holds for what is not given here: overflow policy, the group whose members share the
-        messages, and on a durable channel a place that is kept under the consumer's id, or the group's name.
+        Options that are not given are taken from the contract of the channel: the overflow policy, the group whose
+        members share the messages, and on a durable channel a position that is stored under the consumer's id, or the
+        group's name.
         """
         directory = self.broker.require_directory()
 
@@ -555,7 +557,8 @@ class Bus:
         return Consumption(attach, lambda: directory.unregister_consumer(channel, consumer_id))
 
     def on(self, pattern: str, **options: Unpack[HandlerOptions]) -> Callable[[F], F]:
-        """Handle what matches: `@bus.on("orders.*", retry=Retry(attempts=5))`. The function stays as it is."""
+        """Handle messages that match: `@bus.on("orders.*", retry=Retry(attempts=5))`. The function itself does not
+        change."""
         check_pattern_given(pattern)
 
         def register(function: F) -> F:
@@ -567,30 +570,31 @@ class Bus:
     def handle(self, pattern: str, function: Callable[..., Any], **options: Unpack[HandlerOptions]) -> Handler:
         """Run a function on each message that matches; the handler's `aclose` ends it.
 
-        The payload is decoded to the annotated type. What the function returns answers a request. If it raises, the
-        message is tried again as `retry` says (3 attempts by default), and then is a dead letter.
+        The payload is decoded to the annotated type. The return value is the answer to a request. If the function
+        raises, the message is tried again according to `retry` (3 attempts by default), and then becomes a dead letter.
         """
         return self._handlers.handle(pattern, function, options)
 
     def subscribers(self, topic: str) -> list[str]:
-        """The names of the subscribers in this process that would get a message on this topic, and of no others.
+        """The names of the subscribers in this process that would get a message on this topic.
 
-        Names elsewhere are for those who may see them: `trunkline status`, or the consumers of a channel. If there are
-        none here, `["somebody elsewhere"]` says that the hub knows some. It does of topics published on from here.
+        Subscribers in other processes are not named: see `trunkline status`, or the consumers of a channel. If there
+        are none here, but the hub has some, the result is `["somebody elsewhere"]`. The hub knows that only of topics
+        on which this process has published.
         """
         return self.broker.subscribers(topic)
 
     def opened(self, message: Message) -> Message:
-        """A message as the handlers of this bus get it: what its hooks had done to it is undone.
+        """A message as the handlers of this bus get it, with the changes of hooks undone: decrypted, decompressed.
 
-        For one from the history, the dead letters or the journal. Raises InvalidPayload if it cannot be opened.
+        For messages from the history, the dead letters or the journal. Raises InvalidPayload if it cannot be opened.
         """
         return self.hooks.open(message)
 
     def on_handled(self, listener: Listener) -> None:
-        """Call `listener(message, well)` after each handling by a handler or an actor of any bus on this broker.
+        """Call `listener(message, well)` each time a handler or an actor of a bus on this broker has handled a message.
 
-        Also with each request of this broker's buses that was answered, and with False if it had no answer in time.
+        It is also called for each request of these buses: with True if it was answered, with False if it timed out.
         """
         self._handlers.on_handled(listener)
 
@@ -601,7 +605,7 @@ class Bus:
     # Observation
 
     def stats(self) -> Stats:
-        """How this bus and the subscribers in this process are doing, never those elsewhere: see `Stats`.
+        """Counters of this bus and of the subscribers in this process, not of other processes: see `Stats`.
 
         Cheap enough to call at any time.
         """
@@ -639,9 +643,9 @@ class Bus:
         return Health(self.name, life.state, life.since_ns, at_ns, pending, handlers, total, dead)
 
     def accounts(self) -> Mapping[str, Account]:
-        """The books of each subscriber in this process, of whichever bus on the same broker; none of those elsewhere.
+        """The counters of each subscriber in this process, of all buses on the same broker.
 
-        Those that have left are summed up under the empty name. Of a hub as a whole, `trunkline status` shows the sum.
+        Subscribers that have left are summed up under the empty name. For a whole hub, use `trunkline status`.
         """
         return self.broker.served.accounts()
 
@@ -659,32 +663,32 @@ class Bus:
         return self.broker.served.dead_letters
 
     async def explain(self, message_id: str) -> Explanation:
-        """Where a message went, and why: one outcome for each subscriber, wherever it is.
+        """Where a message went, and why: one outcome for each subscriber, in any process.
 
-        Through a hub any client may ask that has a right on the topic; the hub asks those who have the message.
+        Through a hub, a client needs a right on the topic; the hub asks the processes that have the message.
         """
         return await explain(self.broker, self._traffic, message_id)
 
     async def last(self, topic: str, *, before: int | None = None) -> Message | None:
         """The last message accepted on a stored topic, below the number `before` if given; None if none is stored.
 
-        Everything whose publish has returned is seen. Raises TopicNotStored if the journal does not store the topic,
+        It includes every publish that has returned. Raises TopicNotStored if the journal does not store the topic,
         Unsupported if there is no journal, and JournalDamaged if the message cannot be read.
         """
         message = await self.broker.require_store().last(topic, before)
         return message if message is None else self.hooks.readable(message)
 
     async def forget_durable(self, name: str) -> bool:
-        """Remove the durable subscription of this name or group for good; False if there is none.
+        """Delete the durable subscription of this name or group; False if there is none.
 
-        Its subscribers must have left. Retention keeps nothing for it any more.
+        Its subscribers must be closed first. Retention then no longer keeps messages for it.
         """
         return await self.broker.require_store(Feature.DURABLE).forget(name)
 
     # Control
 
     def pause(self) -> Health:
-        """Stop handlers from taking messages: they finish what they have, the rest waits in their inboxes.
+        """Stop handlers from taking messages: they finish their current messages, the others wait in their inboxes.
 
         Publishing, streams and requests of this bus continue. Closing ends the pause. Raises BusClosed.
         """
@@ -706,10 +710,10 @@ class Bus:
         """Send a command to the bus `name`; return its health after the command.
 
         Raises RequestTimeout if no bus of that name answers, RequestFailed if it cannot execute the command, and
-        NotAllowed if the rules of the hub do not let this bus administer the endpoint `name`.
+        NotAllowed if the rules of the hub do not allow this bus to administer the endpoint `name`.
         """
         if command not in set(BusCommand):
-            raise UsageError(f"{command!r} is no command: use {', '.join(BusCommand)}")
+            raise UsageError(f"{command!r} is not a command: use {', '.join(BusCommand)}")
         asked: Fields = {"type": MessageType.CONTROL, "recipient": name}
         return await self.request(CONTROL_PREFIX + name, command, reply=Health, timeout_s=timeout_s, **asked)
 
@@ -729,9 +733,9 @@ class Bus:
         per_s: float | None = None,
         dry_run: bool = False,
     ) -> Replayed:
-        """Give dead letters back to the subscribers that failed: all, or those chosen, at most `per_s` a second.
+        """Redeliver dead letters to the subscribers that failed: all, or the selected ones, at most `per_s` a second.
 
-        With a journal, also those from before the last restart. A dry run only says which.
+        With a journal, this includes dead letters from before the last restart. A dry run only lists them.
         """
         return await replay.replay_dead(
             self,
@@ -756,17 +760,18 @@ class Bus:
         per_s: float | None = None,
         dry_run: bool = False,
     ) -> Replayed:
-        """Publish again what a journal holds: a range of numbers or of time, on the topics it had, or below `to`.
+        """Publish messages of a journal again: a range of sequence numbers or of time, on their old topics, or below
+        `to`.
 
-        Each is a message of its own, with the old id as correlation id and the old number in the header
-        `replayed-from`. At most `per_s` a second. A dry run only says which.
+        Each is a new message, with the old id as correlation id and the old sequence number in the header
+        `replayed-from`. At most `per_s` are published a second. A dry run only lists them.
         """
         return await replay.replay(
             self, source, pattern, first=first, last=last, since=since, until=until, to=to, per_s=per_s, dry_run=dry_run
         )
 
     def replay_orphans(self, *, request_id: str | None = None, max_age_s: float = math.inf) -> Replayed:
-        """Take up orphans that a journal has kept: a request that waits gets its answer, the rest can be claimed."""
+        """Restore orphans from a journal: a request that is waiting gets its answer, the others can be claimed."""
         return self._requester.replay_orphans(request_id, max_age_s)
 
     def _acknowledged(self, message: Message) -> None:
@@ -809,10 +814,10 @@ class Bus:
         await self.aclose()
 
     async def aclose(self, drain_s: float | None = None) -> list[Unfinished]:
-        """Take nothing new, let handlers finish for up to `drain_s` seconds, stop; return what was not finished.
+        """Accept nothing new, let handlers finish for up to `drain_s` seconds, stop; return the unfinished messages.
 
-        Handlers may publish and ask while they finish. Closing twice is fine, and gives the same answer. Cancelled, it
-        stops waiting and closes at once.
+        Handlers may publish and request while they finish. Closing twice is allowed and returns the same result. If it
+        is cancelled, it stops waiting and closes at once.
         """
         closing = self._begin_to_close(drain_s)
         return await self._closing.wait_for(closing)
@@ -835,9 +840,9 @@ class Bus:
         self.broker.finders.remove(self._traffic.history.find)
 
     async def quiet(self) -> None:
-        """Return when no handler of this bus has anything to do: all that has come to them is handled or dead.
+        """Return when all messages that have arrived at the handlers of this bus are handled or dead.
 
-        In memory that is all that was published so far; what a hub has may still be on its way.
+        In memory these are all messages published so far; messages from a hub may still be on their way.
         """
         await self._handlers.quiet()
 

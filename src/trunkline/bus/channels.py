@@ -68,8 +68,8 @@ class Producer:
         """As `bus.publish`, on the channel's topic. If it has several, `topic` says which; it must be one of them."""
         if topic is None:
             if is_wild(self.pattern):
-                raise UsageError(f"the channel has the topics {self.pattern}: say which, with topic=…")
+                raise UsageError(f"the channel has the topics {self.pattern}: name one with topic=…")
             topic = self.pattern
         elif not matches(self.pattern, topic):
-            raise UsageError(f"{topic!r} is none of the channel's topics, {self.pattern}")
+            raise UsageError(f"{topic!r} does not match the channel's topics, {self.pattern}")
         return await self._publish(topic, payload, **fields)

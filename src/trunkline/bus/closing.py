@@ -90,7 +90,7 @@ class Closing:
             notice.cancel()
         await cancel([drain, hurry])
         if drain.done() and not drain.cancelled() and (error := drain.exception()) is not None:
-            log.error("closing went wrong, going on with it", exc_info=error)
+            log.error("an error occurred while the bus was closing; closing continues", exc_info=error)
         self._life.enter(BusState.CLOSED)
         closed()
         parts: list[Handler | Stream] = [*self._handlers, *streams]

@@ -29,7 +29,7 @@ _ANSWERS = (MessageType.RESPONSE, MessageType.ERROR, MessageType.ACK)
 
 
 class BusCommand(enum.StrEnum):
-    """What a bus can be asked to do by others."""
+    """The commands that other buses can send to a bus."""
 
     PING = "ping"
     PAUSE = "pause"
@@ -90,7 +90,7 @@ class Controller:
     def _take(self, message: Message) -> None:
         if message.type in _ANSWERS:
             log.warning(
-                "%s ignores %s of %s: an answer is no command",
+                "%s ignores %s of %s: an answer is not a command",
                 self._name,
                 message.id,
                 message.sender,

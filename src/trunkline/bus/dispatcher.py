@@ -56,7 +56,8 @@ class Surroundings(Protocol):
 
 
 class Handler:
-    """A function at work on a subscription. `concurrency` messages are handled at once; 1 keeps their order."""
+    """A function that handles the messages of a subscription. `concurrency` messages are handled at once; 1 keeps their
+    order."""
 
     def __init__(
         self,
@@ -104,11 +105,11 @@ class Handler:
         return self._stream.unfinished()
 
     def stop(self) -> None:
-        """Take in nothing new; go on with what is there."""
+        """Accept no new messages; continue with the current ones."""
         self._stream.stop()
 
     async def quiet(self) -> None:
-        """Return when all that came so far is handled or dead."""
+        """Return when all messages that have arrived so far are handled or dead."""
         await self._stream.quiet()
 
     @property
@@ -116,7 +117,7 @@ class Handler:
         return self._stream.busy
 
     async def aclose(self) -> None:
-        """Stop at once. What is being handled is interrupted and, like what waits, gets its fate."""
+        """Stop at once. Messages that are being handled are interrupted; they and waiting messages get their fate."""
         for worker in self._workers:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
@@ -147,7 +148,7 @@ class Handler:
                 # Not the function: what we do around it. One message must not end the handler.
                 if (taken := message or self._current) is None:
                     raise
-                log.exception("%s: handling %s went wrong", self.name, taken.id, extra=about(taken))
+                log.exception("%s: an unexpected error while handling %s", self.name, taken.id, extra=about(taken))
                 self._custody.fail(taken, error)
                 self._current = None
             if message is not None:

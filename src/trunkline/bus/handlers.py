@@ -83,7 +83,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
         and parameter.default is parameter.empty
     ]
     if any(parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty for parameter in given):
-        raise UsageError(f"{name_of(function)} has a keyword-only argument without a default: nobody can give it one")
+        raise UsageError(f"{name_of(function)} has a keyword-only argument without a default: give it a default")
     return parameters
 
 

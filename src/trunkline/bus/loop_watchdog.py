@@ -79,7 +79,7 @@ class LoopWatchdog:
             return
         self._named.add(place)
         log.warning(
-            "the handler %s has blocked the event loop for more than %g s, at %s:%d: call what blocks with "
+            "the handler %s has blocked the event loop for more than %g s, at %s:%d: run the blocking call with "
             "asyncio.to_thread, or make the handler a plain def, which runs in a thread",
             handler,
             self._after_s,

@@ -59,7 +59,7 @@ class DeadLetterNotices:
             try:
                 await send()
             except TrunklineError as error:
-                log.warning("no notice of what became of %s: %s", message.id, error, extra=about(message))
+                log.warning("the notice about %s could not be published: %s", message.id, error, extra=about(message))
 
         self.run(notify())
 

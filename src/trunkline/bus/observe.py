@@ -213,7 +213,7 @@ class Lazy(Mapping[str, int]):
 
 
 class Stats(msgspec.Struct, frozen=True):
-    """How the bus is doing.
+    """Counters of a bus.
 
     Of this bus: `total_messages` were accepted; for `total_refused` the publisher got an error, also if only some
     subscribers had no room, so that the message was accepted; `total_failed` are those, and the deaths in `account`;

@@ -25,7 +25,7 @@ encode = codec.encode
 class Pipeline:
     """`async with bus.pipeline() as pipe: await pipe.publish(…)`. When the block ends, everything is published.
 
-    Leaving the block, and `flush`, raise PartlyRefused if something was not. Order is kept as by `bus.publish`.
+    Leaving the block, and `flush`, raise PartlyRefused if messages were refused. Order is kept as by `bus.publish`.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Pipeline:
         release: Callable[[], None],
     ) -> None:
         if in_flight < 1:
-            raise UsageError(f"a pipeline needs room for at least one message, not {in_flight}")
+            raise UsageError(f"in_flight must be at least 1, not {in_flight}")
         self._publish = publish
         self._publisher = publisher
         self._release = release
@@ -60,7 +60,7 @@ class Pipeline:
         return self._begun - self._ended
 
     async def publish(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> str:
-        """Begin to publish; return the message's id. Waits only while too many are under way."""
+        """Start to publish; return the message's id. Waits only while `in_flight` messages are under way."""
         publisher = self._publisher
         lane = publisher.known.get(topic)
         if lane is None or fields or not lane.stored:
@@ -87,7 +87,7 @@ class Pipeline:
         return message_id
 
     async def flush(self) -> None:
-        """Return when everything so far is published; raise PartlyRefused if something was not."""
+        """Return when everything so far is published; raise PartlyRefused if messages were refused."""
         await self._until(0)
         count, self._reported = self._begun - self._reported, self._begun
         refused, self._refused = self._refused, []

@@ -34,7 +34,7 @@ class ReplayFailure(msgspec.Struct, frozen=True):
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """What a replay did, or, as a dry run, would do: the ids of the messages, in order, and which of them failed."""
+    """The result of a replay or of a dry run: the ids of the messages, in order, and which of them failed."""
 
     ids: tuple[str, ...]
     failed: tuple[ReplayFailure, ...] = ()

@@ -27,7 +27,7 @@ MAX_CACHED_TOPICS = 10_000
 
 
 class Rule(Group, frozen=True, kw_only=True):
-    """Messages that pass all its filters go to the handler. A filter that is None lets everything pass.
+    """Messages that match all its filters go to the handler. A filter that is None matches everything.
 
     `sender` and `recipient` may have `*` and `?` in them; `topic` is a pattern; `where` is a filter expression.
     """

@@ -28,7 +28,7 @@ class Subscription:
 
     def _not_like_this(self, *_: object) -> NoReturn:
         raise UsageError(
-            "a subscription is entered: write `async with bus.subscribe(...) as messages:`,"
+            "a subscription must be entered: write `async with bus.subscribe(...) as messages:`,"
             " and inside it `async for message in messages:`"
         )
 

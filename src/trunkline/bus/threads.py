@@ -78,7 +78,7 @@ class ThreadDoor:
             self._loop = asyncio.get_running_loop()
         except RuntimeError:
             raise UsageError(
-                "from_thread() is called in the event loop: call it there, and give what it returns to the thread"
+                "call from_thread() in the event loop, and give the object it returns to the thread"
             ) from None
         self._loop_thread = threading.get_ident()
         self._queue: deque[QueuedPublish] = deque()
@@ -93,7 +93,7 @@ class ThreadDoor:
         self._task: asyncio.Task[None] | None = None
 
     def publish(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> Future[str]:
-        """Publish soon; the future gives the id, or the error. Wait for it, or go on.
+        """Publish soon; the future has the id, or the error. You need not wait for it.
 
         If the queue is full, this call waits until there is room, and raises BackpressureTimeout after `timeout_s`; in
         the event loop's own thread it raises Congested at once. Raises BusClosed if the bus's event loop has ended.
@@ -156,7 +156,7 @@ class ThreadDoor:
         return taken
 
     async def aclose(self, within_s: float) -> None:
-        """Finish what was handed in, for at most so long."""
+        """Finish the queued messages, for at most this long."""
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task], timeout=within_s)
             self._task.cancel()

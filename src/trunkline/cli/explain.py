@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from trunkline.bus.explain import Explanation
 from trunkline.cli import show
 from trunkline.cli.options import AsJson, Hub, hub_at
 from trunkline.connect import connect, is_engine
@@ -37,18 +36,19 @@ def explain(message: MessageId, hub: Hub = "", journal: InJournal = None, json: 
 
     url = hub_at(hub)
 
-    async def work() -> Explanation:
+    async def work() -> tuple[Message | None, list[Outcome]]:
         async with connect(url, name="trunkline explain") as bus:
-            return await bus.explain(message)
+            # Raises HubUnavailable, where `bus.explain` returns what this process knows.
+            return await bus.broker.explain(message)
 
-    found = run(work())
+    found, outcomes = run(work())
     unknown = (
         f"no process on this server knows {message}: longer ago than they remember, or those that did have ended"
         if is_engine(url)
         else f"the hub does not know {message}: longer ago than it remembers, or never accepted there; "
         "if it has a journal, pass --journal DIRECTORY"
     )
-    _show_outcomes(found.message, found.outcomes, unknown, json=json)
+    _show_outcomes(found, outcomes, unknown, json=json)
 
 
 def explain_in(directory: Path, message: str, *, json: bool) -> None:

@@ -88,7 +88,7 @@ def _kernel_of(path: Path) -> str:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, AttributeError) as error:
-        raise UsageError(f"{path} is no notebook: {error}") from error
+        raise UsageError(f"{path} is not a notebook: {error}") from error
     return str(named or "python3")
 
 

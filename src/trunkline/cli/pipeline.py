@@ -120,7 +120,7 @@ def _keep_s(days: float, least_s: float) -> float:
     if not days * DAY_S >= least_s:
         least = math.ceil(least_s / DAY_S * 1000) / 1000
         raise UsageError(
-            f"--keep-days must be at least {least:g}, and is {days:g}: hours within the watermark and twice the horizon"
+            f"--keep-days must be at least {least:g}, not {days:g}: hours within the watermark and twice the horizon"
             " of the end of the stream still change"
         )
     return days * DAY_S

@@ -45,7 +45,7 @@ def value_of(text: str, where: str = "the payload") -> object:
             f"{where} is not JSON: {error.msg} at {place}, near {near!r}; correct it, or pass --text to send it as text"
         ) from None
     # What Python reads and JSON does not have, such as NaN.
-    raise UsageError(f"{where} is not JSON: it holds a value that JSON does not have; pass --text to send it as text")
+    raise UsageError(f"{where} is not JSON: it has a value that JSON does not support; pass --text to send it as text")
 
 
 def pub(

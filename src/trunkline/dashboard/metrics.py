@@ -119,7 +119,7 @@ def serve_metrics(
 ) -> AbstractContextManager[int]:
     """Serve /metrics of a bus or a hub, in a thread: `with serve_metrics(bus, 9421): ...`, in its event loop.
 
-    Yields the port, which the system chooses if 0 was asked for. What else is in `registry` is served, too. Raises
+    Yields the port, which the system chooses if the port is 0. Other metrics in `registry` are served as well. Raises
     OSError if the port is taken.
     """
     try:

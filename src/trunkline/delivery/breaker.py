@@ -8,7 +8,7 @@ from trunkline.settings import Group
 
 
 class Breaker(Group, frozen=True, kw_only=True):
-    """Opens after `failures` in a row; after `open_s` lets `probes` messages through to see how they fare."""
+    """Opens after `failures` in a row; after `open_s` it lets `probes` messages through to test the recipient."""
 
     failures: int = 5
     open_s: float = 30.0

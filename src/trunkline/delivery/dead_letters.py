@@ -156,7 +156,7 @@ class DeadLetters:
         gone, and InvalidMessage if the changes make no sense; the letter stays then.
         """
         if letter.key not in self._letters:
-            raise UsageError(f"the letter {letter.message.id} is not here any more: it was replayed or removed")
+            raise UsageError(f"the dead letter {letter.message.id} no longer exists: it was replayed or removed")
         message = letter.message.replace(**{"attempts": 0, **changes})
         message = msgspec.structs.replace(message, seq=letter.message.seq)
         kept = self._letters.pop(letter.key)

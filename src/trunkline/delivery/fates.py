@@ -28,7 +28,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Account(msgspec.Struct, frozen=True):
-    """The books of one subscriber, or of all. `balanced` is the identity everything rests on."""
+    """The counters of one subscriber, or of all. `balanced` checks that they add up."""
 
     accepted: int = 0
     delivered: int = 0

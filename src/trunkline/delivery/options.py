@@ -16,20 +16,20 @@ LAST: Final = "last"
 
 
 class Delivery(Group, frozen=True, kw_only=True):
-    """What a subscription promises its subscriber.
+    """The options of a subscription.
 
-    `name` says who it is, in stats, fates and dead letters. Members of one `group` share the messages: each goes to one
+    `name` identifies it in stats, fates and dead letters. Members of one `group` share the messages: each goes to one
     of them. `capacity` bounds the inbox (the bus's `max_pending` if not given). `where` is a filter on header and
-    payload. `dedupe_s` lets an id in once within that time. With `ack` a message counts as delivered when it is
-    acknowledged; until then it is leased for `lease_s`, and tried again as `retry` says.
+    payload. Within `dedupe_s`, only the first message with an id is accepted. With `ack` a message counts as delivered
+    when it is acknowledged; until then it is leased for `lease_s`, and tried again according to `retry`.
 
-    `durable` needs a journal, and a `name` or a `group`: what was not acknowledged comes again after a restart, under
-    the same name. Durable means `ack`.
+    `durable` needs a journal, and a `name` or a `group`: messages that were not acknowledged are delivered again after
+    a restart, to the subscription of the same name. It implies `ack`.
 
     `start` says where a subscription to stored topics starts: at the "end", at the "beginning", at a sequence number,
-    at a point in time ("2026-11-16T10:00:00Z"), or with the "last" message of each topic that matches. What came after
-    that follows without a gap. A durable subscription starts there the first time. One that is not durable starts
-    there each time; unless that is the "end", it is fed from the journal, so no publisher waits for it.
+    at a point in time ("2026-11-16T10:00:00Z"), or with the "last" message of each topic that matches. Later messages
+    follow without a gap. A durable subscription starts there the first time. One that is not durable starts there each
+    time; unless that is the "end", it is fed from the journal, so no publisher waits for it.
 
     Of the subscriptions that one client has at a hub under the same `one_of`, a message goes to the one that names its
     topic exactly, if there is one: that topic then has credit of its own, and does not hold up the others. Only a hub
@@ -55,11 +55,13 @@ class Delivery(Group, frozen=True, kw_only=True):
         super().__post_init__()
         if self.durable:
             if self.name is None and self.group is None:
-                raise InvalidSettings("a durable subscription needs a name, or a group: it is found again by that")
+                raise InvalidSettings(
+                    "a durable subscription needs a name or a group, which identifies it after a restart"
+                )
             force_setattr(self, "ack", True)
         elif self.start != END and self.group is not None:
             raise InvalidSettings(
-                f"start={self.start!r}: a group that starts before now must be durable, for its members share one place"
+                f"start={self.start!r}: a group with this start must be durable, because its members share one position"
             )
 
     @property

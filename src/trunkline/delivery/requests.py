@@ -41,7 +41,7 @@ LATE = Why.LATE
 
 
 class Orphan(msgspec.Struct, frozen=True):
-    """A message that answers a request nobody has registered."""
+    """An answer whose request is not registered."""
 
     message: Message
     why: Why

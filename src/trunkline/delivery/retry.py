@@ -9,10 +9,11 @@ from trunkline.settings import Group
 
 
 class Retry(Group, frozen=True, kw_only=True):
-    """Up to `attempts` tries in all; the pause doubles from `delay_s` to `max_delay_s`, give or take `jitter`.
+    """Up to `attempts` attempts in all. The pause grows by `factor`, from `delay_s` to `max_delay_s`, plus or minus
+    `jitter`.
 
-    Every exception is worth another try, unless it is a TrunklineError that says it is not `retryable`, or an instance
-    of one of `never`.
+    Every exception is retried, except a TrunklineError that is not `retryable`, and instances of the classes in
+    `never`.
     """
 
     may_be_zero = frozenset({"delay_s", "jitter"})
@@ -27,9 +28,9 @@ class Retry(Group, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.jitter > 1:
-            raise InvalidSettings(f"Retry.jitter is a part of the pause, at most 1, and is {self.jitter!r}")
+            raise InvalidSettings(f"Retry.jitter must be a fraction of the pause, at most 1, not {self.jitter!r}")
         if self.factor < 1:
-            raise InvalidSettings(f"Retry.factor must be at least 1, and is {self.factor!r}")
+            raise InvalidSettings(f"Retry.factor must be at least 1, not {self.factor!r}")
 
     def allows(self, attempts: int, error: BaseException) -> bool:
         """Whether a message that failed `attempts` times, last with `error`, is to be tried again."""

@@ -33,7 +33,7 @@ class Stream:
         """Called with each message that requires an acknowledgement and got it, by `ack` or `ack_many`."""
 
     def read_with(self, read: Callable[[Message], Message]) -> None:
-        """Give out what `read` makes of each message. In custody, and if it dies, it stays as it came."""
+        """Return what `read` makes of each message. The lease and the dead letter keep the original message."""
         self._read = read
         self._simple = False
 
@@ -136,9 +136,9 @@ class Stream:
             inbox.read_by(-1)
 
     async def batches(self, max_size: int = 1000) -> AsyncGenerator[Sequence[Message], None]:
-        """Whatever is there, up to `max_size` messages at a time, as soon as there is one.
+        """The waiting messages, up to `max_size` at a time, as soon as there is one.
 
-        What comes from a hub is a sequence that builds its messages when somebody looks at one of them.
+        A batch from a hub is a sequence that builds its messages at the first access to one of them.
         """
         inbox = self._inbox
         simple = self._simple
@@ -153,7 +153,7 @@ class Stream:
             inbox.batch_readers -= simple
 
     async def payloads(self, max_size: int = 1000) -> AsyncGenerator[list[bytes], None]:
-        """As `batches`, for who needs nothing but the payloads, as bytes: from a hub, no message is built for them."""
+        """Like `batches`, but only the payloads, as bytes: from a hub, no messages are built for them."""
         async with aclosing(self.batches(max_size)) as batches:
             async for batch in batches:
                 yield bytes_of(batch)
@@ -233,7 +233,7 @@ class Stream:
     # Acknowledgement
 
     def ack(self, message: Message) -> bool:
-        """It was handled. False if its lease had ended: it may have been delivered again."""
+        """The message was handled. False if its lease had ended: it may have been delivered again."""
         done = self.custody.ack(message)
         if done and message.requires_ack and self.on_ack is not None:
             self.on_ack(message)
@@ -249,14 +249,13 @@ class Stream:
         return len(done)
 
     def nack(self, message: Message, reason: str = "not handled") -> float | None:
-        """It was not handled: it is tried again after the pause returned.
-
-        None if that was the last attempt and it is a dead letter now, or if its lease had ended before.
+        """The message was not handled: it is tried again after the pause that is returned. None if that was the last
+        attempt and it is now a dead letter, or if its lease had ended before.
         """
         return self.custody.fail(self.custody.leases.original(message), Nacked(reason), Cause.HANDLER_FAILED)
 
     def reject(self, message: Message, reason: str) -> None:
-        """It never will be handled: a dead letter at once."""
+        """The message cannot be handled: it becomes a dead letter at once."""
         self.custody.fail(self.custody.leases.original(message), Reject(reason), Cause.REJECTED)
 
     def extend(self, message: Message) -> bool:
@@ -266,7 +265,7 @@ class Stream:
     # The end
 
     def stop(self) -> None:
-        """Take in nothing new; what is there can still be taken, and iteration ends after it."""
+        """Accept no new messages; the waiting ones can still be taken, and iteration ends after them."""
         self._inbox.close()
 
     def unfinished(self) -> list[Message]:
@@ -274,7 +273,7 @@ class Stream:
         return self._inbox.unfinished()
 
     async def quiet(self) -> None:
-        """Return when nothing is in flight here: everything so far was taken and worked on."""
+        """Return when nothing is in flight here: all messages so far were taken and handled."""
         await self._inbox.quiet()
 
     @property
@@ -283,13 +282,13 @@ class Stream:
         return bool(self._inbox.in_flight)
 
     async def drained(self) -> None:
-        """After `stop`: return when everything was taken and worked on, or at once if nobody takes from it."""
+        """After `stop`: return when all messages were taken and handled, or at once if nobody takes from the stream."""
         inbox = self._inbox
         if inbox.books.delivered or inbox.held or inbox.sleepers:
             await self.quiet()
 
     async def aclose(self) -> None:
-        """Leave. What was not taken gets its fate: passed on within a group, dropped otherwise."""
+        """End the subscription. Messages that were not taken go to another member of the group, or are dropped."""
         if self._inbox.leave is not None:
             self._inbox.leave(self._inbox)
 

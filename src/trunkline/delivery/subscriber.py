@@ -38,7 +38,7 @@ def warn_of_waiting(logger: logging.Logger, topic: str, subscriber: str) -> None
 
 
 class Overflow(enum.StrEnum):
-    """What happens to a message that finds no room."""
+    """What happens to a message when the inbox is full."""
 
     BLOCK = "block"
     DROP_OLDEST = "drop_oldest"

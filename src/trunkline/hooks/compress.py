@@ -10,7 +10,7 @@ from trunkline.message import Message
 
 
 class Compress(Hook):
-    """Payloads of `min_bytes` and more, if they get smaller by it."""
+    """Compresses payloads of `min_bytes` and more, if that makes them smaller."""
 
     stage = Stage.COMPRESS
 

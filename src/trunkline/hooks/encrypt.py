@@ -41,11 +41,13 @@ _INFO = b"trunkline " + SEAL.encode()
 
 
 class Encrypt(Hook):
-    """Seals what its bus publishes, and opens what its bus takes in. Give it to every bus that is to read the messages.
+    """Encrypts the messages that its bus publishes, and decrypts those that it receives. Pass it to every bus that must
+    read the messages.
 
-    All of `keys` open, `current` seals; with a KeyRing they may change while the bus runs. What does not open, because
-    the key is not there or the message was changed, raises InvalidPayload when it is decoded: at a handler it is a dead
-    letter. Messages that are not encrypted are taken as they are, unless `sealed_only`.
+    `current` is the key that encrypts, and all of `keys` can decrypt; with a KeyRing they may change while the bus
+    runs. A message that cannot be decrypted, because the key is missing or the message was changed, raises
+    InvalidPayload when it is decoded: at a handler it becomes a dead letter. Messages that are not encrypted are
+    accepted, unless `sealed_only`.
     """
 
     stage = Stage.ENCRYPT
@@ -59,7 +61,7 @@ class Encrypt(Hook):
             if current is not None:
                 keys.use(current)
         elif current is None:
-            raise InvalidSettings("say which key is to seal: Encrypt({'spring': key}, current='spring')")
+            raise InvalidSettings("name the key that encrypts: Encrypt({'spring': key}, current='spring')")
         else:
             self.keys = KeyRing(keys, current=current)
         self._sealed_only = sealed_only
@@ -70,7 +72,7 @@ class Encrypt(Hook):
         await forward([self.seal(message) for message in batch])
 
     def seal(self, message: Message) -> Message:
-        """The message with its payload encrypted; as it is, if it was sealed before."""
+        """The message with its payload encrypted; unchanged, if it is already encrypted."""
         if SEAL in message.encoding:
             return message
         sealer = self._sealer
@@ -83,17 +85,19 @@ class Encrypt(Hook):
         return msgspec.structs.replace(message, payload=payload, encoding=encoding)
 
     def open(self, message: Message) -> Message:
-        """The message with its payload as it was before it was sealed. Raises InvalidPayload if it cannot be opened."""
+        """The message with its payload decrypted. Raises InvalidPayload if it cannot be decrypted."""
         inner, _, outer = message.encoding.rpartition("+")
         kind, _, name = outer.partition(":")
         if kind != SEAL:
             if self._sealed_only:
-                raise InvalidPayload("the payload is not encrypted, and only those that are are believed here")
+                raise InvalidPayload("the payload is not encrypted, and this bus accepts encrypted payloads only")
             return message
         key = self.keys.find(name)
         if key is None:
             known = ", ".join(self.keys.names)
-            raise InvalidPayload(f"the payload is encrypted with the key {name!r}, which is not here; known: {known}")
+            raise InvalidPayload(
+                f"the payload is encrypted with the key {name!r}, which is not known here; known: {known}"
+            )
         payload = message.payload
         nonce = payload[SALT_BYTES:HEAD_BYTES].rjust(NONCE_BYTES, b"\0")
         source = (key, payload[:SALT_BYTES])
@@ -102,8 +106,8 @@ class Encrypt(Hook):
             plain = cipher.decrypt(nonce, payload[HEAD_BYTES:], _bound(message, message.encoding))
         except self._refused as error:
             raise InvalidPayload(
-                f"the payload does not open with the key {name!r}: it, or the id, topic, sender or format of its "
-                "message, was changed after it was sealed"
+                f"the payload cannot be decrypted with the key {name!r}: it, or the id, topic, sender or format of its "
+                "message, was changed after the encryption"
             ) from error
         if source not in self._openers:
             # One for each hook that seals: deriving costs more than opening. Only for what was true: noise is not kept.

@@ -46,7 +46,7 @@ class Stage(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """What a hook may use of the bus that it is attached to."""
+    """The parts of a bus that its hooks may use."""
 
     name: str
     broker: Broker
@@ -72,7 +72,8 @@ class Hook:
         await forward(batch)
 
     def open(self, message: Message) -> Message:
-        """The way back, for every message that the bus takes in, before a stream, a handler or a request sees it.
+        """Undoes the change of this hook in every message that the bus receives, before a stream, a handler or a
+        request sees it.
 
         Return the message as it was before this hook had changed it, or raise InvalidPayload.
         """
@@ -83,7 +84,7 @@ class Hook:
         return contextlib.nullcontext()
 
     def handling_by(self, message: Message, subscriber: str, pattern: str) -> AbstractContextManager[None]:
-        """As `handling`, with the name and the pattern of who handles it. Override one of the two."""
+        """Like `handling`, with the name and the pattern of the handler. Override one of the two."""
         return self.handling(message)
 
     def asking(self) -> AbstractContextManager[None]:
@@ -297,8 +298,8 @@ class _Each(Hook):
 
 
 def each(function: Callable[[Message], Message], *, stage: Stage = Stage.OWN) -> Hook:
-    """A hook from a function that returns the message to go on with, changed or not, or raises to refuse it.
+    """A hook from a function that returns the message, changed or not, or raises to refuse it.
 
-    A message that is refused harms no other of its batch.
+    A refused message does not affect the others of its batch.
     """
     return _Each(function, stage)

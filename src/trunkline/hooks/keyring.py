@@ -12,9 +12,9 @@ NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class KeyRing:
-    """To replace a key: `add` the new one wherever messages are opened, then `use` it, then `retire` the old one.
+    """To replace a key: `add` the new one in every process that decrypts, then `use` it, then `retire` the old one.
 
-    `os.urandom(32)` makes a key. Its name travels with each message, and tells nothing.
+    `os.urandom(32)` makes a key. Its name is sent with each message, and is not secret.
     """
 
     def __init__(self, keys: Mapping[str, bytes], *, current: str) -> None:
@@ -36,22 +36,22 @@ class KeyRing:
         return list(self._keys)
 
     def add(self, name: str, key: bytes) -> None:
-        """From now on it opens. Raises InvalidSettings for what is no key, or a name that another key has."""
+        """From now on, this key can decrypt. Raises InvalidSettings for an invalid key, or a name that is in use."""
         if not NAME.fullmatch(name):
-            raise InvalidSettings(f"a key cannot be called {name!r}: up to 64 letters, digits, dots, dashes, please")
+            raise InvalidSettings(f"a key cannot be called {name!r}: use up to 64 letters, digits, dots and dashes")
         if key.__class__ is not bytes or len(key) != KEY_BYTES:
             raise InvalidSettings(f"the key {name!r} must have {KEY_BYTES} bytes: os.urandom({KEY_BYTES}) makes one")
         if self._keys.setdefault(name, key) != key:
             raise InvalidSettings(f"there is another key called {name!r}: a new key needs a new name")
 
     def use(self, name: str) -> None:
-        """From now on it seals."""
+        """From now on, this key encrypts."""
         if name not in self._keys:
             raise InvalidSettings(f"there is no key {name!r}; there are: {', '.join(self._keys) or 'none'}")
         self._current = name
 
     def retire(self, name: str) -> None:
-        """From now on it does not even open."""
+        """From now on, this key no longer decrypts."""
         if name == self._current:
             raise InvalidSettings(f"the key {name!r} is in use: use another one first")
         self._keys.pop(name, None)

@@ -143,7 +143,7 @@ class Access:
         try:
             return cls(msgspec.convert(list(rules), list[AccessRule]))
         except msgspec.ValidationError as error:
-            raise InvalidSettings(f"a rule of access makes no sense: {error}") from error
+            raise InvalidSettings(f"an access rule is invalid: {error}") from error
 
 
 def reaches(pattern: str, topic: str) -> bool:

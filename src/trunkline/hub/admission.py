@@ -45,7 +45,7 @@ class Tokens:
         return len(self._until) + len(self._undated)
 
     def use(self, identity: str, token: str, at: float, now: float) -> None:
-        """Raises ProtocolError if a HELLO with this token came before, or cannot be remembered."""
+        """Raises ProtocolError if a HELLO with this token was already received, or cannot be remembered."""
         self._forget(now)
         if at and not abs(now - at) <= FRESH_S:
             raise ProtocolError(
@@ -53,7 +53,7 @@ class Tokens:
             )
         key = (identity, token)
         if key in self._until or key in self._undated:
-            raise ProtocolError("replayed", "a HELLO with this token came before")
+            raise ProtocolError("replayed", "a HELLO with this token was already received")
         dated = bool(at)
         if self._counts[identity, dated] >= (MAX_TOKENS if dated else MAX_UNDATED):
             raise ProtocolError("too_many", f"{identity} has sent HELLO too often: try again later")
@@ -87,11 +87,13 @@ class Admission:
     def hello(self, session: Session, hello: control.Hello) -> control.Control | None:
         """Raises ProtocolError if the client may try again; other faults end the connection."""
         if session.name:
-            raise ProtocolError("out_of_order", "HELLO came before")
+            raise ProtocolError("out_of_order", "HELLO was already received")
         if hello.max_frame_bytes < FIRST_FRAME_BYTES:
-            raise ProtocolError("malformed", f"frames of {hello.max_frame_bytes} bytes: {FIRST_FRAME_BYTES:,} must do")
+            raise ProtocolError(
+                "malformed", f"max_frame_bytes must be at least {FIRST_FRAME_BYTES:,}, not {hello.max_frame_bytes}"
+            )
         if len(hello.token) > MAX_NAME:
-            raise ProtocolError("malformed", f"a token of {len(hello.token)} characters: {MAX_NAME} will do")
+            raise ProtocolError("malformed", f"the token has {len(hello.token)} characters, limit {MAX_NAME}")
         hub = self._hub
         version = next((each for each in VERSIONS if each in hello.versions), None)
         origin = origin_of(session.identity, hello.origin)
@@ -106,7 +108,7 @@ class Admission:
             if self._clients - (before is not None) >= hub.settings.max_clients:
                 most = hub.settings.max_clients
                 raise ProtocolError(
-                    "too_many", f"{most} clients are connected already: raise max_clients, or come later"
+                    "too_many", f"{most} clients are connected already: raise max_clients, or try again later"
                 )
             others = self._connections[session.identity] - (before is not None)
             if others >= hub.settings.limits.connections:
@@ -158,7 +160,7 @@ class Admission:
         session.name = _printable(name[:MAX_NAME]) or session.wire.peer.address
         session.protocol.greeted = True
         session.since_ns = self._hub.world.time_ns()
-        log.info("%s is here: %s, %s", session.name, session.identity, session.wire.peer.address)
+        log.info("%s connected: %s, %s", session.name, session.identity, session.wire.peer.address)
 
     def left(self, session: Session) -> None:
         if not session.name:

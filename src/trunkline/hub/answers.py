@@ -158,18 +158,18 @@ class Answers:
         hub = self._hub
         validate_pattern(message.pattern)
         if any(message.subscription in each for each in (session.outlets, session.members, session.opening)):
-            raise ProtocolError("taken", f"subscription {message.subscription} is there already")
+            raise ProtocolError("taken", f"subscription {message.subscription} already exists")
         most = hub.settings.limits.subscriptions
         if len(session.outlets) + len(session.members) + len(session.opening) >= most:
-            raise ProtocolError("too_many", f"{most} subscriptions are there already")
+            raise ProtocolError("too_many", f"there are already {most} subscriptions")
         if rights.proves_reply(message) and len(session.replies) < most:
             session.replies.add(message.pattern)
         if min(message.credit, message.credit_bytes) < -1 or message.capacity < 1 or len(message.name) > MAX_NAME:
-            raise ProtocolError("malformed", "a credit, a capacity or a name that cannot be")
+            raise ProtocolError("malformed", "the credit, the capacity or the name is out of range")
         try:
             overflow = Overflow(message.overflow)
         except ValueError as error:
-            raise ProtocolError("malformed", f"no policy is called {message.overflow!r}") from error
+            raise ProtocolError("malformed", f"unknown overflow policy {message.overflow!r}") from error
         if message.group is not None or message.durable or message.start != END:
             self._join(session, message, overflow)
             return None
@@ -298,7 +298,7 @@ class Answers:
 
     def _credit(self, session: Session, message: control.Credit) -> None:
         if message.messages < 0 or message.bytes < 0:
-            raise ProtocolError("malformed", "credit cannot be taken back")
+            raise ProtocolError("malformed", "credit cannot be negative")
         if (outlet := session.outlets.get(message.subscription)) is not None:
             outlet.grant(message.messages, message.bytes)
         elif (member := session.members.get(message.subscription)) is not None:
@@ -371,7 +371,7 @@ class Answers:
         if (message.pattern, message.topic) in session.links:
             return control.Done(re=message.id, changed=False)
         if len(session.links) >= self._hub.settings.limits.subscriptions:
-            raise ProtocolError("too_many", f"{len(session.links)} links are there already")
+            raise ProtocolError("too_many", f"there are already {len(session.links)} links")
         self._hub.link(message.pattern, message.topic)
         session.links[(message.pattern, message.topic)] = None
         self._hub.changed([message.pattern])

@@ -128,7 +128,9 @@ class DeadLetterApi:
         if not all(session.may(Action.SUBSCRIBE, each) for each in waiting) or (
             exists and not owners.may_use(name, session.identity) and not session.may(Action.ADMINISTER, pattern)
         ):
-            raise ProtocolError("exists", f"the name {name} belongs to a subscription of somebody else: use another")
+            raise ProtocolError(
+                "exists", f"the name {name} belongs to a subscription of another client: use another name"
+            )
         if delivery.durable:
             keep = self._hub.directory.keep_owners
             owners.claim(name, DurableOwner(session.identity, shared), exists=exists, keep=keep)
@@ -154,7 +156,7 @@ class DeadLetterApi:
 
     async def _list(self, session: Session, request: control.Letters) -> control.Control:
         if request.limit < 1:
-            raise ProtocolError("malformed", "a page has room for one letter at least")
+            raise ProtocolError("malformed", "the size of a page must be at least 1")
         largest = self._hub.settings.max_frame_bytes
         if request.max_bytes:
             largest = min(largest, max(MIN_BYTES, request.max_bytes))
@@ -259,14 +261,14 @@ def _cause(text: str) -> Cause:
     try:
         return Cause(text)
     except ValueError as error:
-        raise ProtocolError("malformed", f"no cause is called {text[:40]!r}: there are {', '.join(Cause)}") from error
+        raise ProtocolError("malformed", f"unknown cause {text[:40]!r}: there are {', '.join(Cause)}") from error
 
 
 def _check(asked: Mapping[Key, object]) -> None:
     if len(asked) > MAX_LETTERS:
-        raise ProtocolError("too_many", f"{len(asked)} dead letters at once: {MAX_LETTERS} will do")
+        raise ProtocolError("too_many", f"{len(asked)} dead letters in one request, limit {MAX_LETTERS}")
     if not all(0 < seq < 2**63 for _, seq in asked):
-        raise ProtocolError("malformed", "no message has such a number")
+        raise ProtocolError("malformed", "a sequence number is out of range")
 
 
 def _failure(key: Key, error: TrunklineError) -> control.LetterFailure:

@@ -100,7 +100,9 @@ class DirectoryApi:
                 self._check_qos(channel.qos, channel.pattern)
             except ProtocolError as error:
                 # The settings of the journal are others now. The channel stays: its owner must decide.
-                log.warning("the hub does not keep all that the channel %s promises: %s", channel.channel, error.text)
+                log.warning(
+                    "the hub does not provide everything that the channel %s promises: %s", channel.channel, error.text
+                )
         self.retain()
 
     @property

@@ -197,7 +197,7 @@ class Hub:
             self.watchers.discard(topic, session)
         for outlet in list(session.outlets.values()):
             if lost := self.part(session, outlet):
-                log.warning("%s left, and %d messages for %s with it", session.name, lost, outlet.name)
+                log.warning("%s disconnected: %d messages for %s are lost with it", session.name, lost, outlet.name)
         for pattern, topic in session.links:
             self.unlink(pattern, topic)
         for member in session.members.values():
@@ -207,7 +207,7 @@ class Hub:
         session.outlets.clear()
         session.members.clear()
         if session.name:
-            log.info("%s left: %s", session.name, why)
+            log.info("%s disconnected: %s", session.name, why)
 
     def part(self, session: Session, outlet: Outlet) -> int:
         """A subscription ends; how many messages were lost with it."""

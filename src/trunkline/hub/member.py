@@ -123,7 +123,7 @@ class Member:
     def _fed(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             # It gets nothing more: better that its client comes again than that it waits for ever.
-            log.error("%s cannot be fed any more", self.name, exc_info=error)
+            log.error("%s cannot get further messages", self.name, exc_info=error)
             self._client.end(f"the hub failed to feed {self.name}: its log says why")
 
     def _send(self, batch: list[Message], *, large: bool) -> None:

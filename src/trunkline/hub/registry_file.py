@@ -68,7 +68,7 @@ class RegistryFile:
                 raise self.unusable(f"has layout {layout}, of a newer Trunkline", "start the hub with that one")
             file = msgspec.json.decode(data, type=_File)
             if zlib.crc32(file.kept) != file.checksum:
-                raise self.damaged("its checksum does not fit")
+                raise self.damaged("its checksum does not match")
             return msgspec.json.decode(file.kept, type=KeptRegistry)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise self.damaged(str(error)) from error

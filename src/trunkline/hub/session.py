@@ -124,7 +124,7 @@ class Session:
                         self._react()
                 except Exception:
                     # An error in one session must not affect the others.
-                    log.exception("the hub failed at a frame of %s", self.name or self.wire.peer.address)
+                    log.exception("the hub failed to process a frame of %s", self.name or self.wire.peer.address)
                     hub.counts["internal_errors"] += 1
                     protocol.fail(frame)
                     self._react()
@@ -381,7 +381,7 @@ class Session:
             self._suspected = protocol.suspected
             self.hub.directory.suspected(self, self._suspected)
             if self._suspected:
-                log.warning("%s is silent since %.1f s", self.name, now - protocol.active_at)
+                log.warning("%s has sent nothing for %.1f s", self.name, now - protocol.active_at)
         self._react()
         if protocol.ended:
             self.wire.abort()
@@ -421,4 +421,4 @@ class Session:
         try:
             self.hub.left(self, self.protocol.reason)
         except TrunklineError:
-            log.exception("%s left, and not all of it could be cleared away", self.name)
+            log.exception("%s disconnected, and not all of its state could be removed", self.name)

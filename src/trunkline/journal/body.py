@@ -44,7 +44,7 @@ class StoredBatch(msgspec.Struct, frozen=True):
         """Its columns; raises JournalDamaged if they are not what was written."""
         found = checksum(self.first, self.topic, self.at_ns, self.since_ns, self.until_ns, self.body)
         if found != self.checksum:
-            raise JournalDamaged(self.first, self.last, self.topic, "its checksum does not fit")
+            raise JournalDamaged(self.first, self.last, self.topic, "its checksum does not match")
         try:
             body = columns.decode(self.body)
         except msgspec.DecodeError as error:

@@ -202,7 +202,7 @@ def _prepare(database: sqlite3.Connection, directory: Path) -> None:
     if database.execute("PRAGMA user_version").fetchone()[0] == 0:
         if next(directory.glob("messages/date=*/*.parquet"), None) is not None:
             # As a new one it would count from 1 again, and take the files for what a crash has left.
-            raise JournalUnusable(str(directory), f"{FILE} is gone, and sealed files are there: {REPAIR}")
+            raise JournalUnusable(str(directory), f"{FILE} is missing, but sealed files exist: {REPAIR}")
         database.execute("BEGIN IMMEDIATE")
         for statement in TABLES.split(";\n"):
             if statement.strip():
@@ -238,7 +238,7 @@ def _check_version(database: sqlite3.Connection, directory: Path) -> None:
     version = database.execute("PRAGMA user_version").fetchone()[0]
     if version > VERSION:
         raise JournalUnusable(
-            str(directory), f"it has version {version}, this Trunkline knows up to {VERSION}: use a newer one"
+            str(directory), f"it has version {version}, this Trunkline supports up to {VERSION}: upgrade Trunkline"
         )
     if version == 0:
         raise JournalUnusable(str(directory), "it is empty: nothing was written to it yet")

@@ -32,8 +32,8 @@ class WrongJournal(JournalError):
 
     def __init__(self, path: str, expected: str, found: str | None) -> None:
         super().__init__(
-            f"the journal {path} is {found or 'without an identity'}, and this place belongs to the journal {expected}:"
-            " put that one back, or begin anew with an empty place (checkpoint, warehouse)"
+            f"the journal {path} is {found or 'without an identity'}, but the position belongs to journal {expected}:"
+            " restore that journal, or start with an empty checkpoint or warehouse"
         )
         self.path = path
         self.expected = expected

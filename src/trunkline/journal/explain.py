@@ -56,7 +56,7 @@ def uuid7_ns(text: str) -> int | None:
 
 
 def find(reader: Reader, message_id: str, everywhere: bool) -> Message | None:
-    """The message with this id: near the time that the id names, and then `everywhere`, which may take long."""
+    """The message with this id: searched near the time in the id, and then `everywhere`, which may take long."""
     near = uuid7_ns(message_id)
     spans = [] if near is None else [(near - FIND_NS, near + FIND_NS)]
     if everywhere or near is None:
@@ -88,7 +88,7 @@ def _find_in(reader: Reader, file: File, message_id: str) -> Iterator[Message]:
 
 
 def fates_of(reader: Reader, message: Message) -> list[RecordedFate]:
-    """All that is written of what became of a message, oldest first."""
+    """All recorded fates of a message, oldest first."""
     seq = message.seq
     rows = reader.query(f"SELECT {FATE_COLUMNS} FROM fates WHERE last >= ? AND first <= ? ORDER BY number", (seq, seq))
     found = [RecordedFate(*row) for row in rows]
@@ -125,7 +125,7 @@ def _fates_from(batch: pa.RecordBatch) -> Iterator[RecordedFate]:
 
 
 def outcomes(reader: Reader, message: Message) -> list[Outcome]:
-    """What became of a message, one outcome a subscriber. A row of its own counts for more than a range."""
+    """The fates of a message, one outcome for each subscriber. A row of its own takes precedence over a range."""
     latest: dict[str, RecordedFate] = {}
     for fates in fates_of(reader, message):
         before = latest.get(fates.subscriber)

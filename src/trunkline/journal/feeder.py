@@ -116,7 +116,7 @@ class Feeder(Ledger):
         self._forget_messages()
         # A handler does not wait for it: without this, nobody would hear, and nobody would try again.
         if not ready.cancelled() and (error := ready.exception()) is not None and self._members:
-            log.error("%s is not open yet, next try in %g s: %s", self.cursor.name, AGAIN_S, error)
+            log.error("%s could not be opened, next attempt in %g s: %s", self.cursor.name, AGAIN_S, error)
             self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._open_again)
 
     def _open_again(self) -> None:
@@ -297,7 +297,7 @@ class Feeder(Ledger):
                 if backlog.caught_up(self._journal.intake.committed):
                     return
         except Exception as error:
-            log.error("%s cannot read on in the journal, and tries again in %g s: %s", self.cursor.name, AGAIN_S, error)
+            log.error("%s cannot read the journal, next attempt in %g s: %s", self.cursor.name, AGAIN_S, error)
             asyncio.get_running_loop().call_later(AGAIN_S, self.feed)
         finally:
             self._reading = None

@@ -54,7 +54,7 @@ AGAIN_S = 1.0
 
 
 class Journal:
-    """A directory with a SQLite file and a lake. `open` takes it for this process; use it with `with`, or on a bus.
+    """A directory with a SQLite file and a lake. `open` locks it for this process; use it with `with`, or on a bus.
 
     Without `threaded` everything happens in the calling thread: for virtual time and for tools.
     """
@@ -101,7 +101,8 @@ class Journal:
         self._lock.name_owner(address)
 
     def open(self) -> Self:
-        """Take the journal for this process. Raises JournalLocked if another has it, JournalUnusable if nobody can."""
+        """Lock the journal for this process. Raises JournalLocked if another process has it, JournalUnusable if it
+        cannot be opened."""
         if self._writer is not None:
             return self
         try:
@@ -130,12 +131,12 @@ class Journal:
         return self
 
     def close(self) -> None:
-        """Write what waits, and let others have the journal. Closing twice is fine."""
+        """Write everything that waits, and release the lock. Closing twice is allowed."""
         if self._begin_close():
             self._end_close()
 
     async def aclose(self) -> None:
-        """The same from an event loop, which goes on meanwhile."""
+        """The same from an event loop, without blocking it."""
         if not self._begin_close():
             return
         if self.threaded:
@@ -305,7 +306,7 @@ class Journal:
         return await asyncio.wrap_future(self.writer.call(remove))
 
     def replay_dead(self, keys: Sequence[tuple[str, int]]) -> int:
-        """Give dead letters, by subscriber and number, to their subscribers when these next start; say how many.
+        """Redeliver dead letters, by subscriber and number, when their subscribers start next; return how many.
 
         For a journal that no bus is using: a running bus has `replay_dead` itself.
         """

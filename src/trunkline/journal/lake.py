@@ -226,11 +226,12 @@ def opened(directory: Path, file: File, *, check_pages: bool = False) -> Iterato
             layout = int((parquet.schema_arrow.metadata or {}).get(LAYOUT_KEY, b"0"))
             if layout > LAYOUT:
                 raise JournalUnusable(
-                    str(directory), f"{file.path} has layout {layout}, this Trunkline knows up to {LAYOUT}"
+                    str(directory),
+                    f"{file.path} has layout {layout}, this Trunkline supports up to {LAYOUT}: upgrade Trunkline",
                 )
             yield parquet
     except FileNotFoundError as error:
-        raise JournalDamaged(file.first, file.last, file.path, "the file is gone") from error
+        raise JournalDamaged(file.first, file.last, file.path, "the file is missing") from error
     except (OSError, pa.ArrowException) as error:
         raise JournalDamaged(file.first, file.last, file.path, str(error)) from error
 
@@ -240,11 +241,11 @@ def check(directory: Path, file: File) -> None:
     try:
         found = checksum_of(directory / file.path)
     except FileNotFoundError as error:
-        raise JournalDamaged(file.first, file.last, file.path, "the file is gone") from error
+        raise JournalDamaged(file.first, file.last, file.path, "the file is missing") from error
     except OSError as error:
         raise JournalDamaged(file.first, file.last, file.path, str(error)) from error
     if found != file.checksum:
-        raise JournalDamaged(file.first, file.last, file.path, "its checksum does not fit")
+        raise JournalDamaged(file.first, file.last, file.path, "its checksum does not match")
 
 
 def read(

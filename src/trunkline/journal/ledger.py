@@ -44,7 +44,7 @@ def readable(decode: Callable[[bytes], T], data: bytes, what: str) -> T | None:
     try:
         return decode(data)
     except (msgspec.DecodeError, TrunklineError, UnicodeDecodeError) as error:
-        log.error("%s in the journal cannot be read, and is left out: %s", what, error)
+        log.error("%s in the journal cannot be read and is skipped: %s", what, error)
         return None
 
 

@@ -48,7 +48,7 @@ def warn(damage: JournalDamaged) -> None:
 class Reader(JournalQueries):
     """`with Reader(directory) as reader`: reads without the lock, also while another process writes.
 
-    Damaged batches and files are told to `on_damage`, by default a line in the log, and left out.
+    Damaged batches and files are left out and reported to `on_damage`, which by default logs them.
     """
 
     def __init__(self, directory: str | Path, *, on_damage: Damage = warn) -> None:
@@ -95,7 +95,7 @@ class Reader(JournalQueries):
         until: Moment | None = None,
         columns: list[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The same as Arrow record batches, for those who read in bulk. `columns` reads only some of them."""
+        """The same as Arrow record batches, for reading in bulk. `columns` reads only some columns."""
         from trunkline.journal import layout
 
         for found, wanted in self._steps(range_of(pattern, first, last, since, until)):
@@ -290,7 +290,7 @@ class Reader(JournalQueries):
     def last_of(self, topic: str, before: int | None = None) -> Message | None:
         """The last message of a topic, below the number `before` if that is given; None if none is stored.
 
-        It is found by an index. Raises JournalDamaged if it cannot be read: an older one is never given in its place.
+        It is found by an index. Raises JournalDamaged if it cannot be read; an older one is never returned instead.
         """
         return last_message(self, topic, before)
 
@@ -301,15 +301,15 @@ class Reader(JournalQueries):
     # For those who ask what became of a message
 
     def find(self, message_id: str, *, everywhere: bool = True) -> Message | None:
-        """The message with this id: near the time that the id names, and then `everywhere`, which may take long."""
+        """The message with this id: searched near the time in the id, and then `everywhere`, which may take long."""
         return explain.find(self, message_id, everywhere)
 
     def fates_of(self, message: Message) -> list[RecordedFate]:
-        """All that is written of what became of a message, oldest first."""
+        """All recorded fates of a message, oldest first."""
         return explain.fates_of(self, message)
 
     def outcomes(self, message: Message) -> list[Outcome]:
-        """What became of a message, one outcome a subscriber. A row of its own counts for more than a range."""
+        """The fates of a message, one outcome for each subscriber. A row of its own takes precedence over a range."""
         return explain.outcomes(self, message)
 
     # The lake

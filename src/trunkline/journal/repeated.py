@@ -60,7 +60,10 @@ class RepeatedBatches:
         try:
             known = await self._find(first_id)
         except Exception as error:
-            log.error("cannot look for a batch that was sent again, which may be stored twice: %s", describe(error))
+            log.error(
+                "cannot check whether a repeated batch is already stored, so it may be stored twice: %s",
+                describe(error),
+            )
             return False
         if known is None or known.topic != batch.topic:
             return False

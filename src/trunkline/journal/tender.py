@@ -69,9 +69,9 @@ class Tender:
                 # Nothing is lost by it: the next round tries again.
                 log.error("%s", error)
             except TrunklineError as error:
-                log.error("the journal could not be tended: %s", error)
+                log.error("maintenance of the journal failed: %s", error)
             except Exception:
-                log.exception("the journal could not be tended")
+                log.exception("maintenance of the journal failed")
 
     def tend(self) -> None:
         """Everything that is due."""
@@ -333,7 +333,7 @@ class Tender:
             (count,) = reader.query("SELECT count(*) FROM orphans")[0]
         if count <= most:
             return 0
-        log.warning("%d orphans nobody claimed are removed: more than max_orphans (%d)", count - most, most)
+        log.warning("%d unclaimed orphans were removed: there were more than max_orphans (%d)", count - most, most)
         delete = "DELETE FROM orphans WHERE seq IN (SELECT seq FROM orphans ORDER BY seq LIMIT ?)"
         journal.writer.call(lambda database: database.execute(delete, (count - most,))).result()
         return int(count - most)
@@ -347,10 +347,10 @@ class Tender:
                 if not NAME.fullmatch(path.name) or path.relative_to(journal.directory).as_posix() in known:
                     continue
                 if path.suffix == ".tmp" or self._is_elsewhere(kind, path.name):
-                    log.warning("%s was not finished when the journal was last closed: removed", path)
+                    log.warning("removed %s, which was not finished when the journal was last closed", path)
                     path.unlink(missing_ok=True)
                 else:
-                    log.error("%s counts for nobody, and what it holds is nowhere else: %s", path, REPAIR)
+                    log.error("%s is not listed in the journal, and its messages are nowhere else: %s", path, REPAIR)
 
     def _is_elsewhere(self, kind: str, name: str) -> bool:
         """Whether the numbers in a file's name are in the journal, or in files that count."""

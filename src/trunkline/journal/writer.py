@@ -183,7 +183,11 @@ class Writer:
                 try:
                     self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 except sqlite3.Error as error:
-                    log.warning("%s: the log stays, the next start reads it: %s", self._directory, error)
+                    log.warning(
+                        "%s: the write-ahead log could not be emptied, and is read at the next start: %s",
+                        self._directory,
+                        error,
+                    )
                 self._database.close()
                 self._database = None
 
@@ -206,7 +210,7 @@ class Writer:
             files.lengthen_log(self._database, self._directory)
         except (sqlite3.Error, OSError) as error:
             # It would only have been faster.
-            log.info("%s: the log keeps its length: %s", self._directory, error)
+            log.info("%s: the write-ahead log could not be shortened: %s", self._directory, error)
             self._roll_back(self._database)
 
     def _commit(self, jobs: Sequence[Job]) -> None:
@@ -257,7 +261,7 @@ class Writer:
             try:
                 database.execute("ROLLBACK")
             except sqlite3.Error as error:
-                log.error("%s: cannot even take back: %s", self._directory, error)
+                log.error("%s: the transaction could not be rolled back: %s", self._directory, error)
 
     def _tell(self, jobs: Sequence[Job], error: Exception | None) -> None:
         if isinstance(error, NotStored):
@@ -267,4 +271,4 @@ class Writer:
                 job.done(error)
             except Exception:
                 # Others wait for this thread.
-                log.exception("%s: somebody could not be told of a commit", self._directory)
+                log.exception("%s: a callback after a commit failed", self._directory)

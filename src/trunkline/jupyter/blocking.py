@@ -47,15 +47,15 @@ class BlockingExecution:
         return self._thread.call(as_coroutine(lambda: read(self._execution)))
 
     def result(self, timeout_s: float | None = None, *, raise_on_timeout: bool = False) -> Result:
-        """What came of it, when it is complete; or what has come after `timeout_s`, or an ExecutionTimeout."""
+        """The result, when it is complete; after `timeout_s` what has arrived so far, or an ExecutionTimeout."""
         return self._thread.call(self._execution.result(timeout_s, raise_on_timeout=raise_on_timeout))
 
     def replied(self, timeout_s: float | None = None) -> KernelMessage | None:
-        """The reply, as soon as it is there; None if it does not come in time."""
+        """The reply, as soon as it arrives; None if it does not arrive in time."""
         return self._thread.call(self._execution.replied(timeout_s))
 
     def partial(self) -> Result:
-        """What has come of it so far."""
+        """The result so far."""
         return self._get(lambda execution: execution.partial())
 
     def extend(self, more_s: float) -> None:
@@ -206,7 +206,7 @@ class BlockingKernel:
         return self._kernel.state
 
     def execute(self, code: str, **options: Any) -> BlockingExecution:
-        """Have code executed; the options are those of `Kernel.execute`."""
+        """Execute code; the options are those of `Kernel.execute`."""
         return BlockingExecution(self._thread, self._call(_opened(lambda: self._kernel.execute(code, **options))))
 
     def run(self, code: str, **options: Any) -> Result:
@@ -287,7 +287,7 @@ class BlockingKernel:
         progress: Callable[[NotebookProgress], object] | None = None,
         **options: Unpack[NotebookOptions],
     ) -> NotebookRun:
-        """Execute all cells of a notebook; it has their outputs then."""
+        """Execute all cells of a notebook, and write their outputs into it."""
         return self._call(notebooks.run_notebook(self._kernel, notebook, progress=progress, **options))
 
     def subscribe(self, pattern: str = EVERYTHING, **options: Unpack[DeliveryOptions]) -> BlockingStream:
@@ -321,7 +321,7 @@ class BlockingKernel:
         self.close()
 
     def close(self) -> None:
-        """Leave; a kernel that was started here ends. Closing twice is fine."""
+        """Disconnect; a kernel that was started here is ended. Closing twice is allowed."""
         if not self._closed:
             self._closed = True
             try:
@@ -353,7 +353,7 @@ def _in_thread(callback: Callable[..., object], *arguments: object) -> None:
 
 
 def start_kernel_blocking(name: str = "python3", *, bus: BlockingBus | None = None, **options: Any) -> BlockingKernel:
-    """`with start_kernel_blocking() as kernel`: as `start_kernel`, without an event loop of yours."""
+    """`with start_kernel_blocking() as kernel`: like `start_kernel`, without an event loop."""
     inner = None if bus is None else bus.bus
     return BlockingKernel(lambda: start.start_kernel(name, bus=inner, **options), bus)
 
@@ -361,13 +361,13 @@ def start_kernel_blocking(name: str = "python3", *, bus: BlockingBus | None = No
 def attach_blocking(
     connection_file: str | Path | None = None, *, bus: BlockingBus | None = None, **options: Any
 ) -> BlockingKernel:
-    """As `attach`, without an event loop of yours."""
+    """Like `attach`, without an event loop."""
     inner = None if bus is None else bus.bus
     return BlockingKernel(lambda: start.attach(connection_file, bus=inner, **options), bus)
 
 
 def join_blocking(bus: BlockingBus, kernel_id: str, **options: Any) -> BlockingKernel:
-    """As `join`, without an event loop of yours."""
+    """Like `join`, without an event loop."""
     return BlockingKernel(lambda: start.join(bus.bus, kernel_id, **options), bus)
 
 

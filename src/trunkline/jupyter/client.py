@@ -289,7 +289,7 @@ class KernelClient:
             value = given(prompt, password) if given else await _in_thread(lambda: on_input(prompt, password))
             text = value if isinstance(value, str) else await value
         except Exception:
-            log.exception("what was to give the input raised: the kernel gets an empty line")
+            log.exception("on_input raised: the kernel gets an empty line")
             text = ""
         await self.post(STDIN, "input_reply", {"value": text, "status": "ok"}, parent=message.header)
 

@@ -89,7 +89,7 @@ class Comms:
         self.forget(comm_id)
         if len(self._comms) >= MAX_COMMS:
             oldest = next(iter(self._comms))
-            log.warning("%d comms are open: the oldest, %s, is given up", MAX_COMMS, oldest)
+            log.warning("%d comms are open: the oldest one, %s, is removed", MAX_COMMS, oldest)
             self.forget(oldest)
         inbox = self._inboxes[comm_id] = Inbox(
             f"comm {comm_id}", "comm", self._world.time_ns, capacity=CAPACITY, overflow=Overflow.DROP_OLDEST
@@ -123,7 +123,7 @@ class Comms:
         try:
             callback(comm, message)
         except Exception:
-            log.exception("what was to be called for comms to %s raised", comm.target_name)
+            log.exception("the callback for comms to %s raised", comm.target_name)
 
     def forget(self, comm_id: str) -> None:
         """It is over; what was not read yet can still be."""

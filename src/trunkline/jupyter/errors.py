@@ -51,7 +51,7 @@ class ExecutionTimeout(KernelError):
 
     def __init__(self, request_id: str, waited_s: float, result: Any) -> None:
         missing = " and ".join(result.missing) if result is not None else "its end"
-        super().__init__(f"not complete after {waited_s:.1f} s: {missing} did not come", "", result)
+        super().__init__(f"not complete after {waited_s:.1f} s: {missing} did not arrive", "", result)
         self.request_id = request_id
         self.waited_s = waited_s
 

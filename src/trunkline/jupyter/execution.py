@@ -292,11 +292,11 @@ class Execution:
         return tuple(missing)
 
     async def result(self, timeout_s: float | None = None, *, raise_on_timeout: bool = False) -> Result:
-        """What came of it, when it is complete; or what has come by then, after `timeout_s` or its own time limit.
+        """The result, when it is complete; after `timeout_s` or its own time limit, what has arrived so far.
 
         If its reply or its idle status is lost on the way, that is noticed a second after the other: `result.lost`.
         Raises KernelDied or KernelRestarted if the kernel is gone, and with `raise_on_timeout` ExecutionTimeout if it
-        is not complete in time; each has the partial result. An error of the code is no error here: see
+        is not complete in time; each has the partial result. An error of the executed code is not raised here: see
         `result.error`, or call `result.check()`.
         """
         began_s = self._loop.time()
@@ -310,7 +310,7 @@ class Execution:
         return result
 
     async def replied(self, timeout_s: float | None = None) -> KernelMessage | None:
-        """The reply, as soon as it is there; None if it does not come in time."""
+        """The reply, as soon as it arrives; None if it does not arrive in time."""
         await self._wait(self._replied, timeout_s)
         if self.failure is not None:
             raise self.failure
@@ -326,7 +326,7 @@ class Execution:
             await asyncio.wait((future,), timeout=None if left_s == math.inf else left_s)
 
     def extend(self, more_s: float) -> None:
-        """Give it more time, from now on: those who wait for it wait on, and the kernel's client keeps it open."""
+        """Extend the time limit, from now on, also for tasks that already wait."""
         now_s = self._loop.time()
         if now_s + more_s <= self._deadline_s:
             return
@@ -335,7 +335,7 @@ class Execution:
             self._keeper.extend(self.id, now_s, more_s)
 
     def partial(self) -> Result:
-        """What has come of it so far."""
+        """The result so far."""
         reply = {} if self.reply is None else self.reply.content
         expressions = reply.get("user_expressions")
         payload = reply.get("payload")
@@ -381,7 +381,7 @@ class Execution:
     # The end
 
     def close(self) -> None:
-        """Take no more: what still comes is an orphan. Closing twice is fine."""
+        """Unregister the request: further messages are orphans. Closing twice is allowed."""
         if self._closed:
             return
         self._closed = True

@@ -65,9 +65,7 @@ class Gateway:
             self.passed_on += 1
         except (Unreadable, TrunklineError) as error:
             self.refused += 1
-            log.warning(
-                "what %s published on %s cannot be passed on to the kernel: %s", message.sender, message.topic, error
-            )
+            log.warning("a message of %s on %s cannot be sent to the kernel: %s", message.sender, message.topic, error)
 
     async def aclose(self) -> None:
         for task in self._tasks:

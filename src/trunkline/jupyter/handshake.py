@@ -38,8 +38,8 @@ class Handshake:
                 return
             if self._wrong_key:
                 raise WrongKernelKey(
-                    f"the kernel {self._kernel_id} runs, but its messages are signed with another key than the"
-                    " connection file has: the file is of an earlier kernel, or was changed",
+                    f"the kernel {self._kernel_id} runs, but its messages are not signed with the key of the"
+                    " connection file: the file belongs to an earlier kernel, or was changed",
                     self._kernel_id,
                 )
             if loop.time() >= deadline_s:

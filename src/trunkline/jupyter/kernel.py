@@ -82,7 +82,7 @@ class Kernel:
         self._restarts = 0
 
     async def open(self) -> None:
-        """Connect, and return when nothing the kernel says can be missed any more. Raises KernelNotStarted."""
+        """Connect, and return when no message of the kernel can be missed any more. Raises KernelNotStarted."""
         await self.client.open()
 
     # What it is
@@ -131,9 +131,9 @@ class Kernel:
         metadata: Mapping[str, Any] | None = None,
         subshell_id: str | None = None,
     ) -> AwaitableContext[Execution]:
-        """Have code executed: `execution = await kernel.execute(code)`, or `async with kernel.execute(code) as …`.
+        """Execute code: `execution = await kernel.execute(code)`, or `async with kernel.execute(code) as …`.
 
-        Given up after `timeout_s` (300 s if not given, `math.inf` for never). With `on_input`, the code may ask for
+        The time limit is `timeout_s` (300 s by default, `math.inf` for none). With `on_input`, the code may ask for
         input; a plain function is called in a thread of its own and may block. Messages of a higher priority are handed
         out first. `where` gives channels a filter on what is in their messages:
         `{"stream": "payload.content.name == 'stderr'"}`; the result has everything all the same.
@@ -152,9 +152,9 @@ class Kernel:
         return AwaitableContext(asking, Execution.close)
 
     async def run(self, code: str, *, raise_on_timeout: bool = False, **options: Any) -> Result:
-        """Execute, and wait for the result; of what is late, nothing is kept.
+        """Execute, and wait for the result; messages that arrive later are not kept.
 
-        After the time limit the result is what has come by then, or, with `raise_on_timeout`, an ExecutionTimeout.
+        After the time limit it returns what has arrived so far or, with `raise_on_timeout`, raises ExecutionTimeout.
         """
         async with self.execute(code, **options) as execution:
             return await execution.result(raise_on_timeout=raise_on_timeout)
@@ -182,14 +182,14 @@ class Kernel:
         return reply.content
 
     async def complete(self, code: str, cursor_pos: int | None = None, **options: Any) -> Mapping[str, Any]:
-        """What could stand at the cursor. While a cell runs, only a `subshell_id` gets an answer."""
+        """Completions at the cursor. While a cell runs, only a request with a `subshell_id` is answered."""
         position = len(code) if cursor_pos is None else cursor_pos
         return await self.ask("complete_request", {"code": code, "cursor_pos": position}, **options)
 
     async def inspect(
         self, code: str, cursor_pos: int | None = None, detail_level: int = 0, **options: Any
     ) -> Mapping[str, Any]:
-        """What is known of what stands at the cursor."""
+        """Information about the object at the cursor."""
         position = len(code) if cursor_pos is None else cursor_pos
         content = {"code": code, "cursor_pos": position, "detail_level": detail_level}
         return await self.ask("inspect_request", content, **options)
@@ -210,11 +210,12 @@ class Kernel:
         )
 
     async def debug(self, content: Mapping[str, Any], **options: Any) -> Mapping[str, Any]:
-        """Pass a message of the debug adapter protocol through. Its events are seen by those who `subscribe`."""
+        """Send a message of the debug adapter protocol. Subscribers (`subscribe`) see its events."""
         return await self.ask("debug_request", content, socket=CONTROL, **options)
 
     def resume(self, request_id: str, timeout_s: float | None = None) -> Execution:
-        """Take up a request that was sent before, or by hand: what has come of it so far is claimed, in order."""
+        """Register a request that was sent before, or by hand: messages that have already arrived are claimed, in
+        order."""
         return self.client.resume(request_id, self._patience_s(timeout_s))
 
     # Subshells
@@ -287,7 +288,7 @@ class Kernel:
         self.client.publish(self.client.compose(request.socket, msg_type, content, parent=request.header))
 
     def subscribe(self, pattern: str = EVERYTHING, **options: Unpack[DeliveryOptions]) -> Subscription:
-        """`async with kernel.subscribe() as messages`: everything the kernel says, before anybody else gets it.
+        """`async with kernel.subscribe() as messages`: all messages of the kernel, before their requests get them.
 
         `pattern` is of topics `kernel.<id>.<socket>.<message type>`; `where` filters by content.
         """
@@ -313,26 +314,26 @@ class Kernel:
     # Life
 
     async def interrupt(self) -> None:
-        """Stop what it is doing: its code gets a KeyboardInterrupt, or what its language has for that."""
+        """Interrupt the running code: it gets a KeyboardInterrupt, or the equivalent of its language."""
         if self.life is not None:
             await self.life.interrupt()
         else:
             await self.ask("interrupt_request", socket=CONTROL)
 
     async def restart(self) -> None:
-        """A new process in its place. All that was asked ends with KernelRestarted."""
+        """Start a new process in its place. Open requests end with KernelRestarted."""
         if self.life is None:
             raise Unsupported(f"the kernel {self.id}, which was started elsewhere", "a restart from here")
         await self._replace("it was asked to", lambda: KernelRestarted(self.id))
 
     async def restart_dead(self, how: str) -> None:
-        """A new process after the old one has ended by itself. What was asked ends with KernelDied."""
+        """Start a new process after the old one has died. Open requests end with KernelDied."""
         await self._replace(how, lambda: KernelDied(self.id, how))
         for callback in list(self._on_restart):
             try:
                 callback(how)
             except Exception:
-                log.exception("what was to be called when the kernel %s was restarted raised", self.id)
+                log.exception("a callback for the restart of the kernel %s raised", self.id)
 
     def on_restart(self, callback: Callable[[str], object]) -> None:
         """Call `callback(how)` when a kernel with `autorestart` has died and runs again: how it died."""
@@ -358,7 +359,7 @@ class Kernel:
         self._restarts += 1
 
     async def shutdown(self, *, now: bool = False) -> None:
-        """End the kernel, whoever started it; with `now`, without asking it. This client is closed by that."""
+        """End the kernel, also one that was started elsewhere; with `now`, kill it. This also closes the client."""
         if self.client.closed:
             return
         if self.life is None and self.client.dead is None:
@@ -366,7 +367,7 @@ class Kernel:
         await self._close(lambda: KernelDied(self.id, "it was shut down"), ends=self.life is not None, now=now)
 
     async def aclose(self) -> None:
-        """Leave. A kernel that was started here ends with it; one that was attached to goes on."""
+        """Disconnect. A kernel that was started here is ended; one that was attached to keeps running."""
         ends = self.life is not None and self.life.ends_with_client
         await self._close(lambda: KernelError(f"the client of kernel {self.id} was closed", self.id), ends=ends)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def export(kernel: Kernel, registry: CollectorRegistry) -> None:
-    """Have the figures of `kernel.stats()` collected by a registry."""
+    """Let a registry collect the counters of `kernel.stats()`."""
     try:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
     except ImportError as error:
@@ -93,6 +93,6 @@ class Tracing:
         span.set_attribute("trunkline.status", result.status)
         span.set_attribute("trunkline.complete", result.complete)
         if not result.ok:
-            why = str(result.error or execution.failure or f"{' and '.join(result.missing)} did not come")
+            why = str(result.error or execution.failure or f"{' and '.join(result.missing)} did not arrive")
             span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, why))
         span.end()

@@ -38,7 +38,7 @@ class NotebookProgress(msgspec.Struct, frozen=True):
 
 
 class NotebookRun(msgspec.Struct, frozen=True):
-    """What came of a notebook: a result for each cell that was executed, by its place."""
+    """The result of a notebook: a result for each executed cell, by its index."""
 
     results: dict[int, Result]
     skipped: int
@@ -52,18 +52,18 @@ class NotebookRun(msgspec.Struct, frozen=True):
 
 
 def read_notebook(path: str | Path) -> Any:
-    """A notebook in the form of version 4, whichever it has."""
+    """Read a notebook of any version, and convert it to version 4."""
     try:
         return nbformat().read(str(path), as_version=4)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except Exception as error:
         # nbformat raises what it likes for what is no notebook.
-        raise UsageError(f"{path} is no notebook: {error}") from error
+        raise UsageError(f"{path} is not a notebook: {error}") from error
 
 
 def write_notebook(notebook: Any, path: str | Path) -> None:
-    """Written beside it and renamed: whoever looks sees the old one, or the whole new one."""
+    """Write a notebook to a new file and rename it: readers see the old file, or the complete new one."""
     target = Path(path)
     beside = target.with_name(f".{target.name}.part")
     try:
@@ -81,12 +81,12 @@ async def run_notebook(
     progress: Callable[[NotebookProgress], object] | None = None,
     **options: Unpack[NotebookOptions],
 ) -> NotebookRun:
-    """Execute all cells that have code, in order; the notebook has their outputs then.
+    """Execute all code cells, in order, and write their outputs into the notebook.
 
-    A cell that fails ends it, unless `allow_errors`, `allow_error_names`, or the tag `raises-exception`, says
-    otherwise; so does one that takes longer than `timeout_s` (by default no time is too long), which is interrupted.
+    A cell that fails ends the run, unless `allow_errors`, `allow_error_names` or the tag `raises-exception` allows it.
+    A cell that takes longer than `timeout_s` (by default there is no limit) is interrupted, and ends the run too.
     The next cell is sent as soon as the kernel has replied: outputs find their cells by themselves, also late ones.
-    Raises KernelDied if it dies; the notebook has what came until then.
+    Raises KernelDied if the kernel dies; the notebook then has the outputs so far.
     """
     return await NotebookRunner(kernel, notebook, options, progress).run()
 

@@ -27,7 +27,7 @@ class KernelOpening(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.share and self.bus is None:
-            raise UsageError("a kernel is shared on a bus: give one with bus=")
+            raise UsageError("a shared kernel needs a bus: pass bus=")
 
     def kernel(self, kernel_id: str, link: KernelLink, session: str, life: Life | None = None) -> Kernel:
         return Kernel(

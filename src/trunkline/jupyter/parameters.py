@@ -36,7 +36,7 @@ def source(parameters: Mapping[str, Any], language: str) -> str:
     how = LANGUAGES.get(language.lower())
     if how is None:
         known = ", ".join(sorted(LANGUAGES))
-        raise UsageError(f"parameters cannot be written in {language or 'an unknown language'}: known are {known}")
+        raise UsageError(f"parameters are not supported in {language or 'an unknown language'}; supported: {known}")
     comment, assignment, value = how
     lines = [assignment.format(name=_checked(name), value=value(given)) for name, given in parameters.items()]
     return "\n".join([f"{comment} Parameters", *lines])
@@ -44,7 +44,7 @@ def source(parameters: Mapping[str, Any], language: str) -> str:
 
 def _checked(name: str) -> str:
     if not name.isidentifier():
-        raise UsageError(f"{name!r} is no name of a parameter: use letters, digits and underscores")
+        raise UsageError(f"{name!r} is not a valid parameter name: use letters, digits and underscores")
     return name
 
 

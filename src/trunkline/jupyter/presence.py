@@ -30,7 +30,7 @@ ANSWER_S = 0.6
 
 
 class SharedKernel(msgspec.Struct, frozen=True):
-    """A kernel that somebody shares."""
+    """A kernel that is shared on the bus."""
 
     id: str
     language: str = ""
@@ -53,7 +53,7 @@ class Presence:
         try:
             asked = await self._bus.subscribe(ASK, overflow="drop_oldest", capacity=10).open()
         except NotAllowed as error:
-            log.info("the kernel %s is shared, and not listed: %s", self._kernel_id, error)
+            log.info("the kernel %s is shared but not listed: %s", self._kernel_id, error)
             return
         self._streams.append(asked)
         self._task = asyncio.get_running_loop().create_task(self._answer(asked))
@@ -82,7 +82,9 @@ async def shared_kernels(bus: Bus, *, within_s: float = ANSWER_S) -> list[Shared
                     try:
                         shared = answer.decode(SharedKernel)
                     except PayloadError as error:
-                        log.warning("%s published what is no answer on %s: %s", answer.sender, HERE, error)
+                        log.warning(
+                            "%s published a message on %s that is not an answer: %s", answer.sender, HERE, error
+                        )
                         continue
                     found[shared.id] = shared
         except TimeoutError:
@@ -104,7 +106,7 @@ async def check_shared(bus: Bus, kernel_id: str) -> None:
         if bus.broker.has_subscribers(topic):
             return
     raise KernelNotStarted(
-        f"nobody shares the kernel {kernel_id!r} on this bus (shared: {names}): share it with share=True, or with"
+        f"the kernel {kernel_id!r} is not shared on this bus (shared: {names}): share it with share=True, or with"
         " `trunkline kernel share`",
         kernel_id,
     )

@@ -132,7 +132,7 @@ def _runtime_dir() -> str | None:
     try:
         os.makedirs(place, mode=0o700, exist_ok=True)
     except OSError as error:
-        log.warning("kernels cannot be found by others: %s cannot be made (%s)", place, error.strerror)
+        log.warning("other programs cannot find this kernel: %s cannot be created (%s)", place, error.strerror)
         return None
     return place
 

@@ -70,7 +70,7 @@ class KernelPublisher:
 
     def _lose(self, count: int, why: str) -> None:
         if not self.lost:
-            log.warning("what a kernel says does not reach the bus any more (counted in stats): %s", why)
+            log.warning("messages of a kernel no longer reach the bus (counted in stats): %s", why)
         self.lost += count
 
     async def aclose(self) -> None:

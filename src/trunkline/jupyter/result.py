@@ -42,10 +42,10 @@ class Timings(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What came of an execution so far.
+    """The result of an execution so far.
 
-    It is complete when the kernel has replied and is idle again; otherwise `missing` names what has not come. `outputs`
-    is what a notebook would keep. `status` is that of the reply: `ok`, `error`, `aborted`, or `open` without one.
+    It is complete when the kernel has replied and is idle again; otherwise `missing` names what has not arrived.
+    `outputs` has the format of a notebook. `status` is that of the reply: `ok`, `error`, `aborted`, `open`.
     """
 
     id: str
@@ -103,14 +103,14 @@ class Result(msgspec.Struct, frozen=True):
         return "".join(found) if isinstance(found, list) else found
 
     def check(self) -> Result:
-        """This result, if it is complete and went well; raises ExecutionFailed otherwise."""
+        """This result, if it is complete and without an error; raises ExecutionFailed otherwise."""
         if not self.ok:
             raise ExecutionFailed(self.id, self._why(), self)
         return self
 
     def _why(self) -> str:
         if not self.complete:
-            return f"not complete: {' and '.join(self.missing)} did not come"
+            return f"not complete: {' and '.join(self.missing)} did not arrive"
         return str(self.error) if self.error is not None else f"the kernel said {self.status!r}"
 
     def _text(self, name: str) -> str:

@@ -146,7 +146,7 @@ class KernelRouter:
         self._end(request_id, Why.DROPPED)
         self.dropped += 1
         log.warning(
-            "execution %s of kernel %s was dropped before it was complete: what still comes of it is an orphan. Keep"
+            "execution %s of kernel %s was dropped before it was complete: its further messages are orphans. Keep"
             " the execution, or use `async with kernel.execute(...)`",
             request_id,
             self.kernel_id,
@@ -330,8 +330,8 @@ class KernelRouter:
             self.stale += 1
             self._end(pending.request_id, Why.STALE)
             log.warning(
-                "request %s on kernel %s is given up after %g s: what still comes of it is an orphan. Give it more time"
-                " with timeout_s, or interrupt the kernel",
+                "request %s on kernel %s reached its time limit of %g s: its further messages are orphans. Give it more"
+                " time with timeout_s, or interrupt the kernel",
                 pending.request_id,
                 self.kernel_id,
                 pending.timeout_s,

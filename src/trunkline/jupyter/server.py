@@ -48,7 +48,7 @@ class JupyterServer:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise UsageError(f"{url!r} is no address of a Jupyter server: write it as http://127.0.0.1:8888")
+            raise UsageError(f"{url!r} is not the address of a Jupyter server: write it as http://127.0.0.1:8888")
         self._base = urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
         self._timeout_s = timeout_s
         self._headers = {"Authorization": f"token {token}"} if token else {}
@@ -66,9 +66,7 @@ class JupyterServer:
     ) -> AwaitableContext[Kernel]:
         """`async with server.start_kernel("python3") as kernel`: a new kernel there, ended with the block."""
         if not str(name or "").strip():
-            raise UsageError(
-                f"a kernel is started by the name of its kernelspec, such as 'python3', and {name!r} is none"
-            )
+            raise UsageError(f"a kernel is started by the name of its kernelspec, such as 'python3', not {name!r}")
         opening = KernelOpening(bus, share, settings or KernelSettings(), world or World(), tracing)
 
         async def start() -> Kernel:
@@ -87,7 +85,7 @@ class JupyterServer:
         world: World | None = None,
         tracing: Tracing | None = None,
     ) -> AwaitableContext[Kernel]:
-        """`async with server.attach(kernel_id) as kernel`: one that runs there, and goes on after the block."""
+        """`async with server.attach(kernel_id) as kernel`: a running kernel, which keeps running after the block."""
         opening = KernelOpening(bus, share, settings or KernelSettings(), world or World(), tracing)
 
         async def join() -> Kernel:

@@ -115,7 +115,7 @@ class ServerLink:
         self._connected.clear()
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._patience_s
-        log.warning("the connection to the kernel %s was lost: it is opened again", self.wire.kernel_id)
+        log.warning("the connection to the kernel %s was lost; reconnecting", self.wire.kernel_id)
         await self._until_noticed()
         for pause_s in (*PAUSES_S, *(PAUSES_S[-1:] * 10_000)):
             try:

@@ -8,14 +8,14 @@ from trunkline.settings import Group, Orphans
 
 
 class KernelSettings(Group, frozen=True, kw_only=True):
-    """Limits and patience of one kernel's client.
+    """Limits and timeouts of one kernel's client.
 
-    An execution is given up after `request_timeout_s`, unless it says otherwise. Every `cleanup_interval_s` requests
-    whose time is over are let go of, and orphans that are too old. What comes of an execution within `late_s` after it
-    was complete (a thread that goes on printing) is still its own.
+    An execution ends after `request_timeout_s`, unless it sets a limit of its own. Every `cleanup_interval_s`, requests
+    past their time limit and old orphans are removed. Output that arrives up to `late_s` after an execution was
+    complete (of a thread that continues to print) still belongs to it.
 
-    Each channel of an execution holds `channel_capacity` messages that nobody has read; `channel_overflow` says which
-    are lost beyond that. What an execution wrote is kept up to `max_output_bytes`, the rest is counted.
+    Each channel of an execution keeps `channel_capacity` unread messages; `channel_overflow` says which are dropped
+    beyond that. The output of an execution is kept up to `max_output_bytes`, the rest is counted.
 
     A kernel has `start_timeout_s` to answer after its start, and is asked every `nudge_s` meanwhile. One that was not
     started here is dead when it has not answered a heartbeat for `heartbeat_timeout_s`. One that was started with

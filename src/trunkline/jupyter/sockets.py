@@ -54,7 +54,7 @@ class KernelConnection(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return cls.of(json.loads(text))
         except ValueError as error:
-            raise KernelNotStarted(f"{path} is no connection file of a kernel: {error}", "") from error
+            raise KernelNotStarted(f"{path} is not the connection file of a kernel: {error}", "") from error
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> KernelConnection:

@@ -49,8 +49,8 @@ def start_kernel(
     """
     if not str(name or "").strip():
         raise UsageError(
-            f"a kernel is started by the name of its kernelspec, such as 'python3', and {name!r} is none:"
-            " `jupyter kernelspec list` shows those that are installed"
+            f"a kernel is started by the name of its kernelspec, such as 'python3', not {name!r}:"
+            " `jupyter kernelspec list` shows the installed ones"
         )
     given = KernelOpening(bus, share, settings or KernelSettings(), world or World(), tracing)
     return AwaitableContext(_start(name, launch, given), Kernel.aclose)
@@ -63,7 +63,7 @@ async def _start(name: str, launch: LaunchOptions, given: KernelOpening) -> Kern
         except KernelNotStarted as error:
             if not error.died:
                 raise
-            log.info("%s: it is tried again", error)
+            log.info("%s; retrying", error)
     return await _start_once(name, launch, given)
 
 
@@ -108,7 +108,7 @@ def attach(
     world: World | None = None,
     tracing: Tracing | None = None,
 ) -> AwaitableContext[Kernel]:
-    """`async with attach("kernel-42.json") as kernel`: a kernel that runs already, and goes on after the block.
+    """`async with attach("kernel-42.json") as kernel`: a running kernel, which keeps running after the block.
 
     The connection file is a path, or a name or a part of one as `jupyter --runtime-dir` has it; the newest if none is
     given.
@@ -153,7 +153,7 @@ def find(connection_file: str | Path | None) -> Path:
         return Path(find_connection_file(str(connection_file or "kernel-*.json")))
     except OSError as error:
         raise KernelNotStarted(
-            f"no kernel {connection_file or ''} runs here: there is no such connection file in {jupyter_runtime_dir()}",
+            f"no kernel {connection_file or ''} is running: no such connection file is in {jupyter_runtime_dir()}",
             str(connection_file or ""),
         ) from error
 
@@ -167,10 +167,10 @@ def join(
     settings: KernelSettings | None = None,
     tracing: Tracing | None = None,
 ) -> AwaitableContext[Kernel]:
-    """`async with join(bus, kernel_id) as kernel`: a kernel that somebody shares on the bus, with `share=True`.
+    """`async with join(bus, kernel_id) as kernel`: a kernel that is shared on the bus with `share=True`.
 
-    With a journal behind the bus: under a `name`, what was missed since the last time comes first, then what is new,
-    without a gap or a duplicate; `start` is where it begins the first time ("beginning", a number, a time).
+    With a journal behind the bus, a client with a `name` first gets the messages it has missed, then new ones, without
+    a gap or a duplicate; `start` is where it begins the first time ("beginning", a number, a time).
     """
     given = KernelOpening(None, False, settings or KernelSettings(), bus.broker.world, tracing)
     session = given.world.uuid7()

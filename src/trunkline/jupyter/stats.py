@@ -9,7 +9,7 @@ from trunkline.jupyter.router import Routed
 
 
 class KernelStats(msgspec.Struct, frozen=True):
-    """How a kernel's client is doing."""
+    """Counters of a kernel's client."""
 
     state: str
     active_requests: int

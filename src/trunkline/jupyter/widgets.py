@@ -57,7 +57,7 @@ class OutputWidget:
         try:
             await self._kernel.client.post("shell", "comm_msg", {"comm_id": self._comm_id, "data": data})
         except TrunklineError as error:
-            log.info("an output widget cannot tell the kernel %s what it captured: %s", self._kernel.id, error)
+            log.info("the captured output of a widget could not be sent to the kernel %s: %s", self._kernel.id, error)
 
     async def settle(self) -> None:
         """Return when the kernel was told everything."""

@@ -277,7 +277,7 @@ def _signer(key: bytes, digest: str) -> Callable[[bytes], bytes]:
     try:
         empty = hashlib.new(digest)
     except ValueError as error:
-        raise UsageError(f"a kernel signs with hmac-{digest}, which is not known here") from error
+        raise UsageError(f"the kernel signs with hmac-{digest}, which is not supported") from error
     key = hashlib.new(digest, key).digest() if len(key) > empty.block_size else key
     padded = key.ljust(empty.block_size, b"\0")
     inside = hashlib.new(digest, bytes(byte ^ 0x36 for byte in padded)).copy

@@ -86,7 +86,7 @@ def _host(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         if not _HOST.fullmatch(host):
-            raise InvalidSettings(f"{host!r} is no address, and no name that a machine could have") from None
+            raise InvalidSettings(f"{host!r} is neither an IP address nor a valid host name") from None
         return x509.DNSName(host)
 
 

@@ -131,7 +131,7 @@ class KeyStore:
     def revoke(self, name: str) -> builtins.list[Key]:
         """From now on a hub that uses this directory lets nobody in with these keys. Returns those it has revoked."""
         if name == HUB:
-            raise InvalidSettings('the hub\'s own keys are made anew, with "trunkline keys make hub"')
+            raise InvalidSettings('the hub\'s own keys cannot be revoked: replace them with "trunkline keys make hub"')
         self.check_hub()
         revoked = []
         with self._register.changing() as keys:
@@ -191,7 +191,7 @@ class KeyStore:
         """Raises OSError if these are not the keys of a hub, or if others could give themselves some."""
         if not self._register.path.exists():
             raise FileNotFoundError(
-                errno.ENOENT, 'no keys of a hub are there: "trunkline keys make hub" makes some', str(self.path)
+                errno.ENOENT, 'there are no keys of a hub: create them with "trunkline keys make hub"', str(self.path)
             )
         check_folder(self.path)
 

@@ -12,7 +12,7 @@ class WrongProcess(UsageError):
 
     def __init__(self, channel: str, opened_by: int) -> None:
         super().__init__(
-            f"the end of {channel!r} belongs to process {opened_by}, from which this one was forked: "
+            f"the end of {channel!r} belongs to process {opened_by}, the parent of this forked process: "
             "open another one here"
         )
         self.channel = channel
@@ -40,7 +40,7 @@ class NoProducer(SharedMemoryError):
     retryable = True
 
     def __init__(self, channel: str) -> None:
-        super().__init__(f"nobody produces on {channel!r} on this machine: start its producer first")
+        super().__init__(f"{channel!r} has no producer on this machine: start the producer first")
         self.channel = channel
 
 
@@ -96,7 +96,7 @@ class SlotsHeld(SharedMemoryError):
 
 class FrameDamaged(SharedMemoryError):
     def __init__(self, channel: str, seq: int) -> None:
-        super().__init__(f"frame {seq} of {channel!r} differs from what was written: its checksum does not fit")
+        super().__init__(f"frame {seq} of {channel!r} differs from what was written: its checksum does not match")
         self.channel = channel
         self.seq = seq
 

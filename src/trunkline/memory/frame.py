@@ -136,7 +136,8 @@ class Loan:
         return memoryview(self._memory).cast("B")[:length]
 
     def commit(self) -> int:
-        """Send it; the number of consumers that got it. Raises BufferError, and sends nothing, if a view is in use."""
+        """Send the frame; return the number of consumers that got it. Raises BufferError, and sends nothing, if a view
+        is in use."""
         self._data = None
         checksum = checksum_of(self._bytes(self.length)) if self._checksums else 0
         length, send = self.length, self._send

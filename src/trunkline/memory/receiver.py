@@ -209,7 +209,9 @@ class FrameReceiver:
         held_s = (now_ns - oldest.since_ns) / 1e9
         if held_s > self.about.settings.held_too_long_s and oldest.seq != self._named:
             self._named = oldest.seq
-            log.warning("the consumer %s of %s holds frame %d for %.3g s", self.name, self.channel, oldest.seq, held_s)
+            log.warning(
+                "the consumer %s of %s has held frame %d for %.3g s", self.name, self.channel, oldest.seq, held_s
+            )
 
     def _report(self, now_ns: int = 0, kind: ReportKind = ReportKind.PRESENT) -> None:
         self._unreported = 0

@@ -112,7 +112,7 @@ class Registration(ABC):
             try:
                 await self._register(directory, {"metrics": msgspec.to_builtins(self._told(self._world.time_ns()))})
             except HubRefused as error:
-                log.warning("the hub does not take the numbers of %s any more: %s", self._channel, error)
+                log.warning("the hub no longer accepts the metrics of %s: %s", self._channel, error)
                 return
             await asyncio.sleep(EVERY_S)
 

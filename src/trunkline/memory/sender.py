@@ -163,7 +163,7 @@ class FrameSender:
             self._cut.append(id)
             self._leave_gate(id)
             log.error(
-                "the consumer %s of %s (pid %d) took no frame for %g s: the producer does not wait for it any more",
+                "the consumer %s of %s (pid %d) took no frame for %g s: the producer no longer waits for it",
                 self._consumers[id].name.decode(errors="replace"),
                 self.about.channel,
                 self._consumers[id].pid,
@@ -202,7 +202,7 @@ class FrameSender:
         if self._leave_gate(report.id) and why:
             self._cut_off += 1
             log.warning(
-                "the consumer %s of %s (pid %d) %s: the producer does not wait for it any more",
+                "the consumer %s of %s (pid %d) %s: the producer no longer waits for it",
                 report.name.decode(errors="replace"),
                 self.about.channel,
                 report.pid,

@@ -50,4 +50,4 @@ class ChannelSettings(Group, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.consumers > MAX_CONSUMERS:
-            raise InvalidSettings(f"ChannelSettings.consumers must be at most {MAX_CONSUMERS}, and is {self.consumers}")
+            raise InvalidSettings(f"ChannelSettings.consumers must be at most {MAX_CONSUMERS}, not {self.consumers}")

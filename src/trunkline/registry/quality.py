@@ -22,7 +22,7 @@ def check_qos(qos: Qos) -> None:
     if not 0 <= qos.priority <= 100:
         raise ProtocolError("malformed", f"a priority is from 0 to 100, not {qos.priority}")
     if qos.overflow not in list(Overflow):
-        raise ProtocolError("malformed", f"no policy is called {qos.overflow!r}")
+        raise ProtocolError("malformed", f"unknown overflow policy {qos.overflow!r}")
     if qos.invalid not in (REFUSE, DEAD_LETTER):
         raise ProtocolError("malformed", f"what does not fit is to {REFUSE} or to {DEAD_LETTER}, not {qos.invalid!r}")
     for limit in (qos.max_age_s, qos.max_bytes, qos.max_messages):

@@ -41,7 +41,7 @@ class PipelineSettings(Group, frozen=True, kw_only=True):
         if self.keep_s is not None and self.keep_s < self.changing_s:
             raise InvalidSettings(
                 f"PipelineSettings.keep_s must be at least {self.changing_s:g}, the watermark and twice the horizon,"
-                f" and is {self.keep_s:g}: hours before that still change"
+                f" not {self.keep_s:g}: hours before that still change"
             )
 
     @property

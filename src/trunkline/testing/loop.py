@@ -32,7 +32,8 @@ POLL_S = 0.02
 
 
 class Deadlock(AssertionError):
-    """Nothing can run, no timer is set, and nobody outside can help. `tasks` says who waits, and where."""
+    """Nothing can run, no timer is set, and no thread or socket can change that. `tasks` lists the waiting tasks, and
+    where they wait."""
 
     def __init__(self, now: float, tasks: Sequence[str]) -> None:
         self.tasks = tuple(tasks)

@@ -40,7 +40,7 @@ END: Final = "the end"
 
 
 class BrokenPromise(AssertionError):
-    """`promise` is the name of what the broker does not keep; `seen` is what it did instead."""
+    """`promise` is the name of the broken promise; `seen` is what the broker did instead."""
 
     def __init__(self, broker: str, promise: Promise, seen: str) -> None:
         super().__init__(f"the {broker} broker breaks {promise.name}\n  promised: {promise.says}\n  seen: {seen}")

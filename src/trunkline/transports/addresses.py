@@ -38,7 +38,7 @@ def place_of(url: str) -> tuple[str, int]:
         parts = urlsplit(url)
         host, port = parts.hostname or "127.0.0.1", parts.port
     except ValueError as error:
-        raise InvalidSettings(f"{url} makes no sense: {error}") from error
+        raise InvalidSettings(f"{url} is not a valid address: {error}") from error
     return "0.0.0.0" if host == "*" else host, DEFAULT_PORT if port is None else port
 
 
@@ -97,7 +97,7 @@ def _clear(path: Path) -> None:
     """Remove a socket file that nobody listens on any more; raises OSError if somebody does."""
     if not path.is_socket():
         if path.exists():
-            raise FileExistsError(errno.EEXIST, "is there, and is not a socket", str(path))
+            raise FileExistsError(errno.EEXIST, "exists, and is not a socket", str(path))
         return
     with socket.socket(socket.AF_UNIX) as trial:
         # Who listens and has no time answers with EAGAIN.

@@ -26,7 +26,9 @@ def allowed_to_bind(url: str, keys: KeyStore | None, exposed: bool) -> None:
         return
     if exposed or allowed:
         missing = f"set {VARIABLE}=1 as well" if exposed else "say --insecure (or insecure=True) as well"
-        raise InvalidSettings(f"{url}: without keys, anybody who reaches it could use it: if that is meant, {missing}")
+        raise InvalidSettings(
+            f"{url}: without keys, anybody who can reach it could use it. If you want that, {missing}"
+        )
     name = "HOST" if is_every_address(host) else host
     raise InvalidSettings(
         f"{url}: without keys a hub listens on this machine only, at 127.0.0.1: "

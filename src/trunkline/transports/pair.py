@@ -97,7 +97,7 @@ class PairTransport:
     async def connect(self, url: str, receiver: Callable[[Wire], Receiver], *, max_frame_bytes: int) -> Wire:
         accept = _listening.get(url)
         if accept is None:
-            raise ConnectionRefusedError(f"nobody listens at {url}")
+            raise ConnectionRefusedError(f"nothing listens at {url}")
         here, there = End(PeerIdentity("local", url)), End(PeerIdentity("local", url))
         here.other, there.other = there, here
         there.receiver = accept(there)
@@ -106,6 +106,6 @@ class PairTransport:
 
     async def listen(self, url: str, accept: Accept, *, max_frame_bytes: int) -> Listener:
         if url in _listening:
-            raise OSError(f"somebody listens at {url} already")
+            raise OSError(f"{url} is already in use")
         _listening[url] = accept
         return _Listening(url)

@@ -20,7 +20,9 @@ def runtime_directory() -> Path:
     found = path.stat()
     if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
         # In a directory for everybody, anybody may have made it first.
-        raise InvalidSettings(f"{path} belongs to somebody else, or others can write to it: set TRUNKLINE_RUNTIME")
+        raise InvalidSettings(
+            f"{path} belongs to another user, or others can write to it: set TRUNKLINE_RUNTIME to a private directory"
+        )
     return path
 
 

@@ -283,7 +283,9 @@ class TcpTransport:
             name = self._keys.name_of_certificate(certificate["serialNumber"])
         except (OSError, KeyError, TrunklineError) as error:
             # In doubt, nobody comes in.
-            raise ConnectionRefusedError(f"{peer.address}: whose certificate it has cannot be told: {error}") from error
+            raise ConnectionRefusedError(
+                f"{peer.address}: the owner of the certificate could not be determined: {error}"
+            ) from error
         if name is None:
             raise ConnectionRefusedError(f"{peer.address}: the certificate of {peer.identity} is revoked, or unknown")
         return PeerIdentity(f"cert:{name}", peer.address)

@@ -479,7 +479,7 @@ class LettersDone(Answer, frozen=True, kw_only=True, tag="LETTERS_DONE"):
 
 
 class BufferPolicy(StrEnum):
-    """What a producer keeps for its consumers: the latest frame, two that take turns, or the last `capacity`."""
+    """Which frames a producer keeps for its consumers: the latest one, two, or the last `capacity`."""
 
     SINGLE = "Single"
     DOUBLE_BUFFER = "DoubleBuffer"
@@ -579,7 +579,7 @@ class DiscoveryResponse(Answer, frozen=True, kw_only=True, omit_defaults=False, 
 
 
 class Qos(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The contract of a channel, as far as the hub keeps it."""
+    """The part of a channel's contract that the hub enforces."""
 
     priority: int = 50
     durable: bool = False

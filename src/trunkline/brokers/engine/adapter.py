@@ -246,7 +246,7 @@ class EngineAdapter(EnginePublishing):
 
     def unreadable(self, topic: str, error: InvalidPayload) -> None:
         self.malformed += 1
-        log.error("what came on %s could not be read: %s", topic, error)
+        log.error("a message on %s could not be read: %s", topic, error)
 
     def entry_arrived(self, subscription: int, entry: Entry) -> None:
         if (consumer := self.consumers.get(subscription)) is not None:

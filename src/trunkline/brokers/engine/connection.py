@@ -114,7 +114,7 @@ class EngineConnection(abc.ABC):
             self._fail_waiting(error)
         if str(error) != self._logged:
             # Once, not at every attempt.
-            log.warning("%s; trying again", error)
+            log.warning("%s; retrying", error)
             self._logged = str(error)
 
     def _connected(self) -> None:

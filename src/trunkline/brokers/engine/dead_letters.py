@@ -125,7 +125,7 @@ class EngineDeadLetters(Ledger):
         try:
             return DeadLetter.from_bytes(value[1:])
         except InvalidPayload as error:
-            log.error("a dead letter at %s cannot be read, and is left out: %s", self._adapter.url, error)
+            log.error("a dead letter at %s cannot be read and is skipped: %s", self._adapter.url, error)
             return None
 
     def _read(self, value: bytes) -> DeadLetter | None:

@@ -170,7 +170,9 @@ class EngineDirectory(AskedDirectory):
                 "not_durable", "an engine has one retention for all topics: set max_age_s or max_bytes when connecting"
             )
         if qos.invalid == DEAD_LETTER:
-            raise ProtocolError("unsupported", f"what does not fit is refused on {self._adapter.name}: use a hub")
+            raise ProtocolError(
+                "unsupported", f"messages that do not match are always refused on {self._adapter.name}: use a hub"
+            )
         if qos.durable:
             await self._adapter.cover(request.pattern or request.channel)
 
@@ -318,4 +320,4 @@ class EngineDirectory(AskedDirectory):
             async with asyncio.timeout(self._adapter.connect_s), self._lock:
                 await self._part(self._adapter.me)
         except (TrunklineError, TimeoutError) as error:
-            log.warning("%s is still registered until others notice that it ended: %s", self._name, error)
+            log.warning("%s could not be unregistered and stays listed until its lease ends: %s", self._name, error)

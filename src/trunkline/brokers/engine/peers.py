@@ -192,7 +192,7 @@ class Peers:
             note = _decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             self._adapter.malformed += 1
-            log.warning("a note of another process could not be read: %s", error)
+            log.warning("a control message of another process could not be read: %s", error)
             return
         if note.sender == self._adapter.me:
             return

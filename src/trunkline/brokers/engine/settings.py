@@ -16,7 +16,7 @@ class EngineSettings(Group, frozen=True, kw_only=True):
     """`namespace` keeps the subjects, streams and keys of this bus apart from those of others on the same server.
 
     Topics that match `durable` are stored by the engine before their publish returns. A durable subscription and a
-    group add their pattern to those. `connect_s` is how long anybody waits for a server that does not answer.
+    group add their pattern to those. `connect_s` is how long calls wait for a server that does not answer.
     """
 
     namespace: str = "tl"

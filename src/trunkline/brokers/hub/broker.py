@@ -103,7 +103,7 @@ class HubBroker(RemoteBroker):
         return (self.world.time_ns() - began_ns) / 1e9
 
     def metrics(self) -> ConnectionMetrics:
-        """How the connection is doing."""
+        """Counters of the connection."""
         connection, protocol, outbox = self.connection, self.connection.protocol, self.shared.outbox
         return ConnectionMetrics(
             url=connection.url,
@@ -125,13 +125,13 @@ class HubBroker(RemoteBroker):
         )
 
     async def hub_stats(self) -> dict[str, Any]:
-        """How the hub is doing; raises HubUnavailable if it does not answer."""
+        """Counters of the hub; raises HubUnavailable if it does not answer."""
         answer = await self.connection.ask(lambda asked: control.Stats(id=asked))
         assert isinstance(answer, control.StatsAnswer)
         return answer.stats
 
     async def snapshot(self, rows: int = 1000) -> HubSnapshot:
-        """Who is connected to the hub, who subscribes, and how each is doing. Needs the right to administer."""
+        """The clients and subscribers of the hub, with their counters. Needs the right to administer."""
         answer = await self.connection.ask(lambda asked: control.SnapshotRequest(id=asked, rows=rows))
         assert isinstance(answer, control.SnapshotAnswer)
         return answer.snapshot

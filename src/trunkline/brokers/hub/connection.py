@@ -167,7 +167,7 @@ class Connection:
             async with asyncio.timeout(CLOSE_S):
                 await self._ended.wait()
         except TimeoutError:
-            log.warning("the hub at %s does not read the last frames", self.url)
+            log.warning("the hub at %s did not read the last frames", self.url)
         finally:
             wire.abort()
 
@@ -291,7 +291,7 @@ class Connection:
                 case client.Blocked(late_s):
                     log.warning(
                         "the event loop of this program was blocked for %.1f s, and could not answer the hub at %s: "
-                        "call what blocks with asyncio.to_thread, or from a handler that is a plain def",
+                        "run blocking calls with asyncio.to_thread, or in a handler that is a plain def",
                         late_s,
                         self.url,
                     )
@@ -304,7 +304,7 @@ class Connection:
                     self._pause_s = after_s
                     if why != self._logged:
                         # Once, not at every attempt.
-                        log.warning("no hub at %s: %s; trying again", self.url, why)
+                        log.warning("no hub at %s: %s; retrying", self.url, why)
                         self._logged = why
 
     def _abort(self) -> None:

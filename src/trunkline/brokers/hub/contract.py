@@ -45,6 +45,8 @@ class Contracts:
                 self._checkers[hash] = Checker(answer.schemas[0].schema)
             except (HubRefused, UsageError) as error:
                 # The hub checks the messages as well, and refuses those that do not fit.
-                log.warning("what is published cannot be checked here against the schema %s: %s", hash, error)
+                log.warning(
+                    "published messages cannot be checked in this process against the schema %s: %s", hash, error
+                )
                 self._checkers[hash] = None
         return self._checkers[hash]

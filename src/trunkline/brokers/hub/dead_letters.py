@@ -132,7 +132,7 @@ class HubDeadLetters(Ledger):
         if not self._warned:
             self._warned = True
             log.warning(
-                "the hub at %s keeps dead letters and cannot tell of them: run it with a later Trunkline",
+                "the hub at %s has dead letters but cannot list them: upgrade Trunkline at the hub",
                 self._connection.url,
             )
 
@@ -229,7 +229,7 @@ class HubDeadLetters(Ledger):
         try:
             await self.sync()
         except HubError as error:
-            log.warning("the hub does not know yet which dead letters were replayed or removed: %s", error)
+            log.warning("the hub has not yet been informed which dead letters were replayed or removed: %s", error)
 
     async def sync(self) -> None:
         """Return when the hub knows what was replayed and removed here so far; raises HubUnavailable."""
@@ -276,7 +276,7 @@ def _read(kept: control.Letter) -> KeptDeadLetter | None:
     try:
         letter = DeadLetter.from_bytes(base64.b64decode(kept.letter, validate=True))
     except (binascii.Error, InvalidPayload) as error:
-        log.error("a dead letter of the hub cannot be read, and is left out: %s", error)
+        log.error("a dead letter of the hub cannot be read and is skipped: %s", error)
         return None
     return KeptDeadLetter(letter, kept.whole, kept.returns)
 

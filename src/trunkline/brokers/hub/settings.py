@@ -6,10 +6,10 @@ from trunkline.settings import Group
 
 
 class ConnectionSettings(Group, frozen=True, kw_only=True):
-    """`connect_s` is how long anybody waits for a hub that does not answer.
+    """`connect_s` is how long calls wait for a hub that does not answer.
 
     After a connection is lost, the next attempt follows after `backoff_s`, then twice as long each time, up to
-    `max_backoff_s`, and each pause is shortened by chance, so that a thousand clients do not come back at once.
+    `max_backoff_s`. Each pause is shortened by a random amount, so that a thousand clients do not reconnect at once.
     """
 
     connect_s: float = 5.0

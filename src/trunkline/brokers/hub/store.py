@@ -92,4 +92,4 @@ def _message(text: str) -> Message:
     try:
         return Message.from_bytes(base64.b64decode(text, validate=True))
     except (ValueError, PayloadError, InvalidMessage) as error:
-        raise ProtocolError("malformed", f"the hub answered with what is no message: {error}") from error
+        raise ProtocolError("malformed", f"the hub sent an invalid message: {error}") from error

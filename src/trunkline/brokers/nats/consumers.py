@@ -262,7 +262,13 @@ class NatsConsumers:
         try:
             stream = await self._store.js.stream(self._names.stream)
         except (EngineUnavailable, JetStreamRefused) as error:
-            log.warning("whether %s has removed entries %d to %d: %s", self._link.url, reached + 1, number - 1, error)
+            log.warning(
+                "cannot find out whether %s has removed entries %d to %d: %s",
+                self._link.url,
+                reached + 1,
+                number - 1,
+                error,
+            )
             return
         last = min(number, 0 if stream is None else int(stream["state"]["first_seq"])) - 1
         if last > reached:

@@ -79,7 +79,7 @@ class NatsStore:
             self._warned = True
             log.warning(
                 "%s acknowledges before it syncs to disk, unless its configuration has `sync_interval: always`: a "
-                "power failure may lose what it has acknowledged. Set it, and say so with synced=true",
+                "power failure may lose acknowledged messages. Set it, and then pass synced=true",
                 self._link.url,
             )
 
@@ -104,7 +104,7 @@ class NatsStore:
             subjects = self._subjects(merged([*self.durable, pattern]))
             # Others may do the same at this moment: it is read again before it counts.
             await self.js.ask(f"STREAM.UPDATE.{stream}", **{**found["config"], "subjects": subjects})
-        raise NotStored(f"{pattern}: other processes change what is stored at the same time, again and again")
+        raise NotStored(f"{pattern}: other processes keep changing the stored topics: try again")
 
     async def durable_changed(self, message: Msg) -> None:
         """Another process, or this one, has said that more is stored."""
@@ -115,7 +115,7 @@ class NatsStore:
         try:
             found = await self.js.stream(self._names.stream)
         except (EngineUnavailable, JetStreamRefused) as error:
-            log.warning("which topics %s stores could not be read: %s", self._link.url, error)
+            log.warning("could not read which topics %s stores: %s", self._link.url, error)
             return
         if found is not None:
             self._learn(found)

@@ -126,7 +126,7 @@ def _node(text: str, port: int) -> Node:
         return Node(host, int(rest[1:]) if rest else port)
     host, _, given = text.partition(":")
     if given and not given.isdigit():
-        raise UsageError(f"{text!r} is no address: write host:port")
+        raise UsageError(f"{text!r} is not an address: write host:port")
     return Node(host or "localhost", int(given) if given else port)
 
 

@@ -124,7 +124,7 @@ class RedisDriver:
                 async with asyncio.timeout(self.settings.connect_s):
                     await self.sync()
             except (TimeoutError, TrunklineError) as error:
-                log.warning("%s did not confirm what was sent last: %s", self.url, error)
+                log.warning("%s did not confirm the last messages: %s", self.url, error)
         await self._close()
 
     def _tick(self) -> None:
@@ -145,7 +145,7 @@ class RedisDriver:
 
     def _swept(self, reply: Reply) -> None:
         if isinstance(reply, RedisError):
-            log.error("%s: what is not needed any more could not be removed: %s", self.url, reply)
+            log.error("%s: entries that are no longer needed could not be removed: %s", self.url, reply)
 
     # Publishing
 
@@ -241,7 +241,7 @@ class RedisDriver:
                 return
             if isinstance(reply, Exception) or reply < copies:
                 found = f"{reply} of {copies} replicas have it"
-                log.warning("%s: a batch is not confirmed, %s; it is sent again", self.url, found)
+                log.warning("%s: a batch was not confirmed (%s) and is sent again", self.url, found)
                 self.events.not_stored(number, None)
             else:
                 self.events.stored(number, entry)

@@ -169,7 +169,7 @@ class RedisLink:
 
     def _break(self, error: Exception) -> None:
         """Whoever was told of a reply has failed: that is a defect, and must not end in silence."""
-        log.error("what the server sent could not be handled", exc_info=error)
+        log.error("a reply of the server could not be handled", exc_info=error)
         self._end(f"a defect: {type(error).__name__}: {error}")
 
     def _end(self, why: str) -> None:

@@ -80,7 +80,7 @@ class RedisSession:
             self._answered = asyncio.get_running_loop().time()
             return
         raise NotThisServer(
-            f"{node} names another node again and again: the cluster does not agree who has {self.prefix}"
+            f"{node} redirects to another node each time: the nodes of the cluster disagree about {self.prefix}"
         )
 
     async def _check(self, link: RedisLink, node: Node) -> None:

@@ -146,7 +146,7 @@ class TapFeed(Feed):
                 try:
                     sink.offer(message)
                 except Refused as error:
-                    log.warning("%s was chosen for %s, and refused it: %s", sink, message.id, error)
+                    log.warning("%s refused a message on %s that was routed to it: %s", sink, message.id, error)
 
 
 class InboxFeed(Feed):

@@ -193,9 +193,9 @@ def look_into_file(folder: Path, file: File, shares: dict[str, int], before: int
         if size != file.bytes:
             return Finding(file.path, f"it has {size:,} bytes instead of {file.bytes:,}", *concerned)
         if lake.checksum_of(path) != file.checksum:
-            return Finding(file.path, "its checksum does not fit", *concerned)
+            return Finding(file.path, "its checksum does not match", *concerned)
     except FileNotFoundError:
-        return Finding(file.path, "the file is gone", *concerned)
+        return Finding(file.path, "the file is missing", *concerned)
     except OSError as error:
         return Finding(file.path, f"it cannot be read: {error.strerror}", *concerned)
     try:

@@ -124,7 +124,7 @@ class _Repair:
         if (self._folder / files.FILE).exists():
             self._aside.append(f"{ASIDE}/{self._now_ns}-{files.FILE}")
         else:
-            self._lost.append(Finding(files.FILE, "the file is gone, and what was not sealed with it"))
+            self._lost.append(Finding(files.FILE, "the file is missing, and what was not sealed with it"))
         self._work.mkdir()
         fresh = files.open_for_writing(self._work, Sync.DISK, self._world)
         try:

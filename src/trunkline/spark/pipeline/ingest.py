@@ -103,7 +103,7 @@ class Ingest:
         lost = self._unread(files)
         drop = self._repeated(files)
         if drop:
-            log.info("%d messages have ids that were there before: left out", len(drop))
+            log.info("%d messages with ids that already exist were left out", len(drop))
             state.duplicates += len(drop)
             files = [kept for file in files for kept in self._without(file, drop)]
         state.seq = last

@@ -164,7 +164,9 @@ def load(directory: Path) -> Manifest:
     if layout is None:
         return Manifest()
     if layout > LAYOUT:
-        raise WarehouseUnusable(str(directory), f"it is of layout {layout}, newer than this Trunkline knows")
+        raise WarehouseUnusable(
+            str(directory), f"it is of layout {layout}, newer than this Trunkline supports: upgrade Trunkline"
+        )
     if layout < LAYOUT:
         raise WarehouseUnusable(
             str(directory),

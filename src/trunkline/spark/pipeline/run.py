@@ -109,7 +109,7 @@ class Pipeline:
         elif manifest.watermark_s != wanted:
             raise PipelineError(
                 f"messages are placed here with a watermark of {manifest.watermark_s:g} s, and not {wanted:g}: "
-                "leave the setting as it was, or begin a new warehouse"
+                "use the old setting, or a new warehouse"
             )
 
     def run(self) -> RunReport:

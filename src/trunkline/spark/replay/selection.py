@@ -29,14 +29,14 @@ def select(spark: SparkSession, warehouse: str | Path, query: str) -> DataFrame:
     with one_line(register(spark, warehouse)):
         chosen = spark.sql(query)
     if "seq" not in chosen.columns:
-        raise UsageError(f"the query must give the numbers of messages, as `seq`; it gives {', '.join(chosen.columns)}")
+        raise UsageError(f"the query must select the sequence numbers as `seq`; it selects {', '.join(chosen.columns)}")
     messages = table(spark, warehouse, "messages")
     keys = ["seq"]
     if len(Warehouse(warehouse).look().journals) > 1:
         # A number means something in its journal only.
         keys = ["seq", JOURNAL.name]
         if JOURNAL.name not in chosen.columns:
-            raise UsageError("the warehouse holds several journals: the query must give `journal` beside `seq`")
+            raise UsageError("the warehouse holds several journals: the query must also select `journal`")
     return messages.join(chosen.select(*keys).distinct(), keys, "left_semi").orderBy(*keys)
 
 

@@ -134,7 +134,7 @@ def discarded_dead() -> bool:
 
     if not _java_has_ended():
         return False
-    log.warning("the Java under the active Spark session has ended: a new session is started")
+    log.warning("the Java process of the active Spark session has ended: starting a new session")
     if SparkSession._instantiatedSession is not None:
         SparkSession._instantiatedSession.stop()
     return True

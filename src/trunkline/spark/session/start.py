@@ -46,8 +46,8 @@ def session(
 ) -> SparkSession:
     """The session that is active, or else a new one on `master`, `$TRUNKLINE_SPARK_MASTER`, or all cores here.
 
-    `settings` go before ours. On an active session those are set that can be; it is logged which cannot, and that its
-    master is another. An active session whose Java has died is replaced. Stopping a new one also ends its Java. With
+    `settings` override the defaults. On an active session, those that can be set are set; others, and another master,
+    are logged. An active session whose Java has died is replaced. Stopping a new one also ends its Java. With
     `archive` it uses a class archive, which is made in the background at the end of the first program that finds none.
     Raises MissingExtra and JavaMissing.
     """
@@ -118,7 +118,7 @@ def _joined(asked: str | None, settings: Mapping[str, Setting]) -> SparkSession:
     spark = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
     actual = spark.sparkContext.master
     if asked not in (None, actual):
-        log.warning("a session is active on %s, which is used instead of %s: stop it first", actual, asked)
+        log.warning("the active session on %s is used instead of %s: stop it first to start another", actual, asked)
     return _with_source(_set(spark, settings))
 
 

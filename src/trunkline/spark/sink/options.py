@@ -55,17 +55,17 @@ class SinkOptions(Group, frozen=True, kw_only=True):
         scheme = scheme_of(self.bus) if ":" in self.bus else ""
         if scheme in INSIDE:
             raise InvalidSettings(
-                f"bus={self.bus!r} is inside one process, and Spark's workers are others: "
+                f"bus={self.bus!r} works in one process only, and Spark's workers are others: "
                 'start a hub with "trunkline up", and give its address'
             )
         if scheme not in TRANSPORTS:
             raise UnknownScheme(self.bus, [f"{known}:" for known in TRANSPORTS if known not in INSIDE])
         if scheme == "unix" and not self.bus.startswith("unix:///"):
-            raise InvalidSettings(f"bus={self.bus!r}: give the whole path, Spark's workers run elsewhere")
+            raise InvalidSettings(f"bus={self.bus!r}: give an absolute path, Spark's workers run in other processes")
         if self.topic is not None:
             validate_topic(self.topic)
         if not self.name:
-            raise InvalidSettings("name is empty: leave it out, or say who sends")
+            raise InvalidSettings("name is empty: leave it out, or name the sender")
         if self.content_type == "":
             raise InvalidSettings("content_type is empty: leave it out, or name the format of the payloads")
         validate_topic(self.letters)

@@ -90,7 +90,7 @@ def _check(name: str, found: DataType) -> None:
             fits, wanted = isinstance(found, text), "a string"
     if not fits and not isinstance(found, NullType):
         raise InvalidSettings(
-            f"the column {name} must be {wanted}, and is {found.simpleString()}: cast it; if it is no field of the "
+            f"the column {name} must be {wanted}, not {found.simpleString()}: cast it; if it is no field of the "
             "message, rename it, or put it into the payload"
         )
 

@@ -193,7 +193,7 @@ class Encoder:
     def _checked(self, values: dict[str, Any]) -> Message:
         """A message, checked as any other; raises what is wrong with it."""
         if values["type"] in OF_THE_BUS:
-            raise InvalidMessage(f"{values['type'].name} is for a bus itself: it cannot be written")
+            raise InvalidMessage(f"{values['type'].name} is reserved for the bus and cannot be written")
         if len(values["payload"]) > self._max_bytes:
             raise MessageTooLarge(len(values["payload"]), self._max_bytes)
         return Message(**values)

@@ -47,7 +47,7 @@ class WriterPlan:
     def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
         if overwrite:
             raise InvalidSettings(
-                'what was published cannot be overwritten: write with .mode("append"), '
+                'published messages cannot be overwritten: write with .mode("append"), '
                 'or a stream with .outputMode("append") or "update"'
             )
         self.options = read_sink_options(options)
@@ -78,7 +78,7 @@ class WriterPlan:
             raise error
 
     def abort(self, what: str) -> None:
-        log.error("%s failed: what it has published on %s stays published", what, self.options.bus)
+        log.error("%s failed: the messages it has published on %s stay published", what, self.options.bus)
 
 
 class BatchWriter(DataSourceArrowWriter):

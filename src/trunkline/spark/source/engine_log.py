@@ -67,7 +67,7 @@ class OpenLog:
         found = self.identity(state)
         if found != expected:
             raise self.unusable(
-                f"it is {_words(found)}, and this place belongs to {_words(expected)}: put that one back, or begin "
+                f"it is {_words(found)}, but the checkpoint belongs to {_words(expected)}: put that one back, or begin "
                 "with another checkpointLocation"
             )
         return state

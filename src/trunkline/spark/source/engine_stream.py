@@ -111,5 +111,5 @@ def _parts(offset: Offset) -> tuple[StoreIdentity, int, int]:
         return identity, int(offset["seq"]), int(offset["removed"])
     except KeyError as error:
         raise InvalidSettings(
-            "the checkpoint is one of a query on a journal: begin with another checkpointLocation"
+            "the checkpoint is one of a query on a journal: use another checkpointLocation"
         ) from error

@@ -62,7 +62,7 @@ class SourceOptions(RowOptions, frozen=True, kw_only=True):
             raise InvalidSettings('which journal? Give its directory: .option("journal", "/data/journal")')
         if not self.directory.is_absolute():
             raise InvalidSettings(
-                f"journal={str(self.directory)!r}: give the whole path, Spark's workers run elsewhere"
+                f"journal={str(self.directory)!r}: give an absolute path, Spark's workers run in other processes"
             )
 
     @property

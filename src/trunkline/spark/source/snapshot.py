@@ -58,7 +58,7 @@ def _check_size(directory: Path, file: File) -> None:
     try:
         size = (directory / file.path).stat().st_size
     except FileNotFoundError as error:
-        raise JournalDamaged(file.first, file.last, file.path, "the file is gone") from error
+        raise JournalDamaged(file.first, file.last, file.path, "the file is missing") from error
     except OSError as error:
         raise JournalDamaged(file.first, file.last, file.path, str(error)) from error
     if size != file.bytes:

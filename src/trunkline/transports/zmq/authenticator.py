@@ -90,9 +90,9 @@ class Authenticator:
                 name = None if name_of is None else name_of(asked[6])
             except Exception:
                 # In doubt, nobody comes in; and the next one is asked for all the same.
-                log.exception("whose key this is could not be found out")
+                log.exception("the owner of a key could not be determined")
         if name is None:
-            log.warning("a key that is not known, or not any more, was refused")
+            log.warning("a client with an unknown or revoked key was refused")
             return [_VERSION, number, b"400", b"this key may not come in", b"", b""]
         return [_VERSION, number, b"200", b"OK", name.encode(), b""]
 
