@@ -13,7 +13,7 @@ import pytest
 from tests.brokers.redis_groups import running_cluster, running_sentinel, tls_in_front
 from tests.brokers.redis_servers import RedisServer
 from tests.hub.hubs import until
-from trunkline.brokers.engine.settings import EngineSettings
+from trunkline.brokers.engine.settings import EngineSettings, without_login
 from trunkline.brokers.redis.address import Node, RedisAddress, owner_of
 from trunkline.brokers.redis.broker import RedisBroker
 from trunkline.brokers.redis.driver import RedisDriver
@@ -225,3 +225,16 @@ def test_a_publish_waits_for_a_replica(tmp_path: Path, caplog: pytest.LogCapture
                 await until(lambda: replica.cli("XLEN", "{tl}:s:t") == "2", "stored once, and copied")
 
         run(test())
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("nats://ann:secret@a:4222,b:4222", "nats://a:4222,b:4222"),
+        ("nats://token@a:4222?token=t&namespace=x", "nats://a:4222"),
+        ("redis://:secret@h:6379/3", "redis://h:6379/3"),
+        ("redis://h", "redis://h"),
+    ],
+)
+def test_a_login_is_not_shown(url: str, shown: str) -> None:
+    assert without_login(url) == shown

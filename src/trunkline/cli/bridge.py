@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from trunkline.bridge import Bridge
+from trunkline.brokers.engine.settings import without_login
 from trunkline.cli import show
 from trunkline.cli.options import AsJson, Hub, hub_at
 from trunkline.connect import connect
@@ -27,6 +28,7 @@ def bridge(
     """Mirror topics of a hub on a server, both ways, until Ctrl-C or SIGTERM."""
     for pattern in patterns:
         validate_pattern(pattern)
+    server = without_login(engine)
 
     async def work() -> None:
         async with (
@@ -35,8 +37,8 @@ def bridge(
             Bridge(here, there, patterns, direct=direct),
         ):
             if json:
-                show.json({"hub": hub_at(hub), "engine": engine, "patterns": patterns})
-            show.notice(f"mirroring {', '.join(patterns)} on {engine}; Ctrl-C ends it")
+                show.json({"hub": hub_at(hub), "engine": server, "patterns": patterns})
+            show.notice(f"mirroring {', '.join(patterns)} on {server}; Ctrl-C ends it")
             await asyncio.Event().wait()
 
     run(until_signal(work()))

@@ -87,3 +87,9 @@ def from_url(url: str, settings: EngineSettings | None = None, own: frozenset[st
     known = {} if settings is None else msgspec.structs.asdict(settings)
     made = build(EngineSettings, {**known, **named})
     return EngineUrl(urlunsplit(parts._replace(query="", fragment="")), made, options)
+
+
+def without_login(url: str) -> str:
+    """A URL of a server as it may be shown: without user, password, token and options."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))
