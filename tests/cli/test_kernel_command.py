@@ -74,7 +74,7 @@ def test_what_cannot_be_run_says_why(tmp_path: Path) -> None:
     notebook = written(tmp_path / "n.ipynb", "1")
     missing = call("run", notebook, "--kernel", "cobol")
     assert missing.returncode == 1
-    assert "there is no kernel 'cobol' here" in missing.stderr
+    assert "the kernel 'cobol' is not installed" in missing.stderr
     assert call("run", tmp_path / "no.ipynb").returncode == 2
     slow = written(tmp_path / "slow.ipynb", "import time; time.sleep(60)")
     late = call("run", slow, "--timeout", "0.5")
@@ -190,7 +190,7 @@ def test_a_kernel_is_listed_and_watched(tmp_path: Path) -> None:
         assert "error  ZeroDivisionError: division by zero" in shown(kernel, 20, "1 / 0")
     gone = call("watch", "nothing")
     assert gone.returncode == 1
-    assert "no kernel nothing runs here" in gone.stderr
+    assert "no kernel nothing is running" in gone.stderr
 
 
 def test_a_kernel_is_shared_on_a_hub_until_sigterm(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ async def test_a_channel_that_the_journal_does_not_keep_any_more_is_named(
         journal = Journal(folder, other, world=world(simulation), threaded=False)
         async with Hub(JournalBroker(journal, owns_journal=True)) as hub:
             await hub.listen(place.address)
-            assert "all that the channel data promises" in caplog.text
+            assert "everything that the channel data promises" in caplog.text
             async with place.bus("another") as bus:
                 assert [each.channel for each in await channels_of(bus)] == ["data"], "its owner must decide"
 

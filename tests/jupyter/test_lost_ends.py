@@ -64,9 +64,9 @@ def test_a_lost_idle_is_noticed_and_named(caplog: pytest.LogCaptureFixture) -> N
         assert (result.complete, result.lost, result.missing) == (False, True, ("the idle status",))
         assert (result.status, result.stdout, result.text) == ("ok", "hello\n", "2")
         assert kernel.stats().active_requests == 0
-        with pytest.raises(tl.ExecutionFailed, match="not complete: the idle status did not come"):
+        with pytest.raises(tl.ExecutionFailed, match="not complete: the idle status did not arrive"):
             result.check()
-        with pytest.raises(tl.ExecutionTimeout, match="the idle status did not come"):
+        with pytest.raises(tl.ExecutionTimeout, match="the idle status did not arrive"):
             await kernel.run("print('hello')", raise_on_timeout=True)
 
     lossy(main, idle_of_executions)

@@ -135,7 +135,7 @@ def test_a_query_without_numbers_is_refused(spark: SparkSession, warehouse: Path
         async with tl.connect("memory:") as bus:
             await replay(spark, warehouse, "select topic from messages", bus)
 
-    with pytest.raises(tl.UsageError, match="as `seq`; it gives topic"):
+    with pytest.raises(tl.UsageError, match="as `seq`; it selects topic"):
         asyncio.run(work())
 
 
