@@ -95,6 +95,7 @@ def top(module: str) -> str:
     return module.partition(".")[0]
 
 
+@cache
 def room_of(path: Path) -> str:
     return path.relative_to(SOURCES).parts[0].removesuffix(".py")
 
