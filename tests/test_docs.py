@@ -322,6 +322,6 @@ def test_states_of_actors() -> None:
 
 def test_contributors_find_the_tests() -> None:
     (row,) = (line for line in (ROOT / "CONTRIBUTING.md").read_text().splitlines() if line.startswith("| `tests` |"))
-    listed = row.partition("as the rooms of the library: ")[2].partition(";")[0]
+    listed = row.partition("one folder for each part of the library: ")[2].partition(";")[0]
     folders = {path.parent.name for path in (ROOT / "tests").glob("*/*.py")}
     assert set(re.findall(r"`(\w+)`", listed)) == folders
