@@ -1,6 +1,6 @@
-"""The blocking face: the same bus for threads, scripts and notebooks. The bus lives in an event loop of its own thread.
+"""The blocking bus, for threads, scripts and notebooks. The async bus runs in an event loop in its own thread.
 
-Every method is safe from many threads at once and waits for the result of its async twin.
+Every method can be called from any thread, and waits for the result of the async method of the same name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The bus people program against: a face over its parts.
+"""The bus: the interface that programs use. It is a facade over its parts.
 
-A BusPublisher is the way out, a Requester keeps who waits for answers, Handlers run functions, Traffic counts,
-DeadLetterNotices are published, a Lifecycle says whether it is open, a Controller executes the commands of other buses,
-and Closing ends it. What every message passes is here, without a call in between.
+BusPublisher publishes messages, Requester keeps the requests that wait for answers, Handlers run functions, Traffic
+counts, DeadLetterNotices publishes notices of dead letters, Lifecycle has the state, Controller executes the commands
+of other buses, and Closing ends the bus. The code that every message passes is in this file, for speed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Closing a bus: handlers finish what they have, as long as there is time, and the rest is returned."""
+"""Closing a bus: handlers finish the messages they have, up to a deadline, and the rest is returned."""
 
 from __future__ import annotations
 

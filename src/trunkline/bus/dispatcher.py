@@ -1,7 +1,7 @@
-"""The dispatcher: takes messages from a stream, runs the handler on them, and sees to what follows.
+"""The dispatcher: takes messages from a stream, runs the handler, and settles each message.
 
-Well handled is acknowledged, and answered if it was a request. Failed is tried again as the subscription says, and in
-the end a dead letter. A failure concerns its message alone.
+A message that was handled is acknowledged, and answered if it is a request. A message that failed is retried as the
+subscription says, and becomes a dead letter in the end. A failure affects only its own message.
 """
 
 from __future__ import annotations

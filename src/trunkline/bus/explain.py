@@ -1,4 +1,4 @@
-"""Where a message went: what the broker knows of it, and what this bus refused or remembers."""
+"""Where a message went: the outcomes that the broker knows, and what this bus refused or remembers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Threads for handlers that are plain functions. Unlike those of asyncio, they do not hold a process after Ctrl-C.
+"""Threads for handlers that are plain functions. Unlike asyncio's, they do not keep a process alive after Ctrl-C.
 
-A function in a thread cannot be stopped. When a bus closes in the normal way, its event loop waits for the function
-before it ends. After Ctrl-C nothing waits: the message was not acknowledged, and has its fate. An actor system waits
-for as long as its settings say, and not at all after that.
+A function in a thread cannot be stopped. When a bus closes normally, its event loop waits for the function before it
+ends. After Ctrl-C it does not wait: the message was not acknowledged, and has its fate. An actor system waits for as
+long as its settings say, and no longer.
 """
 
 from __future__ import annotations

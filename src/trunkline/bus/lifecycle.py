@@ -1,4 +1,4 @@
-"""Whether a bus takes anything: it is new, open or paused, finishes its work, or is closed."""
+"""The state of a bus: new, open, paused, draining or closed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A handler that blocks the event loop is named in the log, with the line where it is stuck.
+"""Logs a handler that blocks the event loop, with the line at which it is stuck.
 
-One thread for each event loop, while a bus there has handlers that are coroutines. It looks twice in `after_s` at what
-the loop's thread executes. If that is a handler, it asks the loop for a sign of life. An idle loop is not woken, and
-handling a message costs nothing. Code that keeps the interpreter's lock all the time is not found.
+There is one thread for each event loop, while a bus there has handlers that are coroutines. It checks twice in
+`after_s` what the loop's thread executes. If that is a handler, it tests whether the loop responds. An idle loop is not
+woken, and handling a message costs nothing. Code that holds the interpreter's lock all the time is not detected.
 """
 
 from __future__ import annotations

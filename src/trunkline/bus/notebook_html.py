@@ -1,4 +1,4 @@
-"""A bus as a notebook shows it: its books, and the link to the page of its hub. All text is escaped."""
+"""The HTML of a bus in a notebook: its counters, and a link to the page of its hub. All text is escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notices of dead letters: published on `_dead.` and the topic of the message, for whoever subscribes to them."""
+"""Notices of dead letters: published on `_dead.` followed by the topic of the message."""
 
 from __future__ import annotations
 

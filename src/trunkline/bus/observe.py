@@ -1,4 +1,4 @@
-"""Observation: what the bus remembers and counts of its own traffic."""
+"""Observation: the counters and the history of the bus's own traffic."""
 
 from __future__ import annotations
 

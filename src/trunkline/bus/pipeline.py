@@ -1,7 +1,7 @@
-"""A pipeline: many publishes under way at once from one place, without a task for each.
+"""A pipeline: many publishes under way at once from one task.
 
-`await bus.publish` on a durable topic waits for the disk. A pipeline goes on meanwhile, with a bounded number of
-messages between it and the disk, and says at its end what became of them.
+`await bus.publish` on a durable topic waits for the disk. A pipeline continues meanwhile, with a bounded number of
+messages that are not stored yet, and reports their outcome at its end.
 """
 
 from __future__ import annotations

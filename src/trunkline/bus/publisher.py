@@ -1,6 +1,6 @@
-"""The one way out of a bus: messages are built, pass the hooks, are put into the lane of their topic, and are counted.
+"""The publisher of a bus: builds messages, runs the hooks, puts messages into the lane of their topic, and counts.
 
-`Bus.publish` has a twin of it, inlined, for the plainest message.
+`Bus.publish` has an inlined copy of this for the simplest message.
 """
 
 from __future__ import annotations

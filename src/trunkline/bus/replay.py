@@ -1,4 +1,4 @@
-"""Replay: what failed goes back to whom it failed at, and what was published once is published again."""
+"""Replay: redelivers dead letters to the subscribers that failed, and publishes stored messages again."""
 
 from __future__ import annotations
 

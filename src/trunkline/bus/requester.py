@@ -1,4 +1,4 @@
-"""Requests: who waits for which answer, and answers that come before or after anybody waits."""
+"""Requests: which request waits for which answer, and answers that come too early or too late."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The router: rules that send messages to named handlers, by type, sender, recipient, topic and content.
 
-Rules of higher priority are evaluated earlier; every matching rule counts, and a handler gets a message once. Each
-handler has an inbox of its own, so a slow or failing one does not hold up the others.
+Rules of higher priority are evaluated first. All matching rules apply, and a handler gets a message once. Each handler
+has its own inbox, so a slow or failing handler does not delay the others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The lanes of a bus whose only hook is needed for a share of the messages: the others take the short way."""
+"""The lanes of a bus whose only hook applies to a share of the messages: the others take the fast path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A subscription: `async with bus.subscribe(…) as messages`. Inside, the next publish is seen."""
+"""A subscription: `async with bus.subscribe(…) as messages`. Inside, the next publish is received."""
 
 from __future__ import annotations
 

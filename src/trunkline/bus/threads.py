@@ -1,4 +1,4 @@
-"""The door for other threads: publish into a bus that lives in an event loop, with one wake-up for many messages."""
+"""Publishing from other threads into a bus that runs in an event loop, with one wake-up for many messages."""
 
 from __future__ import annotations
 
