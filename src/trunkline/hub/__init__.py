@@ -1,1 +1,1 @@
-"""The hub: the process that others connect to. It moves batches between them and keeps the contracts of channels."""
+"""The hub: the process that others connect to. It forwards batches and enforces the contracts of channels."""

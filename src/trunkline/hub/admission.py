@@ -1,4 +1,4 @@
-"""Admission: HELLO, and what the hub keeps of connected clients. It costs the same however many there are."""
+"""Admission: HELLO, and the list of connected clients. Its cost does not depend on the number of clients."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Conformance: a batch on a channel with a schema is opened, and what does not fit is taken out. Pure.
+"""Conformance: a batch on a channel with a schema is decoded, and messages that do not fit are removed. Pure.
 
-What is left goes on as a batch of its own, which tells the whole one what becomes of it. Refused messages take no
-number and no place in their publisher's count: to subscribers it is as if they had never been sent.
+The remaining messages continue as a separate batch, which reports its outcome to the original one. Refused messages
+have no number and no position in their publisher's count: for subscribers they were never sent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The hub's API of dead letters: who may see which, and how large an answer is.
+"""The hub's API of dead letters: which client may see which letters, and the size of an answer.
 
-Whoever may subscribe to a topic sees the letters on it. Giving one back, or throwing it away, is acting for the
-subscription it died at: that takes the right to join it, to subscribe to its whole pattern, or to administer.
+A client that may subscribe to a topic sees the letters on it. Replaying or removing a letter is an action for the
+subscription at which it failed: it needs the right to join that subscription, to subscribe to its whole pattern, or to
+administer.
 """
 
 from __future__ import annotations

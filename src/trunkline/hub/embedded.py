@@ -1,4 +1,4 @@
-"""An embedded hub: started in this process by a client that found none, and gone with it."""
+"""An embedded hub: started in this process by a client that found none, and closed with that client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EXPLAIN: what became of a message at every subscriber that the hub serves, wherever that is."""
+"""EXPLAIN: the outcome of a message at every subscriber that the hub serves, in any process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hub: a face over its parts. It listens, keeps sessions, and says who lives."""
+"""The hub: a facade over its parts. It listens, keeps sessions, and knows which clients are alive."""
 
 from __future__ import annotations
 

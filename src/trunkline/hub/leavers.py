@@ -1,4 +1,4 @@
-"""Leavers: subscriptions whose connection has ended. Their client may come again, and say what became of messages."""
+"""Leavers: subscriptions whose connection has ended. Their client may reconnect and still report fates."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """A member: a subscriber in another process that shares messages with others, or whose cursor is in the journal.
 
-Inside the hub it is a stream of the engine that acknowledges. What was sent stays in its custody until the client says
-what became of it; if the client is gone, it goes to another member, or waits in the journal for the next of that name.
+Inside the hub it is a stream of the engine that acknowledges. A message that was sent stays in its custody until the
+client reports on it. If the client is gone, the message goes to another member, or waits in the journal for the next
+subscriber of that name.
 """
 
 from __future__ import annotations

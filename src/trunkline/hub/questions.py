@@ -1,4 +1,4 @@
-"""Questions that take longer than a turn: of one connection, only so many may be open."""
+"""Requests that take longer than one iteration of the event loop. Their number is limited for each connection."""
 
 from __future__ import annotations
 

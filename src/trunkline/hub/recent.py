@@ -1,4 +1,4 @@
-"""Recent batches: by them the hub knows a message that no journal has, to explain what became of it."""
+"""Recent batches: with them the hub can explain a message that is in no journal."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a hub with a journal keeps over its restart: channels, schemas, owners of durable subscriptions, in one file.
+"""What a hub with a journal keeps across a restart: channels, schemas, owners of durable subscriptions, in one file.
 
-It is written as a whole, before whoever asked for a change is answered. With 10,000 channels that takes 15 ms, with as
-many schemas of 650 bytes besides 50 ms: creating is rare, and the hub does nothing else meanwhile.
+The whole file is written before the client gets its answer. With 10,000 channels that takes 15 ms, with as many schemas
+of 650 bytes in addition 50 ms: creating is rare, and the hub does nothing else meanwhile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the channels of a hub say about how long the journal keeps their topics."""
+"""The limits that channels set for how much the journal keeps of their topics."""
 
 from __future__ import annotations
 

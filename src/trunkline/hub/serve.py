@@ -1,4 +1,4 @@
-"""Serving: a hub as a process, from its start to an orderly end."""
+"""Serving: runs a hub as a process, from its start to an orderly end."""
 
 from __future__ import annotations
 

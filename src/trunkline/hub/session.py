@@ -1,4 +1,4 @@
-"""A session: the shell around the protocol of one connection. What one turn produces is sent at its end."""
+"""A session: the I/O around the protocol of one connection. The output of one iteration is sent at its end."""
 
 from __future__ import annotations
 
