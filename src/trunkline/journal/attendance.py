@@ -1,7 +1,7 @@
-"""Attendance: which plain subscribers of a hub are there. After a crash it says for whom something was on its way.
+"""Attendance: which plain subscribers of a hub are connected. After a crash it shows which subscribers missed messages.
 
-What was stored, matched, and has no fate when the next run begins, was lost with the hub: nobody can say better, but
-the subscriber itself, should it come again.
+A message that was stored, matched a subscriber and has no fate when the next run begins was lost with the hub. Only the
+subscriber itself can correct this, if it reconnects.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a durable subscription still has to get, and what is to be read next. Pure: events in, actions out.
+"""The messages that a durable subscription still has to get, and what is read next. Pure: events in, actions out.
 
-Something happens (`recalled`, `numbers_read`, `read_on`, `committed`, …), and the backlog says what is to be done about
-it. The feeder is the shell: it reads the journal, sets timers, and hands messages to subscribers.
+The feeder passes events (`recalled`, `numbers_read`, `read_on`, `committed`, …), and the backlog returns actions. The
+feeder performs them: it reads the journal, sets timers, and gives messages to subscribers.
 """
 
 from __future__ import annotations

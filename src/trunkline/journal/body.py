@@ -1,4 +1,4 @@
-"""A stored batch: its messages as columns, with a checksum over all that is stored of it."""
+"""A stored batch: its messages as columns, with a checksum over everything that is stored of it."""
 
 from __future__ import annotations
 

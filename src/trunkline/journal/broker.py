@@ -1,4 +1,4 @@
-"""The broker with a journal: topics are on disk before anybody sees them, durable subscriptions outlive the process."""
+"""The broker with a journal: messages are on disk before delivery, and durable subscriptions survive a restart."""
 
 from __future__ import annotations
 

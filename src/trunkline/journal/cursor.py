@@ -1,4 +1,4 @@
-"""The cursor of a durable subscription: what it was offered, what has its fate, what is still out. Pure bookkeeping."""
+"""The cursor of a durable subscription: which messages were offered, are settled, or are still open. Pure."""
 
 from __future__ import annotations
 

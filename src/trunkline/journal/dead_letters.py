@@ -1,6 +1,6 @@
-"""The dead letters in a journal: read in pages, given back to the subscribers that failed, removed.
+"""The dead letters in a journal: read in pages, redelivered to the subscribers that failed, removed.
 
-A letter that is given back leaves the dead letters, and waits as a retry until it has its fate.
+A letter that is redelivered is no longer a dead letter. It waits as a retry until it has its fate.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A Delta log beside Parquet files that are there already: others read them as a table, and nothing is copied.
+"""A Delta log for existing Parquet files: other programs read them as a table, and nothing is copied.
 
-The log is not what commits. It follows a list of files that counts elsewhere, a manifest or a journal, and is compared
-with that list each time: so what a crash has left out is made up for by the next call.
+The log is not the commit. It follows a list of files that is committed elsewhere, in a manifest or a journal, and is
+compared with that list each time. So the next call adds what is missing after a crash.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is due: stretches of messages and fates that are to be sealed, and files that are to be joined."""
+"""What is due: stretches of messages and fates to seal, and files to join."""
 
 from __future__ import annotations
 

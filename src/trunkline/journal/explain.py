@@ -1,4 +1,4 @@
-"""What became of a message: finding it by its id, and all that is written of it. `Reader` is the face of this."""
+"""The outcomes of a message: finds it by its id, with all that is recorded about it. Used through `Reader`."""
 
 from __future__ import annotations
 

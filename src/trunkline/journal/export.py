@@ -1,4 +1,4 @@
-"""Copies of messages in a file of their own, whole or not at all."""
+"""Copies messages to a separate file, completely or not at all."""
 
 from __future__ import annotations
 

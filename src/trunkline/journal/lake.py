@@ -1,8 +1,8 @@
 """The lake: sealed stretches of the journal as Parquet files, one directory a day.
 
-A file counts when the journal says so. It is written under a hidden name, synced, renamed, and only then recorded, in
-the same transaction that drops its rows from the journal. What a crash leaves in between counts for nobody, and is
-cleared away at the next start.
+A file is valid when the journal lists it. It is written under a hidden name, synced, renamed, and only then recorded,
+in the same transaction that deletes its rows from the journal. Files that a crash leaves in between are not listed, and
+are removed at the next start.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One writer at a time: a lock that the system drops when its owner dies. In it are the owner's pid and hub."""
+"""One writer at a time: a lock that the system releases when its owner dies. The file has the owner's pid and hub."""
 
 from __future__ import annotations
 

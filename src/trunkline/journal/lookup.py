@@ -1,4 +1,4 @@
-"""Looking things up in a journal: how much there is, its end, single messages by their numbers, a point in time."""
+"""Lookups in a journal: how much it has, its end, single messages by their numbers, a point in time."""
 
 from __future__ import annotations
 

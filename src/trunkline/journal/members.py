@@ -1,4 +1,4 @@
-"""Who works on a durable subscription, and who of them gets the next message. Pure: it looks at them, and decides."""
+"""The subscribers that share a durable subscription, and which of them gets the next message. Pure."""
 
 from __future__ import annotations
 

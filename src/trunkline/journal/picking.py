@@ -1,6 +1,7 @@
-"""Single messages out of sealed files, by their numbers: only the row groups that hold them are read.
+"""Single messages from sealed files, by their numbers: only the row groups that contain them are read.
 
-Whoever asks has checked the file: a damaged end of a file, which has no checksum of its own, can end the process.
+The caller must have checked the file: the end of a file has no checksum of its own, and damage there can crash the
+process.
 """
 
 from __future__ import annotations

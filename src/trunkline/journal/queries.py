@@ -1,6 +1,6 @@
-"""What the tables of a journal say, to whoever reads it: plain questions, of one moment where that matters.
+"""Queries on the tables of a journal, for readers; in one snapshot where that matters.
 
-A reader needs no lock. The files of the lake that count are those that are listed here.
+A reader needs no lock. The valid files of the lake are those that are listed here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which messages are wanted: by topic, by number, by time."""
+"""A selection of messages: by topic, by number, by time."""
 
 from __future__ import annotations
 

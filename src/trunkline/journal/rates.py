@@ -1,6 +1,6 @@
-"""How much a journal has accepted over time, and how long deliveries took. For those who draw plots.
+"""How many messages a journal has accepted over time, and how long deliveries took. For plots.
 
-What is sealed counts as spread evenly over the time of its file.
+Sealed messages are counted as if they were spread evenly over the time of their file.
 """
 
 from __future__ import annotations

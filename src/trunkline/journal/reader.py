@@ -1,7 +1,7 @@
-"""Reading: messages and fates across lake and journal, in order, without a gap or a duplicate, while writing goes on.
+"""Reading: messages and fates across lake and journal, in order, without a gap or a duplicate, while a process writes.
 
-A reader asks again at each step where the next messages are: in a sealed file, or in the journal. Sealing moves them
-from one to the other in one transaction, so at each step they are in exactly one.
+At each step a reader looks up again where the next messages are: in a sealed file, or in the journal. Sealing moves
+them from one to the other in one transaction, so at each step they are in exactly one.
 """
 
 from __future__ import annotations

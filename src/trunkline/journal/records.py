@@ -1,7 +1,7 @@
-"""What is on record beside messages and fates: deaths, orphans, and what retention removed. For those who make tables.
+"""Records other than messages and fates: deaths, orphans, and what retention removed. For tables.
 
-A dead letter leaves the journal when it is replayed or removed. Its death stays on record, as long as the message: who
-failed on it, why and where.
+A dead letter leaves the journal when it is replayed or removed. The record of its death is kept as long as the message:
+which subscriber failed, why and where.
 """
 
 from __future__ import annotations

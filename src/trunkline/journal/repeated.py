@@ -1,7 +1,7 @@
 """Batches that a client sends again, because its connection ended before they were confirmed.
 
-A batch is stored whole or not at all. It may have been, or be on its way: it is looked for, in the thread that reads,
-and what comes after it on its topic waits until that is known.
+A batch is stored completely or not at all. A repeated batch may be stored already, or be about to be. The reading
+thread looks for it, and later batches on its topic wait until the result is known.
 """
 
 from __future__ import annotations

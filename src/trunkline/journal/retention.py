@@ -1,4 +1,4 @@
-"""Retention: what of a topic is removed. It goes by pieces: a batch, or what one sealed file holds of the topic."""
+"""Retention: which messages of a topic are removed. The unit is a batch, or all of a topic in one sealed file."""
 
 from __future__ import annotations
 

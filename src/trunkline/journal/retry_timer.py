@@ -1,4 +1,4 @@
-"""The one timer for all that a durable subscription tries again later. What is due when, the backlog knows."""
+"""The one timer for all retries of a durable subscription. The backlog knows what is due when."""
 
 from __future__ import annotations
 

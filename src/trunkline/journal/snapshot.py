@@ -1,4 +1,4 @@
-"""Sealed files, and what is not sealed, of one moment. `Reader` is the face of this."""
+"""Sealed files, and messages that are not sealed, at one moment. Used through `Reader`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQL over a journal, lake and tail, with DuckDB: for a quick look, without Java. Needs the extra `sql`."""
+"""SQL over a journal, lake and tail, with DuckDB, for quick queries without Java. Needs the extra `sql`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store of a broker with a journal: what is written there, together with what its subscribers still hold."""
+"""The store of a broker with a journal: what is on disk, together with what its subscribers still hold."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The tender: seals stretches that are due, joins small files, removes what retention says, clears what was replaced.
+"""The tender: seals stretches that are due, joins small files, applies retention, and removes replaced files.
 
-It works beside the writer, in a thread of its own, and touches the journal only through the writer's transactions.
+It works in its own thread, and changes the journal only through the writer's transactions.
 """
 
 from __future__ import annotations

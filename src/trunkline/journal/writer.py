@@ -1,6 +1,6 @@
-"""The writer: one thread, one connection. Whatever waits when it comes round is written in one transaction.
+"""The writer: one thread, one connection. Everything that waits is written in one transaction.
 
-The event loop's thread may use the connection for a lone message, if nobody else does and commits are fast.
+The event loop's thread may use the connection for a single message, if it is free and commits are fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What verifying and repairing tell: what is wrong, what was looked at, what is lost."""
+"""The results of verifying and repairing: what is damaged, what was checked, what is lost."""
 
 from __future__ import annotations
 

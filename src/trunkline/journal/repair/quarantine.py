@@ -1,4 +1,4 @@
-"""The quarantine: a batch that is not what was written is moved aside, named once, and not met again."""
+"""The quarantine: a damaged batch is moved there, reported once, and not read again."""
 
 from __future__ import annotations
 

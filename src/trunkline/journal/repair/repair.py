@@ -1,4 +1,4 @@
-"""Repairing: what is damaged is put aside, and what can be read of it is kept."""
+"""Repairing: damaged data are moved aside, and everything in them that can be read is kept."""
 
 from __future__ import annotations
 

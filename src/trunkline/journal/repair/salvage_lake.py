@@ -1,4 +1,4 @@
-"""Salvage: the journal's list of the lake put right. What can be read of a damaged file becomes a new one."""
+"""Salvage: corrects the journal's list of the lake. The readable part of a damaged file becomes a new file."""
 
 from __future__ import annotations
 

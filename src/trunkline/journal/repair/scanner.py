@@ -1,4 +1,4 @@
-"""The tables of a journal: what they are made of, and reading every row that can be read, also beyond damage."""
+"""The tables of a journal: their structure, and reading every row that can be read, also after damage."""
 
 from __future__ import annotations
 

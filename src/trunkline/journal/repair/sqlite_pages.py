@@ -1,4 +1,4 @@
-"""The pages of a SQLite file as they lie on disk: for a database that no longer leads to them."""
+"""The pages of a SQLite file as they are on disk, for a database whose structure is damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verifying: is everything there that was written, bit for bit? Looks only, while others may write."""
+"""Verifying: checks that everything that was written is there, bit for bit. Read-only; other processes may write."""
 
 from __future__ import annotations
 
