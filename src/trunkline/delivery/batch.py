@@ -1,4 +1,4 @@
-"""A batch: what travels together on one topic, as columns that are opened only where a rule needs to."""
+"""A batch: messages of one topic that are sent together, as columns that are decoded only if a rule needs it."""
 
 from __future__ import annotations
 

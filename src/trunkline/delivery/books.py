@@ -1,10 +1,10 @@
-"""The books of a subscriber: its counters, and what became of each message, by number. Pure.
+"""The books of a subscriber: its counters, and the fate of each message, by number. Pure.
 
-What was delivered is kept as ranges of numbers, what was not as rows, which cover a range too if they are alike. Both
-are bounded: the counters are exact for ever, the ranges and rows answer `explain` for what happened lately.
+Delivered messages are kept as ranges of numbers, others as rows; a row covers a range if its messages are alike. Both
+are bounded: the counters are always exact, and the ranges and rows answer `explain` for recent messages.
 
-Where the subscriber is elsewhere, handed over is not delivered: a number is open until its subscriber has reported on
-it. When the subscriber is gone, what is open is lost with it; if it comes again, its report counts.
+For a remote subscriber, a message that was sent is not yet delivered: its number is open until the subscriber has
+reported on it. When the subscriber is gone, open messages are lost with it. If it reconnects, its report replaces that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The circuit breaker: stop sending to who keeps failing, and try again after a while. Pure: times come in."""
+"""The circuit breaker: stops sending to a recipient that keeps failing, and tries again later. Pure: times come in."""
 
 from __future__ import annotations
 

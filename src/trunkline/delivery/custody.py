@@ -1,4 +1,4 @@
-"""Custody: messages that were handed out and must be acknowledged. Leases, retries, and the way to the dead letters.
+"""Custody: messages that were handed out and must be acknowledged. Leases, retries and dead letters.
 
 It belongs to one inbox. A message in custody is acknowledged (delivered), tried again after a pause, or dead.
 """

@@ -1,4 +1,4 @@
-"""Dead letters: messages that could not be handled, kept with cause, attempts and traceback until someone looks."""
+"""Dead letters: messages that could not be handled, kept with cause, attempts and traceback."""
 
 from __future__ import annotations
 

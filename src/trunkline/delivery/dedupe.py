@@ -1,4 +1,4 @@
-"""Deduplication: has this id been here within the window? Pure: times come in."""
+"""Deduplication: whether an id was seen within the window. Pure: times come in."""
 
 from __future__ import annotations
 

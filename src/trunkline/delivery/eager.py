@@ -1,7 +1,7 @@
-"""Eager steps: an idle worker continues at once, inside the call that has something for it, not in the next turn.
+"""Eager steps: an idle worker continues inside the call that has a message for it, not in the next iteration.
 
-It runs as the task that it is: `asyncio.current_task()`, context, timeouts and cancellation are the worker's own.
-`_enter_task` and `_leave_task` are what CPython documents for this, under "Extending".
+It runs as its own task: `asyncio.current_task()`, context, timeouts and cancellation are the worker's. CPython
+documents `_enter_task` and `_leave_task` for this, under "Extending".
 """
 
 from __future__ import annotations

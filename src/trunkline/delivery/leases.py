@@ -1,4 +1,4 @@
-"""Leases: who holds which message, and until when. Pure: times come in, expired messages come out."""
+"""Leases: which messages are held, and until when. Pure: times come in, expired messages come out."""
 
 from __future__ import annotations
 

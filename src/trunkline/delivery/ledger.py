@@ -1,4 +1,4 @@
-"""The ledger: who is told, beyond this process's memory, what became of messages. The journal keeps one."""
+"""The ledger: receives the fates of messages, to keep them outside this process's memory. The journal has one."""
 
 from __future__ import annotations
 

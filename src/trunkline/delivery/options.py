@@ -1,4 +1,4 @@
-"""How one subscriber wants its messages: a frozen group, and the same as keywords."""
+"""The options of a subscription: as an immutable group, and as keywords."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""An outlet: where the hub hands batches to one subscriber. It sends no more than it has credit for.
+"""An outlet: the queue of batches for one remote subscriber of the hub. It sends no more than it has credit for.
 
-What happens without credit is the subscriber's policy: `block` lets the batch wait, and with it its publisher; `reject`
-tells the publisher no. With the other two the subscriber itself has the inbox that drops, and gives credit without end;
-here they drop only what a connection that does not drain cannot take.
+Without credit the subscriber's policy decides: with `block` the batch waits, and so does its publisher; with `reject`
+the publisher gets an error. With the other two policies the subscriber's own inbox drops messages, and its credit is
+unlimited; the outlet drops only what a connection that does not drain cannot take.
 """
 
 from __future__ import annotations

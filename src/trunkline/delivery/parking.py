@@ -1,4 +1,4 @@
-"""Parking: publishes that wait for room at a subscriber. They are woken, they do not poll."""
+"""Parking: publishes that wait for room at a subscriber. They are woken, and do not poll."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pending batch: what was published on one topic since the last flush, and who waits to hear what became of it."""
+"""A pending batch: messages published on one topic since the last flush, and the publishers that wait for them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """A run: plain messages that one bus publishes one after the other on one topic, kept as columns.
 
-They leave as columns, and most publishers never look at what they have published: a message is built if somebody does.
+They are sent as columns, and most publishers never read what they have published. So a message is built only when it is
+read.
 """
 
 from __future__ import annotations

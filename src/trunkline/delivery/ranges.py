@@ -1,4 +1,4 @@
-"""Ranges of numbers: what a subscriber was handed, and what is still open of it. Pure."""
+"""Ranges of numbers: which messages a subscriber was sent, and which of them are still open. Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Requests and orphans: every answer finds the request it belongs to, also when it comes first, or too late.
+"""Requests and orphans: every answer is matched with its request, also if it comes too early or too late.
 
-Pure bookkeeping: times come in, and whoever waits is a callback. Kernels, actors and agents share it.
+Pure: times come in, and waiting requests are callbacks. Kernels, actors and agents share it.
 """
 
 from __future__ import annotations

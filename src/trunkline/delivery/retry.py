@@ -1,4 +1,4 @@
-"""How often, and how long after a failure, a message is tried again."""
+"""How often a message is tried again after a failure, and the pauses between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes: the subscribers of one topic, found once and kept until subscriptions change; and the way to them."""
+"""Routes: the subscribers of one topic, found once and kept until subscriptions change; and delivery to them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The routing tree: from a topic to its subscribers, wherever they are.
+"""The routing tree: from a topic to its subscribers, in this process and elsewhere.
 
-A route is found once, and kept until subscriptions change. Then it goes, and nothing holds the subscribers it led to.
+A route is found once, and kept until subscriptions change. Then it is discarded, and holds no subscriber any more.
 """
 
 from __future__ import annotations

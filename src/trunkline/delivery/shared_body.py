@@ -1,4 +1,4 @@
-"""The body of a batch whose one message has its payload in shared memory. Whoever needs it as bytes gets those."""
+"""The body of a batch with one message whose payload is in shared memory. It is converted to bytes on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stream: how a subscriber takes its messages, one by one, in batches, with or without waiting."""
+"""The stream: a subscriber takes its messages from it one by one, in batches, with or without waiting."""
 
 from __future__ import annotations
 

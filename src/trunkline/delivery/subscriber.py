@@ -1,7 +1,7 @@
-"""A subscriber: its name and pattern, a bounded queue, the policy for when that is full, and its books.
+"""A subscriber: its name and pattern, a bounded queue, the overflow policy, and its books.
 
 There are two kinds of queue. An inbox queues messages, for a subscriber in this process. An outlet queues batches as
-they came, for a subscriber elsewhere. The policies are the same, and are here.
+they arrived, for a remote subscriber. Both use the same policies, which are here.
 """
 
 from __future__ import annotations

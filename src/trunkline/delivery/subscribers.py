@@ -1,6 +1,6 @@
-"""All subscribers that a broker serves, their books, and what became of a message among them.
+"""All subscribers that a broker serves, their books, and the outcomes of a message among them.
 
-Most are inboxes in this process. A hub serves subscribers elsewhere, too: those keep their books themselves.
+Most are inboxes in this process. A hub also serves remote subscribers, which keep their books themselves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Unopened messages: plain ones that came as columns, and become messages when somebody looks at one of them.
+"""Unopened messages: plain messages that arrived as columns, and are built when one of them is first read.
 
-Most of what it costs to receive a batch is building its messages. Who counts them, passes them on, or takes their
-payloads needs none.
+Building the messages is most of the cost of receiving a batch. To count them, to forward them, or to take their
+payloads, they need not be built.
 """
 
 from __future__ import annotations
