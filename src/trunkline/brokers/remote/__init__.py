@@ -1,1 +1,1 @@
-"""What every broker elsewhere needs, whatever it is: batches going out, feeds coming in, all of it resumed."""
+"""What every remote broker needs: outgoing batches, incoming feeds, and restoring both after a reconnection."""

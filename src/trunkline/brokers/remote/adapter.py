@@ -1,8 +1,8 @@
-"""What the shared half of a remote broker asks of an adapter, and what an adapter hands in.
+"""What the shared part of a remote broker needs from an adapter, and what an adapter passes to it.
 
-An adapter says how a batch is sent, how a subscription is opened, and how something is acknowledged. Everything else is
-shared: windows, confirmation, resending, credit, gaps, reports. What an adapter hands in is described by its shape, so
-that its own messages fit as they are.
+An adapter sends a batch, opens a subscription, and sends an acknowledgement. Everything else is shared: windows,
+confirmation, resending, credit, gaps, reports. The values that an adapter passes in are protocols, so it can pass its
+own messages without conversion.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A broker elsewhere: the same face as the one in memory, over a connection to another process."""
+"""A remote broker: the same interface as the broker in memory, over a connection to another process."""
 
 from __future__ import annotations
 

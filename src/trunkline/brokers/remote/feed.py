@@ -1,4 +1,4 @@
-"""A feed: one subscription at a broker elsewhere, and the inbox or the tap here that it fills."""
+"""A feed: one subscription at a remote broker, and the local inbox or tap that it fills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way in for one topic: what need not wait goes straight into the pending batch, the rest goes the whole way."""
+"""The lane of one topic: a publish that need not wait goes directly into the pending batch."""
 
 from __future__ import annotations
 

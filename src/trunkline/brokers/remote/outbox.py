@@ -1,10 +1,10 @@
-"""The outbox: batches on their way to a broker elsewhere.
+"""The outbox: batches on their way to a remote broker.
 
-What one turn of the event loop publishes on one topic travels as one batch; what is published alone is sent at once. On
-a plain topic a publish is done when it is in the outbox, which runs ahead of the broker by no more than a window, in
-messages and in bytes. Where a subscriber may refuse, or the broker stores first, it is done when the broker has
-confirmed it. After a reconnection, durable batches that were not confirmed are sent again; the others are reported as
-lost.
+Messages that one iteration of the event loop publishes on one topic are sent as one batch; a single message is sent at
+once. On a plain topic a publish returns when the message is in the outbox, which is ahead of the broker by at most a
+window, in messages and in bytes. Where a subscriber may refuse, or the broker stores first, it returns when the broker
+has confirmed it. After a reconnection, durable batches that were not confirmed are sent again; the others are reported
+as lost.
 """
 
 from __future__ import annotations

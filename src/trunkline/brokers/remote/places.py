@@ -1,7 +1,7 @@
-"""Places: how far each publisher has come on each topic. A subscriber sees by them what it misses.
+"""Places: the position of each publisher on each topic. From them a subscriber counts the messages it has missed.
 
-Every client counts what it publishes on a topic, by priority, and its batches carry that count. Whatever happens on the
-way, also a broker that died with messages in its hands: the next batch that arrives tells how many did not.
+Every client counts what it publishes on a topic, by priority, and its batches carry that count. So the next batch that
+arrives shows how many messages did not, whatever the cause, including a broker that died while it held messages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The reporter: reports to the broker what became of what a plain subscription got. The broker keeps the fates."""
+"""The reporter: reports the fates of messages of a plain subscription to the broker, which keeps them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One connection with its outbox and its feeds, shared by every bus of an event loop that goes to the same place."""
+"""One connection with its outbox and feeds, shared by every bus of an event loop that uses the same address."""
 
 from __future__ import annotations
 

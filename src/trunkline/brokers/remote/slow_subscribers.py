@@ -1,6 +1,6 @@
-"""What publishers wait for: the broker is asked whose inbox is full when a publish has waited for a second.
+"""What publishers wait for: when a publish has waited for a second, the broker is asked whose inbox is full.
 
-NATS and Redis let no subscriber slow a publisher down, so the wait is for the server itself.
+With NATS and Redis a subscriber cannot slow down a publisher, so the publisher waits for the server itself.
 """
 
 from __future__ import annotations
