@@ -1,22 +1,22 @@
-"""The hub's API of its directory: channels, those on them, and schemas. The shell around the pure parts.
+"""The hub's API of its directory: channels, their producers and consumers, and schemas. The I/O around the pure parts.
 
 The codes of its errors:
 
     unknown_channel   there is no channel of that name
-    exists            the channel, its topics or the consumer's id belong to somebody else
+    exists            the channel, its topics or the consumer's id belong to another client
     not_owner         only the owner, or an administrator, may do that
     schema_mismatch   a producer has, or a consumer expects, another schema than the channel
     incompatible      a new version of a schema breaks what its compatibility mode protects
     unknown_schema    there is no schema of that name, version or hash
-    invalid_schema    it is no JSON Schema, or one with keywords that cannot be checked here
-    invalid_version   it is no version, does not rise, or does not fit the change
-    not_kept          the hub could not write it to its disk: nothing has changed
-    not_durable       a durable channel on topics that no journal keeps
-    too_many          a limit on channels, registrations or schemas
-    too_large         a schema, a channel or a registration beyond its size
-    forbidden         the rules of access say no
-    malformed         a value that cannot be
-    invalid_topic     a name or a pattern that cannot be
+    invalid_schema    it is not a JSON Schema, or has keywords that cannot be checked here
+    invalid_version   it is not a version, is not higher than the last one, or does not fit the change
+    not_kept          the hub could not write it to disk: nothing has changed
+    not_durable       a durable channel on topics that no journal stores
+    too_many          a limit on channels, registrations or schemas is reached
+    too_large         a schema, a channel or a registration exceeds its limit
+    forbidden         the rules do not allow it
+    malformed         an invalid value
+    invalid_topic     an invalid name or pattern
     schema            a message does not fit; details: channel, field, why
     dead_letter       a message did not fit, and is kept as a dead letter; details: seq. Its publisher need do nothing
 """
