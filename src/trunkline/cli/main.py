@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from trunkline.cli import INTERRUPTED, show
 from trunkline.cli.help import name_values
 from trunkline.cli.summaries import SUMMARIES
-from trunkline.errors import MissingExtra, TrunklineError, UsageError
+from trunkline.errors import HubUnavailable, MissingExtra, TrunklineError, UsageError
 
 PROGRAM = "trunkline"
 HELP = {"help_option_names": ["-h", "--help"]}
@@ -161,6 +161,10 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _complain(error: TrunklineError) -> int:
-    for line in [*f"error: {error}".split("\n"), *getattr(error, "__notes__", ())]:
+    text = str(error)
+    if type(error) is HubUnavailable:
+        # Its own text names a parameter of `connect`, for programs.
+        text = f"no hub at {error.url} ({error.why}): start one with `trunkline up`, or pass the URL of a hub as --hub"
+    for line in [*f"error: {text}".split("\n"), *getattr(error, "__notes__", ())]:
         show.notice(line)
     return 2 if isinstance(error, UsageError) else 1
