@@ -654,11 +654,11 @@ def test_what_became_of_a_member_s_replay_is_known_everywhere(journal: bool, tmp
             await fate_is(message_id, "dead", "handler failed: ValueError: time 1", bus, other)
             assert (await bus.replay_dead()).count == 1
             await fate_is(message_id, "dead", "handler failed: ValueError: time 2", bus, other)
-            assert (snapshot_of(place.hub, 10).dead_letters, len(bus.dead_letters)) == (1, 1)
+            assert ((await snapshot_of(place.hub, 10)).dead_letters, len(bus.dead_letters)) == (1, 1)
             assert (await bus.replay_dead()).count == 1
             await fate_is(message_id, "delivered", "", bus, other)
-            assert (snapshot_of(place.hub, 10).dead_letters, len(bus.dead_letters)) == (0, 0)
-            (row,) = snapshot_of(place.hub, 10).subscribers
+            assert ((await snapshot_of(place.hub, 10)).dead_letters, len(bus.dead_letters)) == (0, 0)
+            (row,) = (await snapshot_of(place.hub, 10)).subscribers
             assert (row.accepted, row.delivered, row.dead) == (1, 1, 0)
 
     play(act, tmp_path if journal else None)

@@ -142,17 +142,24 @@ def test_a_durable_subscription_without_a_subscriber(tmp_path: Path, group: str 
                 message = await stream.recv(timeout_s=5)
                 assert message is not None
                 stream.ack(message)
+                await publisher.publish_many("other", [b"x"] * 100)
                 await asyncio.sleep(1)
                 connected = [each for each in (await look(publisher)).subscribers if each.durable]
                 assert [(each.client, each.group, each.behind) for each in connected] == [("reader", group or "", 0)]
+            await publisher.publish_many("other", [b"x"] * 100)
+            await asyncio.sleep(1)
+            snapshot = await look(publisher)
+            assert (one(snapshot, name).connected, one(snapshot, name).behind, problems(snapshot)) == (False, 0, [])
             await publisher.publish("orders", 2)
             await publisher.publish("orders", 3)
+            await publisher.publish_many("other", [b"x"] * 100)
             await asyncio.sleep(1)
             snapshot = await look(publisher)
             gone = one(snapshot, name)
             assert (gone.connected, gone.durable, gone.pattern, gone.behind) == (False, True, "orders", 2)
             (problem,) = problems(snapshot)
             assert problem.kind == "not connected"
+            assert problem.text.endswith(f"{name} (orders) has no subscriber, and is 2 messages behind")
             assert f"trunkline forget {name}" in problem.next_step
         await place.stop()
 

@@ -108,10 +108,8 @@ class DurablePlace(NamedTuple):
 
     name: str
     pattern: str
-    high: int
-    """The highest number that it has been given."""
-    pending: int
-    """Messages up to that number that have no fate yet."""
+    behind: int
+    """Stored messages that match, and have no fate yet."""
 
 
 class StoreSummary(NamedTuple):
@@ -137,8 +135,8 @@ class LocalStore(Protocol):
     def durable_names(self) -> list[str]:
         """The names of durable subscriptions that it keeps a place for."""
 
-    def summary(self) -> StoreSummary:
-        """What waits for somebody to look at it, and how far each durable subscription is, as last written."""
+    async def summary(self) -> StoreSummary:
+        """What waits for somebody to look at it, and how far each durable subscription is."""
 
     def retain(self, rules: tuple[Retention, ...]) -> None:
         """Apply these rules of retention, after those of its settings."""

@@ -7,7 +7,7 @@ that change with every start.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ import msgspec
 from trunkline.bus.bus import Bus
 from trunkline.delivery.fates import Account
 from trunkline.delivery.subscribers import MAX_PATTERNS, OTHER_PATTERNS, group_of
-from trunkline.errors import MissingExtra
+from trunkline.errors import MissingExtra, UsageError
 from trunkline.hub.hub import Hub
 from trunkline.hub.snapshot import MAX_ROWS, snapshot_of
 from trunkline.wire.snapshot import HubSnapshot
@@ -40,8 +40,8 @@ class MetricsReading(msgspec.Struct, frozen=True):
     behind: dict[str, int] = {}
 
 
-def read_hub(hub: Hub) -> MetricsReading:
-    snapshot = snapshot_of(hub, MAX_ROWS)
+async def read_hub(hub: Hub) -> MetricsReading:
+    snapshot = await snapshot_of(hub, MAX_ROWS)
     return MetricsReading(
         gauges={
             "hub_clients": ("Clients that are connected", snapshot.clients_total),
@@ -85,7 +85,7 @@ def _bounded(label: str, known: dict[str, int]) -> str:
     return label if label in known or len(known) < MAX_PATTERNS else OTHER_PATTERNS
 
 
-def read_bus(bus: Bus) -> MetricsReading:
+async def read_bus(bus: Bus) -> MetricsReading:
     stats = bus.stats()
     return MetricsReading(
         gauges={
@@ -110,7 +110,10 @@ def export_bus(bus: Bus, registry: CollectorRegistry) -> None:
 
 
 def export_hub(hub: Hub, registry: CollectorRegistry) -> None:
-    """Have `registry` collect what the hub counts. Call it in the event loop of the hub; scrapes may use any thread."""
+    """Have `registry` collect what the hub counts. Call it in the event loop of the hub; scrapes may use any thread.
+
+    If the hub has a journal, a scrape in the thread of its event loop raises UsageError: the loop would wait for it.
+    """
     _export(lambda: read_hub(hub), registry)
 
 
@@ -145,7 +148,7 @@ def serve_metrics(
     return serving()
 
 
-def _export(read: Callable[[], MetricsReading], registry: CollectorRegistry) -> None:
+def _export(read: Callable[[], Coroutine[None, None, MetricsReading]], registry: CollectorRegistry) -> None:
     try:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
     except ImportError as error:
@@ -193,17 +196,27 @@ def _export(read: Callable[[], MetricsReading], registry: CollectorRegistry) -> 
     registry.register(TrafficCollector())
 
 
-def _in_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], MetricsReading]) -> MetricsReading | None:
+def _in_loop(
+    loop: asyncio.AbstractEventLoop, read: Callable[[], Coroutine[None, None, MetricsReading]]
+) -> MetricsReading | None:
     """Read in the thread of the event loop. None after the loop has ended."""
-
-    async def reading() -> MetricsReading:
-        return read()
-
     try:
-        if asyncio.get_running_loop() is loop:
-            return read()
+        here = asyncio.get_running_loop() is loop
     except RuntimeError:
-        pass
+        here = False
+    if here:
+        return _at_once(read())
     if loop.is_closed():
         return None
-    return asyncio.run_coroutine_threadsafe(reading(), loop).result(COLLECT_S)
+    return asyncio.run_coroutine_threadsafe(read(), loop).result(COLLECT_S)
+
+
+def _at_once(reading: Coroutine[None, None, MetricsReading]) -> MetricsReading:
+    """The result of something that does not wait."""
+    try:
+        reading.send(None)
+    except StopIteration as done:
+        found: MetricsReading = done.value
+        return found
+    reading.close()
+    raise UsageError("collect the metrics of a hub with a journal in another thread than that of its event loop")

@@ -71,7 +71,7 @@ def _unattended(snapshot: HubSnapshot) -> Iterator[Problem]:
         if not each.connected and each.behind:
             yield Problem(
                 "not connected",
-                f"the durable subscription {each.name} ({each.pattern}) has no subscriber, and is up to"
+                f"the durable subscription {each.name} ({each.pattern}) has no subscriber, and is"
                 f" {_count(each.behind)} behind",
                 f"start its subscriber, or delete it with `trunkline forget {each.name}`",
             )

@@ -71,7 +71,7 @@ class Answers:
             control.Link: self._link,
             control.Unlink: self._unlink,
             control.Stats: self._stats,
-            control.SnapshotRequest: self._snapshot,
+            control.SnapshotRequest: self._later(self._snapshot),
             control.Trace: self._trace,
             **hub.directory.handlers,
             **{kind: self._later(work) for kind, work in self._dead_letters.handlers.items()},
@@ -390,8 +390,8 @@ class Answers:
     def _stats(self, session: Session, message: control.Stats) -> control.Control:
         return control.StatsAnswer(re=message.id, stats=self._hub.stats())
 
-    def _snapshot(self, session: Session, message: control.SnapshotRequest) -> control.Control:
-        return control.SnapshotAnswer(re=message.id, snapshot=snapshot_of(self._hub, message.rows))
+    async def _snapshot(self, session: Session, message: control.SnapshotRequest) -> control.Control:
+        return control.SnapshotAnswer(re=message.id, snapshot=await snapshot_of(self._hub, message.rows))
 
     def _trace(self, session: Session, message: control.Trace) -> control.Control:
         if message.on:

@@ -22,11 +22,11 @@ MAX_ROWS = 10_000
 """Clients, subscribers and topics each: with long names that is an answer of a few megabytes."""
 
 
-def snapshot_of(hub: Hub, rows: int) -> HubSnapshot:
+async def snapshot_of(hub: Hub, rows: int) -> HubSnapshot:
     rows = max(0, min(rows, MAX_ROWS))
-    sessions = [session for session in hub.sessions.values() if session.name]
     store = hub.store
-    kept = None if store is None else store.summary()
+    kept = None if store is None else await store.summary()
+    sessions = [session for session in hub.sessions.values() if session.name]
     subscribers = list(_subscribers(hub, sessions, [] if kept is None else kept.places))
     topics = hub.broker.published_by_topic()
     return HubSnapshot(
@@ -71,7 +71,6 @@ def _client(session: Session) -> ClientSnapshot:
 
 
 def _subscribers(hub: Hub, sessions: list[Session], kept: list[DurablePlace]) -> Iterator[SubscriberSnapshot]:
-    last = hub.broker.sequence.last
     places = {place.name: place for place in kept}
     seen: set[str] = set()
     for session in sessions:
@@ -84,18 +83,18 @@ def _subscribers(hub: Hub, sessions: list[Session], kept: list[DurablePlace]) ->
             inbox = member.stream.inbox
             seen |= {inbox.name, inbox.role}
             place = places.get(inbox.role)
-            yield _row(inbox, inbox.depth, group=member.group, **client, **_place(place, last))
+            yield _row(inbox, inbox.depth, group=member.group, **client, **_place(place))
     for inbox in hub.broker.served:
         if inbox.name not in seen:
             seen.add(inbox.role)
-            yield _row(inbox, inbox.depth, **_place(places.get(inbox.role), last))
+            yield _row(inbox, inbox.depth, **_place(places.get(inbox.role)))
     for place in kept:
         if place.name not in seen:
-            yield SubscriberSnapshot(name=place.name, pattern=place.pattern, connected=False, **_place(place, last))
+            yield SubscriberSnapshot(name=place.name, pattern=place.pattern, connected=False, **_place(place))
 
 
-def _place(place: DurablePlace | None, last: int) -> dict[str, Any]:
-    return {} if place is None else {"durable": True, "behind": max(0, last - place.high) + place.pending}
+def _place(place: DurablePlace | None) -> dict[str, Any]:
+    return {} if place is None else {"durable": True, "behind": place.behind}
 
 
 def _row(subscriber: Outlet | Inbox, waiting: int, **fields: Any) -> SubscriberSnapshot:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trunkline.errors import JournalDamaged
 from trunkline.journal.body import COLUMNS, StoredBatch
-from trunkline.journal.queries import start_of_row
 from trunkline.journal.range import FOREVER, Range
 from trunkline.journal.sealed import File
 from trunkline.message import Message
-from trunkline.topic import validate_pattern
+from trunkline.topic import matches, validate_pattern
 
 if TYPE_CHECKING:
     from trunkline.journal.reader import Reader
@@ -20,30 +19,72 @@ if TYPE_CHECKING:
 NO_LIMIT: Final = 2**63
 
 
-def count(reader: Reader, pattern: str, after: int) -> int:
-    """How many messages that match lie beyond a number."""
-    with reader.snapshot() as database:
-        reader.pattern = pattern
-        start = start_of_row(database, after)
-        (hot,) = database.execute(
-            "SELECT coalesce(sum(last - max(first, ?) + 1), 0) FROM batches WHERE first >= ? AND wanted(topic)",
-            (after + 1, start),
-        ).fetchone()
-        (sealed,) = database.execute(
-            "SELECT coalesce(sum(t.count), 0) FROM files f JOIN file_topics t ON t.path = f.path"
-            " WHERE f.kind = 'messages' AND f.replaced_ns IS NULL AND f.first > ? AND wanted(t.topic)",
-            (after,),
-        ).fetchone()
-        file = reader.file_upto(after)
-        if file is None or file.last <= after:
-            return int(hot + sealed)
-        parts = database.execute(
-            "SELECT first, count FROM file_topics WHERE path = ? AND last > ? AND wanted(topic)", (file.path, after)
-        ).fetchall()
-    if all(first > after for first, _ in parts):
-        return int(hot + sealed + sum(count for _, count in parts))
-    rest = reader.file_batches(file, Range(pattern, first=after + 1), ["seq"])
-    return int(hot + sealed + sum(batch.num_rows for batch in rest))
+HOT_BETWEEN: Final = (
+    "SELECT topic, sum(min(last, :upto) - max(first, :after + 1) + 1) FROM batches"
+    " WHERE first >= coalesce((SELECT max(first) FROM batches WHERE first <= :after), 0) AND first <= :upto"
+    # In the order of numbers: the index by topic would be read as a whole.
+    " AND last > :after GROUP BY +topic"
+)
+SEALED_BETWEEN: Final = (
+    "SELECT t.topic, t.count, t.first > :after AND t.last <= :upto,"
+    f" {', '.join(f'f.{name}' for name in File.__struct_fields__)}"
+    " FROM files f JOIN file_topics t ON t.path = f.path WHERE f.kind = 'messages' AND f.replaced_ns IS NULL"
+    " AND f.first >= coalesce((SELECT max(first) FROM files WHERE kind = 'messages' AND replaced_ns IS NULL"
+    " AND first <= :after), 0)"
+    " AND f.first <= :upto AND t.last > :after AND t.first <= :upto"
+)
+
+
+class StoredCounts(NamedTuple):
+    """How many messages of each topic lie beyond one number, up to another, as the tables say."""
+
+    after: int
+    upto: int
+    hot: list[tuple[str, int]]
+    """Topics, each with the number of its messages."""
+    sealed: list[tuple[File, list[tuple[str, int, bool]]]]
+    """Files, with their topics; whether all that the file has of a topic lies within."""
+
+
+def stored_counts(reader: Reader, after: int, upto: int = FOREVER) -> StoredCounts:
+    """Call it within one `snapshot`: between two questions, messages may be sealed."""
+    ends = {"after": after, "upto": upto}
+    sealed: dict[File, list[tuple[str, int, bool]]] = {}
+    for topic, count, whole, *file in reader.query(SEALED_BETWEEN, ends):
+        sealed.setdefault(File(*file), []).append((topic, count, bool(whole)))
+    return StoredCounts(after, upto, reader.query(HOT_BETWEEN, ends), list(sealed.items()))
+
+
+def count_within(reader: Reader, stored: StoredCounts, pattern: str) -> int:
+    """How many of them match. A file is read only if one of the two numbers lies in the middle of it."""
+    found = sum(count for topic, count in stored.hot if matches(pattern, topic))
+    for file, topics in stored.sealed:
+        wanted = [(count, whole) for topic, count, whole in topics if matches(pattern, topic)]
+        if all(whole for _, whole in wanted):
+            found += sum(count for count, _ in wanted)
+        else:
+            found += _count_in_file(reader, file, Range(pattern, stored.after + 1, stored.upto))
+    return found
+
+
+def _count_in_file(reader: Reader, file: File, wanted: Range) -> int:
+    from trunkline.journal import lake
+
+    try:
+        return sum(batch.num_rows for batch in lake.read(reader.directory, file, wanted, ["seq"]))
+    except JournalDamaged as damage:
+        if reader.counts(file):
+            reader.on_damage(damage)
+            return 0
+    # It was replaced, and is gone: what it held is elsewhere now.
+    return count(reader, wanted.pattern, max(wanted.first, file.first) - 1, min(wanted.last, file.last))
+
+
+def count(reader: Reader, pattern: str, after: int, upto: int = FOREVER) -> int:
+    """How many messages that match lie beyond a number, up to another."""
+    with reader.snapshot():
+        stored = stored_counts(reader, after, upto)
+    return count_within(reader, stored, pattern)
 
 
 def tail(reader: Reader, pattern: str, count: int) -> list[Message]:

@@ -21,7 +21,7 @@ from trunkline.journal.body import COLUMNS, StoredBatch
 from trunkline.journal.explain import RecordedFate
 from trunkline.journal.last import last_message, last_numbers
 from trunkline.journal.queries import JournalQueries, start_of_row
-from trunkline.journal.range import Range, cut, range_of
+from trunkline.journal.range import FOREVER, Range, cut, range_of
 from trunkline.journal.sealed import FILE_COLUMNS, File
 from trunkline.journal.snapshot import Fits, Head
 from trunkline.message import Message
@@ -267,9 +267,9 @@ class Reader(JournalQueries):
         )[0]
         return int(found)
 
-    def count(self, pattern: str, after: int) -> int:
-        """How many messages that match lie beyond a number."""
-        return lookup.count(self, pattern, after)
+    def count(self, pattern: str, after: int, upto: int = FOREVER) -> int:
+        """How many messages that match lie beyond a number, up to another."""
+        return lookup.count(self, pattern, after, upto)
 
     def tail(self, pattern: str, count: int) -> list[Message]:
         """The last messages that match, oldest first."""

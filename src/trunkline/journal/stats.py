@@ -7,14 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from trunkline.errors import JournalDamaged
 from trunkline.journal import lock
 from trunkline.journal.cursor import unpack
 from trunkline.journal.database import FILE
-from trunkline.journal.range import Range
+from trunkline.journal.lookup import count_within, stored_counts
 from trunkline.journal.reader import Reader
-from trunkline.journal.sealed import File
-from trunkline.topic import matches
+from trunkline.journal.unread import without_fate
 
 
 class TopicStats(msgspec.Struct, frozen=True):
@@ -25,7 +23,7 @@ class TopicStats(msgspec.Struct, frozen=True):
 
 
 class CursorStats(msgspec.Struct, frozen=True):
-    """A durable subscription: `behind` messages have no fate yet, `pending` of them were handed out of order."""
+    """A durable subscription: it still has to get `behind` messages; `pending` of them were handed out of order."""
 
     name: str
     pattern: str
@@ -127,47 +125,17 @@ def _topics(reader: Reader) -> tuple[TopicStats, ...]:
 
 
 CURSORS = "SELECT name, pattern, high, pending, updated_ns FROM cursors ORDER BY name"
-HOT_BEHIND = (
-    "SELECT topic, sum(last - max(first, :high + 1) + 1) FROM batches"
-    " WHERE first >= coalesce((SELECT max(first) FROM batches WHERE first <= :high), 0) AND last > :high GROUP BY topic"
-)
-SEALED_BEHIND = (
-    f"SELECT topic, t.count, t.first, {', '.join(f'f.{name}' for name in File.__struct_fields__)}"
-    " FROM file_topics t JOIN files f ON f.path = t.path WHERE t.last > ? AND f.replaced_ns IS NULL"
-)
 
 
 class _Place:
     """Where a cursor stands, and what lies beyond it. Made at one moment; it may look into files later."""
 
     def __init__(self, reader: Reader, name: str, pattern: str, high: int, pending: bytes, updated_ns: int) -> None:
-        self._about = (name, pattern, high)
-        self._pending = len(unpack(pending))
+        self._about = (name, pattern, high, len(unpack(pending)))
+        self._without_fate = len(without_fate(reader, name, high, pending))
         self._updated_ns = updated_ns
-        hot = reader.query(HOT_BEHIND, {"high": high})
-        self._whole = sum(count for topic, count in hot if matches(pattern, topic))
-        self._cut: list[tuple[str, File]] = []
-        for topic, count, first, *file in reader.query(SEALED_BEHIND, (high,)):
-            if not matches(pattern, topic):
-                continue
-            if first > high:
-                self._whole += count
-            else:
-                self._cut.append((topic, File(*file)))
+        self._stored = stored_counts(reader, high)
 
     def stats(self, reader: Reader) -> CursorStats:
-        name, pattern, high = self._about
-        beyond = sum(self._beyond(reader, topic, file, high) for topic, file in self._cut)
-        behind = self._pending + self._whole + beyond
-        return CursorStats(name, pattern, high, self._pending, behind, self._updated_ns)
-
-    def _beyond(self, reader: Reader, topic: str, file: File, high: int) -> int:
-        """How many messages of a topic a file has beyond the cursor, which stands somewhere inside it."""
-        from trunkline.journal import lake
-
-        try:
-            wanted = Range(topic, first=high + 1)
-            return sum(batch.num_rows for batch in lake.read(reader.directory, file, wanted, ["seq"]))
-        except JournalDamaged as damage:
-            reader.on_damage(damage)
-            return 0
+        behind = self._without_fate + count_within(reader, self._stored, self._about[1])
+        return CursorStats(*self._about, behind, self._updated_ns)

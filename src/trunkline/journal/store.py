@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from trunkline.brokers.store import DurablePlace, StoreSummary
+from trunkline.brokers.store import StoreSummary
 from trunkline.delivery.dead_letters import Choice, DeadLetter
 from trunkline.delivery.fates import Outcome
 from trunkline.delivery.requests import Why
 from trunkline.errors import TopicNotStored
-from trunkline.journal.cursor import unpack
 from trunkline.journal.dead_letters import JournalDeadLetters
 from trunkline.journal.ledger import decode_message, readable
 from trunkline.journal.settings import Retention, TopicStorage
+from trunkline.journal.unread import UnreadCounts
 from trunkline.message import Message
 from trunkline.topic import validate_topic
 
@@ -33,6 +33,7 @@ class JournalStore:
         self.folder = broker.journal.directory
         self.durable = broker.journal.settings.durable
         self.dead_letters = JournalDeadLetters(broker.journal, broker.served, broker.subscribe)
+        self._unread = UnreadCounts(broker.journal)
 
     @property
     def local(self) -> JournalStore:
@@ -100,15 +101,11 @@ class JournalStore:
     def durable_names(self) -> list[str]:
         return [name for (name,) in self._journal.reader.query("SELECT name FROM cursors")]
 
-    def summary(self) -> StoreSummary:
-        query = self._journal.reader.query
-        ((letters, orphans),) = query("SELECT (SELECT count(*) FROM dead_letters), (SELECT count(*) FROM orphans)")
-        places = query("SELECT name, pattern, high, pending FROM cursors ORDER BY name")
-        return StoreSummary(
-            letters,
-            orphans,
-            [DurablePlace(name, pattern, high, len(unpack(data))) for name, pattern, high, data in places],
-        )
+    async def summary(self) -> StoreSummary:
+        places = await self._unread.places()
+        numbers = "SELECT (SELECT count(*) FROM dead_letters), (SELECT count(*) FROM orphans)"
+        ((letters, orphans),) = await self._journal.in_thread(lambda reader: reader.query(numbers))
+        return StoreSummary(letters, orphans, places)
 
     def retain(self, rules: tuple[Retention, ...]) -> None:
         self._journal.channel_rules = rules

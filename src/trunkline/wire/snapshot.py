@@ -45,7 +45,7 @@ class SubscriberSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_default
     waiting_since_ns: int = 0
     """Since when messages have been waiting without a pause; 0 if none wait."""
     behind: int = 0
-    """Of a durable subscription: how many numbers lie between the last message it has settled and the newest one."""
+    """Of a durable subscription: stored messages that match, and that it has not settled."""
     accepted: int = 0
     delivered: int = 0
     filtered: int = 0
