@@ -18,6 +18,9 @@ import trunkline as tl
 from tests.hub.hubs import Place
 from trunkline.dashboard.metrics import export_bus, export_hub
 from trunkline.delivery.subscribers import MAX_PATTERNS, OTHER_PATTERNS
+from trunkline.errors import UsageError
+from trunkline.hub.hub import Hub
+from trunkline.journal import Journal, JournalBroker
 from trunkline.testing import Simulation, simulate, world
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
@@ -69,6 +72,29 @@ def test_a_hub_exports_what_it_counts() -> None:
         await place.stop()
 
     simulate(main)
+
+
+def test_a_hub_with_a_journal_is_not_collected_in_its_event_loop(tmp_path: Path) -> None:
+    """Counting what a durable subscription has to get reads the journal, which the loop must not wait for."""
+
+    async def main() -> None:
+        address = f"unix://{tmp_path}/hub.sock"
+        hub = Hub(JournalBroker(Journal(tmp_path / "journal"), owns_journal=True))
+        await hub.listen(address)
+        registry = CollectorRegistry()
+        export_hub(hub, registry)
+        async with tl.connect(address, name="one") as one:
+            async with one.subscribe("orders.*", name="audit", durable=True):
+                pass
+            await one.publish_many("other", range(50))
+            await one.publish_many("orders.placed", range(3))
+            found = await asyncio.to_thread(values, registry)
+            assert found["trunkline_durable_behind_messages", "audit"] == 3
+            with pytest.raises(UsageError, match="in another thread"):
+                values(registry)
+        await hub.aclose()
+
+    asyncio.run(main())
 
 
 def test_ids_and_passing_names_never_become_labels() -> None:
