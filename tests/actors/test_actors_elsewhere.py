@@ -52,6 +52,30 @@ def test_two_systems_on_a_hub(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_second_system_of_one_name_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        place = f"unix://{tmp_path}/hub.sock"
+
+        def noticed() -> list[str]:
+            return [each.getMessage() for each in caplog.records if "another actor system" in each.getMessage()]
+
+        async with tl.connect(place, name="one", embed=True) as one, tl.connect(place, name="two") as two:
+            # Beside another, and after one of its name that has stopped, there is nothing to say.
+            async with ActorSystem(one, "shop"), ActorSystem(one, "bank"):
+                pass
+            async with ActorSystem(one, "shop"), ActorSystem(two, "bank"), ActorSystem(one, "office") as office:
+                await one.flush()
+                await two.flush()
+                assert office.is_running
+                assert noticed() == []
+                async with ActorSystem(two, "shop"):
+                    await until(noticed)
+        (text,) = noticed()
+        assert "with the name shop has started on this broker (sender two)" in text
+
+    run(main())
+
+
 def test_with_a_journal(tmp_path: Path) -> None:
     async def main() -> None:
         log: list[Any] = []

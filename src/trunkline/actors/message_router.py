@@ -45,6 +45,8 @@ class MessageRouter:
         self._roll_call: Callable[[], None] | None = None
         self._arrivals: Arrivals | None = None
         """Where the broker is elsewhere."""
+        self._announcement = ""
+        """The id of the message with which this system said that it has started."""
 
     # Its life
 
@@ -72,7 +74,9 @@ class MessageRouter:
         else:
             self._arrivals = Arrivals(self._system, self.route)
             await self._arrivals.open(self._patterns)
-            await self._bus.publish(ROLL_CALL, SystemStarted(name), schema=SystemStarted.__schema__)
+            self._announcement = await self._bus.publish(
+                ROLL_CALL, SystemStarted(name), schema=SystemStarted.__schema__
+            )
         self._roll_call = broker.tap(ROLL_CALL, self._answer_roll_call, hears=False)
 
     def narrow(self) -> None:
@@ -165,7 +169,14 @@ class MessageRouter:
         await self._bus.post(message.replace(topic=endpoint(member.name), id=""))
 
     def _answer_roll_call(self, message: Message) -> None:
-        if not self._system.watching.take(message) and message.reply_to:
+        if message.id != self._announcement and self._names_this_system(message):
+            log.error(
+                "another actor system with the name %s has started on this broker (sender %s): each answers messages "
+                "to the actors of the other with UnknownActor; give one of them another name",
+                self._system.name,
+                message.sender,
+            )
+        elif not self._system.watching.take(message) and message.reply_to:
             self._system.background(self._bus.publish(message.reply_to, self._system.actors()))
 
     # Nowhere to go
@@ -190,18 +201,21 @@ class MessageRouter:
 
     def _hear_of_a_successor(self, message: Message) -> None:
         """The system has stopped. If another one has its name, in whatever process, that one answers."""
+        if self._names_this_system(message):
+            for stop in _last_words.get(self._bus.broker, {}).pop(self._system.name, []):
+                stop()
+
+    def _names_this_system(self, message: Message) -> bool:
+        """Whether it says that a system of this name has started."""
         if message.schema != SystemStarted.__schema__:
-            return
+            return False
         try:
-            started = message.decode(SystemStarted)
+            return message.decode(SystemStarted).system == self._system.name
         except InvalidPayload as error:
             log.warning(
                 "actor system %s cannot read %s: %s", self._system.name, message.id, error, extra=about(message)
             )
-            return
-        if started.system == self._system.name:
-            for stop in _last_words.get(self._bus.broker, {}).pop(self._system.name, []):
-                stop()
+            return False
 
     def _too_late(self, message: Message) -> None:
         """The system has stopped."""
