@@ -38,7 +38,7 @@ from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.delivery.fates import Fate
 from trunkline.errors import InvalidPayload, Unsupported
 from trunkline.message import NORMAL
-from trunkline.topic import is_wild, matches
+from trunkline.topic import covers, is_wild, matches
 
 if TYPE_CHECKING:
     from trunkline.brokers.engine.peers import Peers
@@ -125,6 +125,11 @@ class EngineAdapter(EnginePublishing):
             plain = self._plain[request.subscription] = PlainSubscription(request)
             self.driver.subscribe(
                 plain.number, plain.pattern, lambda error: done(EngineSubscription() if error is None else error)
+            )
+            return
+        if any(covers(each, request.pattern) for each in self.settings.open):
+            done(
+                Unsupported(self.name, f"durable subscriptions, groups and replay on the open topic {request.pattern}")
             )
             return
         if Feature.STORED not in self.driver.features:
@@ -240,7 +245,10 @@ class EngineAdapter(EnginePublishing):
         if place is None:
             self._foreign += 1
             place = OpenPlace((0, self._foreign), 1, 0)
-        first = self.known.numbered(place.key, place.size).local + place.place
+        known = self.known.numbered(place.key, place.size)
+        if known.came_before(subscription, place.place):
+            return  # stored, and sent again because the confirmation was lost
+        first = known.local + place.place
         body = memoryview(columns.pack_batch([message]))
         self._shared.deliver(EngineArrival(subscription, first, topic, 1, 0, 0, message.priority), body)
 

@@ -136,7 +136,7 @@ def entry_of(number: int) -> tuple[int, int]:
 class KnownBatch:
     """The numbers of a batch in this process."""
 
-    __slots__ = ("arrived", "count", "key", "local", "stored", "topic")
+    __slots__ = ("arrived", "count", "key", "local", "places", "stored", "topic")
 
     def __init__(self, key: Key, count: int) -> None:
         self.key = key
@@ -149,6 +149,16 @@ class KnownBatch:
         """If it is stored."""
         self.arrived = 0
         """Subscriptions that have it, as bits: a set for each batch would cost more than the rest."""
+        self.places: dict[int, int] | None = None
+        """If its messages come one by one: those that each subscription has, as bits."""
+
+    def came_before(self, subscription: int, index: int) -> bool:
+        """Note that a subscription has a message; whether it had it already."""
+        if self.places is None:
+            self.places = {}
+        have = self.places.get(subscription, 0)
+        self.places[subscription] = have | 1 << index
+        return bool(have >> index & 1)
 
 
 class KnownBatches:

@@ -83,6 +83,9 @@ class EngineEvents(Protocol):
     def not_stored(self, number: int, error: Refused | None) -> None:
         """It is not, and will not be: `error` says why. None: the engine could not take it now, it is sent again."""
 
+    def stored_open(self, number: int, refused: Mapping[int, Refused]) -> None:
+        """All messages of a batch of `store_open` are stored, but for those that were refused: by index, why."""
+
     def arrived(self, subscription: int, topic: str, data: bytes) -> None:
         """A message for a plain subscription."""
 
@@ -127,7 +130,11 @@ class EngineDriver(Protocol):
 
     @property
     def durable(self) -> tuple[str, ...]:
-        """Patterns of the topics that it stores."""
+        """Patterns of the topics that it stores. Open topics have others."""
+
+    @property
+    def durable_open(self) -> tuple[str, ...]:
+        """Patterns of the open topics that it stores, for programs without Trunkline to read."""
 
     @property
     def why(self) -> str:
@@ -166,6 +173,12 @@ class EngineDriver(Protocol):
 
     def store(self, number: int, topic: str, data: bytes, name: str) -> None:
         """Store it, and publish it to whoever listens now. A name that was stored before is not stored again."""
+
+    def store_open(self, number: int, topic: str, messages: list[tuple[bytes, dict[str, str]]], name: str) -> None:
+        """Store each message of a batch, and publish it. Answered by `stored_open`.
+
+        With its index, the name is that of a message: one that was stored before is not stored again.
+        """
 
     async def sync(self) -> None:
         """Return when the server has everything that was published before; raises EngineUnavailable."""

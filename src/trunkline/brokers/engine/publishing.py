@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,7 +17,7 @@ from trunkline.brokers.engine.driver import EngineDriver
 from trunkline.brokers.engine.open_topics import OpenPlace
 from trunkline.brokers.engine.open_topics import encode as encode_open
 from trunkline.brokers.engine.settings import EngineSettings
-from trunkline.brokers.remote.adapter import NEVER_ALONE, Shared, TopicTerms
+from trunkline.brokers.remote.adapter import NEVER_ALONE, Rejection, Shared, TopicTerms
 from trunkline.brokers.remote.outbox import SentBatch
 from trunkline.clock import World
 from trunkline.delivery.pending import Failures
@@ -104,9 +105,10 @@ class EnginePublishing(EngineConnection):
 
     def is_durable(self, topic: str) -> bool:
         """Whether the engine stores what is published there."""
-        if any(matches(pattern, topic) for pattern in NEVER_DURABLE) or self.is_open(topic):
+        if any(matches(pattern, topic) for pattern in NEVER_DURABLE):
             return False
-        return any(matches(pattern, topic) for pattern in self.driver.durable)
+        stored = self.driver.durable_open if self.is_open(topic) else self.driver.durable
+        return any(matches(pattern, topic) for pattern in stored)
 
     async def check(self, terms: TopicTerms, messages: Sequence[Message]) -> tuple[list[Message], Failures]:
         return (list(messages), []) if self.directory is None else self.directory.check(terms, messages)
@@ -133,12 +135,19 @@ class EnginePublishing(EngineConnection):
 
     def _send_open(self, batch: SentBatch) -> None:
         """Each message on its own."""
-        self._unconfirmed.append(batch)
         batch.pending.open()
-        for index, message in enumerate(batch.pending.messages):
-            place = OpenPlace((self.origin, batch.number), batch.size, index)
-            payload, headers = encode_open(message, place, self.settings.open_format)
-            self.driver.publish_open(batch.number, batch.lane.topic, payload, headers)
+        key, topic = (self.origin, batch.number), batch.lane.topic
+        messages = [
+            encode_open(message, OpenPlace(key, batch.size, index), self.settings.open_format)
+            for index, message in enumerate(batch.pending.messages)
+        ]
+        if batch.lane.durable:
+            self._stored[batch.number] = batch
+            self.driver.store_open(batch.number, topic, messages, f"{self.origin:x}-{batch.number}")
+            return
+        self._unconfirmed.append(batch)
+        for payload, headers in messages:
+            self.driver.publish_open(batch.number, topic, payload, headers)
 
     def flush(self) -> None:
         # The driver sends at once, or at the end of the turn.
@@ -212,6 +221,14 @@ class EnginePublishing(EngineConnection):
             self._shared.taken([(number, number, first)], {})
             self._shared.writable()
 
+    def stored_open(self, number: int, refused: Mapping[int, Refused]) -> None:
+        batch = self._stored.pop(number, None)
+        if batch is not None:
+            first = self.known.numbered((self.origin, number), batch.size).local
+            rejections = [Rejection(index, partial(_same, error)) for index, error in refused.items()]
+            self._shared.taken([(number, number, first)], {number: rejections} if rejections else {})
+            self._shared.writable()
+
     def not_stored(self, number: int, error: Refused | None) -> None:
         batch = self._stored.get(number)
         if batch is None:
@@ -251,3 +268,7 @@ class EnginePublishing(EngineConnection):
         """Have the engine store what matches a pattern."""
         if not any(covers(known, pattern) for known in self.driver.durable):
             await self.driver.add_durable(pattern)
+
+
+def _same(error: Refused) -> Refused:
+    return error

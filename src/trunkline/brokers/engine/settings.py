@@ -41,7 +41,10 @@ class EngineSettings(Group, frozen=True, kw_only=True):
     answer_s: float = 2.0
     """How long `explain` waits for other processes on the engine."""
     open: tuple[str, ...] = ()
-    """Topics that programs without Trunkline read and write: each message is one message of the engine."""
+    """Topics that programs without Trunkline read and write: each message is one message of the engine.
+
+    On NATS, those that match `durable` are stored, too, for such programs to read.
+    """
     open_format: str = "json"
     """What is read from an open topic without a content type: "json", "msgpack" or "raw"."""
 

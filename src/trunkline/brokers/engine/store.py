@@ -32,7 +32,7 @@ class EngineStore:
         await self._adapter.ready()
         self._broker.require(Feature.STORED)
         driver = self._adapter.driver
-        if not self._adapter.is_durable(topic):
+        if not self._adapter.is_durable(topic) or self._adapter.is_open(topic):
             raise TopicNotStored(topic, driver.durable)
         entry_number, index = (None, 0) if before is None else entry_of(before)
         # The entry of `before` itself may have messages before it.

@@ -18,6 +18,7 @@ from trunkline.brokers.nats.jetstream import JetStream
 from trunkline.brokers.nats.link import NatsLink, without_waiting
 from trunkline.brokers.nats.marks import Marks
 from trunkline.brokers.nats.names import NatsNames
+from trunkline.brokers.nats.open_store import OpenStore
 from trunkline.brokers.nats.refusals import (
     FOR_NOW,
     NAME,
@@ -48,6 +49,7 @@ class NatsDriver:
         self._publish = link.publish
         self._marks = Marks(link, lambda number: self._events.sent(number))
         self.store_at = NatsStore(link, names, self._settings, lambda: self._events.durable_changed())
+        self._open_store = OpenStore(link, names, self._settings)
         self._consumers = NatsConsumers(link, names, self.store_at, lambda: self._events)
         self._directory = DirectoryStream(names, self.store_at, self._settings)
         self._events: EngineEvents
@@ -58,7 +60,7 @@ class NatsDriver:
         self._by_sid: dict[int, int] = {}
 
     def attach(self, events: EngineEvents, me: str) -> None:
-        self._events = events
+        self._events = self._open_store.events = events
         self._me = self._consumers.owners.me = me
 
     @property
@@ -72,6 +74,10 @@ class NatsDriver:
     @property
     def durable(self) -> tuple[str, ...]:
         return self.store_at.durable
+
+    @property
+    def durable_open(self) -> tuple[str, ...]:
+        return self._open_store.durable
 
     @property
     def run(self) -> str:
@@ -103,6 +109,7 @@ class NatsDriver:
         if connection._server_info.get("jetstream"):
             try:
                 await self.store_at.prepare()
+                await self._open_store.prepare(connection, self.store_at.js)
                 self.features = WITH_STORE
             except JetStreamRefused as error:
                 if error.number in FOR_NOW:
@@ -120,6 +127,7 @@ class NatsDriver:
     def _forget(self) -> None:
         self._marks.ended()
         self._consumers.ended()
+        self._open_store.ended()
 
     async def aclose(self) -> None:
         await self._link.aclose()
@@ -139,6 +147,9 @@ class NatsDriver:
         self._topics[number] = topic
         self._publish(self._names.prefix + topic, data, f"{self._link.inbox}.s.{number}", {"Nats-Msg-Id": name})
 
+    def store_open(self, number: int, topic: str, messages: list[tuple[bytes, dict[str, str]]], name: str) -> None:
+        self._open_store.store(number, topic, messages, name, self.max_bytes)
+
     async def sync(self) -> None:
         await self._marks.sync()
 
@@ -150,6 +161,8 @@ class NatsDriver:
             self._events.unheard(int(number))
         elif kind == "s":
             self._was_stored(int(number), message)
+        elif kind == "o":
+            self._open_store.answered(number, message)
 
     def _was_stored(self, number: int, message: Msg) -> None:
         if (message.headers or {}).get("Status"):

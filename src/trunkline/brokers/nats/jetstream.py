@@ -121,3 +121,16 @@ def _widened(one: str, other: str) -> str:
             return ".".join([*tokens, ">"])
         tokens.append(a if a == b else "*")
     return ".".join(tokens)
+
+
+def intersection(one: str, other: str) -> str | None:
+    """The pattern of what matches both; None if there is nothing."""
+    if not overlaps(one, other):
+        return None
+    left, right = one.split("."), other.split(".")
+    tokens: list[str] = []
+    for at, (a, b) in enumerate(zip(left, right, strict=False)):
+        if ">" in (a, b):
+            return ".".join([*tokens, *(right if a == ">" else left)[at:]])
+        tokens.append(b if a == "*" else a)
+    return ".".join(tokens)

@@ -2,7 +2,7 @@
 
 `NAMESPACE.TOPIC` for messages, `NAMESPACE-again.PLACE.TOPIC` for what goes back to one place,
 `NAMESPACE-kept.TABLE.KEY` for keys, `NAMESPACE-directory.KEY` for channels, `NAMESPACE-ctl.…` between processes. One
-stream has the first two.
+stream has the first two. Open topics have their own names, and the stream `NAMESPACE-open` if they are durable.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ class NatsNames:
         self.kept = f"{namespace}-kept"
         self.control = f"{namespace}-ctl."
         self.stream = f"{namespace}-messages"
+        self.open = f"{namespace}-open"
+        """The stream of open topics that are durable."""
         self.directory = f"{namespace}-directory"
 
     def topic(self, subject: str) -> str:

@@ -29,7 +29,7 @@ from trunkline.brokers.redis.refusals import NAME, code_of, of_storing, translat
 from trunkline.brokers.redis.session import RedisSession
 from trunkline.brokers.redis.subscriptions import Subscriptions
 from trunkline.clock import World
-from trunkline.errors import HubRefused, NotAllowed, TrunklineError
+from trunkline.errors import HubRefused, NotAllowed, TrunklineError, Unsupported
 from trunkline.topic import NEVER_DURABLE, covers, matches
 
 log = logging.getLogger("trunkline.connection")
@@ -59,6 +59,7 @@ class RedisDriver:
         self.prefix = address.prefix_of(settings.namespace)
         self.session = RedisSession(address, self.prefix, settings.connect_s)
         self.durable: tuple[str, ...] = settings.durable
+        self.durable_open: tuple[str, ...] = ()
         self.run = ""
         self.me = ""
         self.events: EngineEvents
@@ -215,6 +216,9 @@ class RedisDriver:
         _, _, size, index = headers["trunkline-place"].split("-")
         is_last = int(index) == int(size) - 1
         self.session.call(done, "PUBLISH", topic, open_events.write(payload, headers))
+
+    def store_open(self, number: int, topic: str, messages: list[tuple[bytes, dict[str, str]]], name: str) -> None:
+        raise Unsupported(self.name, "durable open topics")
 
     def store(self, number: int, topic: str, data: bytes, name: str) -> None:
         def done(reply: Reply) -> None:
