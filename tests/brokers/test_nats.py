@@ -405,12 +405,25 @@ def test_a_request_that_nobody_serves_fails_at_once(server: NatsServer) -> None:
             async def price(order: str) -> int:
                 return len(order)
 
-            await until(lambda: not other.broker.adapter._opening)  # type: ignore[attr-defined]
+            await other.flush()
             assert await one.request("price.eu", "abc", timeout_s=60) == 3
             with pytest.raises(tl.NoResponders) as caught:
                 await one.request("prize.eu", "abc", timeout_s=600)
             assert (caught.value.topic, one.stats().open_requests) == ("prize.eu", 0)
             assert await one.request("price.eu", "abcd", timeout_s=60) == 4
+
+    run(test)
+
+
+def test_a_bus_that_is_closed_while_it_connects_ends(server: NatsServer) -> None:
+    """nats-py swallows a cancellation that comes in some moments of its handshake."""
+
+    async def test() -> None:
+        for step in range(80):
+            async with tl.connect(server.url) as bus:
+                bus.handle("t", print)
+                for _ in range(step % 40):
+                    await asyncio.sleep(0)
 
     run(test)
 

@@ -87,10 +87,13 @@ class EngineConnection(abc.ABC):
 
     async def _run(self) -> None:
         pause_s = 0.0
-        while True:
+        # Libraries of engines may swallow the cancellation that `aclose` sends while they connect.
+        while not self._closed:
             try:
                 async with asyncio.timeout(self.connect_s):
                     await self.driver.connect()
+                if self._closed:
+                    return
             except TimeoutError:
                 self._failed(self._unavailable(self.driver.why or "it does not answer"))
             except TrunklineError as error:
