@@ -25,13 +25,17 @@ HOT_BETWEEN: Final = (
     # In the order of numbers: the index by topic would be read as a whole.
     " AND last > :after GROUP BY +topic"
 )
-SEALED_BETWEEN: Final = (
+SEALED_WITHIN: Final = (
+    "SELECT t.topic, sum(t.count) FROM files f JOIN file_topics t ON t.path = f.path"
+    " WHERE f.kind = 'messages' AND f.replaced_ns IS NULL AND f.first > :after AND f.last <= :upto GROUP BY t.topic"
+)
+SEALED_CUT: Final = (
     "SELECT t.topic, t.count, t.first > :after AND t.last <= :upto,"
     f" {', '.join(f'f.{name}' for name in File.__struct_fields__)}"
     " FROM files f JOIN file_topics t ON t.path = f.path WHERE f.kind = 'messages' AND f.replaced_ns IS NULL"
     " AND f.first >= coalesce((SELECT max(first) FROM files WHERE kind = 'messages' AND replaced_ns IS NULL"
     " AND first <= :after), 0)"
-    " AND f.first <= :upto AND t.last > :after AND t.first <= :upto"
+    " AND f.first <= :upto AND t.last > :after AND t.first <= :upto AND NOT (f.first > :after AND f.last <= :upto)"
 )
 
 
@@ -40,25 +44,26 @@ class StoredCounts(NamedTuple):
 
     after: int
     upto: int
-    hot: list[tuple[str, int]]
-    """Topics, each with the number of its messages."""
-    sealed: list[tuple[File, list[tuple[str, int, bool]]]]
-    """Files, with their topics; whether all that the file has of a topic lies within."""
+    within: list[tuple[str, int]]
+    """Topics, each with a number of its messages: of batches, and of files that lie within as a whole."""
+    cut: list[tuple[File, list[tuple[str, int, bool]]]]
+    """The other files, two at the most, with their topics; whether all that the file has of a topic lies within."""
 
 
 def stored_counts(reader: Reader, after: int, upto: int = FOREVER) -> StoredCounts:
     """Call it within one `snapshot`: between two questions, messages may be sealed."""
     ends = {"after": after, "upto": upto}
-    sealed: dict[File, list[tuple[str, int, bool]]] = {}
-    for topic, count, whole, *file in reader.query(SEALED_BETWEEN, ends):
-        sealed.setdefault(File(*file), []).append((topic, count, bool(whole)))
-    return StoredCounts(after, upto, reader.query(HOT_BETWEEN, ends), list(sealed.items()))
+    cut: dict[File, list[tuple[str, int, bool]]] = {}
+    for topic, count, whole, *file in reader.query(SEALED_CUT, ends):
+        cut.setdefault(File(*file), []).append((topic, count, bool(whole)))
+    within = reader.query(HOT_BETWEEN, ends) + reader.query(SEALED_WITHIN, ends)
+    return StoredCounts(after, upto, within, list(cut.items()))
 
 
 def count_within(reader: Reader, stored: StoredCounts, pattern: str) -> int:
     """How many of them match. A file is read only if one of the two numbers lies in the middle of it."""
-    found = sum(count for topic, count in stored.hot if matches(pattern, topic))
-    for file, topics in stored.sealed:
+    found = sum(count for topic, count in stored.within if matches(pattern, topic))
+    for file, topics in stored.cut:
         wanted = [(count, whole) for topic, count, whole in topics if matches(pattern, topic)]
         if all(whole for _, whole in wanted):
             found += sum(count for count, _ in wanted)
