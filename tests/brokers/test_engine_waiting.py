@@ -28,7 +28,8 @@ def test_a_publisher_that_waits_for_the_engine_is_told_once(
 
     async def main(server: NatsServer | RedisServer) -> None:
         async with asyncio.timeout(DEADLINE_S), tl.connect(f"{server.url}?durable=orders.>", name="one") as bus:
-            await bus.publish("orders.eu", 0)
+            for number in range(3):
+                await bus.publish(f"orders.{number}", "the topic is known from now on")
             os.killpg(server.process.group, signal.SIGSTOP)
             try:
                 waiting = [asyncio.create_task(bus.publish(f"orders.{number}", number)) for number in range(3)]
