@@ -1,4 +1,4 @@
-"""What an attacker says: conversations as a real client would have them, and what can be made of them. Seeded."""
+"""Attacks on the protocol: conversations of a real client, and seeded mutations of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def said(message: control.Control) -> bytes:
 
 
 class Attacker:
-    """Makes frames: true to the protocol, nearly so, and not at all."""
+    """Makes frames: valid, nearly valid, and invalid."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -86,7 +86,7 @@ class Attacker:
         )
 
     def _origin(self) -> int:
-        # Now and then that of another: who comes again takes the place of who was there.
+        # Sometimes that of another client: a reconnecting client replaces its old connection.
         return 7 if self.chance.random() < 0.05 else self.chance.getrandbits(53)
 
     def sane(self) -> bytes:
@@ -136,7 +136,7 @@ class Attacker:
         )
 
     def batch(self, count: int) -> bytes:
-        """The body of a true batch."""
+        """The body of a valid batch."""
         messages = [
             Message(
                 id=f"m{number}",
@@ -235,7 +235,7 @@ class Attacker:
     # What can be made of it
 
     def frame(self) -> bytes:
-        """Some are as they should be, most are not."""
+        """Some are valid, most are not."""
         luck = self.chance.random()
         if luck < 0.04:
             return self.chance.randbytes(self.chance.randrange(1, 200))
@@ -249,7 +249,7 @@ class Attacker:
         return frame
 
     def frames(self, count: int) -> list[bytes]:
-        """So many, some of them twice, some in another order."""
+        """This many, some of them twice, some in another order."""
         made = [self.frame() for _ in range(count)]
         for index in range(1, count):
             luck = self.chance.random()
@@ -260,7 +260,7 @@ class Attacker:
         return made
 
     def last_words(self) -> bytes:
-        """Bytes after which no frame can be told apart: a length that cannot be, or half a frame."""
+        """Bytes after which frames can no longer be separated: an impossible length, or half a frame."""
         frame = framed(self.sane())
         length = self.chance.choice((0, 2**32 - 1, 2**31, 64 * 1024 * 1024 + 1))
         return self.chance.choice((LENGTH.pack(length) + frame, frame[: len(frame) // 2], frame[:3], b""))
@@ -288,7 +288,7 @@ class Attacker:
         return self.chance.choice(WEIRD)
 
     def _other_value(self, frame: bytes) -> bytes:
-        """A control message with another value, without one, or with one too many."""
+        """A control message with a changed, a missing or an additional value."""
         try:
             value = json.loads(frame[1:])
         except (ValueError, RecursionError):
@@ -306,14 +306,14 @@ class Attacker:
         return frames.control(json.dumps(value).encode())
 
     def _other_head(self, frame: bytes) -> bytes:
-        """A batch whose head says something else."""
+        """A batch with a false head."""
         head: list[Any] = [next(self._batches), "attack.a", 2, 50, False, None, False, 0]
         head[self.chance.randrange(len(head))] = self.chance.choice((-1, 0, 3, 2**62, 2**64 - 1, "x", None, 1.5, True))
         data = msgspec.msgpack.encode(head[: self.chance.randrange(len(head) + 1)])
         return frames.PREFIX.pack(Kind.PUBLISH, len(data)) + data + self.batch(2)
 
     def _other_body(self, frame: bytes) -> bytes:
-        """A batch whose body is something else: most of the hub never looks into it."""
+        """A batch with another body: most of the hub never reads it."""
         body = self._flip_bits(self.batch(2)) if self.chance.random() < 0.7 else self.chance.randbytes(40)
         return frames.publish(PublishHead(next(self._batches), self.chance.choice(TOPICS), 2), body)
 

@@ -19,12 +19,12 @@ def say(*words: object) -> None:
 
 
 async def closed() -> None:
-    """Return when whoever started this has closed standard input."""
+    """Return when the parent process has closed standard input."""
     await asyncio.to_thread(sys.stdin.buffer.read)
 
 
 async def member(address: str) -> None:
-    """Joins a group, takes five messages, and does nothing more with them."""
+    """Joins a group, takes five messages, and does not acknowledge them."""
     async with (
         tl.connect(address, name="member") as bus,
         bus.subscribe("work", group="workers", ack=True, capacity=5, name="held") as messages,
@@ -38,7 +38,7 @@ async def member(address: str) -> None:
 
 
 async def taker(address: str, overflow: str) -> None:
-    """Takes everything on a topic; at the end, what its books say."""
+    """Takes everything on a topic. At the end, it prints its books."""
     async with (
         tl.connect(address, name="taker") as bus,
         bus.subscribe("stream", overflow=overflow, capacity=1000, name="taker") as messages,

@@ -1,4 +1,4 @@
-"""Clients with identities of their own at one hub: by TLS, each with a certificate, saying what they like."""
+"""Clients with their own identities at one hub: over TLS, each with a certificate, sending arbitrary frames."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RULES: list[dict[str, Any]] = [
 
 
 def make_keys(folder: Path) -> Path:
-    """Of a hub and of everybody in NAMES."""
+    """Keys of a hub and of every client in NAMES."""
     keys = KeyStore(folder / "keys")
     keys.make_hub()
     for name in NAMES:
@@ -41,7 +41,7 @@ def make_keys(folder: Path) -> Path:
 
 
 class Guest(Raw):
-    """One of them, at a hub. Answers are heard by their number."""
+    """One of them, at a hub. Answers are matched by their number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Guest(Raw):
         return guest
 
     async def ask(self, kind: type[control.Control], **fields: Any) -> control.Control:
-        """What the hub answers."""
+        """The answer of the hub."""
         self.asked += 1
         self.say(kind(**{"id": self.asked, **fields}))
         return await self.answer(self.asked)
@@ -76,7 +76,7 @@ class Guest(Raw):
                     return told
 
     async def tell(self, *said: control.Control) -> list[control.Error]:
-        """Say what is not answered; the errors that it brings."""
+        """Send a message that has no answer. Returns the errors that follow."""
         self.asked += 1
         self.say(*said, control.Heartbeat(id=self.asked))
         errors: list[control.Error] = []
@@ -89,7 +89,7 @@ class Guest(Raw):
                     errors.append(told)
 
     async def publish(self, topic: str, number: int, *payloads: bytes, position: int = 0) -> control.Taken:
-        """Publish a batch; what the hub says when it is taken."""
+        """Publish a batch. Returns the confirmation of the hub."""
         self.send(batch_on(topic, number, payloads, position))
         return await self.hear(control.Taken)
 
@@ -115,7 +115,7 @@ def batch_on(topic: str, number: int, payloads: Sequence[bytes], position: int =
 
 @asynccontextmanager
 async def hub_of(folder: Path, keys: Path, rules: Sequence[object] = RULES) -> AsyncIterator[Hub]:
-    """By TLS, with a journal that keeps everything."""
+    """Over TLS, with a journal that keeps everything."""
     broker = JournalBroker(Journal(folder / "journal"), owns_journal=True)
     async with Hub(broker, access=Access.load(rules)) as hub:
         await hub.listen("tcp://127.0.0.1:0", str(keys))

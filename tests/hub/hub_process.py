@@ -45,7 +45,7 @@ class RunningHub:
         return self.process.poll() is None
 
     def logged(self) -> str:
-        """What it has complained about so far: everything from a warning on."""
+        """Its log so far, from the level of warnings."""
         return self.log.read_text()
 
     def rss_bytes(self) -> int:
@@ -57,12 +57,12 @@ class RunningHub:
         return int(line.split()[1]) * 1024
 
     def kill(self) -> None:
-        """At once, without a goodbye."""
+        """Kill it, without a goodbye."""
         self.process.kill()
         self.process.wait(DEADLINE_S)
 
     def end(self) -> None:
-        """By SIGTERM; raises if it does not end well."""
+        """End it with SIGTERM. Raises if it does not end without errors."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(DEADLINE_S)
@@ -135,7 +135,7 @@ async def _serve(plan: dict[str, Any]) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, ended.set)
-    # Nothing ever comes here: it only ends, with whoever has started this.
+    # Nothing is ever sent here: it is closed when the parent process ends.
     loop.add_reader(sys.stdin.fileno(), ended.set)
     broker: MemoryBroker = MemoryBroker()
     if plan["journal"] is not None:

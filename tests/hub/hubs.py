@@ -22,7 +22,7 @@ DEADLINE_S = 60.0
 
 
 class Place:
-    """Where a hub lives: started, stopped, cut off from its clients, and started again."""
+    """The address of a hub: started, stopped, disconnected from its clients, and restarted."""
 
     def __init__(self, world: World, folder: Path | None = None, settings: HubSettings | None = None) -> None:
         self.world = world
@@ -48,18 +48,18 @@ class Place:
         await self.hub.aclose()
 
     def cut(self, name: str = "") -> None:
-        """Connections end without a word: that of one client, or all of them."""
+        """End connections without a goodbye: of one client, or of all."""
         for session in list(self.hub.sessions.values()):
             if name in ("", session.name):
                 session.wire.abort()
 
     def bus(self, name: str = "bus", *, backoff_s: float = 0.05) -> tl.Bus:
-        """A bus with a connection of its own: buses with other settings do not share one."""
+        """A bus with its own connection: buses with different settings do not share one."""
         settings = tl.ConnectionSettings(connect_s=5.0 + len(name) / 1000, backoff_s=backoff_s)
         return tl.connect(self.address, name=name, world=self.world, connection=settings)
 
     async def back(self, *buses: tl.Bus) -> None:
-        """Return when these are connected to the hub as it runs now."""
+        """Return when these are connected to the current hub."""
         for bus in buses:
             await self._back(bus)
 

@@ -1,4 +1,4 @@
-"""Attacks on a running hub: connections of bare bytes, and how to see that the hub has borne them."""
+"""Attacks on a running hub over raw connections, and checks that the hub is still healthy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RULES = (
 
 
 class Line:
-    """An attacker's connection: bare bytes out, and what the hub says back."""
+    """An attacker's connection: raw bytes out, and the frames of the hub."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -48,7 +48,7 @@ class Line:
         self.writer.write(b"".join(map(framed, frames)))
 
     async def hear(self) -> dict[str, Any]:
-        """The next that the hub says, in control; raises EOFError at the end of the connection."""
+        """The next control message of the hub. Raises EOFError at the end of the connection."""
         while True:
             try:
                 (size,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
@@ -81,7 +81,7 @@ async def stats_of(bus: tl.Bus) -> dict[str, Any]:
 
 
 async def healthy(hub: RunningHub, bus: tl.Bus, others: int = 1) -> dict[str, Any]:
-    """Nothing is left of those who are gone, and nothing went wrong inside. Returns the hub's own numbers."""
+    """Nothing is left of former clients, and no internal error occurred. Returns the hub's own counters."""
     async with asyncio.timeout(DEADLINE_S):
         while (stats := await stats_of(bus))["clients"] > 1 + others:
             # It answers after everything it had heard before: asking again gives it time.

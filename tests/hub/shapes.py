@@ -1,4 +1,4 @@
-"""Schemas of all kinds, the same ones in other words, and values of them."""
+"""Schemas of all kinds, equivalent spellings of them, and matching values."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SCHEMAS = st.recursive(SCALARS, grown, max_leaves=8)
 
 
 def dressed(node: Any, random: random.Random) -> Any:
-    """The same in other words: keys, fields and alternatives in another order, described, with a definition."""
+    """An equivalent schema: keys, fields and alternatives in another order, with descriptions and a definition."""
     if not isinstance(node, dict):
         return node
     found: dict[str, Any] = {}
@@ -84,7 +84,7 @@ def dressed(node: Any, random: random.Random) -> Any:
 
 
 def with_definitions(node: Any, definitions: dict[str, Any], random: random.Random) -> Any:
-    """The same with some parts under a name elsewhere."""
+    """The same with some parts as named definitions."""
     if not isinstance(node, dict):
         return node
     found = dict(node)
@@ -103,7 +103,7 @@ def with_definitions(node: Any, definitions: dict[str, Any], random: random.Rand
 
 
 def written(node: Any) -> st.SearchStrategy[Any]:
-    """Values of a schema of the kind made above."""
+    """Values of a schema of the kind above."""
     if "anyOf" in node:
         return st.one_of([written(each) for each in node["anyOf"]])
     if "enum" in node or "const" in node:

@@ -1,4 +1,4 @@
-"""Rights as a pure function: what a pattern may, every topic that it reaches may."""
+"""Rights as a pure function: a right on a pattern is a right on every topic that the pattern matches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def patterns(draw: st.DrawFn) -> str:
 
 @st.composite
 def instances(draw: st.DrawFn, words: tuple[str, ...] = TOKENS, rest: tuple[str, ...] = TOKENS) -> tuple[str, str]:
-    """A pattern, and something that matches it: a topic, or with wildcards among the words a narrower pattern."""
+    """A pattern, and something that matches it: a topic, or a narrower pattern."""
     wide = draw(patterns())
     parts: list[str] = []
     for token in wide.split("."):
@@ -54,7 +54,7 @@ def test_what_a_pattern_may_its_topics_may(given_rules: list[AccessRule], pair: 
 
 @given(st.lists(rules, min_size=1, max_size=2), instances((*TOKENS, "*"), (*TOKENS, "*", ">")))
 def test_a_narrower_pattern_may_no_less(given_rules: list[AccessRule], pair: tuple[str, str]) -> None:
-    """But for reply topics: no pattern reaches those."""
+    """Except reply topics: no pattern reaches those."""
     wide, narrow = pair
     assert covers(wide, narrow)
     access = Access(given_rules)
@@ -113,7 +113,7 @@ def test_what_the_bus_s_own_topics_count_as(pattern: str, data_only: bool, every
 
 
 def test_a_subscriber_may_tell_of_what_died_there() -> None:
-    """A notice is the word of a subscriber: it needs no right to publish on the topic itself."""
+    """A notice comes from a subscriber, which needs no right to publish on the topic itself."""
     reader = Access([AccessRule(who=ME, may=(Action.SUBSCRIBE,), on=("data.>",))])
     assert reader.may(ME, Action.PUBLISH, "_dead.data.x")
     assert not reader.may(ME, Action.PUBLISH, "data.x")

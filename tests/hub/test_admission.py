@@ -1,4 +1,4 @@
-"""Who gets in, what they may have, and what becomes of those who do not keep to the protocol; in virtual time."""
+"""Admission: which clients connect, their limits, and what happens to clients that break the protocol. Virtual time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _places = itertools.count(1)
 
 
 class Raw:
-    """A client that says what it likes."""
+    """A client that sends arbitrary messages."""
 
     def __init__(self) -> None:
         self.wire: Wire
@@ -51,7 +51,7 @@ class Raw:
         self.wire.send([(frame,) for frame in given])
 
     async def hear(self, kind: type[C]) -> C:
-        """The next thing of this kind that the hub says; what else it says is passed over."""
+        """The next message of this type from the hub. Others are skipped."""
         async with asyncio.timeout(600):
             while True:
                 told = await self.heard.get()
@@ -132,7 +132,7 @@ async def test_without_a_common_version_it_ends(simulation: Simulation) -> None:
 
 
 async def test_a_replayed_hello_is_refused(simulation: Simulation) -> None:
-    """Overheard, and said again on another connection, even after the first has left."""
+    """Recorded and sent again on another connection, even after the first one has ended."""
     async with hub_with(simulation) as hub:
         first = await Raw.open(hub)
         await first.greet(token="once")
@@ -153,7 +153,7 @@ def test_a_replayed_hello_is_refused_however_many_came_since() -> None:
 
 
 async def _replay_after_many(simulation: Simulation) -> None:
-    """It is refused as long as its time is taken, and then because of its time."""
+    """It is refused while its time is reserved, and then because of its age."""
     async with hub_with(simulation) as hub:
         overheard = hello(token="overheard", at_ns=simulation.time_ns())
         first = await Raw.open(hub)
@@ -209,7 +209,7 @@ def test_tokens_are_forgotten_when_they_are_stale_and_refused_when_there_are_too
 
 
 class Guarded(dict[str, Session]):
-    """The sessions of a hub, which nobody may go through."""
+    """The sessions of a hub. Iterating over them fails the test."""
 
     def values(self) -> Any:
         raise AssertionError("somebody goes through all sessions")
@@ -223,7 +223,7 @@ class GuardedCounter(Counter[str]):
 
 
 async def test_hello_costs_the_same_however_many_are_here(simulation: Simulation) -> None:
-    """Who comes again, and who comes too often, are found without going through all who are here."""
+    """Reconnecting and too frequent clients are found without scanning all sessions."""
     async with hub_with(simulation, limits=Limits(connections=2)) as hub:
         first = await Raw.open(hub)
         await first.greet(origin=5)
@@ -349,7 +349,7 @@ async def test_too_many_bad_frames_end_it(simulation: Simulation) -> None:
         assert hub.counts["malformed"] == 6
 
 
-# What is said must make sense
+# Messages must be consistent
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ async def test_credit_is_not_taken_back_and_numbers_do_not_go_back(simulation: S
 
 
 async def test_a_member_says_only_what_can_be(simulation: Simulation) -> None:
-    """It may not end a message as delivered by NACK, nor bury another message than the one it was given."""
+    """It may not report a message as delivered by NACK, nor bury another message than the one it was sent."""
     async with hub_with(simulation) as hub:
         raw = await Raw.open(hub)
         await raw.greet()
@@ -430,7 +430,7 @@ async def test_who_is_silent_is_gone(simulation: Simulation) -> None:
 
 
 async def test_who_is_not_read_from_is_not_silent(simulation: Simulation) -> None:
-    """A publisher whose batches wait for a subscriber says nothing that the hub could hear."""
+    """A publisher whose batches wait for a subscriber sends nothing to the hub meanwhile."""
     async with hub_with(simulation, heartbeat_s=1.0, limits=Limits(pending_bytes=1000)) as hub:
         giver, taker = await Raw.open(hub), await Raw.open(hub)
         await giver.greet(name="giver")

@@ -1,4 +1,4 @@
-"""A program whose own event loop was blocked does not say that the hub was silent."""
+"""A program whose own event loop was blocked does not report that the hub was silent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_blocked_event_loop_is_named_as_the_cause(tmp_path: Path, caplog: pyte
             await until(lambda: "was blocked for" in said(), "the cause is named")
             assert "asyncio.to_thread" in said()
             assert "the hub was silent" not in said()
-            # And it goes on.
+            # And it continues.
             async with asyncio.timeout(60):
                 while "short" not in handled:
                     await bus.publish("work", "short")

@@ -1,4 +1,4 @@
-"""More in one turn than a connection takes at once, and clients that do not listen: nothing is stuck or lost."""
+"""More data in one iteration than a connection accepts, and clients that do not read: nothing is stuck or lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trunkline.wire.notices import MAX_KEPT, Notices
 @pytest.mark.parametrize("overflow", ["block", "drop_oldest", "drop_newest"])
 @pytest.mark.parametrize(("size", "count"), [(1000, 300), (60_000, 4)])
 def test_a_burst_for_many_subscriptions_of_one_client(tmp_path: Path, overflow: str, size: int, count: int) -> None:
-    """More than the hub gives a connection at once, less than the kernel takes: nobody tells that there is room."""
+    """More than the hub writes at once, less than the kernel buffers: no event reports that there is room."""
 
     async def run() -> None:
         async with Hub() as hub:
@@ -46,7 +46,7 @@ def test_a_burst_for_many_subscriptions_of_one_client(tmp_path: Path, overflow: 
 
 
 async def test_a_member_that_drops_gets_its_share(trial: object) -> None:
-    """It gives credit without end, as all that drop do."""
+    """It gives unlimited credit, as all subscriptions that drop do."""
     async with Hub() as hub:
         address = await hub.listen("pair:share")
         async with (
@@ -96,7 +96,7 @@ def test_no_more_are_kept_than_there_is_place_for() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3), st.sampled_from("ab")), max_size=30))
 def test_joined_or_not_they_say_the_same(steps: list[tuple[int, int, str]]) -> None:
-    """Each step: so many are dropped, after so many that were not, on a topic. Nothing is counted as missing twice."""
+    """Each step: some are dropped, after some that were not, on a topic. Nothing is counted as missing twice."""
     notices, whole = Notices(), Places()
     said: list[Dropped] = []
     given_: list[Dropped] = []

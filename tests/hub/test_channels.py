@@ -1,4 +1,4 @@
-"""Publishing on channels: what breaks a schema is refused or a dead letter; rights, priority and durability hold."""
+"""Publishing on channels: messages that break a schema are refused or dead letters; rights, priority and durability."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BAD = {"sensor": "a", "value": "high"}
 async def channel(
     simulation: Simulation, qos: Qos | None = None, folder: Path | None = None
 ) -> AsyncIterator[tuple[Place, tl.Bus, tl.Stream]]:
-    """A hub, a bus, and somebody else who listens to its channel `readings`."""
+    """A hub, a bus, and a second subscriber to its channel `readings`."""
     place = Place(world(simulation), folder)
     await place.start()
     async with place.bus("writer") as bus, place.bus("a reader") as reader:
@@ -98,7 +98,7 @@ async def pour(bus: tl.Bus, payloads: list[Any]) -> None:
 
 
 async def test_the_hub_looks_as_well_and_everybody_counts_right(simulation: Simulation) -> None:
-    """A pipeline does not ask what its topics demand: the hub says what did not fit."""
+    """A pipeline does not check the schema itself: the hub reports which messages do not match."""
     async with channel(simulation) as (place, bus, messages):
         await bus.publish("readings.x", Reading("first", 0))
         with pytest.raises(PartlyRefused) as refusal:
@@ -215,7 +215,7 @@ async def test_durable_needs_a_journal_that_keeps_it(simulation: Simulation) -> 
             address = await hub.listen("pair:durable")
             async with tl.connect(address, world=world(simulation)) as bus:
                 assert await directory_of(bus).create_channel("kept", pattern="kept.a.*", qos=Qos(durable=True))
-                with pytest.raises(HubRefused, match=r"does not keep other: durable there is kept\.>"):
+                with pytest.raises(HubRefused, match=r"does not keep other: its durable topics are kept\.>"):
                     await directory_of(bus).create_channel("other", qos=Qos(durable=True))
 
 
@@ -241,7 +241,7 @@ async def test_a_channel_needs_a_schema_that_is_there(simulation: Simulation) ->
 
 
 class Named(PairTransport):
-    """Everybody who comes this way is who the scheme says."""
+    """The identity of a client comes from the scheme of its transport."""
 
     async def listen(self, url: str, accept: Accept, *, max_frame_bytes: int) -> Listener:
         def named(wire: Wire) -> Receiver:
@@ -280,7 +280,7 @@ async def test_rights(simulation: Simulation) -> None:
         for bus in buses.values():
             await bus.__aenter__()
         owner, writer, reader, admin, guest = (directory_of(bus) for bus in buses.values())
-        # Whoever may publish may produce, but not make a channel; whoever may subscribe may consume.
+        # The right to publish allows producing, but not creating a channel; the right to subscribe allows consuming.
         assert await refused(writer.register_producer("data.x")) == "forbidden"
         assert await refused(writer.put_schema("data.x", Reading)) == "forbidden"
         assert await reader.register_consumer("data.x", "r")
@@ -290,7 +290,7 @@ async def test_rights(simulation: Simulation) -> None:
         assert await writer.register_producer("data.x", schema=Reading), "the schema is there already"
         assert await refused(reader.register_producer("data.x")) == "forbidden"
         assert await refused(writer.register_consumer("data.x", "w")) == "forbidden"
-        # Only those who could use it see it.
+        # Only clients that may use it see it.
         assert await refused(guest.discover_producer("data.x")) == "forbidden"
         assert await refused(guest.describe("data.x")) == "forbidden"
         assert await guest.channels() == []

@@ -1,4 +1,4 @@
-"""Clients in processes of their own: killed, frozen, and very many of them."""
+"""Clients in their own processes: killed, frozen, and very many of them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_killed_member_leaves_its_work_to_the_others(tmp_path: Path) -> None:
 
 
 def test_a_frozen_consumer_slows_its_own_topic_only(tmp_path: Path) -> None:
-    """It blocks, so who publishes there waits; who publishes elsewhere does not, and the hub does not grow."""
+    """Its policy is block, so publishers to it wait. Publishers to others do not, and the hub does not grow."""
     settings = tl.Settings(backpressure=tl.Backpressure(timeout_s=1.0))
 
     async def play(hub: Up) -> None:
@@ -104,7 +104,7 @@ async def some(messages: tl.Stream, count: int) -> list[object]:
 
 
 def test_a_frozen_consumer_that_drops_slows_nobody(tmp_path: Path) -> None:
-    """Its losses are counted, here and in its own books once it is back."""
+    """Its losses are counted, here and in its own books after it reconnects."""
     sent = 50_000
 
     async def play(hub: Up) -> None:
@@ -148,7 +148,7 @@ def test_many_subscriptions(tmp_path: Path, count: int) -> None:
 
 @pytest.mark.parametrize("count", [50, pytest.param(1000, marks=pytest.mark.long)])
 def test_many_clients(tmp_path: Path, count: int) -> None:
-    """Each with a connection of its own: all hear what one says, and leave without a trace."""
+    """Each with its own connection: all get every message, and leave nothing behind."""
     few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

@@ -1,4 +1,4 @@
-"""What a reader can read: each kind of change breaks what it should, and the field is named."""
+"""Compatibility of schemas: each kind of change breaks what it should, and the field is named."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BASE: dict[str, Any] = {
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
-    """BASE with one part set to something else; `-` removes it."""
+    """BASE with one part replaced; `-` removes it."""
     schema: dict[str, Any] = json.loads(json.dumps(BASE))
     *steps, last = path.split("/")
     node: Any = schema
@@ -122,7 +122,7 @@ def test_a_schema_reads_itself(schema: dict[str, Any]) -> None:
 
 @given(SCHEMAS, SCHEMAS, st.data())
 def test_what_is_readable_is_accepted(writer: Any, reader: Any, data: st.DataObject) -> None:
-    """What a writer writes, nothing beyond what it declares, a reader without breaks takes."""
+    """A reader without breaks accepts everything that a writer writes within its declared fields."""
     if not breaks(Side(writer, "writer"), Side(reader, "reader")):
         value = data.draw(written(writer))
         if Checker(writer)(value) is None:

@@ -1,4 +1,4 @@
-"""Confirmations wait until those who got a message have gone on. Nothing else that the hub says overtakes them."""
+"""Confirmations wait until the receivers of a message have continued. No later frame of the hub overtakes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TAKEN = frame(control.Taken(runs=[(1, 1, 5)], failures=[]))
 
 
 class Client:
-    """A connection that is live, without a wire, and what its users hear, in order."""
+    """A live connection without a wire, and the events of its users, in order."""
 
     def __init__(self, world: World) -> None:
         self.heard: list[str] = []

@@ -1,4 +1,4 @@
-"""Payloads against schemas: as msgspec judges the same payloads, each keyword, and what hostile schemas may try."""
+"""Payloads against schemas: the same verdict as msgspec, each keyword, and hostile schemas."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ VALUES: list[Any] = [
 
 
 def accepts(type: Any, value: Any) -> bool:
-    """Whether msgspec reads it as JSON Schema has it: bytes are a text in base64, and 1.0 is the integer 1."""
+    """Whether msgspec reads it like JSON Schema: bytes are base64 text, and 1.0 is the integer 1."""
     try:
         msgspec.msgpack.decode(msgspec.msgpack.encode(as_json(value)), type=type)
     except msgspec.ValidationError:
@@ -138,7 +138,7 @@ EXT = msgspec.msgpack.Ext(5, b"")
 
 
 def named(value: object) -> str:
-    """The same name in every process: by default an Ext shows its address."""
+    """The same name in every process: by default the repr of an Ext has its address."""
     return str(value).replace(repr(EXT), "Ext")
 
 
@@ -198,32 +198,32 @@ SHAPES = schema_of(Circle | Square)
         ({"type": "object", "required": ["price"]}, {}, ("$.price", "a required field is missing")),
         ({"properties": {"a": {"items": {"maximum": 1}}}}, {"a": [1, 2]}, ("$.a[1]", "2 is above 1")),
         ({"properties": {"a b": {"maximum": 1}}}, {"a b": 2}, ("$['a b']", "2 is above 1")),
-        ({"additionalProperties": False, "properties": {"a": {}}}, {"b": 1}, ("$.b", "a field that is not known")),
+        ({"additionalProperties": False, "properties": {"a": {}}}, {"b": 1}, ("$.b", "an unknown field")),
         ({"additionalProperties": {"type": "integer"}}, {"b": None}, ("$.b", "null instead of integer")),
         ({"propertyNames": {"maxLength": 1}}, {"bb": 1}, ("$.bb", "its name: 2 characters, and at most 1 are allowed")),
-        ({"minProperties": 1}, {}, ("$", "0 fields, and at least 1 are wanted")),
+        ({"minProperties": 1}, {}, ("$", "0 fields, and at least 1 are required")),
         ({"maxProperties": 0}, {"a": 1}, ("$", "1 fields, and at most 0 are allowed")),
-        ({"minItems": 1}, [], ("$", "0 items, and at least 1 are wanted")),
+        ({"minItems": 1}, [], ("$", "0 items, and at least 1 are required")),
         ({"maxItems": 1}, [1, 2], ("$", "2 items, and at most 1 are allowed")),
-        ({"prefixItems": [{"type": "null"}], "items": False}, [None, 1], ("$[1]", "an item too many")),
-        ({"uniqueItems": True}, [{"a": 1, "b": 2}, {"b": 2, "a": 1}], ("$", "an item is there twice")),
-        ({"uniqueItems": True}, [{1: 1}, {1: 1}], ("$", "an item is there twice")),
+        ({"prefixItems": [{"type": "null"}], "items": False}, [None, 1], ("$[1]", "too many items")),
+        ({"uniqueItems": True}, [{"a": 1, "b": 2}, {"b": 2, "a": 1}], ("$", "an item is repeated")),
+        ({"uniqueItems": True}, [{1: 1}, {1: 1}], ("$", "an item is repeated")),
         ({"type": ["integer", "null"]}, "x", ("$", "string instead of null or integer")),
         ({"type": "number"}, None, ("$", "null instead of number")),
-        ({"const": {"a": [1]}}, {"a": [2]}, ("$", "it is none of [{'a': [1]}]")),
-        ({"enum": [1]}, True, ("$", "it is none of [1]")),
-        ({"minLength": 2}, "x", ("$", "1 characters, and at least 2 are wanted")),
+        ({"const": {"a": [1]}}, {"a": [2]}, ("$", "it is not {'a': [1]}")),
+        ({"enum": [1]}, True, ("$", "it is not one of [1]")),
+        ({"minLength": 2}, "x", ("$", "1 characters, and at least 2 are required")),
         ({"pattern": "^a"}, "b", ("$", "'b' does not match '^a'")),
-        ({"multipleOf": 0.1}, 0.25, ("$", "0.25 is no multiple of 0.1")),
-        ({"multipleOf": 7}, 10**400, ("$", "1" + "0" * 58 + "… is no multiple of 7")),
+        ({"multipleOf": 0.1}, 0.25, ("$", "0.25 is not a multiple of 0.1")),
+        ({"multipleOf": 7}, 10**400, ("$", "1" + "0" * 58 + "… is not a multiple of 7")),
         ({"exclusiveMaximum": 3}, 3, ("$", "3 is not below 3")),
         ({"type": "number", "minimum": 0}, float("nan"), ("$", "nan is below 0")),
         ({"type": "number", "maximum": 0}, float("nan"), ("$", "nan is above 0")),
         ({"type": "number", "maximum": 1e308}, float("inf"), ("$", "inf is above 1e+308")),
         ({"items": {"type": "integer"}}, [float("inf")], ("$[0]", "number instead of integer")),
         ({"allOf": [{"minimum": 1}, {"maximum": 2}]}, 3, ("$", "3 is above 2")),
-        ({"oneOf": [{"minimum": 1}, {"maximum": 2}]}, 1, ("$", "not exactly one of 2 alternatives fits")),
-        ({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, {}, ("$", "none of 2 alternatives fits")),
+        ({"oneOf": [{"minimum": 1}, {"maximum": 2}]}, 1, ("$", "not exactly one of 2 alternatives matches")),
+        ({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, {}, ("$", "none of 2 alternatives matches")),
         (False, 1, ("$", "integer instead of nothing")),
         ({"items": {"type": "integer"}}, [EXT], ("$[0]", "Ext is not a JSON value")),
         ({}, EXT, ("$", "Ext is not a JSON value")),
@@ -244,7 +244,7 @@ SHAPES = schema_of(Circle | Square)
         (INTEGERS, {"": None}, ("$", "null instead of integer")),
         ({"additionalProperties": INTEGERS}, {"": {"a": None}}, ("$[''].a", "null instead of integer")),
         (SHAPES, {"type": "circle", "radius": 0}, ("$.radius", "0 is not above 0")),
-        (SHAPES, {"type": "oval"}, ("$.type", "it is none of ['circle', 'square']")),
+        (SHAPES, {"type": "oval"}, ("$.type", "it is not one of ['circle', 'square']")),
         (SHAPES, {}, ("$.type", "a required field is missing")),
         (SHAPES, [], ("$", "array instead of object")),
     ],
@@ -279,20 +279,20 @@ def test_fits(schema: Any, value: Any) -> None:
     ("schema", "says"),
     [
         ({"minimun": 1}, "did you mean 'minimum'?"),
-        ({"not": {}}, "the keyword 'not' is not known"),
+        ({"not": {}}, "the keyword 'not' is not supported"),
         ({"properties": {"a": {"if": {}}}}, "$.a: the keyword 'if'"),
-        ({"items": [{}]}, "$[]: [{}] is no schema"),
+        ({"items": [{}]}, "$[]: [{}] is not a schema"),
         ({"type": "int"}, "type cannot be 'int'"),
         ({"minLength": -1}, "minLength cannot be -1"),
         ({"exclusiveMinimum": True}, "exclusiveMinimum cannot be True"),
         ({"pattern": "("}, "pattern cannot be '('"),
         ({"required": "a"}, "required cannot be 'a'"),
         ({"anyOf": []}, "anyOf cannot be []"),
-        ({"$ref": "http://example.com/x"}, "refers to nothing that is known"),
-        ({"$ref": "#/$defs/a"}, "refers to nothing that is known"),
-        ({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}}, "leads back to itself"),
-        ({"$ref": "#"}, "leads back to itself"),
-        ({"properties": {"a": 3}}, "$.a: 3 is no schema"),
+        ({"$ref": "http://example.com/x"}, "refers to an unknown definition"),
+        ({"$ref": "#/$defs/a"}, "refers to an unknown definition"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}}, "refers to itself"),
+        ({"$ref": "#"}, "refers to itself"),
+        ({"properties": {"a": 3}}, "$.a: 3 is not a schema"),
         ({"properties": [3]}, "properties cannot be [3]"),
     ],
     ids=str,
@@ -304,7 +304,7 @@ def test_refuses_what_it_could_only_ignore(schema: Any, says: str) -> None:
 
 
 def test_every_keyword_is_tried_above() -> None:
-    """A table of what is known, against a table of what must be refused."""
+    """A table of known keywords, compared with a table of keywords that must be refused."""
     assert not KEYWORDS & {"not", "if", "then", "else", "contains", "patternProperties", "dependentRequired"}
 
 
@@ -316,7 +316,7 @@ def test_a_schema_in_a_circle_of_which_only_a_part_goes_deeper() -> None:
             "b": {"allOf": [{"$ref": "#/$defs/a"}]},
         },
     }
-    with pytest.raises(UsageError, match="leads back to itself"):
+    with pytest.raises(UsageError, match="refers to itself"):
         Checker(circle)
 
 
@@ -349,7 +349,7 @@ def test_encodings_are_restored_within_a_limit() -> None:
     assert "no decoder" in (checker.broken(Message(topic="t", payload=b"?", content_type="image/png")) or ("", ""))[1]
     assert checker.broken(Message(topic="t", payload=b"\xff\xff")) is None, "bytes are a text in base64"
     too_short = Checker(schema_of(Annotated[bytes, Meta(min_length=4)])).broken(Message(topic="t", payload=b"\xff\xff"))
-    assert too_short == ("$", "4 characters, and at least 8 are wanted")
+    assert too_short == ("$", "4 characters, and at least 8 are required")
     assert Checker(schema_of(bytes)).broken(Message(topic="t", payload=b"\xff\xff")) is None
 
 
@@ -396,13 +396,13 @@ PLAIN = st.recursive(
 @settings(max_examples=400)
 @given(CHOICES, st.data())
 def test_agrees_with_the_library_on_the_schema_as_it_is(schema: dict[str, Any], data: st.DataObject) -> None:
-    """How choices are put (see schema/reading.py) changes no verdict."""
+    """How alternatives are arranged (see schema/reading.py) changes no verdict."""
     value = data.draw(PLAIN | written(schema) if "oneOf" not in schema and "kind" not in str(schema) else PLAIN)
     assert (Checker(schema)(value) is None) == jsonschema_rs.is_valid(schema, value, validate_formats=False)
 
 
 def _differs_in_json(value: Any) -> bool:
-    """msgspec reads no keys but texts into a Struct, and no integer from a float of more than 64 bits."""
+    """msgspec reads only text keys into a Struct, and no integer from a float of more than 64 bits."""
     if isinstance(value, dict):
         return any(not isinstance(key, str) or _differs_in_json(each) for key, each in value.items())
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Control and heartbeats through a hub with rules: by whom, and by whom not, over TLS."""
+"""Control and heartbeats through a hub with rules, with and without the right, over TLS."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def beating(hub: Hub, keys: Path, name: str) -> tl.Bus:
 
 
 async def there(bus: tl.Bus) -> None:
-    """Until the hub has what a bus subscribes to by itself."""
+    """Until the hub has the bus's own subscriptions."""
     assert isinstance(bus.broker, tl.HubBroker)
     await bus.broker.ping()
 
 
 async def cut(hub: Hub, *buses: tl.Bus) -> None:
-    """Cut them off, and wait until they are back."""
+    """Disconnect them, and wait until they are connected again."""
     cut_off = list(hub.sessions.values())
     for session in cut_off:
         session.wire.abort()
@@ -71,7 +71,7 @@ async def cut(hub: Hub, *buses: tl.Bus) -> None:
 
 
 def command(topic: str, number: int, reply_to: str | None = None) -> bytes:
-    """A frame with a CONTROL message that says drain."""
+    """A frame with a CONTROL message that requests a drain."""
     message = Message(
         id=f"c{number}", topic=topic, payload="drain", type=MessageType.CONTROL, request_id="r", reply_to=reply_to
     )
@@ -96,7 +96,7 @@ def test_who_administers_an_endpoint_controls_its_bus(keys: Path, play: Callable
 
 
 def test_nobody_else_controls_it(keys: Path, play: Callable[..., None]) -> None:
-    """Not by a rule for publishing, whatever it covers; not by a link, a reply topic, or by its own name."""
+    """Neither by a rule for publishing, nor by a link, a reply topic, or its own name."""
 
     async def act(hub: Hub, come: Callable[..., Any]) -> None:
         async with bus_of(hub, keys, "owner") as owner, bus_of(hub, keys, "elsewhere") as elsewhere:
@@ -170,7 +170,7 @@ def test_heartbeats_are_those_of_who_may_be_the_endpoint(keys: Path, play: Calla
 def test_a_bus_that_may_not_be_controlled_goes_on_without(
     keys: Path, play: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log has it at the level of debug, also after a reconnection."""
+    """It is logged at the level of debug, also after a reconnection."""
 
     async def act(hub: Hub, come: Callable[..., Any]) -> None:
         async with bus_of(hub, keys, "data") as bus, bus.subscribe("data.>") as messages:

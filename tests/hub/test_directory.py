@@ -1,4 +1,4 @@
-"""Channels, producers, consumers and schemas through a hub: with one, without one, and when it comes back."""
+"""Channels, producers, consumers and schemas: with a hub, without one, and after a reconnection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trunkline.wire.control import ChannelChanged, Config, Qos
 
 @asynccontextmanager
 async def meeting(simulation: Simulation, *names: str) -> AsyncIterator[tuple[Place, list[tl.Bus]]]:
-    """A hub, and buses with connections of their own."""
+    """A hub, and buses with their own connections."""
     place = Place(world(simulation), settings=HubSettings(heartbeat_s=1.0))
     await place.start()
     async with place.bus(names[0]) as first:
@@ -116,7 +116,7 @@ async def test_without_a_hub_everything_says_so_in_time_and_once(
         assert await directory.schemas() is None
         assert simulation.now() == waited, "whoever has waited once need not again"
         assert _warnings(caplog) == 1
-        # And when it comes, it is told everything.
+        # And when it starts, it gets all registrations.
         await place.start()
         await place.back(bus)
         found = await directory.discover_producer("data", schema=Reading)
@@ -196,7 +196,7 @@ async def test_buses_that_share_a_connection_share_its_directory(simulation: Sim
 
 
 class Silent:
-    """A client that says what it is told to, and nothing else."""
+    """A client that sends only what the test passes to it."""
 
     def __init__(self) -> None:
         self.wire: Wire
@@ -238,7 +238,7 @@ async def test_who_is_silent_is_suspected_and_then_gone(simulation: Simulation) 
 
 
 async def test_a_channel_is_found_by_its_file_while_there_is_no_hub(simulation: Simulation) -> None:
-    """And by the hub once there is one; a producer that has left is found by neither."""
+    """And by the hub once there is one. A producer that has left is found by neither."""
     place = Place(world(simulation))
     async with place.bus("alone") as bus:
         directory = directory_of(bus)

@@ -1,4 +1,4 @@
-"""The messages of document 002 as it writes them: a stranger sends these bytes, and our client sends them, too."""
+"""The messages of document 002, byte for byte: sent by a foreign client, and by ours."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def on_a_real_loop(test: Callable[[Any], Coroutine[Any, Any, None]]) -> Callable[[Any], None]:
-    """TLS needs real sockets, and so real time."""
+    """TLS needs real sockets, and therefore real time."""
 
     def run(hub_at: Any) -> None:
         asyncio.run(asyncio.wait_for(test(hub_at), DEADLINE_S))

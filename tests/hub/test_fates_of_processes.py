@@ -164,7 +164,7 @@ async def play(hub: RunningHub, there: dict[str, Taker], chance: random.Random, 
 
 
 async def settle(there: dict[str, Taker], ids: list[str]) -> None:
-    """Return when those who take everything have taken everything."""
+    """Return when the subscribers that take everything have finished."""
     deadline = time.monotonic() + DEADLINE_S
     fast = [there[name] for name in ("plain", "batches", "acknowledged")]
     while any(len(taker.took()) < len(ids) for taker in fast) or len(team(there)) < len(ids):
@@ -173,7 +173,7 @@ async def settle(there: dict[str, Taker], ids: list[str]) -> None:
 
 
 async def reported(bus: tl.Bus, message_id: str, *names: str) -> None:
-    """Return when the hub has heard that they took this message. Each says so in the order in which it takes them."""
+    """Return when the hub knows that they took this message. Each reports in the order of taking."""
 
     async def said() -> set[str]:
         found = await outcome_of(bus, message_id)
@@ -191,7 +191,7 @@ def team(there: dict[str, Taker]) -> set[str]:
 def compare(
     there: dict[str, Taker], found: dict[str, tuple[str, str]], message_id: str, number: int, late: bool
 ) -> None:
-    """One message: each subscriber has the fate that its own notes say."""
+    """One message: each subscriber has the fate that its own notes show."""
     said = {name: fate for name, (fate, _) in found.items()}
     for name in ("plain", "batches", "acknowledged"):
         assert said[name] == "delivered", (name, found)

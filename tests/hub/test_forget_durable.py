@@ -16,7 +16,7 @@ from trunkline.testing import simulate, world
 
 
 async def _make(bus: tl.Bus, *payloads: object) -> list[Any]:
-    """Subscribe as `billing` from the first message on; what it gets of so many payloads."""
+    """Subscribe as `billing` from the first message on. Returns this many payloads."""
     async with bus.subscribe("orders.*", name="billing", durable=True, start=1) as stream:
         for payload in payloads:
             await bus.publish("orders.placed", payload)
@@ -64,12 +64,12 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     with up(tmp_path, durable=True) as hub:
         asyncio.run(life(hub.address))
         locked = call(None, "journal", "forget", str(hub.journal), "billing", "--yes")
-        assert locked.returncode == 1
-        assert "trunkline forget billing" in locked.stderr
-        assert "--yes" in call(hub, "forget", "billing").stderr
+        assert locked.code == 1
+        assert "trunkline forget billing" in locked.err
+        assert "--yes" in call(hub, "forget", "billing").err
         done = call(hub, "forget", "billing", "--yes")
-        assert (done.returncode, done.stdout, done.stderr) == (0, "deleted: billing\n", "")
+        assert (done.code, done.out, done.err) == (0, "deleted: billing\n", "")
         done = call(hub, "forget", "billing", "--yes")
-        assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr == "the hub has no durable subscription 'billing'\n"
-        assert call(hub, "forget", "billing", "--yes", "--json").stdout == '{"forgotten":null}\n'
+        assert (done.code, done.out) == (1, "")
+        assert done.err == "the hub has no durable subscription 'billing'\n"
+        assert call(hub, "forget", "billing", "--yes", "--json").out == '{"forgotten":null}\n'

@@ -1,4 +1,4 @@
-"""The hub never dies of input: whatever attackers send, it counts it, and the others notice nothing."""
+"""No input can stop the hub: it counts attacks, and other clients are not affected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROUND = 16
 
 
 async def attack(hub: RunningHub, seed: int, enough: asyncio.Event, taken: Counter[str], wanted: int) -> None:
-    """One connection after another. What is counted was taken in by the hub: it answered afterwards, or hung up."""
+    """One connection after another. An attack counts when the hub has answered or closed the connection."""
     attacker = Attacker(seed)
     while taken["frames"] < wanted:
         line = await Line.open(hub)
@@ -45,7 +45,7 @@ async def attack(hub: RunningHub, seed: int, enough: asyncio.Event, taken: Count
 
 
 async def converse(hub: RunningHub, enough: asyncio.Event) -> int:
-    """Two who behave: everything arrives, in order. Returns how much that was."""
+    """Two honest clients: everything arrives, in order. Returns the number of messages."""
     async with (
         tl.connect(hub.address, name="giver", connection=tl.ConnectionSettings(connect_s=30.0)) as giver,
         tl.connect(hub.address, name="taker", connection=tl.ConnectionSettings(connect_s=30.1)) as taker,

@@ -100,7 +100,7 @@ class Place:
         self._address = ""
 
     def _by_pair(self, name: str) -> bool:
-        """Without keys, all who come by sockets are one user. Who comes by a pair has another identity: "local"."""
+        """Without keys, all clients on sockets have one identity. A client on a pair has another one: "local"."""
         return self._keys is None and (name == "guest") == self._guest_by_pair
 
     def _who(self, name: str) -> str:

@@ -19,7 +19,7 @@ from trunkline.errors import ProtocolError
 from trunkline.hub.access import Access
 from trunkline.hub.hub import Hub
 from trunkline.hub.snapshot import snapshot_of
-from trunkline.journal import Journal, JournalBroker, Reader
+from trunkline.journal import Journal, JournalBroker, JournalSettings, Reader
 from trunkline.testing import simulate, world
 from trunkline.transports.pair import PairTransport
 from trunkline.transports.transport import Wire
@@ -76,7 +76,7 @@ def works(bus: tl.Bus, **options: Any) -> list[int]:
 
 
 async def let_die(place: Place, count: int = 1, **options: Any) -> list[str]:
-    """A process comes, fails at all there is, and ends; the ids of the messages."""
+    """A process connects, fails on all messages, and ends. Returns the ids of the messages."""
     async with place.bus("it fails") as bus:
         fails(bus, **options)
         await bus.flush()
@@ -153,6 +153,30 @@ def test_a_death_is_announced_to_other_processes(tmp_path: Path, journal: bool) 
     play(act, tmp_path if journal else None)
 
 
+def test_what_died_on_a_topic_that_is_not_stored_is_no_fault_of_its_client(tmp_path: Path) -> None:
+    """The subscription gets stored topics, too. The letter stays with the client, and the hub knows the fate."""
+
+    async def main() -> None:
+        journal = Journal(tmp_path, JournalSettings(durable=("orders.>",)))
+        async with Hub(JournalBroker(journal, owns_journal=True)) as hub:
+            await hub.listen("pair:letters-of-plain-topics")
+            async with tl.connect(hub.addresses[0], name="bus") as bus:
+
+                async def refuse(message: tl.Message) -> None:
+                    raise tl.Reject("no")
+
+                bus.handle("*.placed", refuse, name="billing")
+                ids = [await bus.publish(topic, 1) for topic in ("orders.placed", "ticks.placed")]
+                await until(lambda: all(bus.dead_letters.find(message_id=each) for each in ids), "they are dead")
+                for message_id in ids:
+                    (outcome,) = (await bus.explain(message_id)).outcomes
+                    assert outcome.fate is tl.Fate.DEAD
+                await hub.answers.settled(10.0)
+                assert hub.counts["refused"] == 0
+
+    asyncio.run(main())
+
+
 def test_they_outlive_the_hub(tmp_path: Path) -> None:
     async def act(place: Place) -> None:
         (first,) = await let_die(place, durable=True)
@@ -173,7 +197,7 @@ def test_what_is_replayed_waits_for_a_durable_subscriber_that_is_away(tmp_path: 
         (first,) = await let_die(place, durable=True)
         await place.stop()
         await place.start()
-        # Nobody has subscribed since the hub began, and the one who replays never does.
+        # There were no subscribers since the hub started, and the client that replays does not subscribe.
         async with place.bus("operator") as operator:
             assert (await operator.replay_dead()).ids == (first,)
             assert await letters_of(operator).find() == []
@@ -431,7 +455,7 @@ def test_many_come_in_pages_and_each_once(tmp_path: Path) -> None:
 
 
 def test_an_answer_is_no_larger_than_the_client_takes(tmp_path: Path) -> None:
-    """What does not fit comes without its payload, and is replayed all the same: the hub has it."""
+    """A message that does not fit is listed without its payload, and can still be replayed: the hub has it."""
 
     async def act(hub: Hub) -> None:
         address = await hub.listen(f"unix://{tmp_path}/hub.sock")
@@ -590,7 +614,7 @@ def test_a_changed_message_that_is_none_leaves_the_letter(tmp_path: Path) -> Non
 
 
 def test_what_broke_a_schema_is_listed_and_not_replayed(tmp_path: Path) -> None:
-    """No subscriber failed at it: there is nobody to give it back to."""
+    """No subscriber failed on it, so there is no subscriber to redeliver it to."""
 
     async def act(place: Place) -> None:
         async with place.bus() as bus:
@@ -665,7 +689,7 @@ def test_what_became_of_a_member_s_replay_is_known_everywhere(journal: bool, tmp
 
 
 async def fate_is(message_id: str, fate: str, reason: str, *buses: tl.Bus) -> None:
-    """Return when all of these say so; nothing takes longer than a minute."""
+    """Return when all conditions hold, within a minute."""
     for bus in buses:
         async with asyncio.timeout(60):
             while True:
@@ -693,7 +717,7 @@ def test_a_hub_that_refuses_the_question_has_none(tmp_path: Path, caplog: pytest
 
 
 class OldHub:
-    """It has a journal, speaks the same version, and has never heard of dead letters: it answers HELLO, and no more."""
+    """It has a journal and the same version, but does not know dead letters: it answers only HELLO."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -728,7 +752,7 @@ class OldHub:
 
 
 def test_an_older_hub_is_not_asked(caplog: pytest.LogCaptureFixture) -> None:
-    """It would not answer: what it does not know is a bad frame to it, and nobody's question."""
+    """It would not answer: to it, an unknown message is a bad frame."""
 
     async def act(simulation: Any) -> None:
         hubs: list[OldHub] = []

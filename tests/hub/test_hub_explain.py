@@ -1,4 +1,4 @@
-"""What became of a message: publisher, subscriber and stranger are told the same, with a journal or without."""
+"""`explain` gives the same answer to publisher, subscriber and observer, with a journal or without."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_everybody_is_told_the_same(tmp_path: Path, journal: bool) -> None:
                     assert explained.message is not None
                     assert (explained.message.topic, explained.message.decode()) == ("orders.placed", 2)
                     assert fates(await bus.explain(ids[0])) == dict.fromkeys(expected, "delivered")
-                    assert "nobody subscribed" in str(await bus.explain(unheard))
+                    assert "had no subscribers" in str(await bus.explain(unheard))
                     assert "not known here" in str(await bus.explain("nonsense"))
             for bus in (publisher, reader, stranger):
                 told = await bus.explain(ids[2])
@@ -115,7 +115,7 @@ def test_who_comes_again_says_better(tmp_path: Path, journal: bool) -> None:
                 await stream.recv()
             place.cut("reader")
             await until(lambda: len(place.hub.sessions) == 1, "the hub has noticed")
-            # What was delivered and not said yet is lost, as far as the hub can know.
+            # Messages that were delivered, but not reported yet, are lost as far as the hub knows.
             assert set(fates(await publisher.explain(ids[9])).values()) == {"dropped"}
             await place.back(reader)
             ids += [await publisher.publish("t", number) for number in range(10, 12)]
@@ -193,7 +193,7 @@ def test_a_subscriber_that_says_nothing_is_not_waited_for_for_long() -> None:
 
 
 def test_what_was_lost_with_the_hub_is_on_record_after_its_restart(tmp_path: Path) -> None:
-    """The hub is killed with messages stored that it has not handed over, and some that nobody has reported on."""
+    """The hub is killed with stored messages that it has not delivered, and some without a report."""
     ids: list[str] = []
 
     async def killed(simulation: Simulation) -> None:
@@ -206,7 +206,7 @@ def test_what_was_lost_with_the_hub_is_on_record_after_its_restart(tmp_path: Pat
                 await stream.recv()
             await asyncio.sleep(1)
             await place.hub.broker.flush()
-            # As a crash would leave it: nothing that is said at the end is written.
+            # As a crash would leave it: the last reports are not written.
             shutil.copytree(tmp_path / "journal", tmp_path / "crashed")
         await place.stop()
 
@@ -254,6 +254,42 @@ def test_who_comes_again_after_a_crash_of_the_hub_says_better(tmp_path: Path) ->
                 await stream.recv()
             assert [fates(await publisher.explain(each)) for each in ids] == [{"audit": "delivered"}] * 6
             assert books(place).balanced
+        await place.stop()
+
+    simulate(play)
+
+
+def test_a_handler_at_work_has_not_handled_what_it_works_on() -> None:
+    async def play(simulation: Simulation) -> None:
+        place = Place(world(simulation))
+        await place.start()
+        async with place.bus("publisher") as publisher, place.bus("worker") as worker:
+            begun, go_on = asyncio.Event(), asyncio.Event()
+
+            @worker.on("orders.*", name="work", retry=tl.Retry(attempts=1))
+            async def work(number: int) -> None:
+                if number == 2:
+                    raise ValueError("no")
+                if number == 3:
+                    begun.set()
+                    await go_on.wait()
+
+            await publisher.flush()
+            ids = [await publisher.publish("orders.placed", number) for number in range(1, 5)]
+            await begun.wait()
+            for _ in range(2):
+                told = [fates(await publisher.explain(each))["work"] for each in ids]
+                assert told == ["delivered", "dead", "in flight", "in flight"]
+            go_on.set()
+            await until(lambda: books(place).in_flight == 0, "everything has its fate")
+            account = books(place)
+            assert (account.delivered, account.dead) == (3, 1)
+            assert [fates(await worker.explain(each))["work"] for each in ids] == [
+                "delivered",
+                "dead",
+                "delivered",
+                "delivered",
+            ]
         await place.stop()
 
     simulate(play)

@@ -1,4 +1,4 @@
-"""A hub with a journal knows what became of every message, also at subscribers in other processes."""
+"""A hub with a journal knows the fate of every message, including subscribers in other processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last message of a topic through a hub: who may ask, what is refused, and what a reconnection changes."""
+"""The last message of a topic through a hub: rights, refusals, and reconnections."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def play(
 
 
 def test_a_large_message(tmp_path: Path) -> None:
-    """Ten megabytes, with everything in its header; what was published by this client is seen by it at once."""
+    """Ten megabytes, with all header fields. A client sees its own publishes at once."""
 
     async def act(hub: Hub, bus: Callable[..., tl.Bus]) -> None:
         payload = bytes(range(256)) * (10 * MIB // 256)
@@ -70,7 +70,7 @@ def test_a_large_message(tmp_path: Path) -> None:
 
 
 def test_one_that_does_not_fit_into_an_answer(tmp_path: Path) -> None:
-    """It is refused with a way out: a subscription has it, as any delivery."""
+    """The refusal names an alternative: a subscription delivers it."""
 
     async def act(hub: Hub, bus: Callable[..., tl.Bus]) -> None:
         async with bus() as mine:
@@ -108,7 +108,7 @@ def test_who_may_not_subscribe_may_not_ask(tmp_path: Path) -> None:
 
 
 def test_errors_are_those_of_one_process(tmp_path: Path) -> None:
-    """What is not stored, what is damaged, and a topic that is none."""
+    """A message that is not stored, a damaged one, and an invalid topic."""
 
     async def act(hub: Hub, bus: Callable[..., tl.Bus]) -> None:
         async with bus() as mine:
@@ -133,7 +133,7 @@ def test_errors_are_those_of_one_process(tmp_path: Path) -> None:
 
 
 def test_strange_questions_have_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers beyond all bounds, and more questions at once than a hub keeps waiting."""
+    """Numbers out of range, and more open requests than a hub allows."""
 
     async def act(hub: Hub, bus: Callable[..., tl.Bus]) -> None:
         async with bus() as mine:
@@ -155,7 +155,7 @@ def test_strange_questions_have_answers(tmp_path: Path, monkeypatch: pytest.Monk
                 for _ in range(MAX_WAITING + 1)
             ]
             (refused,), waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-            assert "wait for an answer already" in str(refused.exception())
+            assert "are already waiting for an answer" in str(refused.exception())
             answer.set()
             assert all(isinstance(each, control.LastAnswer) for each in await asyncio.gather(*waiting))
             assert await mine.last("t") is not None
@@ -164,7 +164,7 @@ def test_strange_questions_have_answers(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_hub_that_does_not_know_it_is_not_asked(tmp_path: Path) -> None:
-    """An older one would not answer, and would let a subscription start at the end: both are refused here."""
+    """An older hub would not answer, and would let a subscription start at the end: both are refused here."""
 
     async def act(hub: Hub, bus: Callable[..., tl.Bus]) -> None:
         broker = hub.broker
@@ -180,7 +180,7 @@ def test_a_hub_that_does_not_know_it_is_not_asked(tmp_path: Path) -> None:
 
 
 def test_a_subscription_goes_on_after_a_reconnection(tmp_path: Path) -> None:
-    """Not with the last again, but where it was, without a gap: also over a restart of the hub."""
+    """Not from the last message again, but from its position, without a gap, also over a restart of the hub."""
 
     async def act(simulation: Any) -> None:
         place = Place(world(simulation), tmp_path / f"seed {simulation.seed}")
@@ -207,7 +207,7 @@ def test_a_subscription_goes_on_after_a_reconnection(tmp_path: Path) -> None:
 
 
 def test_leaving_it_leaves_nothing(tmp_path: Path) -> None:
-    """Neither a cursor nor a subscriber stays at the hub; what was not taken is on record as dropped."""
+    """Neither a cursor nor a subscriber stays at the hub. Messages that were not taken are recorded as dropped."""
 
     async def act(hub: Hub, bus: Callable[..., tl.Bus]) -> None:
         broker = hub.broker

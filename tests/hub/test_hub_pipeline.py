@@ -1,4 +1,4 @@
-"""A pipeline through a hub that comes, goes, or is slow; in virtual time."""
+"""A pipeline through a hub that starts late, restarts, or is slow; in virtual time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_was_published_first_without_a_hub_is_sent_again_later(tmp_path: Pa
 
 @pytest.mark.parametrize("stays_away", [False, True])
 def test_a_block_that_fails_is_left_at_once(tmp_path: Path, stays_away: bool) -> None:
-    """Without a hub what was not sent is not confirmed; at a hub it is withdrawn where it waits for room."""
+    """Without a hub, unsent messages are not confirmed. At a hub, waiting messages are withdrawn."""
 
     async def act(simulation: Any) -> None:
         place = Place(world(simulation), tmp_path if stays_away else None)

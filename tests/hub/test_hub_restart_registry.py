@@ -1,4 +1,4 @@
-"""What a hub with a journal knows of channels and schemas outlives its restart, and is on disk before it says so."""
+"""Channels and schemas of a hub with a journal survive its restart, and are on disk before they are confirmed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Other(msgspec.Struct):
 
 @asynccontextmanager
 async def kept_place(simulation: Simulation) -> AsyncIterator[tuple[Place, Path]]:
-    """A hub with a journal, and where that is."""
+    """A hub with a journal, and the directory of the journal."""
     with tempfile.TemporaryDirectory() as folder:
         place = Place(world(simulation), Path(folder))
         await place.start()
@@ -135,7 +135,7 @@ async def test_what_was_destroyed_stays_so(simulation: Simulation) -> None:
 
 
 async def test_what_cannot_be_written_is_refused_and_nothing_has_changed(simulation: Simulation) -> None:
-    """The draft leads to a device that is always full."""
+    """The temporary file leads to a device that is always full."""
     async with kept_place(simulation) as (place, folder), place.bus("maker") as bus:
         directory = directory_of(bus)
         await directory.create_channel("there")
@@ -181,7 +181,7 @@ async def test_a_channel_that_the_journal_does_not_keep_any_more_is_named(
         journal = Journal(folder, other, world=world(simulation), threaded=False)
         async with Hub(JournalBroker(journal, owns_journal=True)) as hub:
             await hub.listen(place.address)
-            assert "everything that the channel data promises" in caplog.text
+            assert "does not fulfil the settings of the channel data" in caplog.text
             async with place.bus("another") as bus:
                 assert [each.channel for each in await channels_of(bus)] == ["data"], "its owner must decide"
 
@@ -199,7 +199,7 @@ def flipped(data: bytes) -> bytes:
 
 
 def twice(data: bytes) -> bytes:
-    """As nobody would have written it, with the right checksum."""
+    """Invalid content with a valid checksum."""
     kept = json.loads(data)["kept"]
     kept["channels"] *= 2
     text = msgspec.json.encode(kept)
@@ -212,7 +212,7 @@ def twice(data: bytes) -> bytes:
         (newer, f"has layout {LAYOUT + 1}, of a newer Trunkline: start the hub with that one"),
         (cut, "is damaged"),
         (flipped, "its checksum does not match"),
-        (twice, "are there twice"),
+        (twice, "exist twice"),
         (lambda data: b"", "is damaged"),
         (lambda data: b"[]", "is damaged"),
     ],
@@ -231,7 +231,7 @@ async def test_a_hub_does_not_start_with_what_it_cannot_read(
         assert str(folder / FILE) in str(refusal.value)
         assert why in str(refusal.value)
         if damage is not newer:
-            assert "put a copy of it back, or move it away" in str(refusal.value)
+            assert "restore it from a backup, or move it away" in str(refusal.value)
         await place.stop()
         (folder / FILE).write_bytes(good)
         await place.start()
@@ -240,7 +240,7 @@ async def test_a_hub_does_not_start_with_what_it_cannot_read(
 
 
 def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path) -> None:
-    """Also for the one who made it, who connects again: its identity is the same."""
+    """Also for its owner after a reconnection, because its identity is the same."""
 
     async def made(address: str, number: int) -> None:
         async with tl.connect(address, name="maker") as bus:

@@ -1,4 +1,4 @@
-"""What a slow subscriber of a hub holds in memory: so many bytes and no more, and nothing is lost for it."""
+"""The memory for a slow subscriber of a hub is bounded in bytes, and nothing is lost because of it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_where_messages_are_dropped_no_more_is_held_either(overflow: tl.Overflow
 
 @pytest.mark.parametrize("group", [None, "g"])
 def test_try_recv_alone_is_as_fast_as_recv(group: str | None) -> None:
-    """400 messages through an inbox of one: nobody waits for a timer between them."""
+    """400 messages through an inbox of one: no message waits for a timer."""
 
     async def play(simulation: Simulation) -> None:
         place = Place(world(simulation))

@@ -66,7 +66,7 @@ def test_nothing_durable_is_lost(tmp_path: Path, kills: int) -> None:
 
 
 def test_what_is_lost_on_plain_topics_is_counted(tmp_path: Path) -> None:
-    """With the hub killed in between, the subscriber knows exactly how many messages it did not get."""
+    """With the hub killed in between, the subscriber knows exactly how many messages it missed."""
     got: list[int] = []
 
     async def play(hub: Up) -> None:
@@ -109,7 +109,7 @@ def test_what_is_lost_on_plain_topics_is_counted(tmp_path: Path) -> None:
 
 
 def test_a_frozen_hub_is_left_and_found_again(tmp_path: Path) -> None:
-    """Nothing closes the connection: only the silence tells."""
+    """Nothing closes the connection: only missing heartbeats show the failure."""
 
     async def play(hub: Up) -> None:
         async with tl.connect(hub.address, connection=CONNECTION) as bus, bus.subscribe("t") as messages:

@@ -1,4 +1,4 @@
-"""Limits in bytes: what is large is cut, refused to its publisher, or dropped with the reason; nothing is cut off."""
+"""Limits in bytes: large batches are split, refused, or dropped with a reason; no connection is closed for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEADLINE_S = 60.0
 
 
 def test_large_messages_for_a_busy_member_come_in_frames_it_can_take(tmp_path: Path) -> None:
-    """14 messages of 9 MB were one frame of 113 MB before, and the member's connection was cut."""
+    """14 messages of 9 MB once made one frame of 113 MB, and the member's connection was closed."""
 
     async def run(address: str) -> None:
         async with tl.connect(address, name="worker") as worker, tl.connect(address, name="boss") as boss:

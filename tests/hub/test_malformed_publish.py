@@ -1,4 +1,4 @@
-"""A batch that the hub cannot take at all: its publisher is told so, and does not wait for ever."""
+"""A batch that the hub cannot read: its publisher gets an error, and does not wait for ever."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def cut_short(head: PublishHead, body: bytes) -> bytes:
 
 
 DAMAGES: dict[Encode, str] = {
-    long_lived: "live for -1",
+    long_lived: "ttl of -1",
     of_another_type: "not the head of a publish frame",
-    cut_short: "cannot be 1 messages",
+    cut_short: "are not 1 messages",
 }
 
 
 @pytest.fixture
 def damage(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Encode:
-    """What is published on `bad` leaves this process damaged."""
+    """Messages on `bad` are sent damaged."""
     encode: Encode = request.param
     well = frames.publish
     monkeypatch.setattr(frames, "publish", lambda head, body: (encode if head.topic == "bad" else well)(head, body))
@@ -86,7 +86,7 @@ async def test_who_does_not_wait_is_told_afterwards(simulation: Simulation, dama
         assert on_their_way(publisher) == 0
         assert publisher.stats().total_refused == 1
         told = str(await publisher.explain(lost))
-        assert "the hub did not take it" in told
+        assert "the hub refused it" in told
         assert DAMAGES[damage] in told
 
 
@@ -98,7 +98,7 @@ async def test_who_waits_gets_the_error_at_once(simulation: Simulation, damage: 
     ):
         await publisher.publish("good", 1)
         began = simulation.now()
-        with pytest.raises(Refused, match=f"the hub did not take it: .*{DAMAGES[damage]}"):
+        with pytest.raises(Refused, match=f"the hub refused it: .*{DAMAGES[damage]}"):
             await publisher.publish("bad", 2)
         assert simulation.now() - began < 1.0
         await publisher.publish("good", 3)
@@ -135,7 +135,7 @@ async def test_where_the_hub_itself_fails_the_publisher_is_told(
             return well(batch)
 
         place.hub.directory.check = fail  # type: ignore[method-assign]
-        with pytest.raises(Refused, match="the hub failed at this"):
+        with pytest.raises(Refused, match="the hub failed to handle this"):
             await publisher.publish("bad", 1)
         await publisher.publish("good", 2)
         assert await received(messages) == 2
@@ -174,7 +174,7 @@ async def heard(line: Line) -> dict[str, Any]:
 
 
 def test_what_the_hub_says_of_a_batch_it_cannot_read(tmp_path: Path) -> None:
-    """Its number, if that can be read; the connection stays."""
+    """With its number, if that can be read. The connection stays."""
 
     async def main(hub: RunningHub) -> None:
         line = await Line.open(hub)

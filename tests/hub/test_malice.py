@@ -1,4 +1,4 @@
-"""One kind of malice at a time: the hub refuses it, or bears it without growing."""
+"""One kind of malicious input at a time: the hub refuses it, or handles it without growing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trunkline.wire.frames import LENGTH, PublishHead
 
 
 def against(tmp_path: Path, attack: Callable[[RunningHub, tl.Bus], Awaitable[None]], **settings: Any) -> None:
-    """Run one attack; afterwards the hub must be healthy, and not much larger."""
+    """Run one attack. Afterwards the hub must be healthy, and not much larger."""
 
     async def run(hub: RunningHub) -> None:
         async with tl.connect(hub.address, name="watcher") as bus:
@@ -42,7 +42,7 @@ async def counted(bus: tl.Bus, name: str) -> int:
 @pytest.mark.parametrize("length", [0, 2**16 + 1, 2**31, 2**32 - 1])
 @pytest.mark.parametrize("greeted", [True, False])
 def test_a_length_that_cannot_be(tmp_path: Path, length: int, greeted: bool) -> None:
-    """Before HELLO nothing larger than a HELLO is waited for."""
+    """Before HELLO, the hub accepts no frame larger than a HELLO."""
 
     async def attack(hub: RunningHub, bus: tl.Bus) -> None:
         line = await Line.open(hub)
@@ -100,7 +100,7 @@ def test_who_asks_and_does_not_listen_is_not_listened_to(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("overflow", ["drop_oldest", "drop_newest"])
 def test_who_wants_everything_and_reads_nothing(tmp_path: Path, overflow: str) -> None:
-    """Whatever capacity it asks for, no more than the limit waits for it, and no publisher is held up."""
+    """Whatever capacity it requests, no more than the limit waits for it, and no publisher is delayed."""
 
     async def attack(hub: RunningHub, bus: tl.Bus) -> None:
         line = await Line.open(hub)
@@ -124,7 +124,7 @@ def test_who_wants_everything_and_reads_nothing(tmp_path: Path, overflow: str) -
 
 
 def test_more_messages_than_bytes(tmp_path: Path) -> None:
-    """A head may claim any number of them: nothing is made, numbered or remembered for those that cannot be there."""
+    """A head may claim any count: nothing is created, numbered or remembered for messages that cannot exist."""
 
     async def attack(hub: RunningHub, bus: tl.Bus) -> None:
         before = (await stats_of(bus))["numbers"]
@@ -142,7 +142,7 @@ def test_more_messages_than_bytes(tmp_path: Path) -> None:
 
 
 def test_a_body_that_is_none_harms_no_subscriber(tmp_path: Path) -> None:
-    """It passes the hub unopened: whoever gets it counts it, and goes on."""
+    """The hub does not open it. Its receivers count it, and continue."""
 
     async def attack(hub: RunningHub, bus: tl.Bus) -> None:
         attacker = Attacker(1)

@@ -1,4 +1,4 @@
-"""What a hub keeps of clients that came and went, and of topics that nobody uses any more, is bounded."""
+"""The memory of a hub for former clients and unused topics is bounded."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _alive(kind: type) -> int:
 
 
 def test_nothing_holds_sessions_and_subscriptions_of_clients_that_left() -> None:
-    """Each has a reply topic of its own, which nobody uses again; every second one loses its connection."""
+    """Each has its own reply topic, which is not used again. Every second one loses its connection."""
     clients = 20
 
     async def act(simulation: Any) -> None:
@@ -60,7 +60,7 @@ def test_nothing_holds_sessions_and_subscriptions_of_clients_that_left() -> None
                     assert (await news.recv()) is not None
                     if number % 2:
                         place.cut(bus.name)
-            # Less than a new connection has to say who it is.
+            # Less time than a new connection has for its HELLO.
             await asyncio.sleep(HubSettings().hello_s / 2)
             assert _alive(Session) - before[0] <= 2, "that of the server, and the last one"
             assert _alive(Outlet) - before[1] < clients / 2
@@ -139,7 +139,7 @@ def test_the_channels_of_topics_used_once_are_not_remembered_for_ever() -> None:
 
 
 def test_the_books_of_a_subscriber_are_bounded_in_bytes() -> None:
-    """Of an exact one: a row for each delivery."""
+    """For an exact subscriber: a row for each delivery."""
     kept = Books()
     kept.exact = True
     tracemalloc.start()

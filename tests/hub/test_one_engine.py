@@ -48,7 +48,7 @@ def test_a_bus_in_the_hub_and_its_clients_hear_each_other(tmp_path: Path, kept: 
             await outside.flush()
             assert await outside.request("double", 2) == 4
             assert await inside.request("triple", 2) == 6
-            # Every message has one fate for each of the two subscribers, whoever is asked.
+            # Every message has one fate for each of the two subscribers, on each bus.
             await asyncio.sleep(1)
             for publisher in (inside, outside):
                 published = [message.id for message in publisher.history() if message.topic in ("t.a", "t.b")]
@@ -214,7 +214,7 @@ def test_a_cancelled_publish_does_not_withdraw_the_batch_it_shares(tmp_path: Pat
 
 
 def test_a_late_confirmation_is_no_backpressure_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commit takes longer than the timeout: nobody was slow, the message is stored and delivered once."""
+    """The commit takes longer than the timeout: the message is stored and delivered once."""
 
     async def play(simulation: Simulation) -> None:
         place = Place(world(simulation), tmp_path)
@@ -271,7 +271,7 @@ async def test_what_a_bus_tells_is_of_its_own_process(simulation: Simulation) ->
 async def test_who_waits_for_an_acknowledgement_is_told_once(
     simulation: Simulation, inside: bool, group: str | None
 ) -> None:
-    """Also if a bus in the hub's process could tell it as well."""
+    """Also if a bus in the hub's process could report it as well."""
     place = Place(world(simulation))
     hub = await place.start()
     breaker = tl.hooks.CircuitBreaker(tl.hooks.Breaker(failures=2))

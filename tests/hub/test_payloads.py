@@ -1,4 +1,4 @@
-"""`payloads()` and `batches()`: a message is built when somebody looks at it, and has the same fate if nobody does."""
+"""`payloads()` and `batches()`: a message is built when it is accessed, and has the same fate if it never is."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def taken(stream: tl.Stream, count: int, max_size: int = 1000) -> list[byt
 
 
 async def reading(stream: tl.Stream) -> tuple[AsyncGenerator[list[bytes], None], asyncio.Task[list[bytes]]]:
-    """Payloads, and who waits for the first of them."""
+    """Payloads, and a waiter for the first of them."""
     lists = stream.payloads()
 
     async def first() -> list[bytes]:
@@ -57,7 +57,7 @@ async def reading(stream: tl.Stream) -> tuple[AsyncGenerator[list[bytes], None],
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many messages were built from columns."""
+    """The number of messages that were built from columns."""
     counts: list[int] = []
     build = columns.build
 
@@ -241,7 +241,7 @@ def test_without_a_hub_too() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_cut_connections_lose_nothing_in_silence(seed: int) -> None:
-    """Payloads arrive once and in order. Each one that is missing was refused to its publisher or dropped on record."""
+    """Payloads arrive once and in order. Each missing one was refused to its publisher or recorded as dropped."""
     chance = random.Random(seed)
 
     async def main(simulation: Simulation) -> None:

@@ -33,7 +33,7 @@ Attack = Callable[[RunningHub, Line], Coroutine[Any, Any, None]]
 
 
 def under(tmp_path: Path, attack: Attack, *, journal: bool = False, **settings: Any) -> None:
-    """Run an attack. The honest subscriber also gets what is published on `attack.shared`, by a group and by itself."""
+    """Run an attack. The honest subscriber also gets messages on `attack.shared`, in a group and by itself."""
 
     async def run(hub: RunningHub) -> None:
         how = tl.ConnectionSettings(connect_s=30.0)
@@ -75,7 +75,7 @@ def under(tmp_path: Path, attack: Attack, *, journal: bool = False, **settings: 
 
 
 async def _until_end(stream: tl.Stream, sender: str) -> list[Any]:
-    """What the honest publisher has sent, up to its last."""
+    """The messages of the honest publisher, up to its last one."""
     got: list[Any] = []
     while not got or got[-1] != "end":
         message = await stream.recv()
@@ -86,7 +86,7 @@ async def _until_end(stream: tl.Stream, sender: str) -> list[Any]:
 
 
 async def settled(line: Line, number: int) -> list[dict[str, Any]]:
-    """What the hub sends until it has taken up all that came before."""
+    """The frames of the hub until it has handled everything before."""
     line.send(said(control.Heartbeat(id=number)))
     found: list[dict[str, Any]] = []
     while True:
@@ -98,7 +98,7 @@ async def settled(line: Line, number: int) -> list[dict[str, Any]]:
 
 
 def codes(found: list[dict[str, Any]]) -> list[str]:
-    """Of errors, and of failures in TAKEN."""
+    """Codes of errors, and of failures in TAKEN."""
     return [each["code"] for each in found if "code" in each] + [
         failure["code"] for each in found for failure in each.get("failures", ())
     ]
@@ -117,7 +117,7 @@ def body_of(count: int, *, ids: bytes | None = None, **rest: Any) -> bytes:
 
 @pytest.mark.parametrize("journal", [False, True])
 def test_huge_header_fields(tmp_path: Path, journal: bool) -> None:
-    """No client of ours sends them: they are refused before they leave. The hub gets them all the same."""
+    """Our own client refuses to send them. Here they are sent to the hub anyway."""
 
     async def attack(hub: RunningHub, line: Line) -> None:
         huge = {"x": "x" * (8 * MEBIBYTE)}
@@ -149,7 +149,7 @@ def test_deep_nesting_in_control(tmp_path: Path) -> None:
 
 
 def test_control_frames_of_sixteen_mebibytes(tmp_path: Path) -> None:
-    """A larger one is refused. One of that size may hold a million ranges: it must not stop the others for long."""
+    """A larger one is refused. One of that size may hold a million ranges: it must not delay the others for long."""
 
     async def attack(hub: RunningHub, line: Line) -> None:
         limit = 16 * MEBIBYTE
@@ -190,7 +190,7 @@ MANY = 4000
 
 
 def test_thousands_of_subscriptions_links_and_topics(tmp_path: Path) -> None:
-    """Each costs the same however many there are; they are gone with their client."""
+    """The cost of each does not depend on their number. They are removed with their client."""
 
     async def attack(hub: RunningHub, line: Line) -> None:
         loop = asyncio.get_running_loop()
@@ -231,7 +231,7 @@ def test_limits_of_one_client_hold_also_while_members_are_opened(tmp_path: Path)
 
 @pytest.mark.parametrize("overflow", ["block", "reject"])
 def test_a_client_that_never_reads(tmp_path: Path, overflow: str) -> None:
-    """It subscribes to what the honest publish, and is cut off, or holds up nobody but those who wait for it."""
+    """It subscribes to the honest publishers, and is disconnected, or delays only publishers that wait for it."""
 
     async def attack(hub: RunningHub, line: Line) -> None:
         wanted = control.Subscribe(
@@ -295,7 +295,7 @@ def test_hello_repeated_and_batch_numbers_that_go_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("journal", [False, True])
 def test_heads_and_bodies_that_contradict_each_other(tmp_path: Path, journal: bool) -> None:
-    """Counts, priorities, times to live and texts that cannot be. What the hub opens is refused, and it says so."""
+    """Invalid counts, priorities, ttls and texts. Those that the hub reads are refused with an error."""
 
     async def attack(hub: RunningHub, line: Line) -> None:
         number = 0
@@ -358,7 +358,7 @@ def test_heads_and_bodies_that_contradict_each_other(tmp_path: Path, journal: bo
 
 
 def test_markers_that_lie(tmp_path: Path) -> None:
-    """The hub does not look at how payloads are encoded. Those who decode them must bear it."""
+    """The hub does not check the encoding of payloads. Receivers must handle errors."""
 
     async def attack(hub: RunningHub, line: Line) -> None:
         number = 0
@@ -379,7 +379,7 @@ def test_markers_that_lie(tmp_path: Path) -> None:
 
 
 def test_what_the_hub_answers_is_json(tmp_path: Path) -> None:
-    """Texts of the attacker come back in errors: they must not break the answer."""
+    """Texts of the attacker appear in errors: they must not break the answer."""
 
     async def attack(hub: RunningHub, line: Line) -> None:
         for number, text in enumerate(('"', "\\", "\u2028", "\x00", "😀", "{}", "%s", "\x1b[2J"), 100):

@@ -1,4 +1,4 @@
-"""The quality of service of a channel: what its consumers get by it, and how long its messages are kept."""
+"""The quality of service of a channel: its effect on consumers, and how long its messages are kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trunkline.wire.control import Qos
 async def shop(
     simulation: Simulation, qos: Qos, folder: Path | None = None
 ) -> AsyncIterator[tuple[Place, tl.Bus, tl.Bus, tl.Bus]]:
-    """A hub with the channel `orders`, whose maker is the first bus."""
+    """A hub with the channel `orders`, which the first bus owns."""
     place = Place(world(simulation), folder)
     await place.start()
     async with place.bus("shop") as maker, place.bus("first one") as one, place.bus("the second") as two:
@@ -167,7 +167,7 @@ async def test_a_channel_says_how_much_of_its_topics_is_kept(simulation: Simulat
             broker.journal.tender.retain()
             assert kept("orders.new") == [7, 8, 9]
             assert kept("orders.ledger") == list(range(10))
-            # Without the channel there is no limit any more.
+            # Without the channel the limit no longer applies.
             await directory_of(maker).destroy_channel("orders")
             for number in range(10, 15):
                 await maker.publish("orders.new", number)
@@ -201,7 +201,7 @@ async def test_retention_needs_a_journal(simulation: Simulation) -> None:
     async with place.bus() as bus:
         with pytest.raises(HubRefused, match="keeps no journal"):
             await directory_of(bus).create_channel("orders", qos=Qos(max_age_s=60.0))
-        with pytest.raises(HubRefused, match="a group has a name"):
+        with pytest.raises(HubRefused, match="the name of a group must not be empty"):
             await directory_of(bus).create_channel("orders", qos=Qos(group=""))
     await place.stop()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from trunkline import Message, columns
@@ -46,3 +49,30 @@ def test_what_cannot_be_read_is_not_found() -> None:
     for body in (b"", b"\xff" * 10, b"\x93" * 10_000, b"\x82" * 10_000):
         known.remember(1, 1, "t", body)
     assert known.find("id-1") is None
+
+
+@pytest.mark.parametrize("sizes", [-1, 2**40, 3, b"", b"\xff" * 8])
+@pytest.mark.parametrize("size", [10, 10_000])
+def test_ids_that_are_no_ids_are_not_found(sizes: int | bytes, size: int) -> None:
+    """A hub passes batches on without opening them, so the ids in them are whatever a client has sent."""
+    known = Recent()
+    body = columns.Body(columns.Strings(b"id-1id-2", sizes), bytes(16), columns.Strings(bytes(2 * size), size), {})
+    known.remember(1, 2, "t", msgspec.msgpack.encode(body))
+    assert known.find("id-1") is None
+
+
+def test_what_is_asked_for_costs_no_more_if_every_payload_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Recent()
+    for first in range(1, 100, 10):
+        remember(known, first, 10, 10)
+    opened: list[str] = []
+    read = columns.read
+
+    def counted(topic: str, *rest: Any) -> list[Message]:
+        opened.append(topic)
+        return read(topic, *rest)
+
+    monkeypatch.setattr(columns, "read", counted)
+    for text in ("", "i", "id-", "\0"):
+        assert known.find(text) is None
+    assert not opened

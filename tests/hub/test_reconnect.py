@@ -1,4 +1,4 @@
-"""When the connection or the hub goes away and comes back: who resumes what, and what is counted as lost."""
+"""Connections and hubs that go away and return: which subscriptions resume, and what is counted as lost."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_was_published_meanwhile_waits_and_is_sent() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_lost_is_counted_on_both_ends(seed: int) -> None:
-    """Connections end at any moment, without a word: what arrived and what was missed is all that was published."""
+    """Connections end at any moment, without a goodbye: received and missed messages add up to all published ones."""
 
     async def play(simulation: Simulation) -> None:
         place = Place(world(simulation))
@@ -97,7 +97,7 @@ def test_what_is_lost_is_counted_on_both_ends(seed: int) -> None:
                     got.append(message.decode())
 
             taking = asyncio.ensure_future(take())
-            # Only who has heard of a publisher can tell what it misses of it.
+            # Only a subscriber that knows a publisher can count what it misses.
             await publisher.publish("t", 0)
             await until(lambda: got == [0], "the first has arrived")
             number = 1
@@ -132,7 +132,7 @@ def test_what_is_lost_is_counted_on_both_ends(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_durable_subscription_goes_on_where_it_was(seed: int, tmp_path: Path) -> None:
-    """Whatever is cut off or restarted: what was acknowledged to the publisher arrives, once, in order."""
+    """After any disconnections and restarts: acknowledged messages arrive, once, in order."""
 
     async def play(simulation: Simulation) -> None:
         place = Place(world(simulation), tmp_path)

@@ -1,4 +1,4 @@
-"""What a hub refuses reaches the caller as the error it would be in one process, with the code of the hub."""
+"""A refusal of a hub reaches the caller as the same error as in one process, with the code of the hub."""
 
 from __future__ import annotations
 

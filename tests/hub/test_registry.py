@@ -1,4 +1,4 @@
-"""The registry, without a hub: who may do what, who is told, what is left when somebody goes."""
+"""The registry, without a hub: rights, notifications, and what remains when a member leaves."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_consumer_that_comes_back_is_moved_and_not_lost_with_its_old_session()
     assert [each.name for each in info(registry).consumers] == ["k1"]
     assert refused(lambda: registry.register_consumer(CAROL, consumer(), 3)) == (
         "exists",
-        "c has a consumer k1, of bob",
+        "c already has a consumer k1, of bob: use another id",
     )
     registry.left("s9")
     assert len(registry) == 0

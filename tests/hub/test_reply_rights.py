@@ -1,4 +1,4 @@
-"""A responder answers where the request says. At a hub with rules, that is nowhere its requester may not publish."""
+"""A responder answers where the request says. With rules, the requester must be allowed to publish there."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def packed_as_columns(messages: list[Message]) -> bytes:
 
 
 def long_keyed(messages: list[Message]) -> bytes:
-    """The same, with the name of the field in a longer encoding than anybody would choose."""
+    """The same, with the name of the field in an unusually long encoding."""
     return columns.pack_batch(messages).replace(b"\xa8reply_to", b"\xd9\x08reply_to")
 
 

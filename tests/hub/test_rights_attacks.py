@@ -80,7 +80,7 @@ def forged(message: Message, subscriber: str = "billing") -> DeadLetter:
 
 
 def test_answers_are_heard_by_who_asked_alone(keys: Path, play: Callable[..., None]) -> None:
-    """Who answers needs no rule for it. Not even who may hear everything hears answers: plain, in a group, durable."""
+    """Answering needs no rule. Even an identity that may subscribe to everything gets no answers of others."""
 
     async def act(hub: Hub, come: Callable[..., Any]) -> None:
         attacker = await come("data")
@@ -103,7 +103,7 @@ def test_answers_are_heard_by_who_asked_alone(keys: Path, play: Callable[..., No
 
             await answerer.flush()
             assert await asker.request("orders.price", 1, timeout_s=30) == 2
-            # Whoever knows the topic, and whatever secret it makes up, does not hear it.
+            # A client that knows the topic, but not its secret, gets nothing.
             assert code(await attacker.subscribe(7, topics[0])) == "forbidden"
             assert code(await attacker.subscribe(8, topics[0], secret="guessed")) == "forbidden"
             for session in list(hub.sessions.values()):
@@ -140,7 +140,7 @@ def test_notices_of_death_count_as_their_topic(play: Callable[..., None]) -> Non
 
 
 def test_a_link_is_no_way_around_a_rule(play: Callable[..., None]) -> None:
-    """Neither to be heard on another topic, nor to hear it."""
+    """Neither to publish on another topic, nor to receive from it."""
 
     async def act(hub: Hub, come: Callable[..., Any]) -> None:
         owner, attacker = await come("owner"), await come("data")
@@ -174,7 +174,7 @@ def test_a_letter_is_about_what_was_sent_and_as_it_was(play: Callable[..., None]
         others = Message(id="orders.placed-1-0", topic="orders.placed", payload=b"lie", seq=secret)
         own = Message(id="data.x-1-0", topic="orders.placed", payload=b"lie", seq=seq, attempts=3)
         other_id = Message(id="another", topic="data.x", payload=b"lie", seq=seq)
-        # Of a message of somebody else, in rows and in letters.
+        # About a message of another client, in rows and in letters.
         errors = await attacker.tell(control.Fates(subscription=1, rows=[row, wide], letters=[packed(forged(others))]))
         assert [(error.code, error.text[:1]) for error in errors] == [("unknown", "3")]
         # Under the name of a durable subscription that is here: it has another one at the hub.
@@ -218,7 +218,7 @@ def test_a_client_that_comes_again_reports_on_what_it_was_sent_before(play: Call
 
 
 def test_letters_of_a_subscription_it_could_not_join_are_not_its_to_handle(play: Callable[..., None]) -> None:
-    """It sees them, because they are on a topic it may hear; but the subscription is on more than that."""
+    """It sees them, because it may subscribe to their topic; but the subscription covers more than that."""
     rules = [*RULES, {"who": "cert:nobody", "may": ["publish", "subscribe"]}]
 
     async def act(hub: Hub, come: Callable[..., Any]) -> None:
@@ -250,7 +250,7 @@ def test_letters_of_a_subscription_it_could_not_join_are_not_its_to_handle(play:
 
 
 def test_a_name_under_which_something_waits_is_not_for_strangers(play: Callable[..., None]) -> None:
-    """What failed before waits for a subscriber of that name, whatever it subscribes to."""
+    """Earlier failures wait for a subscriber of that name, whatever it subscribes to."""
 
     async def act(hub: Hub, come: Callable[..., Any]) -> None:
         owner, attacker = await come("owner"), await come("data")
@@ -291,7 +291,7 @@ def test_what_is_there_is_not_told_apart_from_what_is_not(play: Callable[..., No
 
 
 def test_nobody_takes_the_origin_of_another_identity(keys: Path, play: Callable[..., None]) -> None:
-    """What a subscriber has missed is counted by origin and position: a lie about a place is the liar's own."""
+    """Missed messages are counted by origin and position: a false position affects only its sender."""
     rules = [*RULES, {"who": "cert:nobody", "may": ["publish", "subscribe"], "on": ["data.>"]}]
 
     async def act(hub: Hub, come: Callable[..., Any]) -> None:
@@ -314,7 +314,7 @@ def test_nobody_takes_the_origin_of_another_identity(keys: Path, play: Callable[
 
 
 def test_the_same_client_is_known_again(play: Callable[..., None]) -> None:
-    """By its identity and what it said: its old connection ends, and nobody else's."""
+    """By its identity and its token: only its own old connection ends."""
 
     async def act(hub: Hub, come: Callable[..., Any]) -> None:
         first, other = await come("data", origin=77), await come("owner", origin=77)
@@ -341,3 +341,35 @@ def test_a_request_crosses_without_rules(keys: Path, play: Callable[..., None]) 
             assert await received(everything) == 2
 
     play(act, [])
+
+
+def test_after_a_restart_fates_are_about_topics_of_the_subscription(keys: Path, tmp_path: Path) -> None:
+    """The hub no longer knows what it had sent. A number alone is no proof that the client had the message."""
+
+    async def outcomes(guest: Guest, message_id: str) -> list[tuple[str, str]]:
+        answer = await guest.ask(control.Explain, message_id=message_id)
+        assert isinstance(answer, control.ExplainAnswer)
+        return [(each.subscriber, each.fate) for each in answer.outcomes]
+
+    async def main() -> None:
+        rules = SERVICE
+        async with hub_of(tmp_path, keys, rules) as hub:
+            owner = await Guest.come(hub, keys, "owner")
+            for number, topic in enumerate(("orders.placed", "data.x", "orders.placed", "data.x"), 1):
+                await owner.publish(topic, number, b"x")
+        async with hub_of(tmp_path, keys, rules) as hub:
+            owner, attacker = [await Guest.come(hub, keys, name) for name in ("owner", "data")]
+            await attacker.subscribe(1, "data.>", name="billing")
+            rows = [control.FateRow(fate="dropped", first=1, last=1, count=1), delivered(2, 4), delivered(3, 3)]
+            await attacker.tell(control.Fates(subscription=1, rows=rows))
+            await hub.answers.settled(10.0)
+            assert await outcomes(owner, "orders.placed-1-0") == []
+            assert await outcomes(owner, "orders.placed-3-0") == []
+            assert await outcomes(owner, "data.x-2-0") == [("billing", "delivered")]
+            assert await outcomes(owner, "data.x-4-0") == [("billing", "delivered")]
+
+    asyncio.run(main())
+
+
+def delivered(first: int, last: int) -> control.FateRow:
+    return control.FateRow(fate="delivered", first=first, last=last, count=last - first + 1)

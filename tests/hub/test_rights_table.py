@@ -1,4 +1,4 @@
-"""Every message of the protocol, said by every kind of identity about what belongs to somebody else, at a live hub.
+"""Every message of the protocol, sent by every kind of identity about objects of another one, at a live hub.
 
 A message that is added to the protocol needs a row here.
 """
@@ -40,7 +40,7 @@ PLAIN, MEMBER, SLOW, DURABLE = 1, 2, 3, 4
 
 
 class Scene:
-    """What the owner has: subscriptions, a link, a channel with a schema, a dead letter, a batch that waits."""
+    """The objects of the owner: subscriptions, a link, a channel with a schema, a dead letter, a waiting batch."""
 
     hub: Hub
     owner: Guest
@@ -110,7 +110,7 @@ def letter_of(message: Message, subscriber: str = "someone") -> str:
 
 
 def asks(kind: type[control.Control], **fields: Any) -> Callable[[Guest, Scene], Awaitable[bool]]:
-    """It is answered by something other than an error, and changes something."""
+    """Its answer is not an error, and it changes something."""
 
     async def do(guest: Guest, scene: Scene) -> bool:
         answer = await guest.ask(kind, **fields)
@@ -125,7 +125,7 @@ def asks(kind: type[control.Control], **fields: Any) -> Callable[[Guest, Scene],
 def tells(
     make: Callable[[Scene], control.Control], effect: Callable[[Scene], bool]
 ) -> Callable[[Guest, Scene], Awaitable[bool]]:
-    """It is not answered: what it does to the owner shows."""
+    """It has no answer: its effect on the owner is checked."""
 
     async def do(guest: Guest, scene: Scene) -> bool:
         assert not effect(scene)
@@ -142,7 +142,7 @@ async def says_goodbye(guest: Guest, scene: Scene) -> bool:
 
 
 async def is_welcome(guest: Guest, scene: Scene) -> bool:
-    """Each was: who somebody is comes from the transport. A second HELLO is refused."""
+    """Each succeeded: an identity comes from the transport. A second HELLO is refused."""
     error = await _as(control.Error, guest.ask(control.Hello, versions=[1], name="other", origin=7))
     return bool(error.code == "out_of_order")
 
@@ -168,7 +168,7 @@ async def removes(guest: Guest, scene: Scene) -> bool:
 
 
 async def forgets(guest: Guest, scene: Scene) -> bool:
-    """Of one that nobody uses any more."""
+    """Of an unused one."""
     await scene.owner.ask(control.Unsubscribe, subscription=DURABLE)
     return await asks(control.Forget, name="billing")(guest, scene)
 
@@ -268,7 +268,7 @@ def test_every_message_has_a_row() -> None:
 
 
 def test_who_may_say_it_follows_from_the_table() -> None:
-    """What needs rights on somebody else's topics is for those who have them; what is one's own is for its owner."""
+    """Rights on topics of others are needed for their objects. Own objects need only the owner."""
     for kind, row in RIGHTS.items():
         needed = {action for action, _ in _needed(row)}
         if needed:
@@ -288,7 +288,7 @@ def test_a_handler_needs_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class _Any:
-    """A message whose every field is a topic of its own."""
+    """A message in which every field is a different topic."""
 
     def __getattr__(self, name: str) -> str:
         return f"the.{name}"
@@ -355,7 +355,7 @@ def test_who_may_say_what(who: str, keys: Path, tmp_path: Path) -> None:
     found: dict[str, bool] = {}
 
     async def say(rows: dict[type, Row], folder: Path) -> None:
-        """Until one of them has an effect: the next must not find what that has left."""
+        """Until one of them has an effect: the next one must start from a clean state."""
         scene = Scene()
         async with hub_of(folder, keys, [] if who == "open" else RULES) as hub:
             await scene.build(hub, keys)

@@ -1,4 +1,4 @@
-"""What a bus publishes in a row on one topic leaves as columns: nobody can tell, except by how fast it is."""
+"""Consecutive publishes on one topic are sent as columns, without a visible difference but speed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def known(bus: tl.Bus, topic: str) -> None:
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many messages of runs were built."""
+    """The number of messages of runs that were built."""
     counts: list[int] = []
     original: Any = vars(PlainRun)["messages"]
 
@@ -74,7 +74,7 @@ def test_no_message_is_built_that_nobody_looks_at(built: list[int]) -> None:
 
 @pytest.mark.parametrize("every", [2, 5, 50])
 def test_a_message_with_a_field_of_its_own_stops_runs_for_a_moment_only(every: int, built: list[int]) -> None:
-    """As one that is traced. Those that come often share a batch with the plain ones."""
+    """Like a traced message. Frequent ones share a batch with the plain ones."""
     own: tl.Fields = {"headers": {"kind": "other"}}
 
     async def test(place: Place, bus: tl.Bus) -> None:

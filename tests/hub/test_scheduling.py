@@ -1,4 +1,4 @@
-"""A process that is a hub asks for short time slices, and for nothing else; it seldom looks for cycles."""
+"""A hub process requests short time slices from the scheduler, and seldom collects garbage."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ print(json.dumps({"taken": taken, "kept": before == after, "slice": time_slice_n
 
 
 def look(prepare: str = "") -> dict[str, Any]:
-    """What a process says that has done it."""
+    """The output of a process that has done it."""
     program = LOOK.replace("PREPARE", prepare)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
@@ -36,7 +36,7 @@ def look(prepare: str = "") -> dict[str, Any]:
 def test_the_slice_is_short_and_priority_and_policy_stay() -> None:
     found = look("os.nice(3)")
     assert found["kept"]
-    # An older kernel, or a container that forbids it, leaves the slice as it was, and that is what is said.
+    # An older kernel, or a container that forbids it, leaves the slice unchanged, and reports that.
     assert found["taken"] is (found["slice"] == SLICE_NS)
 
 

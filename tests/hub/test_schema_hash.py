@@ -1,4 +1,4 @@
-"""The hash of a schema is of its meaning: of no order, no description, no name. And names of shared memory."""
+"""The hash of a schema depends on its meaning, not on order, descriptions or names. And names of shared memory."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Line(msgspec.Struct):
 
 
 class Purchase(msgspec.Struct):
-    """The same fields as an order, described otherwise."""
+    """The same fields as an order, with other descriptions."""
 
     price: float
     id: str
@@ -109,7 +109,7 @@ def test_what_is_no_schema_has_no_hash(wrong: Any) -> None:
 
 
 def circle(names: dict[str, str], **last: Any) -> dict[str, Any]:
-    """Definitions that each lead to the next, under other names, in another order."""
+    """Definitions that refer to each other in a chain, under other names, in another order."""
     keys = list(names)
     definitions = {
         names[key]: {"properties": {key: {"$ref": f"#/$defs/{names[keys[(n + 1) % len(keys)]]}"}}}

@@ -34,7 +34,7 @@ def test_versions_follow_the_change() -> None:
     assert schemas.put("a", INT).version == "1.0.0", "a producer that did not change is where it was"
     code, text = code_of(lambda: schemas.put("a", TEXT))
     assert code == "incompatible"
-    assert text == "a is not backward compatible with 1.1.0: $: number in 1.1.0, string in the new one"
+    assert text == "a is not backward compatible with 1.1.0: $: number in 1.1.0, string in the new version"
     assert schemas.put("a", TEXT, compatibility="none").version == "2.0.0"
     assert [info.version for info in schemas.overview("a")] == ["1.0.0", "1.1.0", "2.0.0"]
     assert {info.compatibility for info in schemas.overview("a")} == {"none"}, "the mode is of the name"
@@ -45,7 +45,7 @@ def test_versions_that_are_given_must_fit() -> None:
     assert schemas.put("a", INT, "0.3.1", "none").version == "0.3.1"
     assert code_of(lambda: schemas.put("a", NUMBER, "0.3.1"))[0] == "invalid_version"
     assert code_of(lambda: schemas.put("a", NUMBER, "0.3.0"))[0] == "invalid_version"
-    assert code_of(lambda: schemas.put("a", INT, "0.4.0"))[1] == "a 0.3.1 is the same schema: it cannot be 0.4.0, too"
+    assert code_of(lambda: schemas.put("a", INT, "0.4.0"))[1] == "a 0.3.1 is the same schema: it cannot also be 0.4.0"
     assert code_of(lambda: schemas.put("a", TEXT, "0.9.0"))[1].startswith("a 0.9.0 must be at least 1.0.0: $: integer")
     assert schemas.put("a", NUMBER, "0.3.2").version == "0.3.2"
     assert schemas.put("a", TEXT, "3.0.0").version == "3.0.0"
@@ -138,7 +138,7 @@ def test_it_is_bounded() -> None:
     schemas.put("a", {**INT, "description": "x" * 40})
     assert code_of(lambda: schemas.put("b", {**TEXT, "description": "x" * 40}))[0] == "too_many"
     schemas.put("b", TEXT)
-    assert code_of(lambda: schemas.put("c", NUMBER))[1] == "there are 2 schemas already"
+    assert code_of(lambda: schemas.put("c", NUMBER))[1] == "there are already 2 schemas, which is the limit"
     assert len(schemas) == 2
     assert schemas.put("a", INT).version == "1.0.0"
 

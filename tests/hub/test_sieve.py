@@ -1,4 +1,4 @@
-"""A batch in which some messages do not fit: the others go on, and everybody counts right."""
+"""A batch with some messages that do not match the schema: the others are delivered, and all counts are right."""
 
 from __future__ import annotations
 

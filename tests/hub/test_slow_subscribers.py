@@ -1,4 +1,4 @@
-"""A publisher that waits for a subscriber of another client learns for which one."""
+"""A publisher that waits for a subscriber of another client learns its name."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from trunkline.testing import Simulation, simulate, world
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the publisher's side has logged: the hub may log the same for itself."""
+    """The log of the publisher's side: the hub may log the same for itself."""
     logged = [record for record in caplog.records if record.name == "trunkline.connection"]
     return [record.getMessage() for record in logged if "has waited" in record.getMessage()]
 
 
 @pytest.mark.parametrize("options", [{"capacity": 2}, {"capacity": 20_000}, {"capacity": 2, "group": "billing"}])
 def test_who_is_full_is_said_once(options: tl.DeliveryOptions, caplog: pytest.LogCaptureFixture) -> None:
-    """Where each publish waits for its confirmation, where a window comes before the inbox, and in a group."""
+    """Where each publish waits for its confirmation, where a window is before the inbox, and in a group."""
 
     async def play(simulation: Simulation) -> None:
         place = Place(world(simulation))

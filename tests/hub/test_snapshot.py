@@ -1,4 +1,4 @@
-"""SNAPSHOT: who is connected, who subscribes, how each is doing; and what is wrong, in words."""
+"""SNAPSHOT: clients, subscribers, their state, and problems in words."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_drops_and_dead_letters_are_problems() -> None:
             await publisher.flush()
             await asyncio.sleep(2)
             dead = problems(await look(publisher))[1]
-            assert dead.text == "the subscriber picky of reader (b) has given up on 1 message of 1"
+            assert dead.text == "the subscriber picky of reader (b) failed to handle 1 message of 1"
             assert "bus.replay_dead()" in dead.next_step
         await place.stop()
 

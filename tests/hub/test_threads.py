@@ -1,4 +1,4 @@
-"""Many threads on a hub in a process of its own: through the door of one bus, and with a blocking bus each."""
+"""Many threads on a hub in its own process: through one bus, and with one blocking bus each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `trunkline up` says about how to connect is an address that one can connect to."""
+"""The address that `trunkline up` prints can be connected to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is urgent passes what waits for a client that does not keep up: little is on its way that it cannot overtake."""
+"""Urgent messages overtake messages that wait for a slow client: few bytes are in transit before them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_who_publishes_much_lets_others_run_while_urgent_messages_come(monkeypat
         async with place.bus("flood") as flood, place.bus("alarms") as alarms:
 
             async def publish() -> int:
-                """Much, twice, each time until it is confirmed: how often others ran."""
+                """Many messages, twice, each time until they are confirmed: counts how often other tasks ran."""
                 yields.clear()
                 for _ in range(2):
                     for _ in range(20):

@@ -1,4 +1,4 @@
-"""Who is told when subscriptions change: those whose topics match, found without asking the others."""
+"""Notifications about changed subscriptions go to clients with matching topics, found without scanning the others."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_nothing_is_left_of_who_is_gone() -> None:
 
 @pytest.mark.parametrize("pattern", ["plant.line7.heat", "plant.line7.*", "plant.line7.>", "*.line7.heat", "other.x"])
 def test_a_subscription_costs_what_matches_not_what_is_watched(pattern: str) -> None:
-    """Counted in calls and lines: ten thousand topics cost what ten cost."""
+    """Counted in calls and lines: ten thousand topics cost as much as ten."""
 
     def steps(many: int) -> int:
         watchers: Watchers[int] = Watchers()

@@ -1,4 +1,4 @@
-"""How far publishers run ahead of the hub, and what happens at the end of it."""
+"""How far publishers may run ahead of the hub, and what happens at the limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trunkline.testing import Simulation, simulate, world
 
 
 def test_a_bus_that_feeds_itself_large_messages_does_not_stop() -> None:
-    """More is published than the hub would bear, by the one whose word it needs to go on."""
+    """More is published than the hub accepts, by the client whose report it waits for."""
 
     async def play(simulation: Simulation) -> None:
         place = Place(world(simulation))
@@ -69,7 +69,7 @@ async def flood(bus: tl.Bus) -> None:
 
 @pytest.mark.parametrize("durable", [False, True])
 def test_what_is_larger_than_a_frame_is_cut(durable: bool, tmp_path: Path) -> None:
-    """By whatever way it is published: at once, by many tasks, in a pipeline. One message must fit a frame."""
+    """However it is published: at once, by many tasks, in a pipeline. One message must fit into a frame."""
 
     async def play(simulation: Simulation) -> None:
         settings = HubSettings(max_frame_bytes=4 * 1024 * 1024)
@@ -101,7 +101,7 @@ def test_what_is_larger_than_a_frame_is_cut(durable: bool, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("capacity", [1, 2, 3, 7, 50])
 def test_batches_of_any_size_pass_through_an_inbox_of_any_size(capacity: int) -> None:
-    """Whatever credit is left when a batch comes: none waits for credit that its subscriber has no reason to give."""
+    """For any remaining credit: no batch waits for credit that its subscriber has no reason to give."""
 
     async def play(simulation: Simulation) -> None:
         place = Place(world(simulation))

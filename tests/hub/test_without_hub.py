@@ -1,4 +1,4 @@
-"""A bus on the address of a hub: before there is one, while it is gone, and what its connection tells."""
+"""A bus at the address of a hub: before it starts, while it is down, and the state of its connection."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_without_a_hub_sending_and_receiving_fail_in_time_and_leave_nothin
         ]
         for call in calls:
             begun = simulation.now()
-            with pytest.raises(HubUnavailable, match='start one with "trunkline up"'):
+            with pytest.raises(HubUnavailable, match='start one with "trunkline up --listen pair:'):
                 await call()
             assert simulation.now() - begun <= 5.1
         await bus.flush()

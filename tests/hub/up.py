@@ -1,4 +1,4 @@
-"""A hub in a process of its own: started, killed, frozen, started again at the same place."""
+"""A hub in its own process: started, killed, frozen, and started again at the same address."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Up:
         assert json.loads(line)["listening"] == [self.address]
 
     def log(self) -> str:
-        """What it has said on standard error, in all its lives."""
+        """Its standard error, over all its runs."""
         return "".join(path.read_text() for path in sorted(self._folder.glob("hub-*.log")))
 
     def kill(self) -> None:
@@ -68,7 +68,7 @@ class Up:
         self._reap()
 
     def end(self) -> int:
-        """Ask it to end; its exit code."""
+        """Ask it to end. Returns its exit code."""
         assert self._process is not None
         self._process.terminate()
         return self._reap()
@@ -94,7 +94,7 @@ class Up:
 
 @contextlib.contextmanager
 def up(folder: Path, *, durable: bool = False, heartbeat_s: float = 5.0, config: str = "") -> Iterator[Up]:
-    """A hub that runs, and is gone when the block ends."""
+    """A running hub, which ends with the block."""
     hub = Up(folder, durable=durable, heartbeat_s=heartbeat_s, config=config)
     hub.start()
     try:

@@ -1,4 +1,4 @@
-"""What killed processes had said, held against what is in the journal."""
+"""Compares the output of killed processes with the content of the journal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Stored(NamedTuple):
 
 
 class Books:
-    """All that was promised so far, life after life."""
+    """All promises so far, over all runs."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -39,7 +39,7 @@ class Books:
         self._seen = 0
 
     def hear(self, child: Child) -> None:
-        """Take down what a process said before it ended, and whether the one before it had been forgotten."""
+        """Record the output of a process before it ended, and whether its predecessor was forgotten."""
         complaints = child.complaints()
         assert "Traceback" not in complaints, complaints
         assert "ERROR" not in complaints, complaints
@@ -72,7 +72,7 @@ class Books:
                 self.settled[seq] = DELIVERED if word == "a" else DEAD
 
     def check_new(self) -> None:
-        """What came since the last look: in order, no number or id twice, and nothing of what was promised is missing.
+        """Messages since the last check: in order, no number or id twice, and no promised one is missing.
 
         Everything a life wrote has higher numbers than what was there before it.
         """
@@ -87,7 +87,7 @@ class Books:
         self._seen = found[-1].seq if found else self._seen
 
     def check_all(self) -> list[Stored]:
-        """Every acknowledged message is there once, as it was published, whichever way one reads."""
+        """Every acknowledged message is stored once, as it was published, in each way of reading."""
         with _reader(self.directory) as reader:
             found = messages(reader)
             batches = list(reader.arrow())
@@ -100,7 +100,7 @@ class Books:
         return found
 
     def check_fates(self, found: list[Stored], name: str, pattern: str) -> dict[int, str]:
-        """What the journal says became of messages: one fate each, within what was read. Returns it by number."""
+        """The fates in the journal: one for each message, within the messages read. Returns them by number."""
         with _reader(self.directory) as reader:
             rows = [row for row in fates(reader) if row.subscriber == name]
             cursors = reader.query("SELECT high, pending FROM cursors WHERE name = ?", (name,))
@@ -154,7 +154,7 @@ def fates(reader: Reader) -> list[RecordedFate]:
 
 
 def fates_by_number(rows: list[RecordedFate], fitting: list[int]) -> dict[int, str]:
-    """The fate of each message that fits: a row speaks of all of them from its first to its last, and no two do."""
+    """The fate of each matching message: a row covers all from its first to its last, and no two rows overlap."""
     by_fate: dict[int, str] = {}
     for row in rows:
         covered = fitting[bisect_left(fitting, row.first) : bisect_right(fitting, row.last)]

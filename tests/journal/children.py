@@ -1,4 +1,4 @@
-"""Programs that the tests run as processes of their own, to kill them, to lock them out, to fill their disk.
+"""Programs that tests run in their own processes, to kill them, lock them out, or fill their disk.
 
 `python children.py live DIRECTORY 7 disk`. They say what they did on standard output, a line at a time, and only after
 it was done: what is written there outlives the process.
@@ -38,7 +38,7 @@ def say_many(lines: list[str]) -> None:
 
 
 def tell_error(error: BaseException) -> None:
-    """An error as its parent process can look at it."""
+    """An error in a form that its parent process can read."""
     fields = {name: value for name, value in vars(error).items() if isinstance(value, str | int)}
     say("error", json.dumps({"type": type(error).__name__, "text": str(error), **fields}))
 
@@ -47,7 +47,7 @@ def tell_error(error: BaseException) -> None:
 
 
 class Life:
-    """A bus that publishes in every way there is, and a durable subscriber that does everything one can do.
+    """A bus that publishes in every way, and a durable subscriber that uses every operation.
 
     It closes when its standard input is closed, if it lives to see that.
     """
@@ -93,7 +93,7 @@ class Life:
             say("p", topic, payload.decode(), await bus.publish(topic, payload))
 
     async def _dressed(self, bus: tl.Bus) -> None:
-        """With fields of its own: another form of batch."""
+        """With header fields: another form of batch."""
         while True:
             payload = self._payload()
             fields = {"who": self._seed}
@@ -139,7 +139,7 @@ class Life:
             pass
 
     async def _flush(self, bus: tl.Bus) -> None:
-        """What was said before is on disk after: from then on it must hold."""
+        """Promises printed before are on disk after this: from now on they must hold."""
         while True:
             said = self._said
             await bus.flush()
@@ -184,7 +184,7 @@ async def live_alone(directory: str, seed: str, sync: str) -> None:
 
 
 async def drain(directory: str, upto: str) -> None:
-    """Take everything that the durable subscription still has to get, up to a number (0: the last), and close."""
+    """Take all remaining messages of the durable subscription, up to a number (0: the last), and close."""
     with Journal(directory) as journal:
         async with tl.connect("memory:", journal=journal) as bus, worker(bus) as stream:
             async with asyncio.timeout(30):
@@ -256,7 +256,7 @@ class Removing:
                     await work
 
     async def _publish(self, bus: tl.Bus, topic: str) -> None:
-        """How many it tries, before; how many are stored, after."""
+        """The number of attempts, before; the number of stored messages, after."""
         while True:
             count = self._chance.randint(1, 20)
             say("try", topic, count)
@@ -276,7 +276,7 @@ class Removing:
             await asyncio.sleep(0.5 if self._chance.random() < 0.005 else 0.0)
 
     async def _watch(self, journal: Journal) -> None:
-        """Say when something was removed in this life."""
+        """Print when something was removed in this run."""
         count = "SELECT count(*) FROM removals"
         before = journal.reader.query(count)
         while journal.reader.query(count) == before:  # noqa: ASYNC110  # another thread removes
@@ -312,18 +312,18 @@ async def die(directory: str, call: str, nth: str, when: str) -> None:
 
 
 async def seal_nothing(directory: str) -> None:
-    """Publish one by one until it is killed."""
+    """Publish messages one by one until it is killed."""
     with Journal(directory, JournalSettings(seal=False)) as journal:
         async with tl.connect("memory:", journal=journal) as bus:
             for number in itertools.count():
                 say("p", "single", number, await bus.publish("single", str(number).encode()))
 
 
-# Who writes, and who reads
+# Writers and readers
 
 
 async def own(directory: str) -> None:
-    """Have the journal, publish one message, and keep it until somebody closes our standard input."""
+    """Open the journal, publish one message, and keep it open until standard input is closed."""
     try:
         with Journal(directory) as journal:
             async with tl.connect("memory:", journal=journal) as bus:
@@ -334,7 +334,7 @@ async def own(directory: str) -> None:
 
 
 def read(directory: str) -> None:
-    """Say what can be read, and what cannot."""
+    """Print what can be read, and what cannot."""
     try:
         with Reader(directory, on_damage=tell_error) as reader:
             _say_read(reader)
@@ -354,7 +354,7 @@ def _say_read(reader: Reader) -> None:
 
 
 def flip(directory: str, seed: str, count: str) -> None:
-    """Flip bits of the one sealed file, one at a time, and say what a reader makes of each.
+    """Flip bits of the one sealed file, one at a time, and print what a reader finds for each.
 
     It reads in a process of its own: what it finds may be the end of it, and then another one goes on.
     """
@@ -392,7 +392,7 @@ def _look(directory: str) -> str:
 
 
 def _in_a_process(function: Callable[[int], Iterator[str]], start: int) -> Iterator[str]:
-    """What a function yields, and which signal ended it."""
+    """The output of a function, and the signal that ended it."""
     theirs, ours = os.pipe()
     if (pid := os.fork()) == 0:
         for text in function(start):
@@ -410,7 +410,7 @@ def _in_a_process(function: Callable[[int], Iterator[str]], start: int) -> Itera
 
 
 class Fill:
-    """Publish until there is no room, and some more; make room; go on. What could be published is said."""
+    """Publish until the disk is full, and some more; free space; continue. Prints what could be published."""
 
     def __init__(self, folder: str, ballast: str) -> None:
         self._folder = Path(folder)
@@ -450,7 +450,7 @@ class Fill:
         return True
 
     def _take_the_rest(self) -> None:
-        """Not even a fate finds room any more."""
+        """Not even a fate can be written."""
         with (self._folder / "rest").open("wb", buffering=0) as rest, contextlib.suppress(OSError):
             while rest.write(bytes(1024)):
                 pass
@@ -480,7 +480,7 @@ async def fill(folder: str, ballast: str) -> None:
 
 
 async def fill_and_settle(folder: str, ballast: str) -> None:
-    """Reject a message and acknowledge one, without room and with it."""
+    """Reject a message and acknowledge one, on a full disk and after space is freed."""
 
     async def settle(journal: Journal, bus: tl.Bus, stream: Stream) -> None:
         rejected, handled = stream.try_recv(), stream.try_recv()
@@ -505,7 +505,7 @@ async def fill_and_seal(folder: str, ballast: str) -> None:
 
 
 async def squeeze(directory: str) -> None:
-    """Open a journal where there is hardly any room, publish a little, and look how much fits."""
+    """Open a journal on a nearly full disk, publish a little, and see how much fits."""
     stored = 0
     try:
         with Journal(directory) as journal:

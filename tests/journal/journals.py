@@ -1,4 +1,4 @@
-"""A journal on virtual time, which may be closed and opened again; and one that takes its time, as threads would."""
+"""A journal on virtual time, which may be closed and opened again; and a slow one, as with threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_READS = 500
 
 
 class Clock:
-    """A world whose clock stands still until it is set."""
+    """A world whose clock does not move until it is set."""
 
     def __init__(self, now_ns: int = 1_700_000_000 * NS) -> None:
         self.now_ns = now_ns
@@ -36,7 +36,7 @@ class Clock:
 
 
 def journal_in(directory: Path, clock: Clock | None = None, **settings: Any) -> Journal:
-    """A journal without threads, opened. It need not survive the loss of power."""
+    """An open journal without threads. It need not survive a power failure."""
     chosen = JournalSettings(**{"sync": Sync.SYSTEM, **settings})
     return Journal(directory, chosen, world=(clock or Clock()).world, threaded=False).open()
 
@@ -46,7 +46,7 @@ def message(topic: str, payload: bytes = b"", **fields: Any) -> tl.Message:
 
 
 def store(journal: Journal, batches: Iterable[Sequence[tl.Message]]) -> list[tl.Message]:
-    """Write batches, a row each, and return what was written, numbered."""
+    """Write batches, a row each. Returns the numbered messages."""
 
     async def write() -> list[tl.Message]:
         return [each for batch in batches for each in await journal.append(batch)]
@@ -55,7 +55,7 @@ def store(journal: Journal, batches: Iterable[Sequence[tl.Message]]) -> list[tl.
 
 
 def fill(journal: Journal, rows: int, of: int = 1, *topics: str, payload: bytes = b"x") -> list[tl.Message]:
-    """So many rows of so many messages, on these topics in turn, each with an id of its own."""
+    """Rows of messages on these topics in turn, each with its own id."""
     names = topics or ("a",)
     now_ns = journal.world.time_ns()
     last = journal.intake.numbers.last
@@ -76,11 +76,11 @@ def seqs(messages: Iterable[tl.Message]) -> list[int]:
 
 
 class Spinning(BaseException):
-    """Somebody asks the journal again and again, while nothing can change. Not an Exception: nobody may catch it."""
+    """A caller asks the journal again and again, while nothing can change. Not an Exception: none may catch it."""
 
 
 class QuickJournal(Journal):
-    """Everything happens at once; who never stops asking is stopped."""
+    """Everything happens at once. A caller that never stops asking gets an error."""
 
     def __init__(self, directory: Path, settings: JournalSettings, simulation: Simulation) -> None:
         super().__init__(directory, settings, world=world(simulation), threaded=False)
@@ -98,7 +98,7 @@ class QuickJournal(Journal):
 
 
 class SlowJournal(Journal):
-    """Commits and reads take a moment of virtual time, drawn from the simulation: as with threads, and replayable.
+    """Commits and reads take some virtual time, drawn from the simulation: as with threads, but reproducible.
 
     What waits when the writer comes round is one transaction, as it is with the writer's thread.
     """
@@ -131,7 +131,7 @@ class SlowJournal(Journal):
             self._round = asyncio.get_running_loop().call_later(self._moment_s(), self._come_round)
 
     def _maybe_here(self, jobs: Sequence[Job]) -> bool:
-        """As a thread would: not while something waits, nor with a disk that was slow lately."""
+        """Like a thread: not while something waits, nor if the disk was slow recently."""
         return not self._waiting and self._random.random() < 0.5 and self._commit_here(jobs)
 
     def _come_round(self) -> None:
@@ -149,7 +149,7 @@ class SlowJournal(Journal):
 
     @contextmanager
     def hurry(self) -> Iterator[None]:
-        """Write at once: whoever waits for the writer inside this block keeps the event loop."""
+        """Write at once: a caller that waits for the writer inside this block blocks the event loop."""
         self._hurry = True
         if self._round is not None:
             self._round.cancel()
@@ -163,7 +163,7 @@ class SlowJournal(Journal):
 
 
 class Place:
-    """Where a journal is, through all its lives. `async with place.bus() as bus` is one of them.
+    """The place of a journal over all its runs. `async with place.bus() as bus` is one run.
 
     At the end of each the books balance, and nothing is in flight.
     """
@@ -196,7 +196,7 @@ class Place:
         assert bus.stats().account.in_flight == 0, bus.accounts()
 
     def crash(self) -> Place:
-        """What would be found if the process died now, at a place of its own."""
+        """A copy in its own place: what a new process would find if this one died now."""
         found = Place(self.simulation, self.directory.parent, slow=self.slow)
         found.settings = self.settings
         found.directory = self.directory.with_name(f"{self.directory.name} after a crash at {self.simulation.now()}")
@@ -217,7 +217,7 @@ def journal_of(bus: tl.Bus) -> Journal:
 
 
 def tend(bus: tl.Bus, *, everything: bool = False) -> None:
-    """What a journal's own thread does from time to time: seal, join, remove."""
+    """The maintenance that a journal's own thread does: seal, join, remove."""
     journal = journal_of(bus)
     with journal.hurry() if isinstance(journal, SlowJournal) else nullcontext():
         if everything:
@@ -251,7 +251,7 @@ async def take(stream: tl.Stream, count: int, *, ack: bool = True, timeout_s: fl
 
 
 async def nothing_more(stream: tl.Stream, for_s: float = 5.0) -> None:
-    """Nothing comes, for a while."""
+    """Nothing arrives for a while."""
     try:
         async with asyncio.timeout(for_s):
             got = await stream.recv()
@@ -277,4 +277,4 @@ class BadDisk:
         if not self.full:
             return self._try(jobs)
         self.failed += 1
-        return NotStored("the disk is full: make room, and go on")
+        return NotStored("the disk is full: free some space")

@@ -1,4 +1,4 @@
-"""Starting the programs of `children.py`, killing them, and hearing what they had done until then."""
+"""Starts the programs of `children.py`, kills them, and reads what they had done."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 
 
 class Child:
-    """A program in a process of its own; what it says goes to files, which outlive it."""
+    """A program in its own process. Its output goes to files, which survive it."""
 
     def __init__(self, folder: Path, *words: object, within: Sequence[str] = ()) -> None:
         stem = f"{next(_numbers)}-{words[0]}"
@@ -40,13 +40,13 @@ class Child:
         return self._process.pid
 
     def go(self) -> None:
-        """Those that wait for it begin now: everything is imported."""
+        """Release the waiting processes: everything is imported."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"go\n")
         self._process.stdin.flush()
 
     def heard(self, word: str) -> None:
-        """Return when it has said a word."""
+        """Return when it has printed something."""
         for _ in range(int(DEADLINE_S * 100)):
             if any(line[0] == word for line in self.lines()):
                 return
@@ -61,12 +61,12 @@ class Child:
         raise AssertionError(f"it ended by itself, with {code}: {self.complaints()}")
 
     def kill_after(self, seconds: float) -> None:
-        """Let it work for so long, then kill it in the middle of whatever it does."""
+        """Let it run for this time, then kill it in the middle of its work."""
         self._lives(seconds)
         self.kill()
 
     def close_and_kill_after(self, seconds: float) -> None:
-        """Let it come to its end, and kill it on the way there."""
+        """Let it end, and kill it while it does."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -86,7 +86,7 @@ class Child:
         return code
 
     def finish(self) -> None:
-        """The same, and nothing may go wrong."""
+        """The same. It must end without errors."""
         assert self.end() == 0, self.complaints()
 
     def _close(self) -> None:
@@ -95,7 +95,7 @@ class Child:
         self._process.wait(DEADLINE_S)
 
     def lines(self) -> list[list[str]]:
-        """What it said, in words. A line that it did not come to finish does not count."""
+        """Its output, split into words. An incomplete line does not count."""
         return [line.split(" ", 5) for line in self._said.read_text().split("\n")[:-1]]
 
     def said(self, word: str) -> list[list[str]]:
@@ -122,7 +122,7 @@ def command(*words: object) -> list[str]:
 
 
 def mounted(script: str, *then: Sequence[object]) -> list[str]:
-    """Before a program, a shell script that mounts something that nobody else sees; after it, other programs there.
+    """Before a program, a shell script that mounts a private file system; after it, further programs there.
 
     Skips the test where that is not allowed.
     """

@@ -1,4 +1,4 @@
-"""The backlog of a durable subscription, without a journal or an event loop: whatever happens, in whatever order.
+"""The backlog of a durable subscription, without a journal or an event loop, for any order of events.
 
 Everything that matches and is committed is offered, in order, once a run, or said to be lost.
 """
@@ -20,7 +20,7 @@ EVERYTHING = 10**6
 
 
 class Simulated:
-    """A journal as a dictionary, and one subscriber with room for so many. It does what the feeder does."""
+    """A journal as a dictionary, and one subscriber with limited room. It does what the feeder does."""
 
     def __init__(self) -> None:
         self.stored: dict[int, tl.Message] = {}
@@ -79,14 +79,14 @@ class Simulated:
         self.feed()
 
     def fail(self, at: int) -> None:
-        """Its next attempt is far away: it stays out, and is kept."""
+        """Its next attempt is far away: it is taken out, and kept."""
         if self.held:
             seq = self.held.pop(at % len(self.held))
             self.failed.add(seq)
             self.retries[seq] = KeptMessage(tl.Message(topic="a", seq=seq), [], 0)
 
     def remove(self, at: int) -> None:
-        """Retention, even of what was not read."""
+        """Retention, even of unread messages."""
         if self.stored:
             del self.stored[sorted(self.stored)[at % len(self.stored)]]
 
@@ -102,7 +102,7 @@ class Simulated:
         self.open(Cursor("x", "a", self.cursor.high, self.cursor.pending()))
 
     def rest(self) -> None:
-        """The last subscriber leaves, and another comes."""
+        """The last subscriber leaves, and another one arrives."""
         self.backlog.forget(())
         self.restart()
 
@@ -210,7 +210,7 @@ def test_whatever_happens_everything_is_offered_or_said_to_be_lost(happens: list
     while simulated.held:
         simulated.settle(0)
     assert simulated.settled | simulated.lost | removed >= simulated.ever
-    # Removed, and not out at the time: nobody was told, as with everything that is removed before it is read.
+    # Removed while it was not out: no notice, as for all messages that are removed before they are read.
     assert failed <= simulated.settled | simulated.lost
     assert not simulated.retries
 

@@ -1,4 +1,4 @@
-"""Rows of the journal: what goes in comes out, as messages and as Arrow columns, and a changed byte is noticed."""
+"""Rows of the journal: they are read as written, as messages and as Arrow columns, and a changed byte is noticed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ full = st.fixed_dictionaries(
 
 
 def alike(fields: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[list[dict[str, Any]]]:
-    """Batches: any, and those whose messages are all the same but for their number."""
+    """Batches: arbitrary ones, and those whose messages differ only in their number."""
     return st.lists(fields, min_size=1, max_size=12) | st.builds(
         lambda one, count: [one] * count, fields, st.integers(1, 40)
     )
@@ -141,7 +141,7 @@ def test_rows_become_arrow_and_messages_again(batches: list[tuple[str, int, list
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=6), st.booleans())
 def test_large_and_small_rows_together_become_arrow(counts: list[int], same: bool) -> None:
-    """Long rows are put together as a whole, short ones message by message: both ways, and mixed."""
+    """Long rows are built as a whole, short ones message by message: both ways, and mixed."""
     rows: list[StoredBatch] = []
     messages: list[Message] = []
     for count in counts:

@@ -1,4 +1,4 @@
-"""kill -9 at any moment, again and again: what was acknowledged is there once, and what was settled stays settled."""
+"""kill -9 at any moment: acknowledged messages are stored once, and settled messages stay settled."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_kill_at_each_step_of_sealing_and_joining(tmp_path: Path, call: str, n
         books.hear(child)
     found = books.check_all()
     books.check_fates(found, "watcher", ">")
-    # The next start clears away what counts for nobody, and goes on where the other one was.
+    # The next start removes unused files, and continues where the other one stopped.
     with Journal(directory, JournalSettings(seal=False, seal_rows=400, replaced_s=0.0)) as journal:
         journal.seal(everything=True)
         journal.tender.join()
@@ -139,7 +139,7 @@ async def take(stream: Stream) -> tl.Message:
 
 
 def test_a_retry_does_not_carry_the_subscription_past_what_was_never_handled(tmp_path: Path) -> None:
-    """Four are taken, the fifth fails; after a restart the fifth is handled at once. The four must still come."""
+    """Four are taken, the fifth fails. After a restart the fifth is handled at once. The four must still come."""
 
     async def fail() -> None:
         async with tl.connect("memory:", journal=tmp_path) as bus, worker(bus) as stream:
@@ -170,7 +170,7 @@ def test_a_retry_does_not_carry_the_subscription_past_what_was_never_handled(tmp
 
 
 def test_closing_tells_everybody_whose_message_was_under_way(tmp_path: Path) -> None:
-    """A pipeline that nobody waits for any more must not keep another publisher from hearing of its message."""
+    """A pipeline without a waiting publisher must not delay the confirmation of another publisher."""
 
     async def main() -> None:
         with Journal(tmp_path) as journal:
@@ -192,7 +192,7 @@ def test_closing_tells_everybody_whose_message_was_under_way(tmp_path: Path) -> 
 
 
 def test_who_gives_up_waiting_does_not_stop_the_writer(tmp_path: Path) -> None:
-    """The disk is slow, somebody has no time for it: the next publish is written all the same."""
+    """The disk is slow, and a publisher gives up: the next publish is written in any case."""
 
     async def main() -> None:
         with Journal(tmp_path) as journal:
@@ -214,7 +214,7 @@ def test_who_gives_up_waiting_does_not_stop_the_writer(tmp_path: Path) -> None:
 
 
 def test_what_was_delivered_is_written_once(tmp_path: Path) -> None:
-    """However it was acknowledged, the ranges of what was delivered do not overlap, nor cover what is dead."""
+    """For every order of acknowledgements: ranges of delivered messages do not overlap, nor include dead letters."""
 
     async def main() -> None:
         async with tl.connect("memory:", journal=tmp_path) as bus, worker(bus) as stream:

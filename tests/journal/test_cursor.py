@@ -1,4 +1,4 @@
-"""The cursor of a durable subscription beside a model of sets: nothing out is forgotten, nothing done comes again."""
+"""The cursor of a durable subscription compared with a model of sets: nothing is forgotten, nothing is repeated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trunkline.journal.cursor import Cursor, pack, unpack
 
 
 class Bookkeeping(RuleBasedStateMachine):
-    """`there` is what the journal holds for this cursor; `done` of it has its fate, `out` is with subscribers."""
+    """`there` are the messages for this cursor; `done` have a fate, `out` are with subscribers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Bookkeeping(RuleBasedStateMachine):
     @precondition(lambda self: any(seq > self.read for seq in self.there))
     @rule(data=st.data())
     def give_again_what_was_not_given(self, data: st.DataObject) -> None:
-        """It failed before a restart, and those before it have no fate yet: it must come at its place."""
+        """It failed before a restart, and earlier messages have no fate yet: it must come in its place."""
         seq = data.draw(st.sampled_from([seq for seq in self.there if seq > self.read]))
         self.cursor.changed = False
         assert not self.cursor.give_again(seq)

@@ -1,4 +1,4 @@
-"""Durable subscriptions while the process lives: at least once, in order, shared, from where one wants, at any pace."""
+"""Durable subscriptions while the process lives: at least once, in order, shared, from any start, at any rate."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ async def test_a_start_that_is_none_is_refused(simulation: Simulation, tmp_path:
 
 
 async def test_nothing_is_missed_between_the_past_and_the_present(simulation: Simulation, tmp_path: Path) -> None:
-    """Publishers go on while a subscription reads up to where they are."""
+    """Publishers continue while a subscription catches up."""
     async with Place(simulation, tmp_path, slow=True).bus() as bus:
         await publish(bus, "a", *range(50))
 
@@ -233,7 +233,7 @@ async def test_a_slow_subscriber_keeps_nobody_waiting(
 
 
 async def test_it_catches_up_while_everything_moves(simulation: Simulation, tmp_path: Path) -> None:
-    """From lake to journal to what is published just now, while stretches are sealed and files joined."""
+    """From lake to journal to current publishes, while ranges are sealed and files joined."""
     async with Place(simulation, tmp_path, slow=True, seal_rows=10, replaced_s=1).bus() as bus:
         stop = asyncio.Event()
 
@@ -258,7 +258,7 @@ async def test_it_catches_up_while_everything_moves(simulation: Simulation, tmp_
 
 
 async def test_a_place_that_is_free_is_filled(simulation: Simulation, tmp_path: Path) -> None:
-    """A worker does not stand idle beside messages that wait, because others take long."""
+    """A worker is not idle while messages wait, even if other workers take long."""
     async with (
         Place(simulation, tmp_path).bus() as bus,
         bus.subscribe("a", durable=True, name="x", capacity=8, lease_s=1000) as stream,
@@ -286,7 +286,7 @@ async def test_more_members_than_room_for_each_are_fed(simulation: Simulation, t
 
 @slowly
 async def test_everything_at_once(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
-    """Numbers that were never stored, and topics that are not kept, leave holes that nobody waits at."""
+    """Numbers that were never stored, and topics that are not kept, leave gaps that no reader waits for."""
     async with Place(simulation, tmp_path, slow=slow, durable=("a", "b"), recorded=("c",)).bus() as bus:
         async with bus.subscribe("a") as plain:
             for number in range(10):
@@ -299,7 +299,7 @@ async def test_everything_at_once(simulation: Simulation, tmp_path: Path, slow: 
 
 
 async def test_a_hole_in_the_numbers_is_not_waited_at(simulation: Simulation, tmp_path: Path) -> None:
-    """The last number that was given may be one that is not stored."""
+    """The last number may belong to a message that is not stored."""
     place = Place(simulation, tmp_path, slow=True, durable=("a",))
     async with place.bus() as bus:
         await publish(bus, "a", 1)
@@ -330,7 +330,7 @@ async def test_a_hole_in_the_numbers_is_not_waited_at(simulation: Simulation, tm
 async def test_recorded_and_durable_topics_in_one_subscription(
     simulation: Simulation, tmp_path: Path, slow: bool
 ) -> None:
-    """What is recorded is given on before it is written, and must not make the rest look old."""
+    """Recorded messages are delivered before they are written, and must not make others look old."""
     async with (
         Place(simulation, tmp_path, slow=slow, durable=("a.>",), recorded=(">",)).bus() as bus,
         bus.subscribe(">", durable=True, name="x") as stream,
@@ -347,7 +347,7 @@ async def test_recorded_and_durable_topics_in_one_subscription(
 
 
 async def test_a_recorded_topic_is_never_left_behind(simulation: Simulation, tmp_path: Path) -> None:
-    """Given on while the subscription was reading, written after it had read: it must be found all the same."""
+    """Delivered while the subscription was reading, written after it had read: it must still be found."""
     async with (
         Place(simulation, tmp_path, slow=True, durable=(), recorded=(">",)).bus() as bus,
         bus.subscribe("a", durable=True, name="x", capacity=3) as stream,
@@ -362,7 +362,7 @@ async def test_a_recorded_topic_is_never_left_behind(simulation: Simulation, tmp
 
 
 async def test_everything_in_one_subscription(simulation: Simulation, tmp_path: Path) -> None:
-    """The bus's own topics are recorded, not durable; one on everything gets both."""
+    """The bus's own topics are recorded, not durable. A subscription to everything gets both."""
     async with Place(simulation, tmp_path, slow=True).bus() as bus:
 
         async def fail(message: tl.Message) -> None:
@@ -413,7 +413,7 @@ async def test_a_group_shares(simulation: Simulation, tmp_path: Path, slow: bool
 
 @slowly
 async def test_members_come_and_go(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
-    """Whoever leaves gives back what it had; sometimes nobody is there. Each is acknowledged once."""
+    """A leaving member gives back its messages, sometimes when no other member is there. Each is acknowledged once."""
     random = simulation.random
     async with Place(simulation, tmp_path, slow=slow).bus() as bus:
         acknowledged: Counter[bytes] = Counter()
@@ -583,7 +583,7 @@ async def test_it_needs_a_journal(simulation: Simulation) -> None:
 
 @pytest.mark.parametrize("why", ["filter", "name"])
 async def test_a_subscription_that_was_refused_leaves_nothing(simulation: Simulation, tmp_path: Path, why: str) -> None:
-    """Its cursor would hold the journal for ever, and the next try would find another pattern or start."""
+    """Its cursor would keep old messages in the journal, and the next try would have another pattern or start."""
     async with Place(simulation, tmp_path).bus() as bus:
         await publish(bus, "a", 1)
         async with bus.subscribe("b", name="x"):
@@ -627,7 +627,7 @@ async def test_forget(simulation: Simulation, tmp_path: Path) -> None:
         await journal_of(bus).flush()
         assert journal_of(bus).reader.query("SELECT * FROM cursors") == []
         await publish(bus, "a", 3)
-        # It begins anew, where it likes, on what it likes.
+        # It starts from scratch, with any start and pattern.
         async with bus.subscribe("*", durable=True, name="x", start="beginning") as stream:
             assert texts(await take(stream, 3)) == ["1", "2", "3"]
 
@@ -685,7 +685,7 @@ async def test_quiet_means_the_backlog_too(simulation: Simulation, tmp_path: Pat
 async def test_closing_does_not_wait_for_the_backlog(
     simulation: Simulation, tmp_path: Path, slow: bool, own: bool
 ) -> None:
-    """It can wait in the journal. What was begun is finished, the rest comes again."""
+    """They can wait in the journal. Handlers that have started finish, and the rest is redelivered."""
     done: list[str] = []
 
     async def work(message: tl.Message) -> None:
@@ -713,7 +713,7 @@ async def test_closing_does_not_wait_for_the_backlog(
 
 
 async def test_closing_in_a_hurry(simulation: Simulation, tmp_path: Path) -> None:
-    """What is being handled is interrupted; it stays in the journal, and that is told."""
+    """Running handlers are interrupted. Their messages stay in the journal, and are returned as unfinished."""
 
     async def work(message: tl.Message) -> None:
         await asyncio.sleep(1000)
@@ -725,7 +725,7 @@ async def test_closing_in_a_hurry(simulation: Simulation, tmp_path: Path) -> Non
         await asyncio.sleep(1)
         unfinished = await bus.aclose(drain_s=2)
         assert {each.outcome.fate for each in unfinished} == {tl.Fate.IN_FLIGHT}
-        assert {each.outcome.reason for each in unfinished} == {"stays in the journal, and comes again"}
+        assert {each.outcome.reason for each in unfinished} == {"stays in the journal and will be redelivered"}
     async with place.bus() as bus, bus.subscribe("a", durable=True, name="x") as stream:
         got = await take(stream, 5)
         assert texts(got) == list("01234")
@@ -736,7 +736,7 @@ async def test_closing_in_a_hurry(simulation: Simulation, tmp_path: Path) -> Non
 
 
 async def test_a_pause_is_kept_when_another_takes_over(simulation: Simulation, tmp_path: Path) -> None:
-    """As after a restart: who comes next does not get at once what has just failed."""
+    """As after a restart: the next subscriber does not get a message at once that has just failed."""
     async with Place(simulation, tmp_path).bus() as bus:
         options: Any = {"durable": True, "name": "x", "retry": tl.Retry(delay_s=50, jitter=0)}
         async with bus.subscribe("a", **options) as stream:

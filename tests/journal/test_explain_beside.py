@@ -1,4 +1,4 @@
-"""Explaining reads files of fates beside the event loop, which goes on meanwhile."""
+"""`explain` reads files of fates outside the event loop, which continues meanwhile."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def explain_beside(tmp_path: Path) -> None:
         (file,) = reader.files("fates")
     path = tmp_path / file.path
     path.unlink()
-    # Whoever opens it to read waits until somebody opens it to write.
+    # A reader that opens it waits until a writer opens it.
     os.mkfifo(path)
     late = threading.Timer(PATIENCE_S, _let_read, [path])
     late.start()
@@ -49,7 +49,7 @@ async def explain_beside(tmp_path: Path) -> None:
             assert late.is_alive(), "the event loop waited for the file"
             await asyncio.to_thread(_let_read, path)
             told = await explaining
-            # The file was no Parquet: that is told, and what is known otherwise stands.
+            # The file was not Parquet: that is reported, and other facts are kept.
             assert told.message is not None
     finally:
         late.cancel()
@@ -57,5 +57,5 @@ async def explain_beside(tmp_path: Path) -> None:
 
 
 def _let_read(path: Path) -> None:
-    """Wait for whoever opens it to read, and give it nothing."""
+    """Wait until a reader opens it, and send nothing."""
     os.close(os.open(path, os.O_WRONLY))

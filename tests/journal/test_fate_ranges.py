@@ -1,4 +1,4 @@
-"""Ranges of fates are never inverted, and hold everything they were made of, in whatever order it was taken."""
+"""Ranges of fates are never inverted, and contain all their messages, in any order of taking."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_ranges_of_a_cursor(offered: list[int], data: st.DataObject) -> None:
 
 
 async def test_what_comes_back_out_of_order_has_its_fate(tmp_path: Path) -> None:
-    """A message that waited for room has a lower number than what overtook it: both are explained."""
+    """A message that waited for room has a lower number than messages that overtook it: both are explained."""
     with Journal(tmp_path, threaded=False) as journal:
         async with tl.connect("memory:", journal=journal) as bus:
             ids = []

@@ -1,4 +1,4 @@
-"""A clock that jumps back, while the journal is open and while it is not: numbers and order do not depend on it."""
+"""A clock that jumps back, while the journal is open and while it is closed, does not affect numbers and order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTINGS = JournalSettings(seal=False, seal_rows=50, replaced_s=0.0)
 
 
 class Clock:
-    """The clock of this machine, and how far somebody has set it wrong."""
+    """The clock of this machine, with an offset."""
 
     def __init__(self) -> None:
         self.wrong_ns = 0
@@ -34,7 +34,7 @@ class Clock:
 
 
 async def publish(bus: tl.Bus, era: int) -> None:
-    """In every way there is, so that each is tried with a clock that jumped."""
+    """In every way of publishing, each with a clock that jumped."""
     await bus.publish_many("a", [f"{era}:{n}".encode() for n in range(20)])
     await asyncio.gather(*(bus.publish("b", f"{era}:b{n}".encode()) for n in range(20)))
     async with bus.pipeline() as pipe:
@@ -43,7 +43,7 @@ async def publish(bus: tl.Bus, era: int) -> None:
 
 
 def accepted(reader: Reader) -> list[int]:
-    """When each message was taken, in microseconds, in order."""
+    """The times of acceptance, in microseconds, in order."""
     return [us for batch in reader.arrow(columns=["accepted"]) for us in batch["accepted"].cast("int64").to_pylist()]
 
 
@@ -93,7 +93,7 @@ def test_a_clock_that_jumps_back_changes_nothing(tmp_path: Path, restarts: bool,
         assert times == sorted(times)
         rows = [at_ns for (at_ns,) in reader.query("SELECT at_ns FROM batches ORDER BY first")]
         assert rows == sorted(rows)
-        # By their own time, which is what the clock said: each era by itself, whatever came before or after it.
+        # By their own time, which is that of the clock: each era by itself.
         for number in range(len(jumps)):
             own = [each for each in reader.messages() if each.payload.startswith(f"{number}:".encode())]
             since, until = min(each.timestamp_ns for each in own), max(each.timestamp_ns for each in own)

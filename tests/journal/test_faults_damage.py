@@ -1,4 +1,4 @@
-"""Bits that flip, files that are cut short or gone: what is damaged is named, and everything else can be read."""
+"""Flipped bits, truncated and missing files: damage is named, and everything else can be read."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def payload(batch: int, n: int) -> bytes:
 
 
 def rows(directory: Path) -> None:
-    """A journal with batches that are not sealed, and closed."""
+    """A closed journal with batches that are not sealed."""
 
     async def main(journal: Journal, bus: tl.Bus) -> None:
         for batch in range(BATCHES):
@@ -53,7 +53,7 @@ def rows(directory: Path) -> None:
 
 
 def files(directory: Path, count: int = 3) -> list[Path]:
-    """A journal whose batches are in sealed files, the last one excepted."""
+    """A journal whose batches are sealed, except the last one."""
 
     async def main(journal: Journal, bus: tl.Bus) -> None:
         for batch in range(BATCHES):
@@ -77,7 +77,7 @@ def flip(path: Path, at: int, bit: int = 1) -> None:
 
 
 def flip_in_batch(directory: Path, batch: int) -> None:
-    """Change one bit of a payload, wherever the file has it."""
+    """Change one bit of a payload, wherever it is in the file."""
     path = directory / "journal.db"
     data = path.read_bytes()
     at = data.find(payload(batch, 5))
@@ -92,7 +92,7 @@ def numbers(*batches: int) -> list[int]:
 
 
 def read(directory: Path) -> tuple[list[int], list[tl.JournalDamaged]]:
-    """The numbers of what can be read, in both ways, and what was told."""
+    """The readable numbers, in both ways of reading, and the reported damage."""
     told: list[tl.JournalDamaged] = []
     with Reader(directory, on_damage=told.append) as reader:
         found = [each.seq for each in stored(reader)]
@@ -116,7 +116,7 @@ def test_a_flipped_bit_in_a_batch_is_named_and_the_rest_can_be_read(tmp_path: Pa
 
 
 def test_a_flipped_bit_in_the_head_of_a_row_keeps_nobody_from_the_rest(tmp_path: Path) -> None:
-    """Its number, and what SQLite notes of the size of each column: the bytes before the topic, each bit of them.
+    """Its number, and SQLite's sizes of its columns: each bit of the bytes before the topic.
 
     With another number a row may not be found any more; then it is a gap, and nothing else is.
     """
@@ -144,7 +144,7 @@ def test_a_flipped_bit_in_the_head_of_a_row_keeps_nobody_from_the_rest(tmp_path:
 
 @pytest.mark.parametrize("bit", [64, 2048, 65536])
 def test_a_row_that_claims_too_much_hides_nothing(tmp_path: Path, bit: int) -> None:
-    """One bit of the number a row ends with: what comes behind the row, now and later, is not taken for seen."""
+    """One bit of the last number of a row: later rows, now and in future, are not skipped."""
     rows(tmp_path)
     database = sqlite3.connect(tmp_path / "journal.db")
     database.execute("UPDATE batches SET last = last | ? WHERE first = 31", (bit,))
@@ -252,7 +252,7 @@ def flip_in_the_middle(path: Path) -> None:
 
 
 def columns_end(path: Path) -> int:
-    """Where the columns of a Parquet file end and its footer begins: the length of that is in the last bytes."""
+    """The offset at which the footer of a Parquet file begins: its length is in the last bytes."""
     data = path.read_bytes()
     return len(data) - 8 - int.from_bytes(data[-8:-4], "little")
 
@@ -292,7 +292,7 @@ def test_a_subscriber_gets_past_a_damaged_file(tmp_path: Path, harm: Callable[[P
 
 
 def test_a_damaged_file_does_not_keep_the_others_from_being_tended(tmp_path: Path) -> None:
-    """Joining goes round it, and what retention says of other topics happens."""
+    """Joining skips it, and retention of other topics continues."""
     settings = JournalSettings(
         seal=True, tend_s=1000.0, seal_rows=100, replaced_s=0.0, retention=(Retention(topics="old.>", max_count=1),)
     )
@@ -315,7 +315,7 @@ def test_a_damaged_file_does_not_keep_the_others_from_being_tended(tmp_path: Pat
 
 
 def test_joining_does_not_make_damage_look_sound(tmp_path: Path) -> None:
-    """What a damaged file says must not go into a new one, whose checksum would vouch for it."""
+    """Data of a damaged file must not go into a new one with a valid checksum."""
     whole = tmp_path / "whole"
     second = files(whole, 12)[1].relative_to(whole)
     with Reader(whole) as reader:
@@ -335,7 +335,7 @@ def test_joining_does_not_make_damage_look_sound(tmp_path: Path) -> None:
 
 
 def test_a_flipped_bit_anywhere_in_a_file_is_told_or_changes_nothing(tmp_path: Path) -> None:
-    """Also in the footer, which says where and what everything is, and has no checksum of its own."""
+    """Also in the footer, which describes everything and has no checksum of its own."""
     directory = tmp_path / "journal"
     files(directory, 1)
     with Child(tmp_path, "flip", directory, 7, 150) as child:
@@ -345,7 +345,7 @@ def test_a_flipped_bit_anywhere_in_a_file_is_told_or_changes_nothing(tmp_path: P
 
 
 class Slow(Reader):
-    """A reader that something happens to between its look and its reading."""
+    """A reader that is disturbed between its query and its reading."""
 
     meanwhile: Callable[[], object] = staticmethod(lambda: None)
 
@@ -356,7 +356,7 @@ class Slow(Reader):
 
 
 def test_a_file_that_was_replaced_meanwhile_is_not_damage(tmp_path: Path) -> None:
-    """A subscriber that catches up must not take it for lost, and go on behind it."""
+    """A subscriber that catches up must not take it for lost, and continue behind it."""
     files(tmp_path, 12)
 
     async def main(journal: Journal, bus: tl.Bus) -> None:
@@ -420,7 +420,7 @@ def test_a_damaged_journal_says_what_to_do_next(tmp_path: Path, harm: Callable[[
 def test_an_empty_journal_beside_a_full_lake_is_not_taken_for_a_new_one(
     tmp_path: Path, harm: Callable[[Path], None]
 ) -> None:
-    """Numbers would begin at 1 again, and the files would count for nobody and be cleared away."""
+    """Numbers would start at 1 again, and the files would be ignored and deleted."""
     before = files(tmp_path)
     harm(tmp_path / "journal.db")
     with pytest.raises(tl.JournalUnusable) as unusable:
@@ -430,7 +430,7 @@ def test_an_empty_journal_beside_a_full_lake_is_not_taken_for_a_new_one(
 
 
 def test_a_journal_that_could_not_be_opened_can_be_when_it_is_mended(tmp_path: Path) -> None:
-    """Trying leaves no lock and no thread behind."""
+    """The attempt leaves no lock and no thread behind."""
     rows(tmp_path)
     path = tmp_path / "journal.db"
     shutil.copy(path, tmp_path / "copy")
@@ -474,7 +474,7 @@ def test_of_a_log_that_was_cut_short_everything_before_the_cut_is_there(tmp_path
     assert before == published[: len(before)]
     assert more not in published
     assert [each.seq for each in found] == list(range(1, len(found) + 1))
-    # Whoever only reads sees the same.
+    # A reader sees the same.
     if before:
         with Reader(copy) as reader:
             assert [each.id for each in stored(reader)] == before

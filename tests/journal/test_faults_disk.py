@@ -1,4 +1,4 @@
-"""Disks without room, and disks that nobody may write to."""
+"""Full disks, and disks without write permission."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.journal.processes import Child, mounted
 
 MIB = 1024 * 1024
-FULL = "the disk is full: make room, and go on"
+FULL = "the disk is full: free some space"
 
 
 def small_disk(folder: Path, size: str, *then: list[object]) -> list[str]:
@@ -19,7 +19,7 @@ def small_disk(folder: Path, size: str, *then: list[object]) -> list[str]:
 
 
 def check_filled(child: Child) -> None:
-    """What was acknowledged, before there was no room and after, is there in the next process; what was not, is not."""
+    """Messages acknowledged before and after the disk was full are in the next process; the others are not."""
     child.finish()
     assert [words[0] for words in child.lines() if words[0] in {"full", "room", "closed"}] == ["full", "room", "closed"]
     assert "Traceback" not in child.complaints()
@@ -33,7 +33,7 @@ def check_filled(child: Child) -> None:
 
 @pytest.mark.parametrize(("size", "ballast"), [("24m", 12 * MIB), ("176m", 140 * MIB)])
 def test_a_full_disk_refuses_and_takes_again_when_there_is_room(tmp_path: Path, size: str, ballast: int) -> None:
-    """Without room for the log at its full length, and with it. What is in the log needs the same room once more."""
+    """Without room for the log at its full length, and with it. The content of the log needs the same room again."""
     disk = tmp_path / "disk"
     within = small_disk(disk, size, ["read", disk / "journal"])
     with Child(tmp_path, "fill", disk, ballast, within=within) as child:
@@ -41,7 +41,7 @@ def test_a_full_disk_refuses_and_takes_again_when_there_is_room(tmp_path: Path, 
 
 
 def test_what_is_settled_while_the_disk_is_full_is_not_forgotten(tmp_path: Path) -> None:
-    """When there is room again, it is written: no letter is lost, and nothing that was handled comes again."""
+    """It is written when there is room again: no letter is lost, and no handled message is redelivered."""
     disk = tmp_path / "disk"
     journal = disk / "journal"
     within = small_disk(disk, "24m", ["read", journal], ["drain", journal, 0])
@@ -67,7 +67,7 @@ def test_sealing_on_a_full_disk_says_so_and_loses_nothing(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("size", ["512k", "12m"])
 def test_a_journal_opens_where_its_log_finds_no_room(tmp_path: Path, size: str) -> None:
-    """It lengthens its log when it opens; without room for that it is only slower."""
+    """It extends its log when it opens. Without room for that it is only slower."""
     disk = tmp_path / "disk"
     journal = disk / "journal"
     within = small_disk(disk, size, ["read", journal], ["squeeze", journal], ["read", journal])
@@ -87,7 +87,7 @@ def test_a_journal_opens_where_its_log_finds_no_room(tmp_path: Path, size: str) 
 
 
 def owned_once(tmp_path: Path) -> Path:
-    """A journal with one message, closed as it should be."""
+    """A properly closed journal with one message."""
     directory = tmp_path / "journal"
     with Child(tmp_path, "own", directory) as child:
         child.finish()
@@ -126,7 +126,7 @@ def test_a_read_only_journal_that_was_not_closed_can_be_read(tmp_path: Path) -> 
 
 
 def test_a_read_only_copy_with_its_log_can_be_read(tmp_path: Path) -> None:
-    """A backup: the log was copied, the memory that its processes shared was not."""
+    """A backup: the log was copied, the shared memory of its processes was not."""
     directory = owned_and_killed(tmp_path)
     copy = tmp_path / "copy"
     shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("*-shm"))

@@ -1,4 +1,4 @@
-"""One process writes, and the others are told who it is; any number may read; when it dies, the next one takes over."""
+"""One process writes, and others get its pid in the error; any number may read; after its death the next takes over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a journal holds in memory has a bound in bytes, however much is stored, and whoever has left."""
+"""The memory of a journal is bounded in bytes, however much is stored and however many subscribers have left."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS = 20_000
 
 @contextmanager
 def at_most(limit: int, *, peak: bool) -> Iterator[None]:
-    """At most so many bytes are taken inside: at any moment, or still at the end."""
+    """The block may allocate at most this many bytes: at any moment, or still at the end."""
     gc.collect()
     tracemalloc.start()
     try:
@@ -196,7 +196,7 @@ async def test_subscribers_of_a_durable_subscription_hold_a_bounded_number_of_by
                 await bus.publish("a", bytes(size))
             await asyncio.sleep(10)
             assert all(MIB <= stream.depth * size < MIB + size for stream in together)
-            # One fails once, one for good, one is handed over by a member that leaves.
+            # One fails once, one always fails, one is given back by a member that leaves.
             failing, dying, *_ = await take(together[0], 3, ack=False)
             together[0].nack(failing, "once")
             together[0].reject(dying, "for good")

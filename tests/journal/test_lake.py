@@ -1,4 +1,4 @@
-"""The lake: which files there are, what they are called, and what becomes of them."""
+"""The lake: its files, their names, and their lifetime."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_stretch_is_sealed_by_rows_bytes_or_age(tmp_path: Path, clock: Clock) 
 
 
 def test_a_day_has_its_own_folder(journal: Journal, clock: Clock) -> None:
-    """A stretch that crosses midnight becomes two files, and each row is in the file of the day it was accepted on."""
+    """A range that crosses midnight becomes two files, and each row is in the file of its day of acceptance."""
     clock.now_ns = NOON_NS + DAY_S * NS // 2 - 1
     written = fill(journal, 2, 2)
     clock.now_ns += 1
@@ -179,7 +179,7 @@ def test_a_file_that_cannot_be_written_changes_nothing(journal: Journal) -> None
     ids=["the last time", "no time", "attempts", "zeros", "texts"],
 )
 def test_no_message_that_was_accepted_keeps_others_from_the_lake(journal: Journal, odd: dict[str, Any]) -> None:
-    """One that cannot be sealed would keep everything after it in the journal, for ever."""
+    """A batch that cannot be sealed would keep everything after it in the journal for ever."""
     payload = odd.pop("payload", b"")
     written = store(journal, [[message("a")], [message("a", payload, **odd)], [message("a")]])
     assert list(journal.reader.messages()) == written
@@ -293,7 +293,7 @@ def test_if_joining_fails_the_old_files_count(journal: Journal) -> None:
 
 
 def rewrite(journal: Journal, change: Callable[[pa.Table], pa.Table]) -> File:
-    """Write the one sealed file anew, as another Trunkline would have written it."""
+    """Rewrite the one sealed file, as another version of Trunkline would have written it."""
     (file,) = journal.reader.files()
     path = journal.directory / file.path
     pq.write_table(change(pq.read_table(path, partitioning=None)), path)
@@ -351,7 +351,7 @@ def test_what_an_older_file_lacks_is_nothing(journal: Journal, column: str) -> N
 
 @pytest.mark.parametrize("column", ["encoding", "priority", "type"])
 def test_what_an_older_file_lacks_has_its_default(journal: Journal, column: str) -> None:
-    """A message with None where there is always a value would fail at who takes it."""
+    """A message with None in a required field would fail at its receiver."""
     written = store(journal, [[message("a", b"1")]])
     journal.seal(everything=True)
     rewrite(journal, lambda table: table.drop_columns([column]))

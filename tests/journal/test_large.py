@@ -1,4 +1,4 @@
-"""Large messages: files, row groups and Arrow batches are bounded by bytes, and none of their rows is passed over."""
+"""Large messages: files, row groups and Arrow batches are bounded by bytes, and no row is skipped."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_subscriber_that_catches_up_may_go_on_anywhere(tmp_path: Path) -> None
 
 
 def test_only_what_is_asked_for_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row groups that lie outside the numbers or times are not read at all."""
+    """Row groups outside the numbers or times are not read."""
     clock = Clock()
     with journal_in(tmp_path, clock) as journal:
         for _ in range(60):
@@ -192,7 +192,7 @@ def test_only_what_is_asked_for_is_read(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_nothing_of_a_row_group_of_more_than_2_gib_is_passed_over(tmp_path: Path) -> None:
-    """Arrow gives it back in two chunks."""
+    """Arrow returns it in two chunks."""
     count = 2200
     with Journal(tmp_path, JournalSettings(seal=False)) as journal:
         fill(journal, 1, payload=bytes(MIB))

@@ -1,4 +1,4 @@
-"""The last message of a topic: exact wherever it is, found by an index, and never an older one in its place."""
+"""The last message of a topic: exact wherever it is stored, found by an index, and never an older one instead."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def truth(written: list[tl.Message], topic: str, before: int | None = None) -> t
 
 
 def check(journal: Journal, written: list[tl.Message], *topics: str) -> None:
-    """Every question has the right answer, by this reader and by one that has just come."""
+    """Every query has the right answer, in this reader and in a new one."""
     with Reader(journal.directory) as other:
         for topic in topics:
             assert other.last_of(topic) == journal.reader.last_of(topic) == truth(written, topic)
@@ -90,7 +90,7 @@ def test_wherever_it_is(journal: Journal) -> None:
 
 
 def test_in_a_file_of_many_row_groups(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only one of them is read for a message: the rest of the file may as well not be there."""
+    """Only one of them is read for a message: the rest of the file is not needed."""
     monkeypatch.setattr(lake, "GROUP_ROWS", 4)
     monkeypatch.setattr(lake, "SLICE_ROWS", 3)
     written = [*fill(journal, 1, 1, "rare"), *fill(journal, 9, 5, "a", "b")]
@@ -123,7 +123,7 @@ def test_no_table_is_searched(journal: Journal) -> None:
 
 
 def test_a_journal_of_an_earlier_version(tmp_path: Path) -> None:
-    """One without the index is read as it is, gets the index when it is opened, and is of the same version still."""
+    """A journal without the index is readable, gets the index when it is opened, and keeps its version."""
     with journal_in(tmp_path) as journal:
         written = fill(journal, 4, 1, "a", "b")
         journal.seal(everything=True)
@@ -141,7 +141,7 @@ def test_a_journal_of_an_earlier_version(tmp_path: Path) -> None:
 
 
 def test_the_cursors_that_actors_once_had_are_forgotten(tmp_path: Path) -> None:
-    """Nobody reads there any more, and what they kept from retention is free; those of others stay."""
+    """They are unused, and retention may remove what they kept. Cursors of others stay."""
     cursors = [
         ("state of shop.till", "_state.shop.till"),
         ("state of shop.till", "orders"),
@@ -163,7 +163,7 @@ def test_the_cursors_that_actors_once_had_are_forgotten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["journal", "lake"])
 def test_after_retention(tmp_path: Path, clock: Clock, where: str) -> None:
-    """Retention removes the oldest first: either the last is there still, or nothing is."""
+    """Retention removes the oldest first: either the last message is still there, or nothing is."""
     rules = (Retention(topics="few", max_count=1), Retention(topics="old", max_age_s=60))
     with journal_in(tmp_path, clock, retention=rules) as journal:
         written = []
@@ -182,7 +182,7 @@ def test_after_retention(tmp_path: Path, clock: Clock, where: str) -> None:
 @pytest.mark.parametrize("where", ["journal", "lake"])
 @pytest.mark.parametrize(("topic", "keep_last"), [("_state.shop.till", False), ("a", True)])
 def test_retention_may_keep_the_last(tmp_path: Path, clock: Clock, where: str, topic: str, keep_last: bool) -> None:
-    """The state of an actor stays however old it is, and so does the last of any topic if the rule says so."""
+    """The state of an actor is kept at any age, and so is the last message of any topic if the rule requires it."""
     rule = Retention(max_age_s=60, keep_last=keep_last)
     with journal_in(tmp_path, clock, retention=(rule,)) as journal:
         for _ in range(3):
@@ -195,7 +195,7 @@ def test_retention_may_keep_the_last(tmp_path: Path, clock: Clock, where: str, t
 
 
 def test_replaced_and_gone_while_it_is_read(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that is joined to others, and deleted, between the look into the index and the reading."""
+    """A file that is joined and deleted between the index lookup and the reading."""
     written = []
     for _ in range(8):
         written += fill(journal, 1, 1, "a")
@@ -224,7 +224,7 @@ def damage_batch(journal: Journal, first: int) -> None:
 
 
 def test_a_damaged_batch_is_told_and_nothing_older_is_given(journal: Journal) -> None:
-    """Now, when it is in quarantine, and after a repair; asked for what was before it, that is given."""
+    """Now, when it is in quarantine, and after a repair. A query for an earlier message is answered."""
     written = fill(journal, 3, 2, "a")
     other = fill(journal, 1, 1, "b")
     damage_batch(journal, 5)
@@ -248,7 +248,7 @@ def test_a_damaged_batch_is_told_and_nothing_older_is_given(journal: Journal) ->
 
 
 def test_what_is_damaged_before_the_last_does_not_matter(journal: Journal) -> None:
-    """Neither in the journal nor in the lake, where it is missing in the middle of a file. Asked for, it is told."""
+    """Missing in the journal, or in the middle of a file of the lake. A query for it reports that."""
     written = fill(journal, 4, 2, "a")
     for first in (3, 5):
         damage_batch(journal, first)
@@ -301,7 +301,7 @@ def test_a_damaged_file_is_told_and_nothing_older_is_given(journal: Journal, har
 
 
 async def test_what_was_published_is_seen(simulation: Simulation, tmp_path: Path) -> None:
-    """A publish that has returned counts, durable or recorded; what is not stored is refused by name."""
+    """A completed publish counts, durable or recorded. A topic that is not stored is refused by name."""
     place = Place(simulation, tmp_path, slow=True, durable=("orders.>",), recorded=("ticks",))
     async with place.bus() as bus:
         assert await bus.last("orders.eu") is None
@@ -339,7 +339,7 @@ async def test_a_publish_that_fails_is_not_the_last(simulation: Simulation, tmp_
 
 
 async def test_a_durable_start_survives_a_crash(simulation: Simulation, tmp_path: Path) -> None:
-    """From the moment it is open, what it starts with is kept for it, and nothing older ever comes."""
+    """Once it is open, its first messages are kept for it, and nothing older arrives."""
     place = Place(simulation, tmp_path, slow=True)
     async with place.bus() as bus:
         for number in range(4):
@@ -375,7 +375,7 @@ async def test_the_last_of_many_topics_within_a_small_inbox(simulation: Simulati
 
 
 async def test_a_plain_one_leaves_nothing_behind(simulation: Simulation, tmp_path: Path) -> None:
-    """No cursor, nothing for retention to wait for; what it did not take is dropped, what it took is on record."""
+    """No cursor, so retention does not wait. Untaken messages are dropped, taken ones are recorded."""
     place = Place(simulation, tmp_path, slow=True)
     async with place.bus() as bus:
         ids = [await bus.publish("a", str(number)) for number in range(4)]
@@ -399,7 +399,7 @@ async def test_a_plain_one_leaves_nothing_behind(simulation: Simulation, tmp_pat
 
 
 async def test_a_handler_may_start_with_the_last(simulation: Simulation, tmp_path: Path) -> None:
-    """It fails once on it, and gets it again; publishers do not wait for it, however slow it is."""
+    """It fails once on it, and gets it again. Publishers do not wait for it, however slow it is."""
     async with Place(simulation, tmp_path, slow=True).bus() as bus:
         await bus.publish("settings", 1)
         await bus.publish("settings", 2)

@@ -1,4 +1,4 @@
-"""The journal's ledger: what it says became of a message is what became of it, for plain subscribers too."""
+"""The journal's ledger records the true fate of each message, for plain subscribers as well."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def publish(bus: tl.Bus, topic: str, *payloads: object) -> list[str]:
 
 
 async def fates(bus: tl.Bus, message_id: str) -> dict[str, tl.Fate]:
-    """What the journal says, once everything is written."""
+    """The fates in the journal, once everything is written."""
     await journal_of(bus).flush()
     message = journal_of(bus).reader.find(message_id)
     assert message is not None
@@ -58,7 +58,7 @@ async def test_whichever_way_it_is_taken(simulation: Simulation, tmp_path: Path,
         left = [await fates(bus, message_id) for message_id in ids]
         assert left == [{"x": DELIVERED}] * 4 + [{"x": DROPPED}] * 2
         if how != "iterate":
-            # One that iterates is told of when it has come to the end of what there was.
+            # An iterating reader is recorded when it has reached the end.
             assert told == [{"x": DELIVERED}] * 4 + [{}] * 2
 
 
@@ -128,7 +128,7 @@ async def test_an_endpoint_gets_what_is_for_everyone(simulation: Simulation, tmp
 
 
 async def test_a_name_that_was_somebody_elses(simulation: Simulation, tmp_path: Path) -> None:
-    """One leaves, another comes under its name on another topic, both within one commit."""
+    """One leaves, another arrives with its name on another topic, both within one commit."""
     async with Place(simulation, tmp_path, durable=("a", "b"), flush_s=10.0).bus() as bus:
         async with bus.subscribe("a", name="x") as stream:
             (one,) = await publish(bus, "a", 1)
@@ -159,7 +159,7 @@ async def test_a_handler_behind_a_rule(simulation: Simulation, tmp_path: Path) -
 
 @pytest.mark.parametrize("how", ["lease ends", "leaves"])
 async def test_what_failed_at_one_and_went_to_another(simulation: Simulation, tmp_path: Path, how: str) -> None:
-    """Within a group that is not durable: it does not wait at the one that failed any more."""
+    """In a group that is not durable: the message no longer waits at the member that failed."""
     place = Place(simulation, tmp_path)
     options: Any = {"group": "g", "ack": True, "lease_s": 1, "retry": tl.Retry(attempts=5, delay_s=5)}
     async with place.bus() as bus, bus.subscribe("a", name="two", **options) as two:
@@ -183,7 +183,7 @@ async def test_what_failed_at_one_and_went_to_another(simulation: Simulation, tm
 
 @pytest.mark.parametrize("durable", [False, True], ids=["plain", "durable"])
 async def test_what_died_and_was_replayed_is_delivered(simulation: Simulation, tmp_path: Path, durable: bool) -> None:
-    """Its neighbours are delivered in the same breath: its last word must not be lost among theirs."""
+    """Its neighbours are delivered in the same commit: its final fate must not be lost among theirs."""
     async with Place(simulation, tmp_path, durable=("a", "b")).bus() as bus:
         options: Any = {"name": "x", "ack": True, "durable": durable}
         async with bus.subscribe("a", **options) as stream:
@@ -253,7 +253,7 @@ async def test_mixed_topics_in_one_subscription(simulation: Simulation, tmp_path
 
 @pytest.mark.parametrize("kind", ["delivered", "dead", "retry", "replayed", "filtered"])
 async def test_a_full_disk_loses_no_fate(simulation: Simulation, tmp_path: Path, kind: str) -> None:
-    """It is written when there is room again, and until then in time for the end of the process."""
+    """It is written when there is room again, and before the process ends."""
     place = Place(simulation, tmp_path)
     retry = tl.Retry(attempts=5, delay_s=50, jitter=0)
     async with (

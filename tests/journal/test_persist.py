@@ -1,4 +1,4 @@
-"""The persistence hook with a journal: numbers agree, fates are recorded, and so is what was refused afterwards."""
+"""The persistence hook with a journal: numbers agree, fates are recorded, and later refusals as well."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ slowly = pytest.mark.parametrize("slow", [False, True], ids=["at once", "slow"])
 
 @asynccontextmanager
 async def persisted(place: Place, hooks: Iterable[Hook] = (), **options: Any) -> AsyncIterator[tuple[tl.Bus, Journal]]:
-    """A bus in memory that writes orders down."""
+    """A bus in memory that stores orders."""
     journal = place.journal()
     persist = Persist(journal, "orders.>")
     async with tl.connect(
@@ -173,7 +173,7 @@ def choosy() -> Hook:
 async def test_what_a_later_hook_refused_is_recorded_as_refused(
     simulation: Simulation, tmp_path: Path, many: bool
 ) -> None:
-    """It is in the journal, and nobody got it: that must be told of it, also after a restart."""
+    """It is in the journal, but was not delivered: its fate must show that, also after a restart."""
     place = Place(simulation, tmp_path)
     async with (
         persisted(place, [limit()], name="shop") as (bus, _),

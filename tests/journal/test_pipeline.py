@@ -1,4 +1,4 @@
-"""The pipeline: many publishes under way, in order, bounded, and an exact account of what was refused."""
+"""The pipeline: many publishes in flight, in order, bounded, and an exact list of refusals."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def numbers(count: int, start: int = 0) -> list[str]:
 
 
 async def warm(bus: tl.Bus, *topics: str) -> None:
-    """The first message on a topic goes the whole way: those after it are the pipeline's own."""
+    """The first message on a topic takes the full path. Later ones are in the pipeline."""
     for topic in topics:
         await bus.publish(topic, b"warm")
 
 
 async def send(bus: tl.Bus, *payloads: str, then: Exception | None = None) -> None:
-    """Publish in one go, and fail then, if so wanted."""
+    """Publish all at once, and fail afterwards if requested."""
     async with bus.pipeline() as pipe:
         for payload in payloads:
             await pipe.publish("a", payload.encode())
@@ -202,7 +202,7 @@ async def test_a_subscriber_that_rejects(simulation: Simulation, tmp_path: Path,
 
 @slowly
 async def test_a_slow_subscriber_slows_it_down(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
-    """As it slows `bus.publish` down: what the policy `block` promises is not a refusal."""
+    """As it slows `bus.publish` down: waiting by the policy `block` is not a refusal."""
     limits = tl.Backpressure(max_pending=10, timeout_s=30)
     async with (
         Place(simulation, tmp_path, slow=slow).bus(backpressure=limits) as bus,
@@ -266,7 +266,7 @@ async def test_if_the_block_fails_its_error_counts(simulation: Simulation, tmp_p
 
 
 async def test_if_the_block_fails_nothing_goes_on_behind(simulation: Simulation, tmp_path: Path) -> None:
-    """Publishes that wait for room are let go, or waited for: nobody does it in the background."""
+    """Publishes that wait for room are cancelled or awaited: none continues in the background."""
     async with (
         Place(simulation, tmp_path).bus() as bus,
         bus.subscribe("a", name="x", capacity=1),

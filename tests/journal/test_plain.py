@@ -1,4 +1,4 @@
-"""Plain subscribers on durable topics: stored first, and then the same policies as in memory, with balanced books."""
+"""Plain subscribers on durable topics: messages are stored first, then the same policies as in memory apply."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_only_some_of_a_batch_find_room(simulation: Simulation, tmp_path: 
 
 
 async def test_each_publisher_hears_of_its_own(simulation: Simulation, tmp_path: Path) -> None:
-    """Several publish in one turn, and share a row; only some of them find no room."""
+    """Several publish in one iteration, and share a row. Only some of them find no room."""
     async with Place(simulation, tmp_path).bus() as bus:
         await publish(bus, "a", "warm")
         async with bus.subscribe("a", name="x", capacity=2, overflow="reject") as stream:
@@ -158,7 +158,7 @@ async def test_what_is_in_the_journal_is_in_the_order_of_numbers(
 
 
 async def test_nobody_passes_those_in_line(simulation: Simulation, tmp_path: Path) -> None:
-    """One waits for room and others behind it; all at once there is room, and at that moment one more comes."""
+    """One waits for room, with others behind it. Then there is room, and at that moment one more arrives."""
     async with (
         Place(simulation, tmp_path).bus() as bus,
         bus.subscribe("a", name="x", capacity=1) as stream,
@@ -234,7 +234,7 @@ async def publish_soon(bus: tl.Bus, stream: tl.Stream) -> None:
 async def test_a_publisher_that_gives_up_before_it_is_stored(
     simulation: Simulation, tmp_path: Path, fields: Any, capacity: int
 ) -> None:
-    """It may or may not be published; if it is, nobody says that it was refused, and nobody is held up by it."""
+    """It may be published or not. If it is, no error is reported, and other publishers are not delayed."""
     place = Place(simulation, tmp_path, slow=True)
     async with (
         place.bus() as bus,
@@ -323,7 +323,7 @@ async def test_what_the_bus_counts(simulation: Simulation, tmp_path: Path, slow:
 
 
 async def test_a_journal_that_was_closed_under_a_bus(simulation: Simulation, tmp_path: Path) -> None:
-    """Whoever publishes then is told, and does not wait for ever."""
+    """A publisher then gets an error, and does not wait for ever."""
     journal = Place(simulation, tmp_path).journal()
     broker = tl.journal.JournalBroker(journal)
     bus = await tl.connect(broker).__aenter__()

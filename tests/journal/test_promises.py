@@ -1,4 +1,4 @@
-"""What every broker promises, with a disk that takes its time: commits and reads come when the seed says so."""
+"""The contract of brokers on a slow disk: the seed decides when commits and reads finish."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading across journal and lake: by topic, number and time, with no gap and no duplicate while things move."""
+"""Reading across journal and lake: by topic, number and time, without gaps or duplicates during maintenance."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_large_batch_becomes_several_rows(journal: Journal, count: int, size: 
 
 
 def step_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step of a reader ends with a row: otherwise only millions of messages would take several."""
+    """Each step of a reader ends after a row: otherwise only millions of messages would take several steps."""
     monkeypatch.setattr(journal_reader, "STEP_BYTES", 1)
 
 
@@ -212,7 +212,7 @@ MOMENTS = ["write", "write", "seal", "seal all", "join", "open", "read", "read",
 def test_what_moves_at_any_time_is_read_once(
     moments: list[tuple[str, int]], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several readers, each at its own place, while everything happens that a journal does, in any order."""
+    """Several readers, each at its own position, during all operations of a journal, in any order."""
     step_by_row(monkeypatch)
     with journal_in(tmp_path_factory.mktemp("journal"), seal_rows=8) as journal, contextlib.ExitStack() as stack:
         written = fill(journal, 4, 2, "a", "b")
@@ -310,7 +310,7 @@ def test_the_last_before_a_time(journal: Journal, clock: Clock, place: Callable[
         assert journal.reader.last_before(at_ns + 1000) == last
 
 
-# For those who look
+# Lookups
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -360,7 +360,7 @@ def test_an_id_that_names_its_time_is_looked_for_there(
         digits = f"{ns // 1_000_000:012x}"
         return f"{digits[:8]}-{digits[8:]}-7000-8000-{tail:012x}"
 
-    # Its own time and that of its id lie an hour apart: only who looks everywhere finds it.
+    # Its own time and that of its id differ by an hour: only a search everywhere finds it.
     far = made_at(at_ns, 2)
     place(journal, lambda: store(journal, [[message("a", id=far, timestamp_ns=at_ns + 3600 * NS)]]))
     assert journal.reader.find(far, everywhere=False) is None
@@ -416,7 +416,7 @@ def test_a_file_of_fates_that_cannot_speak_of_a_message_is_not_read(journal: Jou
     first, *others = journal.reader.files("fates")
     assert len(others) == 2
     for file in others:
-        # Damage in its rows: who reads more than the footer finds it.
+        # Damage in its rows: found by readers of more than the footer.
         data = bytearray((journal.directory / file.path).read_bytes())
         data[6] ^= 255
         (journal.directory / file.path).write_bytes(data)
@@ -429,7 +429,7 @@ def test_a_file_of_fates_that_cannot_speak_of_a_message_is_not_read(journal: Jou
 
 
 class Overtaken(Reader):
-    """After it was told where the fates are, and before it looks there, the files are joined and deleted."""
+    """The files are joined and deleted after the reader got their names, and before it opens them."""
 
     def __init__(self, journal: Journal, on_damage: Callable[[JournalDamaged], None]) -> None:
         super().__init__(journal.directory, on_damage=on_damage)

@@ -1,4 +1,4 @@
-"""What is on record beside messages and fates: a death stays when its letter is replayed, until the message goes."""
+"""Records beside messages and fates: a death stays recorded after a replay, until the message is removed."""
 
 from __future__ import annotations
 

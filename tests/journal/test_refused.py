@@ -1,4 +1,4 @@
-"""Failing writes: the publisher is told, nobody has seen the message, and life goes on when there is room again."""
+"""Failing writes: the publisher gets an error, no subscriber sees the message, and work continues later."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trunkline.errors import NotStored, PartlyRefused
 from trunkline.testing import Simulation
 
 slowly = pytest.mark.parametrize("slow", [False, True], ids=["at once", "slow"])
-FULL = "the disk is full: make room, and go on"
+FULL = "the disk is full: free some space"
 
 WAYS: dict[str, Any] = {
     "publish": lambda bus: bus.publish("a", b"bad"),
@@ -71,7 +71,7 @@ async def test_the_publisher_is_told_and_nobody_has_seen_it(
 
 @slowly
 async def test_some_fail_and_some_do_not(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
-    """Whoever got no error is in the journal, at a number of its own; whoever got one is not."""
+    """Each publish without an error is in the journal, with its own number. Each publish with an error is not."""
     place = Place(simulation, tmp_path, slow=slow)
     async with (
         place.bus() as bus,
@@ -147,7 +147,7 @@ async def test_numbers_do_not_clash_after_a_restart(simulation: Simulation, tmp_
 
 @slowly
 async def test_a_hole_that_a_failure_left_is_not_waited_at(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
-    """A durable subscription that is behind reads over it."""
+    """A durable subscription that is behind skips it."""
     async with (
         Place(simulation, tmp_path, slow=slow).bus() as bus,
         bus.subscribe("a", durable=True, name="x", capacity=1) as stream,
@@ -189,7 +189,7 @@ async def test_a_recorded_message_was_seen_and_is_counted_as_lost(
 
 
 async def test_a_durable_subscription_gets_what_was_not_recorded(simulation: Simulation, tmp_path: Path) -> None:
-    """It was handed out before the disk failed: acknowledging it is no error, and the next one comes."""
+    """It was delivered before the disk failed: acknowledging it is not an error, and the next one arrives."""
     place = Place(simulation, tmp_path, durable=(), recorded=(">",))
     async with place.bus() as bus, bus.subscribe("a", durable=True, name="x") as stream:
         await bus.publish("a", b"0")
@@ -243,7 +243,7 @@ async def test_a_subscription_that_could_not_be_opened_can_be_later(
 
 
 async def test_a_subscription_that_could_not_be_opened_is_not_there(simulation: Simulation, tmp_path: Path) -> None:
-    """Who got an error instead of a stream has nothing to close."""
+    """A caller that got an error instead of a stream has nothing to close."""
     async with Place(simulation, tmp_path).bus() as bus:
         disk = BadDisk(journal_of(bus))
         disk.full = True
@@ -255,7 +255,7 @@ async def test_a_subscription_that_could_not_be_opened_is_not_there(simulation: 
 
 @slowly
 async def test_a_handler_begins_when_there_is_room(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
-    """Nobody waits for a handler to be opened, so nobody would try again."""
+    """No caller waits until a handler is opened, so none would retry."""
     got: list[bytes] = []
 
     async def work(message: tl.Message) -> None:
@@ -270,3 +270,30 @@ async def test_a_handler_begins_when_there_is_room(simulation: Simulation, tmp_p
         await bus.publish("a", b"1")
         await asyncio.sleep(10)
         assert got == [b"1"]
+
+
+@slowly
+async def test_a_message_is_explained_while_nothing_can_be_written(
+    simulation: Simulation, tmp_path: Path, slow: bool
+) -> None:
+    """People ask when the disk is full. Fates that are not on disk are known in memory."""
+    place = Place(simulation, tmp_path, slow=slow)
+    async with (
+        place.bus() as bus,
+        bus.subscribe("a", name="x") as plain,
+        bus.subscribe("a", durable=True, name="y") as durable,
+    ):
+        message_id = await bus.publish("a", b"before")
+        await take(durable, 1)
+        await bus.flush()
+        disk = BadDisk(journal_of(bus))
+        disk.full = True
+        await take(plain, 1, ack=False)
+        with pytest.raises(NotStored):
+            await bus.publish("a", b"bad")
+        explained = await bus.explain(message_id)
+        assert {each.subscriber: each.fate for each in explained.outcomes} == {
+            "x": tl.Fate.DELIVERED,
+            "y": tl.Fate.DELIVERED,
+        }
+        disk.full = False

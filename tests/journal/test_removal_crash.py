@@ -1,4 +1,4 @@
-"""A crash at any step of sealing, joining and removing: every message is there, or its removal is on record."""
+"""A crash at any step of sealing, joining and removing: every message is stored, or its removal is recorded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RULE = Retention(topics="a", max_count=1, even_unread=True)
 
 
 class Camera:
-    """Copies a journal before and after each step that changes it on disk: what a crash at this moment would leave."""
+    """Copies a journal before and after each change on disk: the state that a crash at this moment would leave."""
 
     def __init__(self, journal: Journal, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self._directory = journal.directory
@@ -113,7 +113,7 @@ def test_a_crash_at_any_step(tmp_path: Path, name: str) -> None:
     seen = {check_all_accounted_for(picture, written) for picture in camera.pictures}
     assert (len(seen) > 1) == ("remove" in name)
     for picture in camera.pictures:
-        # The next process goes on: in the end it is as if there had been no crash.
+        # The next process continues: in the end it is as if there had been no crash.
         with journal_in(picture, clock, **settings) as journal:
             journal.tender.retain()
             seal(journal)
@@ -125,7 +125,7 @@ def test_a_crash_at_any_step(tmp_path: Path, name: str) -> None:
 
 
 def check_all_accounted_for(directory: Path, written: Sequence[tl.Message]) -> int:
-    """Each message is there, or its removal is, and the fate of what was not read; returns how many were removed."""
+    """Each message is stored, or its removal is recorded, with a fate if it was unread. Returns the count."""
     with journal_in(directory) as journal:
         reader = journal.reader
         found = {each.seq: each for each in reader.messages()}
@@ -173,7 +173,7 @@ def test_a_subscription_that_comes_while_a_file_is_rewritten_loses_nothing(
 async def test_what_a_subscriber_holds_is_not_removed_before_its_fate_is_written(
     simulation: Simulation, tmp_path: Path
 ) -> None:
-    """The process dies when retention is through: what was in the inbox would be gone without a fate."""
+    """The process dies after retention: messages in the inbox must not be lost without a fate."""
     place = Place(simulation, tmp_path, retention=(Retention(max_count=1, even_unread=True),))
     async with place.bus() as bus, bus.subscribe("a", durable=True, name="x", capacity=4) as stream:
         for number in range(10):
@@ -194,7 +194,7 @@ async def test_what_a_subscriber_holds_is_not_removed_before_its_fate_is_written
 
 
 def test_a_batch_that_is_on_its_way_to_its_subscribers_is_not_removed(tmp_path: Path) -> None:
-    """It is committed, and the event loop has not handed it out yet: nobody can say who will have read it."""
+    """It is committed, but the event loop has not delivered it yet: its readers are not known."""
     with journal_in(tmp_path, retention=(Retention(max_count=1, even_unread=True),)) as journal:
         fill(journal, 6)
         journal.intake.committed = 3
@@ -311,7 +311,7 @@ def remove_and_die(tmp_path: Path, lives: int, longest_s: float) -> None:
 
 
 def check_removals(directory: Path, tried: Counter[str], stored: Counter[str]) -> Counter[str]:
-    """What was stored is there, or counted as removed; returns how many there were in all, by topic."""
+    """Stored messages exist, or are counted as removed. Returns their total by topic."""
     with Reader(directory, on_damage=fail_on_damage) as reader:
         total = Counter(each.topic for each in reader.messages())
         for topic, count in reader.query("SELECT topic, sum(count) FROM removals GROUP BY topic"):

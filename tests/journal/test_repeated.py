@@ -1,4 +1,4 @@
-"""A batch that is sent again is stored once, keeps its place in the order, and does not stop the event loop."""
+"""A batch that is sent again is stored once, keeps its place in the order, and does not block the event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replay: dead letters to whom they died at, stretches of a journal as new messages, orphans to who asked."""
+"""Replay: dead letters to the subscribers that failed, ranges of a journal as new messages, orphans to requesters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOUR_S = 3600.0
 
 
 class Workshop:
-    """Handlers by name, which fail while they are `broken`, and what each has finished."""
+    """Handlers by name, which fail while they are `broken`, and the messages that each has handled."""
 
     def __init__(self) -> None:
         self.broken = True
@@ -297,7 +297,7 @@ async def test_a_letter_that_is_damaged_does_not_hold_up_the_others(simulation: 
             assert (await bus.replay_dead()).count == 9
 
 
-# Dead letters of a journal that nobody uses
+# Dead letters of a closed journal
 
 
 @pytest.mark.parametrize("kind", ["durable", "group", "acknowledged"])
@@ -557,7 +557,7 @@ async def test_an_answer_that_was_just_claimed_is_not_replayed(simulation: Simul
 
 
 def test_a_requester_that_died_gets_its_answer_in_its_next_life(tmp_path: Path) -> None:
-    """With threads and in real time: the request, the answer and the claim are three processes' worth of lives."""
+    """With threads and in real time: request, answer and claim are in three runs."""
 
     async def ask() -> str:
         async with tl.connect("memory:", journal=tmp_path, name="asker") as bus:

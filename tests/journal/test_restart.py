@@ -1,4 +1,4 @@
-"""What outlives a restart: where subscriptions were, what failed and when it is due, dead letters, orphans, fates."""
+"""What survives a restart: positions of subscriptions, failed messages and their next attempt, dead letters, fates."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_it_goes_on_where_it_was(simulation: Simulation, tmp_path: Path, s
 
 @slowly
 async def test_only_what_was_out_comes_again(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
-    """Acknowledged out of order, some not: those, and no others, come again."""
+    """Acknowledged out of order, some not: only those are redelivered."""
     place = Place(simulation, tmp_path, slow=slow)
     async with place.bus() as bus, bus.subscribe("a", **durable()) as stream:
         await publish(bus, "a", *range(20))
@@ -77,7 +77,7 @@ async def test_only_what_was_out_comes_again(simulation: Simulation, tmp_path: P
 
 @slowly
 async def test_many_lives(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
-    """Whatever happened in each of them: each message is acknowledged once, and then is gone."""
+    """For any events in each run: each message is acknowledged once, and then is not redelivered."""
     random = simulation.random
     place = Place(simulation, tmp_path, slow=slow, seal_rows=7)
     numbers = itertools.count()
@@ -128,7 +128,7 @@ async def test_another_pattern_under_its_name_is_refused(simulation: Simulation,
 
 
 async def test_a_name_and_a_group_are_one(simulation: Simulation, tmp_path: Path) -> None:
-    """A subscription that outgrew one consumer becomes a group of the same name."""
+    """A subscription that needs several consumers becomes a group of the same name."""
     place = Place(simulation, tmp_path)
     async with place.bus() as bus, bus.subscribe("a", **durable("work")) as stream:
         await publish(bus, "a", 1, 2, 3)
@@ -213,7 +213,7 @@ async def test_a_retry_that_was_due_meanwhile_is_at_once(simulation: Simulation,
 
 @slowly
 async def test_those_before_a_retry_are_not_forgotten(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
-    """The last of three failed, and was done first after a restart; the two before it were never acknowledged."""
+    """The last of three failed, and was handled first after a restart. The two before it were never acknowledged."""
     place = Place(simulation, tmp_path, slow=slow)
     retry = tl.Retry(delay_s=10, jitter=0)
     async with place.bus() as bus, bus.subscribe("a", **durable(retry=retry)) as stream:
@@ -233,7 +233,7 @@ async def test_those_before_a_retry_are_not_forgotten(simulation: Simulation, tm
 
 @slowly
 async def test_a_retry_outlives_its_message(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
-    """The journal does not hold it any more, but what waits for its next attempt is kept for itself."""
+    """The journal no longer holds it, but a message that waits for its next attempt is kept separately."""
     place = Place(simulation, tmp_path, slow=slow)
     options = durable(retry=tl.Retry(delay_s=10, jitter=0))
     async with place.bus() as bus, bus.subscribe("a", **options) as stream:
@@ -344,7 +344,7 @@ async def test_dead_letters_are_there_and_can_be_replayed(simulation: Simulation
 @slowly
 @pytest.mark.parametrize("restart", [False, True], ids=["later", "after a restart"])
 async def test_a_replay_waits_for_a_member(simulation: Simulation, tmp_path: Path, slow: bool, restart: bool) -> None:
-    """Nobody works on the subscription at the moment: whoever comes next gets it, as it was changed."""
+    """The subscription has no subscriber at the moment: the next one gets it, as it was changed."""
     place = Place(simulation, tmp_path, slow=slow)
     async with place.bus() as bus:
         async with bus.subscribe("a", **durable()) as stream:
@@ -365,7 +365,7 @@ async def test_a_replay_waits_for_a_member(simulation: Simulation, tmp_path: Pat
 
 @slowly
 async def test_a_replay_as_soon_as_a_handler_is_there(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
-    """A handler is not waited for: its subscription is being opened when the letter comes back. Once is enough."""
+    """A handler opens in the background: its subscription is not open yet at the replay. It comes once."""
     place = Place(simulation, tmp_path, slow=slow)
     async with place.bus() as bus, bus.subscribe("a", **durable()) as stream:
         await die(bus, stream)
@@ -551,7 +551,7 @@ async def test_explain_after_a_restart(simulation: Simulation, tmp_path: Path, s
             "done": (tl.Fate.DELIVERED, ""),
             "plain": (tl.Fate.DELIVERED, ""),
             "dead": (tl.Fate.DEAD, "rejected by the handler: Reject: why not"),
-            "picky": (tl.Fate.FILTERED, "does not fit \"sender == 'nobody'\""),
+            "picky": (tl.Fate.FILTERED, "does not match \"sender == 'nobody'\""),
             "idle": (tl.Fate.IN_FLIGHT, "waits in the journal"),
             "full": (tl.Fate.DROPPED, "drop_newest: the inbox is full (1)"),
         }
@@ -575,7 +575,7 @@ async def test_what_was_replayed_and_waits_is_not_dead(simulation: Simulation, t
 
 
 async def test_explain_names_a_subscription_once(simulation: Simulation, tmp_path: Path) -> None:
-    """A member of a durable group and the group itself are not two that got the message."""
+    """A member of a durable group and the group itself do not count as two receivers."""
     async with (
         Place(simulation, tmp_path).bus() as bus,
         bus.subscribe("a", durable=True, group="g", name="member") as stream,

@@ -1,4 +1,4 @@
-"""Retention: what is too old, too large or too many goes, and nobody loses what they have not read, unless told so."""
+"""Retention: messages beyond age, size or count are removed, and unread ones only if the rule allows it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def clock() -> Clock:
 
 @pytest.fixture(params=["journal", "lake"])
 def where(request: pytest.FixtureRequest) -> str:
-    """Whether what is removed lies in the journal still, or is sealed."""
+    """Whether the removed messages are still in the journal, or sealed."""
     return str(request.param)
 
 
@@ -59,7 +59,7 @@ def left(journal: Journal, pattern: str = ">") -> list[int]:
 
 
 def set_cursor(journal: Journal, name: str, pattern: str, high: int, pending: list[int] | None = None) -> None:
-    """A durable subscription that nobody works on."""
+    """A durable subscription without a subscriber."""
     journal.writer.call(
         lambda database: database.execute(
             "INSERT OR REPLACE INTO cursors VALUES (?, ?, ?, ?, 0, 0)", (name, pattern, high, pack(pending or []))
@@ -273,7 +273,7 @@ async def test_a_subscription_goes_on_after_what_it_lost(simulation: Simulation,
 
 
 async def test_what_was_pending_and_removed_is_dropped(simulation: Simulation, tmp_path: Path) -> None:
-    """It was handed out before the restart, and nobody can have it any more: that is its fate, once."""
+    """It was delivered before the restart, and can no longer be read: that is its fate, once."""
     place = Place(simulation, tmp_path, retention=(Retention(max_count=1, even_unread=True),))
     async with place.bus() as bus, bus.subscribe("a", durable=True, name="x") as stream:
         for number in range(4):
@@ -296,7 +296,7 @@ async def test_what_was_pending_and_removed_is_dropped(simulation: Simulation, t
 
 
 async def test_a_new_subscription_finds_the_end_of_what_is_left(simulation: Simulation, tmp_path: Path) -> None:
-    """Numbers that are not there any more are not waited for."""
+    """Removed numbers are not waited for."""
     place = Place(simulation, tmp_path, slow=True, retention=(Retention(topics="a", max_age_s=1),))
     async with place.bus() as bus:
         await bus.publish("b", b"0")
@@ -315,7 +315,7 @@ async def test_a_new_subscription_finds_the_end_of_what_is_left(simulation: Simu
 
 
 def count_reads(journal: Journal) -> list[object]:
-    """Everything that is asked of the reader from now on."""
+    """Records all queries to the reader from now on."""
     asked: list[object] = []
     original = journal.in_thread
 
@@ -334,7 +334,7 @@ def elsewhere(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["replaced", "forgotten"])
 def test_no_number_is_given_twice(tmp_path: Path, clock: Clock, where: str, elsewhere: Path, forgotten: bool) -> None:
-    """Even if the process dies when everything it wrote was removed."""
+    """Even if the process dies after everything it wrote was removed."""
     place = tmp_path / "journal"
     with journal_in(place, clock, retention=(Retention(max_age_s=1),), replaced_s=0) as journal:
         write(journal, where, 3)

@@ -1,4 +1,4 @@
-"""SQL over a journal: lake and tail are one table, it is only read, and errors are one line."""
+"""SQL over a journal: lake and tail are one table, it is read-only, and errors are one line."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_command_says_what_is_missing(
         (["select 1"], "which journal?"),
         ([str(tmp_path), "select 1"], "there is no journal in"),
         ([str(journal), "select", "1"], "as one argument"),
-        ([str(journal), "select 1", "--json", "--csv"], "choose --json or --csv"),
+        ([str(journal), "select 1", "--json", "--csv"], "pass either --json or --csv, not both"),
     ):
         assert run(["sql", *words]) == 2
         err = capfd.readouterr().err

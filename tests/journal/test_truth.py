@@ -1,4 +1,4 @@
-"""Random schedules: at the end, the journal's fates are what really happened, for each message and each subscriber.
+"""Random schedules: at the end, the journal's fates are the true ones, for each message and each subscriber.
 
 Publishers, plain subscribers, durable ones, cancellations, full disks, sealing and restarts are drawn from a seed, as
 is the order of their steps. Now and then it is checked what a crash would leave. `play(seed)` replays one.
@@ -198,7 +198,7 @@ class Play:
             disk.full = False
 
     async def crash(self) -> None:
-        """Now and then, look at what would be left if the process died at this moment."""
+        """Sometimes, check the state that would be left if the process died at this moment."""
         for _ in range(2):
             await asyncio.sleep(self.random.uniform(0, 0.5))
             with self.place.crash().reader() as reader:
@@ -207,7 +207,7 @@ class Play:
     # What is true
 
     def judge_crash(self, reader: Reader) -> None:
-        """What was published is there, what is written is true, and nothing is lost to a durable subscription."""
+        """Published messages are stored, written fates are true, and a durable subscription has lost nothing."""
         kept = list(reader.messages())
         assert self.published <= {message.id for message in kept}
         letters = {*reader.query("SELECT subscriber, seq FROM dead_letters")}
@@ -225,7 +225,7 @@ class Play:
                         assert (name, message.seq) in letters | waiting, f"{message} is dead, and its letter is lost"
 
     async def note(self, bus: tl.Bus) -> None:
-        """All plain subscribers have left: what their own books say now is what the journal must say for ever."""
+        """All plain subscribers have left: the journal must agree with their final books."""
         await bus.flush()
         there = [*self.messages.values(), *journal_of(bus).reader.messages()]
         for leaver in bus.broker.served._leavers:
@@ -237,7 +237,7 @@ class Play:
             self.dead[letter.subscriber].add(letter.message.id)
 
     async def drain(self) -> None:
-        """One more life, in which everything that waits for a durable subscription is taken."""
+        """One more run, in which all waiting messages of a durable subscription are taken."""
         async with self.place.bus() as bus:
             for name, pattern in self.cursors.items():
                 kept = {message.id for message in journal_of(bus).reader.messages(pattern)}

@@ -1,4 +1,4 @@
-"""How far behind a durable subscription is: what matches its pattern and has no fate, wherever that is stored."""
+"""The lag of a durable subscription: messages that match its pattern and have no fate, wherever they are stored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOPICS = ("a.x", "a.y", "b", "c.d")
 
 
 async def behind(bus: tl.Bus) -> dict[str, int]:
-    """As the hub's snapshot has it. On disk it is the same, when everything is written."""
+    """From the hub's snapshot. On disk it is the same, when everything is written."""
     found = {place.name: place.behind for place in (await broker_of(bus).store.summary()).places}
     await journal_of(bus).flush()
     assert {each.name: each.behind for each in stats(journal_of(bus).directory).cursors} == found
@@ -101,7 +101,7 @@ async def test_what_retention_removes_unread_does_not_count(simulation: Simulati
 
 @pytest.mark.parametrize("slow", [False, True], ids=["at once", "slow"])
 async def test_whatever_happens_between_two_looks(simulation: Simulation, tmp_path: Path, slow: bool) -> None:
-    """A count that is carried on is the same as one that is made anew from the messages."""
+    """A count that is updated equals one that is computed again from the messages."""
     random = simulation.random
     place = Place(simulation, tmp_path, slow=slow)
     patterns = {"all": ">", "some": "a.*", "one": "c.d"}

@@ -1,4 +1,4 @@
-"""Real damage, found, named and repaired: what is not damaged is there afterwards, once, and the journal goes on."""
+"""Real damage is found, named and repaired: undamaged data is kept once, and the journal can be used again."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def named(findings: Iterable[Finding]) -> set[int]:
 
 
 def mended(directory: Path, before: dict[int, tl.Message]) -> tuple[set[int], Repaired]:
-    """Verify, repair and use a damaged journal; the numbers that are lost, which must be those that are named."""
+    """Verify, repair and use a damaged journal. Returns the lost numbers, which must be the reported ones."""
     assert not verify(directory).good, "the damage was not found"
     repaired = repair(directory)
     again = verify(directory)
@@ -112,7 +112,7 @@ def mended(directory: Path, before: dict[int, tl.Message]) -> tuple[set[int], Re
 
 
 def goes_on(directory: Path, before: dict[int, tl.Message], after: dict[int, tl.Message]) -> None:
-    """It opens, gives new numbers only, seals, and a durable subscription works."""
+    """It opens, assigns only new numbers, seals, and a durable subscription works."""
 
     async def life() -> None:
         async with tl.connect("memory:", journal=directory, name="next") as bus:
@@ -176,7 +176,7 @@ class Pages:
 
     @property
     def lost(self) -> set[int]:
-        """The messages of which some part lay on a page that was hurt."""
+        """The messages with some part on a damaged page."""
         return {number for batch in self.batches if self.hurt & set(batch.pages) for number in batch.numbers}
 
     def write(self) -> None:
@@ -184,7 +184,7 @@ class Pages:
 
 
 def logged(directory: Path) -> set[int]:
-    """The pages that the write-ahead log has anew."""
+    """The pages that are in the write-ahead log."""
     log = (directory / "journal.db-wal").read_bytes()
     frames = range(32, len(log) - PAGE, 24 + PAGE)
     return {int.from_bytes(log[at : at + 4], "big") for at in frames}
@@ -347,7 +347,7 @@ def test_what_was_only_in_the_log_is_saved_too(directory: Path, tmp_path: Path) 
 def test_a_repair_that_was_killed_can_be_done_again(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At each step there is the old database with its log, or the new one with all that could be read."""
+    """At each step there is the old database with its log, or the new one with everything readable."""
     copy = tmp_path / "copy"
     with Journal(directory, JournalSettings(seal=False), threaded=False) as journal:
         fill(journal, 50, 10)
@@ -406,7 +406,7 @@ def test_a_lost_database_is_made_again_of_the_lake(directory: Path) -> None:
     (finding,) = verify(directory).findings
     assert finding.where == "journal.db"
     (loss,) = repair(directory).lost
-    assert loss == Finding("journal.db", "the file is missing, and what was not sealed with it")
+    assert loss == Finding("journal.db", "the file is missing, and with it all messages that were not sealed")
     assert verify(directory).good
     after = contents(directory)
     assert after == {seq: message for seq, message in before.items() if seq <= sealed}
@@ -483,7 +483,7 @@ def test_a_topic_that_is_no_text_costs_its_batch(directory: Path) -> None:
     first, last, *_ = Pages(directory).batches[11]
     change(directory, f"UPDATE batches SET topic = CAST(x'e962756c6b' AS TEXT) WHERE first = {first}")
     assert verify(directory).findings == (
-        Finding(f"batch {first} on \\udce9bulk", "its topic is no text", first, last),
+        Finding(f"batch {first} on \\udce9bulk", "its topic is not valid text", first, last),
     )
     lost, _ = mended(directory, before)
     assert lost == set(range(first, last + 1))
@@ -604,7 +604,7 @@ def test_a_damaged_file_of_fates_costs_no_message(directory: Path) -> None:
 
 
 def test_files_of_the_same_name_are_put_aside_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One message with one fate: both files are called by the same numbers. Also where no file has two names."""
+    """One message with one fate: both files are named after the same numbers. Also if no file has two names."""
 
     async def life() -> None:
         with Journal(tmp_path, JournalSettings(sync=Sync.SYSTEM, seal=False)) as journal:
@@ -665,7 +665,7 @@ def test_a_file_whose_name_says_other_numbers_than_its_rows_is_found(directory: 
             directory, f"UPDATE {table} SET path = replace(path, '{path.name}', '{wrong.name}') WHERE path LIKE 'm%'"
         )
     (finding,) = verify(directory).findings
-    assert "its name says otherwise" in finding.why
+    assert "its name has other numbers" in finding.why
     lost, repaired = mended(directory, before)
     assert (lost, named(repaired.lost)) == (set(), set())
     assert path.exists()

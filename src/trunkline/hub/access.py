@@ -4,7 +4,7 @@ Rights are one pure function of the identity, the action, and the topic or patte
 
     _reply.X   belongs to the connection that proves it: only that one may subscribe to it, whatever the rules are, and
                no wildcard reaches it. Whoever has a rule may publish to it, because answering needs no rule; the name
-               is random, so only those who were given the request know it.
+               is random, so only receivers of the request know it.
     _dead.X    counts as X, for topics and for patterns: `_dead.data.>` as `data.>`, `_dead.>` as `>`. It is what a
                subscriber of X says about X, so who may subscribe to X may publish it, too.
     _control.X    has the commands for the bus X. Publishing needs `administer` on `_to.X`, and no rule for publishing
@@ -32,11 +32,13 @@ from trunkline.topic import (
     EVERYTHING,
     HEARTBEAT_PREFIX,
     KERNELS_PREFIX,
+    MAX_TOPIC_CHARS,
     REPLY_PREFIX,
     covers,
     endpoint,
     is_wild,
     matches,
+    too_long,
     validate_pattern,
 )
 
@@ -49,7 +51,7 @@ class Action(enum.StrEnum):
     CREATE = "create"
     """Channels and schemas."""
     ADMINISTER = "administer"
-    """Destroy what others own, trace, see everybody's statistics."""
+    """Destroy channels of others, trace, see all statistics."""
 
 
 class AccessRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,7 +68,7 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Access:
-    """Without rules everybody who gets in may do everything. With rules, nothing but what one of them allows."""
+    """Without rules every client may do everything. With rules, only what one of them allows."""
 
     def __init__(self, rules: Sequence[AccessRule] = ()) -> None:
         self._rules = tuple(rules)
@@ -79,18 +81,21 @@ class Access:
         return bool(self._rules)
 
     def knows(self, identity: str) -> bool:
-        """Whether any rule is about this identity."""
+        """Whether any rule applies to this identity."""
         return not self._rules or bool(self._of(identity))
 
     def may(self, identity: str, action: Action, pattern: str, own: Container[str] = ()) -> bool:
-        """Whether an identity may do it on everything that a pattern, or a topic, reaches.
+        """Whether an identity may do it on every topic that a pattern matches. Raises InvalidTopic if it is too long.
 
         `own` are the reply topics that its connection has proved to be its own.
         """
         if not self._rules:
             return True
+        if len(pattern) > MAX_TOPIC_CHARS:
+            # Not looked up and not remembered: what a client sends must not cost more than what is valid.
+            raise too_long(pattern)
         if pattern.startswith(REPLY_PREFIX):
-            # Never remembered: there is one for each bus, and it depends on the connection.
+            # Never cached: there is one for each bus, and it depends on the connection.
             return self._may_reply(identity, action, pattern, own)
         key = (identity, action, pattern)
         known = self._known.get(key)

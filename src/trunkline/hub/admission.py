@@ -21,16 +21,16 @@ log = logging.getLogger("trunkline.hub")
 
 MAX_NAME = 255
 FRESH_S = 300.0
-"""A HELLO may be so much older, or newer, than the hub's clock says."""
+"""The maximum difference between the time of a HELLO and the hub's clock."""
 MAX_TOKENS = 100_000
-"""Of one identity, within the time for which tokens are remembered."""
+"""The maximum number of tokens of one identity, within the time for which they are remembered."""
 MAX_UNDATED = 10_000
-"""Of one identity: tokens of HELLOs that do not say when they were hello."""
+"""The maximum number of tokens of one identity from HELLOs without a time."""
 _ORIGIN_BITS = 62
 
 
 class Tokens:
-    """The tokens of HELLOs. Pure: time comes in. None is forgotten while the HELLO it came with would be taken again.
+    """The tokens of HELLOs. Pure. A token is remembered as long as its HELLO would be accepted again.
 
     Those with a time become stale. The others are remembered as long as the hub runs. If an identity has as
     many as are remembered, its next HELLO is refused: the others are not affected.
@@ -49,7 +49,7 @@ class Tokens:
         self._forget(now)
         if at and not abs(now - at) <= FRESH_S:
             raise ProtocolError(
-                "stale", f"this HELLO is {now - at:.0f} s old, and may be {FRESH_S:g} s old: set the client's clock"
+                "stale", f"this HELLO is {now - at:.0f} s old, limit {FRESH_S:g} s: set the client's clock"
             )
         key = (identity, token)
         if key in self._until or key in self._undated:
@@ -119,8 +119,8 @@ class Admission:
             session.end(error.text)
             return None
         if before is not None:
-            # It lost its connection before we did.
-            before.end("its client has connected again")
+            # Its client noticed the lost connection before the hub did.
+            before.end("its client has reconnected")
         self._enter(session, origin, hello.name, hello.max_frame_bytes)
         session.library = _printable(hello.library[:MAX_NAME])
         session.shares = hello.memory is not None and session.can_open(hello.memory)
@@ -132,7 +132,7 @@ class Admission:
             identity=session.identity,
             heartbeat_s=hub.settings.heartbeat_s,
             window=hub.settings.window,
-            # Half of the limit: a client within it is always read from, and so are its acknowledgements.
+            # Half of the limit, so that the hub always reads from a client within it, including acknowledgements.
             window_bytes=hub.settings.limits.pending_bytes // 2,
             max_frame_bytes=hub.settings.max_frame_bytes,
             features=[*sorted(feature.value for feature in self._features()), *self._kept],
@@ -174,9 +174,9 @@ class Admission:
 
 
 def origin_of(identity: str, claimed: int) -> int:
-    """The origin under which others see a client: nobody of another identity can claim the same one.
+    """The origin that others see of a client. Another identity cannot claim the same one.
 
-    It is the same over reconnections and restarts of the hub, so that subscribers can tell what they have missed.
+    It stays the same over reconnections and restarts of the hub, so that subscribers can detect missed messages.
     """
     if not claimed:
         return 0
@@ -185,5 +185,5 @@ def origin_of(identity: str, claimed: int) -> int:
 
 
 def _printable(name: str) -> str:
-    """It is written to logs: one line of it."""
+    """As one line for logs."""
     return "".join(char if char.isprintable() else "?" for char in name)

@@ -36,14 +36,14 @@ log = logging.getLogger("trunkline.hub")
 
 RETURNED = "returned"
 MAX_FULL = 10
-"""Of the subscribers that a publisher waits for, so many are named."""
+"""The number of subscribers that are named to a waiting publisher."""
 REPORT_S = 0.1
 KEPT_REPORT_S = 0.02
-"""The same where a journal keeps them: who reads it asks nobody."""
+"""The same with a journal, which has the fates for its readers."""
 MAX_REPORTS_PER_S = 4000
-"""Of all clients together: the more subscriptions there are, the longer each gathers."""
+"""The rate of all clients together: with more subscriptions, each one collects for longer."""
 FOREVER_S = 1e9
-"""The lease of what a client holds: it ends when the client does."""
+"""The lease of messages that a client holds: it ends with the client."""
 
 
 class Answers:
@@ -82,7 +82,7 @@ class Answers:
             raise TypeError(f"a handler without a row in RIGHTS, or a row without a handler: {strays}")
 
     def take(self, session: Session, message: control.Control) -> None:
-        """Check the rights that a message needs, do what it asks for, and answer. What is wrong is answered, too."""
+        """Check the rights that a message needs, handle it, and answer, also with errors."""
         try:
             rights.check(self._hub.access, session.identity, session.replies, message)
             answer = self._handlers[type(message)](session, message)
@@ -96,10 +96,12 @@ class Answers:
             session.send(self._internal(message, asked))
 
     def _internal(self, message: control.Control, asked: int) -> control.Error:
-        """The hub failed at a question: the client must not wait for ever."""
-        log.exception("%s could not be answered", type(message).__name__)
+        """The hub failed to answer: the client must not wait for ever."""
+        log.exception("a %s message could not be answered", type(message).__name__)
         self._hub.counts["internal_errors"] += 1
-        return control.Error(code="internal", text="the hub failed at this: its log has the reason", re=asked)
+        return control.Error(
+            code="internal", text="the hub failed to handle this: read its log for the cause", re=asked
+        )
 
     def _refusal(self, error: TrunklineError, asked: int) -> control.Error:
         if isinstance(error, ProtocolError):
@@ -110,7 +112,7 @@ class Answers:
         return control.Error(code="refused", text=str(error), details={"error": type(error).__name__}, re=asked)
 
     def _later(self, work: Callable[[Session, Any], Awaitable[control.Control]]) -> Callable[[Session, Any], None]:
-        """A handler that takes longer than a turn: the answer is sent when it is done."""
+        """Run a handler that takes longer than one iteration. The answer is sent when it is done."""
         return lambda session, message: self._start(self._answer(session, message, work))
 
     async def _answer(
@@ -124,7 +126,7 @@ class Answers:
             answer = self._internal(message, message.id)
         session.send(answer)
 
-    # The beginning and the end
+    # Connecting and disconnecting
 
     def _maps(self, session: Session, message: control.Maps) -> None:
         session.maps = bool(session.process)
@@ -181,7 +183,7 @@ class Answers:
             session,
             message.subscription,
             message.pattern,
-            # Two clients may give their subscribers the same name: fates and accounts are of one of them.
+            # Two clients may use the same name for their subscribers, but fates and accounts need a unique one.
             message.name if message.tap else served.free_name(message.name),
             capacity=message.capacity,
             overflow=overflow,
@@ -210,20 +212,20 @@ class Answers:
         return control.Subscribed(re=message.id, subscription=message.subscription, report_s=report_s, role=role)
 
     def _join(self, session: Session, message: control.Subscribe, overflow: Overflow) -> None:
-        """A member of a group, or a subscription that the journal feeds."""
+        """Open a member of a group, or a subscription that reads from the journal."""
         session.opening[message.subscription] = (0, 0)
         self._start(self._open_member(session, message, overflow))
 
     async def _open_member(self, session: Session, message: control.Subscribe, overflow: Overflow) -> None:
         hub = self._hub
         try:
-            # Its name may be that of one who is just leaving: the same client, on the connection it has lost.
+            # The name may still be in use by the same client on its lost connection, which is being closed.
             await hub.parted()
             broker = hub.broker
             if message.durable:
                 broker.require(Feature.DURABLE)
             delivery = Delivery(
-                # Only a durable subscription is found again by its name.
+                # Only a durable subscription continues under its name.
                 name=message.name
                 if message.durable and message.group is None
                 else broker.served.free_name(message.name),
@@ -252,6 +254,8 @@ class Answers:
                 None if self._dead_letters.keeps else broker.served.dead_letters,
             )
             member.group = message.group or ""
+            if message.group is not None and not message.durable:
+                member.bound_bytes()
             session.members[message.subscription] = member
             await stream.opened()
         except TrunklineError as error:
@@ -288,7 +292,7 @@ class Answers:
             hub.changed([member.stream.pattern])
             session.send(control.Done(re=message.id))
 
-        # The same client may come again under the same name at once: it waits for this.
+        # The same client may subscribe again under the same name at once, and waits for this.
         hub.leaving(leave())
         return None
 
@@ -323,39 +327,49 @@ class Answers:
             member.settle(message.seq, claims.ended(message.fate), message.reason[:MAX_REASON])
 
     def _fates(self, session: Session, message: control.Fates) -> None:
-        """Fates of what a plain subscription was sent, as its client reports them."""
+        """Fates of messages of a plain subscription, as its client reports them."""
         outlet = session.outlets.get(message.subscription)
         if outlet is None or not outlet.reports:
             return
         if outlet.ledger is not None and self._hub.broker.served.takes_back(outlet.name):
             raise ProtocolError(
-                "taken", f"{outlet.name} is a durable subscription, or a member of a group: use another"
+                "taken", f"{outlet.name} is a durable subscription, or a member of a group: use another name"
             )
         last = self._hub.broker.sequence.last
         unknown = 0
-        usual = outlet.report_in_order(message.rows)
-        for fate, row in claims.fates(message.rows[usual:], last):
-            unknown += not self._take_row(outlet, fate, row)
+        rows = [] if outlet.report_in_order(message.rows) else message.rows
+        earlier: list[tuple[Fate, control.FateRow]] = []
+        for fate, row in claims.fates(rows, last):
+            unknown += not self._take_row(outlet, fate, row, earlier)
         letters = [claims.letter(data, last) for data in message.letters]
         own = [each for each in letters if self._was_sent(outlet, each.message.seq)]
-        if own and outlet.ledger is not None:
-            self._start(self._dead_letters.take(session, outlet, own))
-        if message.asked:
+        # Those on topics that are not stored stay with the client.
+        stored = [each for each in own if self._hub.broker.resolve(each.message.topic).stored]
+        if stored and outlet.ledger is not None:
+            self._start(self._dead_letters.take(session, outlet, stored))
+        if earlier:
+            self._start(self._take_earlier(outlet, earlier, asked=message.asked))
+        elif message.asked:
             self._explanations.reported(outlet)
         if unknown := unknown + len(letters) - len(own):
             raise claims.not_sent(unknown, outlet.name)
 
-    def _take_row(self, outlet: Outlet, fate: Fate, row: control.FateRow) -> bool:
-        """False if its subscriber was not sent these messages."""
+    def _take_row(
+        self, outlet: Outlet, fate: Fate, row: control.FateRow, earlier: list[tuple[Fate, control.FateRow]]
+    ) -> bool:
+        """False if its subscriber was not sent these messages. Those whose topics must be looked up go to `earlier`."""
         first, began = row.first, self._hub.began
         if fate is Fate.DELIVERED and not row.reason and outlet.report_next(first, row.last):
             return True
         if row.last > began and not outlet.books.has(max(first, began + 1), row.last):
             return False
         if first <= began:
-            # From before this run of the hub: there are no books to compare with.
+            # From before this run of the hub: there are no accounts to compare with.
             last = min(row.last, began)
-            outlet.report_earlier(first, last, fate, row.reason)
+            if self._hub.access.restricts:
+                earlier.append((fate, replace(row, last=last)))
+            else:
+                outlet.report_earlier(first, last, fate, row.reason)
             first = last + 1
         if first > row.last:
             return True
@@ -363,8 +377,19 @@ class Answers:
         outlet.report(first, row.last, fate, row.reason)
         return True
 
+    async def _take_earlier(self, outlet: Outlet, rows: list[tuple[Fate, control.FateRow]], *, asked: bool) -> None:
+        """At a hub with rules, a client reports on messages from before this run only on topics of its subscription."""
+        store, tree = self._hub.store, self._hub.broker.tree
+        if store is not None and outlet.ledger is not None:
+            for fate, row in rows:
+                for first, last, topic in await store.unsealed(row.first, row.last):
+                    if tree.leads(topic, outlet.pattern):
+                        outlet.report_earlier(first, last, fate, row.reason)
+        if asked:
+            self._explanations.reported(outlet)
+
     def _was_sent(self, outlet: Outlet, seq: int) -> bool:
-        """True also for messages from before this run: there are no books to compare with."""
+        """Also True for messages from before this run: there are no accounts to compare with."""
         return seq <= self._hub.began or outlet.books.has(seq, seq)
 
     def _link(self, session: Session, message: control.Link) -> control.Control:
@@ -401,11 +426,11 @@ class Answers:
         return control.Done(re=message.id)
 
     def left(self, session: Session) -> None:
-        """What the registry knows of a client goes with it."""
+        """Remove a client from the registry."""
         self._admission.left(session)
         self._hub.directory.left(session)
 
     async def settled(self, timeout_s: float) -> None:
-        """Return when what clients have message so far is done, or after this time."""
+        """Wait until all messages of clients so far are handled, or until the time is over."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)

@@ -16,22 +16,22 @@ from trunkline.wire.control import FateRow
 MAX_REASON = 1000
 MAX_NS = 2**63 - 1
 ENDS = frozenset({Fate.FILTERED, Fate.EXPIRED, Fate.DROPPED, Fate.DEAD})
-"""How a message may end for a subscriber, otherwise than by delivery."""
+"""The fates of a message other than delivery."""
 
 
 def not_sent(count: int, name: str) -> ProtocolError:
-    return ProtocolError("unknown", f"{count} of these are about messages that {name} was not sent: they are left out")
+    return ProtocolError("unknown", f"{count} of these are about messages that {name} was not sent: they are ignored")
 
 
 def ended(fate: str) -> Fate:
-    """Raises ProtocolError unless a message that was handed out may end so."""
+    """Raises ProtocolError unless this is a valid fate of a message that was sent."""
     if fate not in ENDS:
-        raise ProtocolError("malformed", f"nothing that was handed out ends as {fate[:40]!r}")
+        raise ProtocolError("malformed", f"{fate[:40]!r} is not a fate of a message that was sent")
     return Fate(fate)
 
 
 def letter(data: str, last: int) -> DeadLetter:
-    """The dead letter that a client has written, of a message up to number `last`; raises ProtocolError."""
+    """The dead letter that a client reports, for a message up to number `last`; raises ProtocolError."""
     try:
         read = DeadLetter.from_bytes(base64.b64decode(data, validate=True))
         if not 0 < read.message.seq <= last:
@@ -43,9 +43,9 @@ def letter(data: str, last: int) -> DeadLetter:
 
 
 def fates(rows: list[FateRow], last: int) -> Iterator[tuple[Fate, FateRow]]:
-    """Rows that can be recorded: of messages up to number `last`. Raises ProtocolError."""
+    """The rows that can be recorded, for messages up to number `last`. Raises ProtocolError."""
     for row in rows:
         fate = Fate(row.fate) if row.fate in (Fate.DELIVERED, Fate.IN_FLIGHT) else ended(row.fate)
         if not 0 < row.first <= row.last <= last or row.count != row.last - row.first + 1:
-            raise ProtocolError("malformed", f"{row.count} messages from {row.first} to {row.last} cannot be")
+            raise ProtocolError("malformed", f"there cannot be {row.count} messages from {row.first} to {row.last}")
         yield fate, row if len(row.reason) <= MAX_REASON else replace(row, reason=row.reason[:MAX_REASON])

@@ -1,4 +1,4 @@
-"""How a hub is set up: from the command line, and from the `[hub]` table of a TOML file."""
+"""The configuration of a hub: from the command line, and from the `[hub]` table of a TOML file."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class HubConfig(Group, frozen=True, kw_only=True):
     """Everything that `trunkline up` needs to know."""
 
     listen: tuple[str, ...] = ()
-    """Where: one or more URLs. By default a socket in the runtime directory."""
+    """One or more URLs. By default a socket in the runtime directory."""
     keys: str | None = None
     """The directory of keys: with it, TCP is TLS with client certificates, and ZeroMQ uses CURVE."""
     insecure: bool = False
-    """Listen on other addresses than loopback without keys. The environment must say so, too."""
+    """Listen on other addresses than loopback without keys. The environment must allow it, too."""
     heartbeat_s: float = 5.0
     window: int = 10_000
     max_clients: int = 10_000
@@ -65,7 +65,7 @@ class HubConfig(Group, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, path: str | Path | None, **changes: Any) -> HubConfig:
-        """From the file, with what the command line says instead. Raises InvalidSettings, with what is wrong."""
+        """From the file; values of the command line take precedence. Raises InvalidSettings."""
         values: dict[str, Any] = {}
         if path is not None:
             try:

@@ -21,7 +21,7 @@ MAX_COUNTED = 100_000
 
 
 class Broken(NamedTuple):
-    """A message that does not fit: its place in the batch, and what is wrong with it."""
+    """A message that does not match: its index in the batch, and the problem."""
 
     place: int
     message: Message
@@ -29,7 +29,7 @@ class Broken(NamedTuple):
 
 
 class Rest:
-    """Who is told what becomes of the rest of a batch."""
+    """Passes the outcome of the rest of a batch to the original batch."""
 
     def __init__(self, whole: Batch, places: list[int]) -> None:
         self._whole = whole
@@ -47,10 +47,10 @@ class Rest:
 class Sieve:
     def __init__(self) -> None:
         self._taken_out: OrderedDict[tuple[int, str, int], int] = OrderedDict()
-        """By publisher, topic and priority: how many messages were taken out so far."""
+        """The number of messages removed so far, by publisher, topic and priority."""
 
     def sift(self, batch: Batch, checker: Checker, max_bytes: int) -> tuple[Batch | None, list[Broken]]:
-        """What goes on, if anything does, and what does not. Raises InvalidPayload if the batch is no batch."""
+        """The remaining batch, if any, and the removed messages. Raises InvalidPayload if the batch is malformed."""
         messages = batch.open()
         broken: list[Broken] = []
         for index, message in enumerate(messages):

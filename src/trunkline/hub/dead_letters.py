@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 PAGE_BYTES = 1024 * 1024
 MIN_BYTES = 64 * 1024
-"""A client takes at least so much."""
+"""The smallest frame limit of a client."""
 MAX_LETTERS = 1000
 MAX_ASKED = 100
-"""So many questions of one connection may wait."""
+"""The maximum number of waiting requests of one connection."""
 MAX_TRACEBACK = 10_000
 ENVELOPE_BYTES = 1024
-"""What an answer is made of besides its letters, and more than that."""
+"""An upper bound for the size of an answer without its letters."""
 
 
 class DeadLetterApi:
@@ -68,7 +68,9 @@ class DeadLetterApi:
 
     def _stored(self) -> DeadLetterStore:
         if self._store is None:
-            raise ProtocolError("unknown", "this hub has no journal, and keeps no dead letters: start it with one")
+            raise ProtocolError(
+                "unknown", "this hub has no journal, and keeps no dead letters: start it with --journal"
+            )
         return self._store
 
     def _may_see(self, session: Session) -> Callable[[str], bool]:
@@ -87,17 +89,17 @@ class DeadLetterApi:
 
     @asynccontextmanager
     async def _line(self, session: Session) -> AsyncIterator[None]:
-        """They are answered one after another: nobody may fill the line alone."""
+        """Requests are answered one after another; one client must not fill the queue."""
         with self._questions.one(session):
             if self._taking:
-                # Who asks after it has given letters sees them.
+                # A client that asks after it reported letters must see them.
                 await asyncio.wait(self._taking)
             yield
 
-    # Of plain subscriptions, and of names
+    # Letters of plain subscriptions, and names
 
     def take(self, session: Session, outlet: Outlet, letters: Sequence[DeadLetter]) -> asyncio.Task[None]:
-        """What a plain subscription gave up on; its client hears of what was left out."""
+        """Take the dead letters of a plain subscription. Its client is notified about ignored ones."""
         task = asyncio.get_running_loop().create_task(self._take(session, outlet, letters))
         self._taking.add(task)
         task.add_done_callback(self._taking.discard)
@@ -136,11 +138,11 @@ class DeadLetterApi:
             keep = self._hub.directory.keep_owners
             owners.claim(name, DurableOwner(session.identity, shared), exists=exists, keep=keep)
 
-    async def _forget(self, session: Session, said: control.Forget) -> control.Control:
-        hub, name = self._hub, said.name
+    async def _forget(self, session: Session, request: control.Forget) -> control.Control:
+        hub, name = self._hub, request.name
         store = hub.broker.require_store(Feature.DURABLE)
         async with self._line(session):
-            # One that is just leaving has left then, and its cursor is on disk.
+            # After this, a leaving subscriber is gone, and its cursor is on disk.
             await hub.parted()
             await hub.broker.flush()
             owners = hub.directory.owners
@@ -151,9 +153,9 @@ class DeadLetterApi:
             changed = bool(patterns) and await store.forget(name)
             owners.forget(name, hub.directory.keep_owners)
         hub.changed(patterns)
-        return control.Done(re=said.id, changed=changed)
+        return control.Done(re=request.id, changed=changed)
 
-    # Looking
+    # Listing
 
     async def _list(self, session: Session, request: control.Letters) -> control.Control:
         if request.limit < 1:
@@ -179,14 +181,14 @@ class DeadLetterApi:
         return control.LettersAnswer(re=request.id, letters=described, more=more)
 
     def _hand(self, session: Session, letters: Sequence[DeadLetter]) -> None:
-        """A plain subscription gets its own letters back this way, and may say what became of them."""
+        """Return letters to their own plain subscription, which may report their fates."""
         outlets = {each.name: each for each in session.outlets.values() if each.reports} if letters else {}
         for letter in letters:
             outlet = outlets.get(letter.subscriber)
             if outlet is not None and self._hub.broker.tree.leads(letter.message.topic, outlet.pattern):
                 outlet.books.revive(letter.message.seq, self._hub.world.time_ns())
 
-    # Giving back, throwing away
+    # Replaying and removing
 
     async def _replay(self, session: Session, request: control.LetterReplay) -> control.Control:
         asked = {(each.subscriber, each.seq): self._change(session, each) for each in request.letters}
@@ -197,14 +199,14 @@ class DeadLetterApi:
         return control.LettersDone(re=request.id, done=len(asked) - len(failures), failures=failures)
 
     def _change(self, session: Session, again: control.LetterAgain) -> Change:
-        """The message as it is to be handled; refuses what this client may not do."""
+        """The message to redeliver, possibly changed. Raises ProtocolError if the client may not do that."""
 
         def change(letter: DeadLetter, pattern: str | None) -> Message:
             topic = letter.message.topic
             if not self._may_act(session)(letter, pattern):
                 if self._may_see(session)(topic):
                     raise ProtocolError("forbidden", f"{session.identity} may not act for {again.subscriber}")
-                # As if it were not there: what it is on is not for this client.
+                # The same answer as for an unknown letter: this client has no rights on its topic.
                 raise missing((again.subscriber, again.seq))
             if pattern is not None and not self._hub.broker.tree.leads(topic, pattern):
                 raise ProtocolError("refused", f"{again.subscriber} does not get messages on {topic}")
@@ -215,7 +217,9 @@ class DeadLetterApi:
             if message.reply_to:
                 session.require(Action.PUBLISH, message.reply_to)
             if message.topic != letter.message.topic:
-                raise ProtocolError("malformed", "a dead letter stays on its topic: publish it on another one instead")
+                raise ProtocolError(
+                    "malformed", "a dead letter is replayed on its own topic: publish a message to use another one"
+                )
             self._check_schema(message)
             return replace(message, seq=letter.message.seq)
 
@@ -227,7 +231,9 @@ class DeadLetterApi:
         checker = None if channel is None else directory.schemas.checker(channel.schema_hash)
         limit = self._hub.broker.settings.max_message_bytes
         if channel is not None and checker is not None and (problem := checker.broken(message, limit)) is not None:
-            raise ProtocolError("schema", f"it does not fit the channel {channel.name}: {': '.join(problem)}")
+            raise ProtocolError(
+                "schema", f"the payload does not match the schema of the channel {channel.name}: {': '.join(problem)}"
+            )
 
     async def _remove(self, session: Session, request: control.LetterRemove) -> control.Control:
         asked = dict.fromkeys(request.letters)
@@ -239,7 +245,10 @@ class DeadLetterApi:
 
 
 def reject(broker: Broker, channel: str, broken: Broken, *, again: bool) -> int:
-    """Keep what does not fit the schema of its channel; its number. What was sent `again` may be there already."""
+    """Store a message that does not match the schema of its channel.
+
+    Returns its number. If sent `again`, it may exist.
+    """
     subscriber = f"channel {channel}"
     if again and (known := broker.served.dead_letters.find(message_id=broken.message.id, subscriber=subscriber)):
         return known[0].message.seq

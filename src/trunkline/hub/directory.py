@@ -44,7 +44,7 @@ from trunkline.registry.registry import Registry, Who, unknown
 from trunkline.registry.schemas import KeptSchema, SchemaRegistry
 from trunkline.topic import EVERYTHING, covers, validate_pattern
 from trunkline.wire import control
-from trunkline.wire.told_metrics import total
+from trunkline.wire.reported_metrics import total
 
 if TYPE_CHECKING:
     from trunkline.hub.hub import Hub
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunkline.hub")
 
 MAX_TOLD = 10_000
-"""Of a batch in which more is broken, all is refused: what there is to say must not exceed what was sent."""
+"""The maximum number of reported problems. A batch with more is refused as a whole, to bound the answer."""
 
 Handler = Callable[["Session", Any], control.Control | None]
 
@@ -81,10 +81,10 @@ class DirectoryApi:
             control.SchemaList: self._list_schemas,
         }
 
-    # Over a restart: of a hub with a journal, channels that were created and schemas are there again
+    # Persistence: a hub with a journal keeps explicit channels and schemas over a restart
 
     def recall(self) -> None:
-        """Before anybody is here. Raises JournalUnusable if what was kept cannot be read."""
+        """Load the stored state before any client connects. Raises JournalUnusable if it cannot be read."""
         if self._file is None:
             return
         kept = self._file.read()
@@ -99,10 +99,8 @@ class DirectoryApi:
             try:
                 self._check_qos(channel.qos, channel.pattern)
             except ProtocolError as error:
-                # The settings of the journal are others now. The channel stays: its owner must decide.
-                log.warning(
-                    "the hub does not provide everything that the channel %s promises: %s", channel.channel, error.text
-                )
+                # The settings of the journal have changed. The channel is kept; its owner must decide.
+                log.warning("the hub does not fulfil the settings of the channel %s: %s", channel.channel, error.text)
         self.retain()
 
     @property
@@ -118,7 +116,7 @@ class DirectoryApi:
         return None if self._file is None else lambda owners: self._keep(owners=owners)
 
     def _keep(self, **changed: Any) -> None:
-        """Write all that is kept, with what is about to change. Raises ProtocolError."""
+        """Write the new state to disk. Raises ProtocolError."""
         assert self._file is not None
         kept = KeptRegistry(channels=self.registry.kept(), schemas=self.schemas.kept(), owners=self.owners.kept())
         self._file.write(replace(kept, **changed))
@@ -139,7 +137,7 @@ class DirectoryApi:
             self._hub.changed(effect.patterns)
 
     def retain(self) -> None:
-        """Have the journal keep of the channels' topics what their contracts say."""
+        """Apply the retention of the channels' contracts to the journal."""
         if self._hub.store is not None:
             self._hub.store.retain(rules_of(self.registry.select(EVERYTHING)))
 
@@ -152,14 +150,14 @@ class DirectoryApi:
     def _register_producer(self, session: Session, request: control.ProducerRegister) -> control.Control:
         channel = self._require(session, Action.PUBLISH, request.channel)
         if channel is None or not channel.owner:
-            # From now on it has a contract, which binds others.
+            # From now on it has a contract that others must follow.
             session.require(Action.CREATE, request.channel)
         request = replace(request, schema_version=self._version(request.schema_hash, request.schema_version))
         who = self._who(session, request.channel)
         return self._done(request.id, self.registry.register_producer(who, request, self._now_ns()))
 
     def _version(self, hash: str, version: str) -> str:
-        """The version of a schema, also for who has not said it."""
+        """The version of a schema, looked up if the client has not named it."""
         return version if version or hash not in self.schemas else self.schemas.get(hash=hash).version
 
     def _unregister_producer(self, session: Session, request: control.ProducerUnregister) -> control.Control:
@@ -185,7 +183,7 @@ class DirectoryApi:
         """The channel, if there is one; raises ProtocolError unless the client may do that on all its topics."""
         channel = self.registry.channel(name)
         if channel is not None and not session.may(action, channel.pattern):
-            # Not naming its topics: who may not use them need not know them.
+            # Without its topics, which a client without rights must not learn.
             raise ProtocolError("forbidden", f"{session.identity} may not {action.value} on the channel {name}")
         if channel is None:
             session.require(action, name)
@@ -197,7 +195,7 @@ class DirectoryApi:
     def _seen(self, session: Session, name: str) -> Channel | None:
         """The channel, if there is one for this client; raises ProtocolError if it could not use any of that name.
 
-        What it may not use is not told apart from what is not there.
+        A channel that it may not use looks like one that does not exist.
         """
         channel = self.registry.channel(name)
         if channel is not None and self._may_see(session, channel.pattern):
@@ -236,8 +234,10 @@ class DirectoryApi:
                 "this hub keeps no journal: start it with one, or create the channel neither durable nor with limits",
             )
         if not any(covers(wide, pattern) for wide in store.durable):
-            kept = ", ".join(store.durable) or "nothing"
-            raise ProtocolError("not_durable", f"the hub's journal does not keep {pattern}: durable there is {kept}")
+            kept = ", ".join(store.durable) or "none"
+            raise ProtocolError(
+                "not_durable", f"the hub's journal does not keep {pattern}: its durable topics are {kept}"
+            )
 
     def _destroy(self, session: Session, request: control.ChannelDestroy) -> control.Control:
         if self._seen(session, request.channel) is None:
@@ -257,10 +257,10 @@ class DirectoryApi:
         return control.Channels(re=request.id, channels=[channel.info(whole=True)])
 
     def memory(self) -> dict[str, int | float]:
-        """What all producers in shared memory count together, as they last said."""
+        """The sum of the last reported counters of all shared-memory producers."""
         return total(each for each in (channel.memory() for channel in self.registry.select(EVERYTHING)) if each)
 
-    # Schemas: who could use one of their name, or a channel that has them, may read them
+    # Schemas: readable with rights on their name, or on a channel that uses them
 
     def _put_schema(self, session: Session, request: control.SchemaPut) -> control.Control:
         before = len(self.schemas)
@@ -268,13 +268,13 @@ class DirectoryApi:
             request.name, request.schema, request.version, request.compatibility, self._keep_schemas
         )
         if len(self.schemas) != before:
-            # Channels may have been waiting for it: producers can name a schema that nobody has put yet.
+            # Channels may wait for it: producers can name a schema that is not registered yet.
             self._hub.changed(self.registry.with_schema(info.hash))
         return control.Schemas(re=request.id, schemas=[info])
 
     def _get_schema(self, session: Session, request: control.SchemaGet) -> control.Control:
         if request.name and not request.hash and not self._may_see(session, request.name):
-            # Before it is looked for: a channel that this client may use can have it all the same, by its hash.
+            # Checked first: a channel that this client may use can have the schema by its hash.
             session.require(Action.SUBSCRIBE, request.name)
         info = self.schemas.get(request.name, request.version, request.hash)
         patterns = [info.name, *self.registry.with_schema(info.hash)]
@@ -292,11 +292,11 @@ class DirectoryApi:
     # Publishing
 
     def complete(self, info: control.TopicInfo) -> control.TopicInfo:
-        """With what the channel of the topic, if it has one, demands of its publishers."""
+        """Add the requirements of the topic's channel, if it has one."""
         channel = self.registry.find(info.topic)
         if channel is None:
             return info
-        # Where what does not fit is to become a dead letter, it must be sent.
+        # If invalid messages become dead letters, the client must send them.
         refuses = channel.qos.invalid == REFUSE and channel.schema_hash in self.schemas
         return control.TopicInfo(
             topic=info.topic,
@@ -308,7 +308,10 @@ class DirectoryApi:
         )
 
     def check(self, batch: Batch) -> Batch | None:
-        """What may go on of a batch on a channel; what does not is refused, or a dead letter, as the channel says."""
+        """The valid part of a batch on a channel.
+
+        The rest is refused, or becomes dead letters, as the channel defines.
+        """
         channel = self.registry.find(batch.topic)
         if channel is None:
             return batch

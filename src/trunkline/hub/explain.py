@@ -12,7 +12,8 @@ from trunkline.delivery.outlet import Outlet
 from trunkline.errors import ProtocolError
 from trunkline.hub.access import Action
 from trunkline.hub.questions import OpenQuestions
-from trunkline.message import Message
+from trunkline.message import ELIDED, Message
+from trunkline.topic import REPLY_PREFIX
 from trunkline.wire import control
 
 if TYPE_CHECKING:
@@ -20,17 +21,17 @@ if TYPE_CHECKING:
     from trunkline.hub.session import Session
 
 MAX_WAITING: Final = 10
-ASKING: Final = (Action.PUBLISH, Action.SUBSCRIBE, Action.ADMINISTER)
-"""Who may do one of these on its topic may ask."""
+READING: Final = (Action.SUBSCRIBE, Action.ADMINISTER)
+"""With one of these rights on its topic, the answer has the content of the message."""
 PATIENCE_S: Final = 1.0
-"""So long a subscriber has to say what became of a message. After that, it is known that it was handed over."""
+"""How long a subscriber has to report a fate. After that, the message counts as in flight."""
 MAX_PAYLOAD: Final = 64 * 1024
 
 
 class Explanations:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._questions = OpenQuestions(MAX_WAITING, "for what became of messages")
+        self._questions = OpenQuestions(MAX_WAITING, "to explain messages")
         self._reports: dict[Outlet, list[asyncio.Future[None]]] = {}
 
     async def answer(self, session: Session, asked: control.Explain) -> control.Control:
@@ -39,13 +40,13 @@ class Explanations:
             broker = self._hub.broker
             known = self._hub.recent.find(asked.message_id, asked.number)
             message, _ = await broker.explain(asked.message_id, known)
-            if message is None or not any(session.may(action, message.topic) for action in ASKING):
-                # What an identity has no right on is not told apart from what is not there.
-                raise ProtocolError("unknown", "no such message is known here")
+            if message is None or (not (reads := _may_read(session, message.topic)) and not _may_ask(session, message)):
+                # A message without rights on its topic looks like an unknown one.
+                raise ProtocolError("unknown", "the hub does not know this message")
             await self._reported_on(message)
             _, outcomes = await broker.explain(asked.message_id, message)
-            if len(message.payload) > MAX_PAYLOAD:
-                message = replace(message, payload=b"", encoding="elided")
+            if not reads or len(message.payload) > MAX_PAYLOAD:
+                message = replace(message, payload=b"", encoding=ELIDED, headers=message.headers if reads else None)
             return control.ExplainAnswer(
                 re=asked.id,
                 message=base64.b64encode(message.to_bytes()).decode(),
@@ -56,7 +57,7 @@ class Explanations:
             )
 
     async def _reported_on(self, message: Message) -> None:
-        """Return when those who have it have said what they know, or had the time to."""
+        """Wait for the reports of the subscribers that have it, up to a time limit."""
         loop = asyncio.get_running_loop()
         waiting: list[asyncio.Future[None]] = []
         for session in self._hub.sessions.values():
@@ -70,7 +71,16 @@ class Explanations:
             await asyncio.wait(waiting, timeout=PATIENCE_S)
 
     def reported(self, outlet: Outlet) -> None:
-        """Its client has said what there was to say."""
+        """Its client has sent its report."""
         for done in self._reports.pop(outlet, ()):
             if not done.done():
                 done.set_result(None)
+
+
+def _may_read(session: Session, topic: str) -> bool:
+    return any(session.may(action, topic) for action in READING)
+
+
+def _may_ask(session: Session, message: Message) -> bool:
+    """Whether the client publishes on this topic. Everyone may answer on a reply topic: that is no right to ask."""
+    return not message.topic.startswith(REPLY_PREFIX) and session.may(Action.PUBLISH, message.topic)

@@ -42,7 +42,7 @@ log = logging.getLogger("trunkline.hub")
 
 CLOSE_S = 2.0
 SPARE_CLIENTS = 100
-"""So many more than there may be are let in as far as HELLO, to be told why they cannot stay."""
+"""Connections beyond the limit that are accepted until HELLO, so that they get an error message."""
 
 
 class Hub:
@@ -59,11 +59,15 @@ class Hub:
         self.world = world or (broker.world if broker is not None else World())
         self.settings = settings or HubSettings()
         self.access = access or Access()
-        self.broker = broker or MemoryBroker(self.world)
+        if broker is None:
+            broker = MemoryBroker(self.world)
+            # Numbers keep ascending over restarts, as with a journal, so that the accounts of subscribers stay correct.
+            broker.sequence.last = self.world.time_ns() // 1000
+        self.broker = broker
         """The engine: it routes, bounds and accounts. The hub adds the wire."""
         store = self.broker.store
         self.store = None if store is None else store.local
-        """What it keeps over a restart; None without a journal."""
+        """The state that survives a restart; None without a journal."""
         self.broker.tree.private_replies = self.access.restricts
         self.recent = Recent()
         self.broker.finders.append(self.recent.find)
@@ -77,45 +81,47 @@ class Hub:
         self.answers = Answers(self)
         self.id = self.world.uuid7()
         self.since_ns = self.world.time_ns()
-        """When this run began."""
+        """The start time of this run."""
         self.sessions: dict[str, Session] = {}
         self.watchers: Watchers[Session] = Watchers()
-        """Who publishes on which topic, and wants to know who listens there."""
+        """The publishers of each topic, which are notified about its subscribers."""
         self.counts: Counter[str] = Counter()
         self.probe = probe(self.world.secret()) if self.settings.shared_memory else None
-        """What clients open to see whether they can read memory of this process."""
+        """The probe with which clients test whether they can read memory of this process."""
         rate = self.settings.limits.messages_per_s
         self.rates = None if rate is None else Buckets(Rate(per_s=rate))
         self.tracing: dict[Session, str] = {}
-        """Who wants to see what is said, and of which clients."""
+        """Sessions that trace control messages, and of which clients."""
         self._listeners: list[Listener] = []
         self._recalled = False
         self._opened = 0
         self._dirty: dict[Session, None] = {}
         self._in_turn = 0
         self._lone = False
-        """Whether the turn has a single frame: nothing else will come to send it together with."""
+        """Whether this iteration has a single frame, so that there is nothing to combine it with."""
+        self.straight = False
+        """Whether the batch of such an iteration is on its way to its only subscriber."""
         self._scheduled = False
         self._watch: asyncio.TimerHandle | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self._wires: dict[asyncio.Future[None], Session] = {}
-        """Of those who are here, or have left and have not heard all of what was said."""
+        """Connected sessions, and those that are closing and have unsent output."""
         self.urgent_until = 0.0
-        """Until then publishers are asked to let other processes run."""
+        """Until this time publishers are asked to yield the processor."""
         self._closed = False
 
     @property
     def addresses(self) -> list[str]:
-        """Where it listens."""
+        """The addresses it listens at."""
         return [listener.address for listener in self._listeners]
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    # Life
+    # Lifecycle
 
     async def listen(self, url: str, keys: str | None = None, *, insecure: bool = False) -> str:
-        """Take connections at `url`; return the address under which it is reached. Raises OSError.
+        """Accept connections at `url`. Returns the actual address. Raises OSError.
 
         `keys` is a directory of keys. Without them, beyond this machine only if `insecure` and the environment say so.
         The first time, raises JournalUnusable if what an earlier run has kept of channels cannot be read, and closes.
@@ -126,6 +132,8 @@ class Hub:
             except JournalUnusable:
                 await self.aclose()
                 raise
+            if self.store is not None:
+                await self.store.numbers.begin()
             self._recalled = True
         transport = transport_for(url, keys, insecure=insecure)
         try:
@@ -148,14 +156,14 @@ class Hub:
         session.gone.add_done_callback(self._wires.pop)
         loop = asyncio.get_running_loop()
         if len(self.sessions) > 2 * self.settings.max_clients + SPARE_CLIENTS:
-            # They come faster than they can be told why. It cannot be spoken to before it has its receiver.
+            # Too many at once to send each an error. Nothing can be sent before the wire has its receiver.
             loop.call_soon(session.end, "too many clients")
         else:
             session.hello_timer = loop.call_later(self.settings.hello_s, session.hello_missing)
         return session
 
     async def aclose(self) -> None:
-        """Say goodbye to everybody, and stop. What was said has left this process then, or its reader is too slow."""
+        """Send GOODBYE to all clients, and stop. On return, all output is sent, except to readers that are too slow."""
         if self._closed:
             return
         self._closed = True
@@ -179,17 +187,20 @@ class Hub:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    # Who lives
+    # Liveness
 
     def _tick(self) -> None:
         """Send heartbeats, suspect clients that are silent, end the connections of those that are silent too long."""
         now = self.now()
+        if self.store is not None and self.broker.sequence.number > self.store.numbers.due:
+            # Buses in this process have published, and no client has sent anything.
+            self.store.numbers.extend()
         for session in list(self.sessions.values()):
             session.tick(now)
         self._watch = asyncio.get_running_loop().call_later(self.settings.heartbeat_s / 2, self._tick)
 
     def left(self, session: Session, why: str) -> None:
-        """A client is gone: free what it held."""
+        """A client is gone: free its resources."""
         self.sessions.pop(session.id, None)
         self._dirty.pop(session, None)
         self.tracing.pop(session, None)
@@ -197,7 +208,9 @@ class Hub:
             self.watchers.discard(topic, session)
         for outlet in list(session.outlets.values()):
             if lost := self.part(session, outlet):
-                log.warning("%s disconnected: %d messages for %s are lost with it", session.name, lost, outlet.name)
+                log.warning(
+                    "%s disconnected: %d messages for its subscription %s are lost", session.name, lost, outlet.name
+                )
         for pattern, topic in session.links:
             self.unlink(pattern, topic)
         for member in session.members.values():
@@ -217,7 +230,7 @@ class Hub:
         if outlet.ledger is not None and outlet.reports:
             outlet.ledger.leaves(outlet.name)
         if not outlet.tap:
-            # Not the outlet itself: what its connection has not sent would stay with it.
+            # Not the outlet itself, which would keep the unsent output of its connection in memory.
             leaver = Leaver(outlet.name, outlet.pattern, outlet.books)
             self.broker.served.dismiss(leaver)
             if outlet.reports and session.ended:
@@ -231,16 +244,16 @@ class Hub:
         task.add_done_callback(self._leaving.discard)
 
     async def _part(self, member: Member) -> None:
-        """A member is gone: its work is for others now."""
+        """A member is gone: its messages go to others."""
         await member.aclose()
         self.changed([member.stream.pattern])
 
     async def parted(self) -> None:
-        """Return when all who have left are gone."""
+        """Wait until all leaving members are gone."""
         while self._leaving:
             await asyncio.wait(self._leaving)
 
-    # Turns: what one chunk of input brings is sent together
+    # Iterations: the output of one chunk of input is sent together
 
     def turn_begin(self, *, lone: bool = False) -> None:
         self._in_turn += 1
@@ -248,8 +261,10 @@ class Hub:
 
     def turn_end(self) -> None:
         self._in_turn -= 1
-        if not self._in_turn:
+        if self._dirty and not self._in_turn:
             self._send_off()
+        if self.store is not None and self.broker.sequence.number > self.store.numbers.due:
+            self.store.numbers.extend()
 
     def touch(self, session: Session) -> None:
         """It has something to send."""
@@ -268,32 +283,33 @@ class Hub:
 
     def publish(self, session: Session, batch: Batch) -> None:
         topic = batch.topic
-        if not session.may(Action.PUBLISH, topic):
-            batch.fail(-1, "forbidden", f"{session.identity} may not publish on {topic}: the hub has no rule for it")
-            self.counts["forbidden"] += 1
-            batch.done()
-            return
-        checked = self.directory.check(batch)
-        if checked is None:
-            batch.done()
-            return
-        asks, batch = batch if batch.asks else None, checked
-        self.published += batch.count
         try:
+            if not session.may(Action.PUBLISH, topic):
+                text = f"{session.identity} may not publish on {topic}: the hub has no rule for it"
+                batch.fail(-1, "forbidden", text)
+                self.counts["forbidden"] += 1
+                batch.done()
+                return
+            checked = self.directory.check(batch)
+            if checked is None:
+                batch.done()
+                return
+            asks, batch = batch if batch.asks else None, checked
             if asks is not None:
                 self._check_served(session, asks)
-            if self.broker.take(batch):
+            remembered = self.broker.take(batch)
+            self.published += batch.count
+            if remembered:
                 self.recent.remember(batch.first, batch.count, topic, batch.body)
         except InvalidTopic as error:
-            self.published -= batch.count
             batch.fail(-1, "invalid_topic", str(error))
             batch.done()
 
     def _check_served(self, session: Session, batch: Batch) -> None:
-        """Its publisher is told if nobody gets the requests in it: it need not wait for answers."""
+        """Notify the publisher if its requests have no subscriber, so that it does not wait for answers."""
         route = self.broker.resolve(batch.topic)
         if route.unserved and not route.stored:
-            # Nobody learns topics in this way that it may not publish on.
+            # Only topics that the client may publish on are named.
             nearest = [each for each in self.broker.nearest(batch.topic) if session.may(Action.PUBLISH, each)]
             batch.fail(-1, "no_responders", f"nobody subscribes to {batch.topic}", nearest=nearest)
 
@@ -302,10 +318,14 @@ class Hub:
         topic = head.topic
         if self.directory.registry.find(topic) is not None:
             return 0
-        first = self.broker.take_straight(head, body, origin)
+        self.straight = self._lone
+        try:
+            first = self.broker.take_straight(head, body, origin)
+        finally:
+            self.straight = False
         if first:
-            if self._lone:
-                # Its subscriber works while the rest is done here.
+            if self._dirty and self._lone:
+                # Sent first, so that its subscriber works in parallel.
                 self._send_off()
             self.published += head.count
             self.recent.remember(first, head.count, topic, body)
@@ -323,7 +343,7 @@ class Hub:
             self.broker.unlink(pattern, topic)
 
     def info(self, topic: str) -> control.TopicInfo:
-        """What a publisher must know of a topic."""
+        """What a publisher must know about a topic."""
         route = self.broker.resolve(topic)
         # Groups and durable subscriptions may refuse, and so may outlets with little room.
         confirm = route.stored or bool(route.local) or any(map(self._is_strict, route.outlets))
@@ -339,7 +359,7 @@ class Hub:
         )
 
     def watch(self, session: Session, topic: str) -> control.TopicInfo:
-        """From now on the session is told when this changes. Raises ProtocolError."""
+        """Notify the session when this changes. Raises ProtocolError."""
         if topic not in session.topics and len(session.topics) >= self.settings.limits.topics:
             oldest = next(iter(session.topics))
             del session.topics[oldest]
@@ -353,7 +373,7 @@ class Hub:
         return info
 
     def changed(self, where: list[str]) -> None:
-        """Subscriptions to these patterns have changed: tell those who publish there what it means for them."""
+        """Subscriptions to these patterns have changed: notify the publishers."""
         wanted = dict.fromkeys(each for pattern in where for each in patterns(pattern))
         for topic, watchers in self.watchers.matching(*wanted).items():
             info = self.info(topic)
@@ -364,10 +384,10 @@ class Hub:
 
     # Watching
 
-    def trace(self, session: Session, direction: str, said: control.Control) -> None:
-        if isinstance(said, control.Traced):
+    def trace(self, session: Session, direction: str, message: control.Control) -> None:
+        if isinstance(message, control.Traced):
             return
-        what: dict[str, Any] = msgspec.to_builtins(said)
+        what: dict[str, Any] = msgspec.to_builtins(message)
         for watcher, names in list(self.tracing.items()):
             if watcher is not session and not watcher.full and fnmatchcase(session.name or "?", names):
                 watcher.send(

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from trunkline.hub.session import Session
 
 MAX_WAITING = 100
-"""Questions of one connection that may be open."""
+"""The maximum number of open requests of one connection."""
 ENVELOPE_BYTES = 1024
-"""What an answer is made of besides its message, and more than that."""
+"""An upper bound for the size of an answer without its message."""
 
 
 class LastMessages:
@@ -30,7 +30,7 @@ class LastMessages:
         validate_topic(asked.topic)
         with self._questions.one(session):
             try:
-                # Answers may be large: a client that does not read them is not sent more.
+                # Answers may be large: a client that does not read them gets no more.
                 await session.drained()
                 return await self._find(asked)
             except TopicNotStored as error:

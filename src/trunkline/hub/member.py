@@ -23,6 +23,7 @@ from trunkline.delivery.fates import Fate
 from trunkline.delivery.shared_body import body_of
 from trunkline.delivery.stream import Stream
 from trunkline.hub.access import reaches
+from trunkline.hub.member_bytes import MemberBytes
 from trunkline.message import Message
 from trunkline.topic import REPLY_PREFIX
 from trunkline.wire.frames import MIN_SHARED_BYTES
@@ -31,10 +32,10 @@ log = logging.getLogger("trunkline.hub")
 
 MAX_BATCH = 1000
 BATCH_BYTES = 1024 * 1024
-"""A frame has no more, unless it is one message."""
+"""The size of a frame, unless it is one larger message."""
 ENDLESS = 2**62
 MAX_DEAD = 1000
-"""Of those that died at a member, a hub without a journal knows so many: their client may try them again."""
+"""The number of dead letters of a member that a hub without a journal remembers. Its client may replay them."""
 
 
 class MemberClient(Protocol):
@@ -42,14 +43,14 @@ class MemberClient(Protocol):
     def full(self) -> bool: ...
 
     async def drained(self) -> None:
-        """Return when it is not full."""
+        """Wait until it is not full."""
 
     def end(self, reason: str) -> None: ...
 
     max_body_bytes: int
-    """What it takes in one frame."""
+    """The largest frame that it accepts."""
     max_waiting_bytes: int
-    """What it may hold without having said what became of it."""
+    """The number of bytes that it may hold without reporting on them."""
 
     def deliver_some(self, subscription: int, topic: str, seqs: list[int], body: BatchBody) -> None: ...
 
@@ -76,9 +77,10 @@ class Member:
         self._held: dict[int, Message] = {}
         self._held_bytes = 0
         self._letters = letters
-        """Those of a hub without a journal. The client replays them by itself, and says what became of them."""
+        """The dead letters of a hub without a journal. The client replays them itself, and reports their fates."""
         self._dead: dict[int, DeadLetter] = {}
         self._room = asyncio.Event()
+        self._bytes: MemberBytes | None = None
         self._task = asyncio.ensure_future(self._feed())
         self._task.add_done_callback(self._fed)
 
@@ -86,9 +88,13 @@ class Member:
     def name(self) -> str:
         return self.stream.name
 
+    def bound_bytes(self) -> None:
+        """Limit the bytes that wait for it here. What a journal feeds has a limit of its own."""
+        self._bytes = MemberBytes(self.stream.inbox, self._client.max_waiting_bytes)
+
     @property
     def held(self) -> int:
-        """How many messages the client has, and has said nothing of."""
+        """The number of messages that the client has and has not reported on."""
         return len(self._held)
 
     async def _feed(self) -> None:
@@ -105,14 +111,16 @@ class Member:
                 and (message := self.stream.take()) is not None
             ):
                 if self._private_replies and not self._may_get(message):
-                    self.stream.custody.end(message, Fate.FILTERED, "an answer is for the one who asked")
+                    self.stream.custody.end(message, Fate.FILTERED, "an answer goes only to its requester")
                 else:
                     batch.append(message)
                     size += len(message.payload)
+            if batch and self._bytes is not None:
+                self._bytes.taken()
             if batch:
                 self._credit -= len(batch)
                 self._send(batch, large=size >= MIN_SHARED_BYTES)
-                # What is acknowledged is gone: it must not stay here until the next message comes.
+                # Otherwise an acknowledged message would be kept in memory until the next one comes.
                 batch, message = [], None
             elif self._credit <= 0 or room <= 0:
                 self._room.clear()
@@ -123,9 +131,9 @@ class Member:
 
     def _fed(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            # It gets nothing more: better that its client comes again than that it waits for ever.
-            log.error("%s cannot get further messages", self.name, exc_info=error)
-            self._client.end(f"the hub failed to feed {self.name}: its log says why")
+            # Ending the connection makes the client reconnect. Otherwise it would wait for ever.
+            log.error("the hub failed to deliver messages to %s", self.name, exc_info=error)
+            self._client.end(f"the hub failed to deliver messages to {self.name}: read its log for the cause")
 
     def _send(self, batch: list[Message], *, large: bool) -> None:
         runs = list(_apart(batch) if large else _by_topic(batch))
@@ -137,7 +145,7 @@ class Member:
                 self._credit_bytes -= len(body)
                 self._client.deliver_some(self.subscription, run[0].topic, [message.seq for message in run], body)
             elif len(run) > 1:
-                # Headers count, too: they may be most of it.
+                # Headers count as well: they may be larger than the payload.
                 half = len(run) // 2
                 runs[:0] = [run[:half], run[half:]]
             else:
@@ -145,7 +153,7 @@ class Member:
                 self.stream.custody.end(
                     run[0],
                     Fate.DROPPED,
-                    f"a frame of {len(body):,} bytes: its subscriber takes {self._client.max_body_bytes:,}",
+                    f"a frame of {len(body):,} bytes: its subscriber accepts at most {self._client.max_body_bytes:,}",
                 )
 
     def _hold(self, run: list[Message]) -> None:
@@ -154,7 +162,7 @@ class Member:
             self._held_bytes += len(message.payload)
 
     def _release(self, seq: int) -> Message | None:
-        """What the client has said something of."""
+        """A message that the client has reported on; None if it was not held."""
         message = self._held.pop(seq, None)
         if message is not None:
             self._held_bytes -= len(message.payload)
@@ -166,19 +174,19 @@ class Member:
         self._credit_bytes += size
         self._room.set()
 
-    # What the client says
+    # Reports of the client
 
     def ack(self, ranges: Sequence[tuple[int, int]]) -> None:
         held, dead = self._held, self._dead
         claimed = max(len(ranges), sum(last - first + 1 for first, last in ranges if last >= first))
-        # Whatever they claim, it must not cost more than there is.
+        # A false report must not take more time than a true one.
         exact = claimed <= 2 * (len(held) + len(dead))
         seqs = [seq for first, last in ranges for seq in range(first, last + 1)] if exact else _within(held, ranges)
         for seq in seqs:
             if (message := self._release(seq)) is not None:
                 self.stream.ack(message)
             elif dead and exact:
-                # Who claims more than it can have says nothing of the dead.
+                # A range that is larger than what the client holds does not include dead letters.
                 self._end_again(seq, Fate.DELIVERED, "")
 
     def settle(self, seq: int, fate: Fate, reason: str) -> None:
@@ -193,7 +201,7 @@ class Member:
         given = message if message is not None or before is None else before.message
         if given is None:
             return
-        # What the client says of it counts, and how often it tried; the message is the one it was given.
+        # The cause and the attempts come from the client. The message is the one that it was sent.
         inbox, tried = self.stream.inbox, replace(given, attempts=letter.message.attempts)
         letter = replace(letter, message=tried, subscriber=inbox.role)
         if message is not None:
@@ -206,7 +214,7 @@ class Member:
                 del self._dead[next(iter(self._dead))]
 
     def _end_again(self, seq: int, fate: Fate, reason: str) -> bool:
-        """The client has replayed what died here, and it ended otherwise."""
+        """The client has replayed dead letters of this member, and their fates have changed."""
         letter = self._dead.pop(seq, None)
         if letter is None or self._letters is None:
             return False
@@ -220,25 +228,25 @@ class Member:
         return True
 
     def give_back(self, seq: int) -> None:
-        """The client does not want it: another member gets it."""
+        """The client gives it back: another member gets it."""
         if (message := self._release(seq)) is not None and self.stream.custody.give_back(message):
             self._pass_on()
 
     def stop(self) -> None:
-        """It takes in nothing new: what was not sent goes to the others."""
+        """Accept nothing new. Messages that were not sent go to other members."""
         self.stream.stop()
         self._pass_on()
 
     def _pass_on(self) -> None:
         inbox = self.stream.inbox
         if inbox.closed:
-            # From the last: each goes before those that went before it, and so they end in order.
+            # From the last to the first: each is put in front of the one before, so the order is kept.
             for message in reversed(inbox.discard()):
                 if not inbox.pass_on(message):
-                    inbox.settle(message, Fate.DROPPED, "its subscriber took in no more, and nobody else was there")
+                    inbox.settle(message, Fate.DROPPED, "its subscriber was closed, and the group has no other member")
 
     async def aclose(self) -> None:
-        """It has left: what it held, and what waited for it, is somebody else's."""
+        """Remove the member. Its messages, held and waiting, go to other members."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         await self.stream.aclose()
@@ -246,7 +254,7 @@ class Member:
 
 
 def _within(seqs: Iterable[int], ranges: Sequence[tuple[int, int]]) -> list[int]:
-    """Those that one of the ranges has."""
+    """The numbers that are in one of the ranges."""
     begins: list[int] = []
     ends: list[int] = []
     for first, last in sorted(ranges):

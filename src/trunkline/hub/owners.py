@@ -20,7 +20,7 @@ MAX_OWNED: Final = 10_000
 
 
 class DurableOwner(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who made a durable subscription, and whether it is a group, which others may join."""
+    """The owner of a durable subscription, and whether it is a group that others may join."""
 
     identity: str
     shared: bool = False
@@ -38,7 +38,7 @@ class DurableOwners:
         self._counts: Counter[str] = Counter()
 
     def restore(self, owners: Mapping[str, DurableOwner], names: Iterable[str]) -> None:
-        """What an earlier run has kept, of the subscriptions that are still there."""
+        """Load the owners from an earlier run, for subscriptions that still exist."""
         there = set(names)
         self._replace({name: owner for name, owner in owners.items() if name in there})
 
@@ -65,12 +65,12 @@ class DurableOwners:
         self._replace(owners)
 
     def owner(self, name: str) -> str | None:
-        """The identity that made it; None if nobody owns the name."""
+        """The identity that created it; None if the name has no owner."""
         owner = self._owners.get(name)
         return None if owner is None else owner.identity
 
     def forget(self, name: str, keep: Keep | None) -> None:
-        """The subscription of this name is gone."""
+        """Remove the owner of a deleted subscription."""
         if name in self._owners:
             owners = {known: owner for known, owner in self._owners.items() if known != name}
             if keep is not None:

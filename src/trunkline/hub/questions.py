@@ -23,7 +23,7 @@ class OpenQuestions:
     def one(self, session: Session) -> Iterator[None]:
         """Raises ProtocolError if too many wait already."""
         if self._open[session] >= self._most:
-            raise ProtocolError("too_many", f"{self._most} questions {self._about} wait for an answer already")
+            raise ProtocolError("too_many", f"{self._most} requests {self._about} are already waiting for an answer")
         self._open[session] += 1
         try:
             yield

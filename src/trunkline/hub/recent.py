@@ -4,51 +4,54 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
 from trunkline import columns
 from trunkline.delivery.batch import BatchBody
 from trunkline.errors import InvalidPayload
-from trunkline.message import Message
+from trunkline.message import ELIDED, Message
 
 MAX_BYTES: Final = 8 * 1024 * 1024
 MAX_BATCHES: Final = 50_000
 EXTRA_BYTES: Final = 200
 SMALL_BYTES: Final = 4096
-"""Of a batch that is larger, only the ids are kept: it would hold a large part of memory for a few texts."""
-ELIDED: Final = "elided"
+"""Of larger batches only the ids are kept, to bound the memory."""
 
 _columns_of = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _fields_of = msgspec.msgpack.Decoder(dict[str, msgspec.Raw]).decode
 _ids_of = msgspec.msgpack.Decoder(columns.Strings | str).decode
 
 
-class Remembered(NamedTuple):
+class Remembered(msgspec.Struct, frozen=True, gc=False):
     first: int
     size: int
     topic: str
     body: bytes
-    """All of it; of a large one, its ids as they are written there."""
+    """The whole batch; of a large one, only its encoded ids."""
     whole: bool
 
 
 class Recent:
-    """The last batches, in the order of their numbers, up to MAX_BYTES. Remembering one costs nearly nothing."""
+    """The last batches, in the order of their numbers, up to MAX_BYTES. Adding one is cheap."""
 
     def __init__(self) -> None:
         self._batches: deque[Remembered] = deque()
         self._bytes = 0
 
     def remember(self, first: int, count: int, topic: str, body: BatchBody) -> None:
-        whole = len(body) <= SMALL_BYTES
-        # What is in shared memory is large.
-        kept: Any = body if whole else _ids(body if isinstance(body, bytes) else body.envelope)
-        self._batches.append(Remembered(first, count, topic, kept, whole))
-        self._bytes += len(kept) + EXTRA_BYTES
-        while self._bytes > MAX_BYTES or len(self._batches) > MAX_BATCHES:
-            self._bytes -= len(self._batches.popleft().body) + EXTRA_BYTES
+        batches, size = self._batches, len(body)
+        kept: Any = body
+        whole = size <= SMALL_BYTES
+        if not whole:
+            # Payloads in shared memory are large.
+            kept = _ids(body if isinstance(body, bytes) else body.envelope)
+            size = len(kept)
+        batches.append(Remembered(first, count, topic, kept, whole))
+        self._bytes += size + EXTRA_BYTES
+        while self._bytes > MAX_BYTES or len(batches) > MAX_BATCHES:
+            self._bytes -= len(batches.popleft().body) + EXTRA_BYTES
 
     def find(self, message_id: str, number: int = 0) -> Message | None:
         """The message of this id: at its number, if that is known, which is far quicker.
@@ -67,7 +70,7 @@ def _ids(body: bytes) -> bytes:
     try:
         raw = _fields_of(body)["id"] if columns.is_alone(body) else _columns_of(body)[0]
     except (msgspec.DecodeError, KeyError, IndexError, UnicodeDecodeError, RecursionError):
-        # Nobody who gets it can read it.
+        # No subscriber can read it.
         return b""
     return bytes(raw)
 
@@ -79,11 +82,15 @@ def _split(ids: columns.Strings | str, count: int) -> list[str]:
 def _find(message_id: str, batch: Remembered) -> Message | None:
     numbers = range(batch.first, batch.first + batch.size)
     try:
-        if batch.whole:
-            messages = columns.read(batch.topic, batch.body, numbers)
-            return next((message for message in messages if message.id == message_id), None)
-        known = _ids_of(batch.body)
+        # The messages are decoded only if one has this id: any text can be asked for, and occur in every payload.
+        known = _ids_of(_ids(batch.body) if batch.whole else batch.body)
+        if isinstance(known, columns.Strings) and not (
+            known.fits(batch.size) and (not isinstance(known.sizes, int) or known.sizes == len(message_id.encode()))
+        ):
+            return None
         at = _split(known, batch.size).index(message_id)
+        if batch.whole:
+            return columns.read(batch.topic, batch.body, numbers)[at]
     except (InvalidPayload, msgspec.DecodeError, ValueError, RecursionError):
         return None
     return Message(id=message_id, topic=batch.topic, seq=numbers[at], encoding=ELIDED)

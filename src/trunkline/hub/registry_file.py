@@ -36,26 +36,26 @@ class KeptRegistry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """What every layout has: the others may have nothing else in common."""
+    """The fields that every layout has."""
 
     layout: int
 
 
 class _File(_Layout, frozen=True, kw_only=True):
     checksum: int
-    """Of `kept`, as it is written (CRC-32)."""
+    """The CRC-32 of `kept` in its written form."""
     kept: msgspec.Raw
 
 
 class RegistryFile:
-    """The file, in the directory of a journal that is this process's own."""
+    """The file, in the directory of a journal that this process has locked."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._path = directory / FILE
 
     def read(self) -> KeptRegistry:
-        """What was written last; nothing, if it was never. Raises JournalUnusable if that cannot be told."""
+        """The last written state; empty if there is none. Raises JournalUnusable if it cannot be read."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
@@ -74,7 +74,7 @@ class RegistryFile:
             raise self.damaged(str(error)) from error
 
     def write(self, kept: KeptRegistry) -> None:
-        """Return when it is on disk. Raises ProtocolError if that cannot be said."""
+        """Write the state, and return when it is on disk. Raises ProtocolError."""
         data = msgspec.json.encode(kept)
         file = _File(layout=LAYOUT, checksum=zlib.crc32(data), kept=msgspec.Raw(data))
         draft = self._path.with_name(f".{FILE}.draft")
@@ -88,17 +88,17 @@ class RegistryFile:
         except OSError as error:
             log.error("%s cannot be written: %s", self._path, error.strerror)
             with contextlib.suppress(OSError):
-                # On a full disk, what is left of it would be in the way.
+                # On a full disk, the incomplete file would waste space.
                 draft.unlink(missing_ok=True)
             raise ProtocolError("not_kept", f"the hub cannot write it to its disk: {error.strerror}") from error
 
     def damaged(self, why: str) -> JournalUnusable:
         return self.unusable(
             f"is damaged ({why})",
-            "put a copy of it back, or move it away and have channels and schemas made again by those who made them",
+            "restore it from a backup, or move it away and create the channels and schemas again",
         )
 
     def unusable(self, what: str, step: str) -> JournalUnusable:
         return JournalUnusable(
-            str(self._directory), f"{self._path}, in which the hub keeps its channels and schemas, {what}: {step}"
+            str(self._directory), f"{self._path}, the file with the channels and schemas of the hub, {what}: {step}"
         )

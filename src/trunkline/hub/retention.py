@@ -12,7 +12,7 @@ from trunkline.topic import covers
 
 
 def rules_of(channels: Iterable[Channel]) -> tuple[Retention, ...]:
-    """Of several channels that a topic fits, the one whose pattern says most counts, also if it has no limit."""
+    """If several channels match a topic, the most specific pattern applies, even if it has no limit."""
     channels = list(channels)
     limited = [channel.pattern for channel in channels if limits(channel.qos)]
     counting = [channel for channel in channels if any(covers(pattern, channel.pattern) for pattern in limited)]

@@ -24,7 +24,7 @@ Right = tuple[Action, str]
 class RightsRow(NamedTuple):
     needs: Callable[[Any], Sequence[Right]]
     reason: str = ""
-    """If it needs nothing here: why."""
+    """If it needs no right here, the reason."""
 
 
 def _needs(*rights: Callable[[Any], Right]) -> RightsRow:
@@ -51,7 +51,7 @@ RIGHTS: Final[Mapping[type[control.Control], RightsRow]] = MappingProxyType(
     {
         control.Hello: _free("identities come from the transport; Admission checks limits and replays"),
         control.Maps: _own("deliveries"),
-        control.Goodbye: _own("nothing but the end"),
+        control.Goodbye: _own("the end"),
         control.Heartbeat: _free("the number in its answer is 0 for an identity without rules"),
         control.Topic: _needs(lambda message: (Action.PUBLISH, message.topic)),
         control.Withdraw: _own("batches"),
@@ -66,11 +66,11 @@ RIGHTS: Final[Mapping[type[control.Control], RightsRow]] = MappingProxyType(
         control.Link: _needs(_subscribe, lambda message: (Action.PUBLISH, message.topic)),
         control.Unlink: _own("links"),
         control.Last: _needs(lambda message: (Action.SUBSCRIBE, message.topic)),
-        control.Explain: _free("Explanations looks for the topic first: forbidden is not told apart from unknown"),
+        control.Explain: _free("Explanations checks the rights on the topic, and answers `unknown` without them"),
         control.Forget: _free("DeadLetterApi requires the owner of the durable subscription, or administer"),
-        control.Letters: _free("LetterDesk lists only those on topics that the identity may subscribe to"),
-        control.LetterReplay: _free("LetterDesk requires the right to join the subscription that each letter is of"),
-        control.LetterRemove: _free("LetterDesk requires the right to join the subscription that each letter is of"),
+        control.Letters: _free("DeadLetterApi lists only those on topics that the identity may subscribe to"),
+        control.LetterReplay: _free("DeadLetterApi requires the right to join the subscription that each letter is of"),
+        control.LetterRemove: _free("DeadLetterApi requires the right to join the subscription that each letter is of"),
         control.ProducerRegister: _free("Directory requires publish on the topics of the channel, or create"),
         control.ProducerUnregister: _own("registrations"),
         control.ConsumerRegister: _free("Directory requires subscribe on the topics of the channel"),

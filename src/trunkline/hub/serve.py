@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-from trunkline.brokers.broker import Broker
 from trunkline.brokers.memory import MemoryBroker
 from trunkline.clock import World
 from trunkline.hub.config import HubConfig
@@ -21,7 +20,7 @@ from trunkline.program import run_loop
 from trunkline.scheduling import shorten_time_slice
 
 YOUNG_OBJECTS = 10_000
-"""New objects before Python looks for cycles among them. Moving messages makes no cycles. With Python's 700, each 350th
+"""The threshold of Python's garbage collector. Moving messages creates no cycles. With Python's 700, each 350th
 request waited 0.1 ms for that, and some 1 ms."""
 
 run = run_loop
@@ -30,16 +29,12 @@ run = run_loop
 
 @asynccontextmanager
 async def hub_of(config: HubConfig, world: World | None = None) -> AsyncIterator[Hub]:
-    """A hub that listens where the configuration says. Raises OSError if it cannot."""
+    """A hub that listens at the configured addresses. Raises OSError."""
     world = world or World()
-    broker: Broker
+    broker: MemoryBroker | None = None
     if config.journal is not None:
         journal = Journal(config.journal.directory, config.journal.settings(), world=world)
         broker = JournalBroker(journal, owns_journal=True)
-    else:
-        broker = MemoryBroker(world)
-        # Numbers go on rising over restarts, as those of a journal do: a subscriber's books stay true.
-        broker.sequence.last = world.time_ns() // 1000
     async with Hub(broker, settings=config.settings(), access=config.access(), world=world) as hub:
         for url in config.addresses():
             await hub.listen(url, config.keys, insecure=config.insecure)
@@ -47,7 +42,7 @@ async def hub_of(config: HubConfig, world: World | None = None) -> AsyncIterator
 
 
 async def serve(config: HubConfig, ready: Callable[[Hub], None]) -> None:
-    """Until SIGTERM or SIGINT; then say goodbye to everybody."""
+    """Run until SIGTERM or SIGINT, and then close all connections."""
     prepare_process()
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -55,7 +50,7 @@ async def serve(config: HubConfig, ready: Callable[[Hub], None]) -> None:
         loop.add_signal_handler(number, ended.set)
     try:
         async with hub_of(config) as hub:
-            # What is loaded stays: looking at it again at each full collection takes 10 ms, in which nobody is served.
+            # Loaded objects are permanent. Scanning them at each full collection would block the hub for 10 ms.
             gc.collect()
             gc.freeze()
             ready(hub)
@@ -66,14 +61,14 @@ async def serve(config: HubConfig, ready: Callable[[Hub], None]) -> None:
 
 
 async def until_signal(main: Coroutine[Any, Any, None]) -> None:
-    """Run it until it ends, or until SIGTERM or SIGINT, which cancel it: what it has open is closed then."""
+    """Run it until it ends, or until SIGTERM or SIGINT cancel it, with its cleanup."""
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(main)
-    told = False
+    asked_to_stop = False
 
     def end() -> None:
-        nonlocal told
-        told = True
+        nonlocal asked_to_stop
+        asked_to_stop = True
         task.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -81,7 +76,7 @@ async def until_signal(main: Coroutine[Any, Any, None]) -> None:
     try:
         await task
     except asyncio.CancelledError:
-        if not told:
+        if not asked_to_stop:
             raise
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -89,7 +84,7 @@ async def until_signal(main: Coroutine[Any, Any, None]) -> None:
 
 
 def prepare_process() -> None:
-    """What a process that is a hub, and nothing else, needs. Call it before anything is sealed."""
+    """Prepare a process that only runs a hub. Call it before anything is sealed."""
     _allow_many_connections()
     shorten_time_slice()
     gc.set_threshold(YOUNG_OBJECTS)
@@ -99,7 +94,7 @@ def prepare_process() -> None:
 
 
 def _allow_many_connections() -> None:
-    """As many as the system lets us have: the usual limit of 1,024 files is for programs, not for hubs."""
+    """Raise the limit of open files as far as the system permits: the usual 1,024 are too few for a hub."""
     try:
         import resource
     except ImportError:

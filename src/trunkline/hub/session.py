@@ -12,7 +12,7 @@ from trunkline import columns
 from trunkline.delivery.batch import Batch, BatchBody
 from trunkline.delivery.outlet import Outlet
 from trunkline.delivery.shared_body import SharedBody
-from trunkline.errors import InvalidPayload, ProtocolError, TrunklineError
+from trunkline.errors import InvalidPayload, InvalidTopic, ProtocolError, TrunklineError
 from trunkline.hub.access import Action
 from trunkline.hub.member import Member
 from trunkline.message import Priority
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunkline.hub")
 
 TAKEN_S = 0.005
-"""TAKEN may wait so long for more batches to be settled, unless a publisher waits for it."""
+"""TAKEN may be delayed by this time until more batches are settled, unless a publisher waits for it."""
 JOIN_S = 0.075
-"""And so much longer for another frame to its publisher, to share its write."""
+"""TAKEN may be delayed by this additional time, to be written together with another frame to its publisher."""
 HIGH = int(Priority.HIGH)
 URGENT_S = 0.1
-"""So long after a message of priority HIGH or above, publishers are asked to let other processes run."""
+"""For this time after a message of priority HIGH or above, publishers are asked to let other processes run."""
 MAX_SEGMENTS = 256
-"""Of one publisher: what it shares beyond that is copied, for each takes a descriptor of the hub."""
+"""The limit for one publisher, because each takes a file descriptor of the hub. Further payloads are copied."""
 
 
 class Session:
@@ -146,14 +146,14 @@ class Session:
         try:
             Segment.open(self.process, probe.descriptor, probe.size, probe.token)
         except ProtocolError as error:
-            log.debug("%s goes without shared memory: %s", self.name, error.text)
+            log.debug("%s does not use shared memory: %s", self.name, error.text)
             return False
         return True
 
     def _publish_shared(self, head: PublishHead, payload: SharedPayload) -> None:
         try:
             if not self.shares:
-                raise ProtocolError("memory", "the hub has not said that it can open this client's memory")
+                raise ProtocolError("memory", "shared memory was not agreed on in HELLO and WELCOME")
             if payload.size > frames.room_for_body(self.hub.settings.max_frame_bytes):
                 raise ProtocolError("too_large", f"a payload of {payload.size:,} bytes would not fit a frame")
             segment = Segment.open(self.process, payload.descriptor, payload.size, payload.token)
@@ -181,7 +181,8 @@ class Session:
             if first:
                 self.published += head.count
                 protocol.confirm(head.number, first, head.count, urgent=head.urgent)
-                self._confirmed()
+                if self._taken_timer is None or protocol.taken_due:
+                    self._confirmed()
                 return
         batch = Batch(self, head, data, self.origin)
         protocol.accept(batch)
@@ -205,6 +206,8 @@ class Session:
                 if not self.may(Action.PUBLISH, topic):
                     text = f"{self.identity} may not name {topic} in reply_to, because it may not publish there"
                     batch.fail(-1, "forbidden", text)
+        except InvalidTopic as error:
+            batch.fail(-1, "invalid_topic", f"reply_to: {error}")
         except InvalidPayload as error:
             batch.fail(-1, "malformed", str(error))
         if batch.failures:
@@ -276,6 +279,10 @@ class Session:
     def deliver(self, head: DeliverHead, body: BatchBody) -> None:
         self.delivered += head.count
         frame = self._shared_frame(head, body) if type(body) is SharedBody else frames.deliver(head, body)
+        if self.hub.straight and self.protocol.clear:
+            # Its subscriber works while the rest is done here.
+            self._send((frame,))
+            return
         self.protocol.deliver(frame)
         self.hub.touch(self)
 
@@ -336,14 +343,18 @@ class Session:
 
     def flush(self) -> None:
         """The end of a turn: send what it produced."""
-        protocol = self.protocol
-        out = protocol.flush()
+        out = self.protocol.flush()
         if not out:
             return
         if self.hub.tracing:
             self._trace(out)
-        self.wire.send(out)
-        protocol.flushed(self.wire.backlog)
+        self._send(out)
+
+    def _send(self, out: Sequence[frames.Parts]) -> None:
+        protocol = self.protocol
+        wire = self.wire
+        wire.send(out)
+        protocol.flushed(wire.backlog)
         if protocol.congested:
             if protocol.overrun:
                 self.hub.counts["cut_off"] += 1

@@ -1,4 +1,4 @@
-"""The hub at one moment: who is connected, who subscribes, and how each is doing. Reads everything, changes nothing."""
+"""A snapshot of the hub: its clients and subscribers, and their state. Read-only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trunkline.brokers.store import DurablePlace
+from trunkline.brokers.store import DurablePlace, StoreSummary
 from trunkline.delivery.fates import Account
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.outlet import Outlet
@@ -19,13 +19,17 @@ if TYPE_CHECKING:
     from trunkline.hub.session import Session
 
 MAX_ROWS = 10_000
-"""Clients, subscribers and topics each: with long names that is an answer of a few megabytes."""
+"""The limit for clients, subscribers and topics each. With long names, the answer has a few megabytes."""
 
 
 async def snapshot_of(hub: Hub, rows: int) -> HubSnapshot:
+    return snapshot_with(hub, rows, None if hub.store is None else await hub.store.summary())
+
+
+def snapshot_with(hub: Hub, rows: int, kept: StoreSummary | None) -> HubSnapshot:
+    """With what is known of the store."""
     rows = max(0, min(rows, MAX_ROWS))
     store = hub.store
-    kept = None if store is None else await store.summary()
     sessions = [session for session in hub.sessions.values() if session.name]
     subscribers = list(_subscribers(hub, sessions, [] if kept is None else kept.places))
     topics = hub.broker.published_by_topic()

@@ -24,7 +24,7 @@ COMES: Final = "INSERT OR REPLACE INTO attendance VALUES (?, ?, ?)"
 LEAVES: Final = "DELETE FROM attendance WHERE subscriber = ?"
 LOST: Final = "lost with the hub"
 WINDOW: Final = 1_000_000
-"""Messages from the end of the journal among which something may have been on its way."""
+"""The number of messages at the end of the journal that may have been in flight."""
 
 
 class Loss(NamedTuple):
@@ -34,9 +34,10 @@ class Loss(NamedTuple):
     last: int
 
 
-def losses(reader: Reader, high: int) -> list[Loss]:
-    """What those who attended were to get up to number `high`, and nobody has said anything of."""
+def losses(reader: Reader) -> list[Loss]:
+    """Stored messages that connected subscribers were to get, and that have no recorded fate."""
     found: list[Loss] = []
+    high = reader.last()
     for subscriber, pattern, since in reader.query("SELECT subscriber, pattern, since FROM attendance"):
         low = max(since, high - WINDOW)
         open_ones = Ranges()
@@ -53,10 +54,10 @@ def losses(reader: Reader, high: int) -> list[Loss]:
     return found
 
 
-def settle(reader: Reader, ledger: JournalLedger, high: int, now_ns: int) -> int:
-    """Write down what was lost with the last run; how many deliveries that is."""
+def settle(reader: Reader, ledger: JournalLedger, now_ns: int) -> int:
+    """Record what was lost with the last run. Returns the number of deliveries."""
     lost = 0
-    for loss in losses(reader, high):
+    for loss in losses(reader):
         count = loss.last - loss.first + 1
         ledger.fate(loss.subscriber, loss.pattern, Fate.DROPPED, loss.first, loss.last, count, LOST, now_ns)
         lost += count

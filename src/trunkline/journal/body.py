@@ -14,11 +14,11 @@ from trunkline.errors import JournalDamaged
 from trunkline.message import Message
 
 COLUMNS: Final = "first, last, topic, at_ns, since_ns, until_ns, checksum, body"
-"""Of the table `batches`, in the order of the fields of StoredBatch."""
+"""The columns of the table `batches`, in the order of the fields of StoredBatch."""
 
 
 def checksum(first: int, topic: str, at_ns: int, since_ns: int, until_ns: int, body: bytes) -> int:
-    """Over the body and all that is stored beside it: a body under a wrong number is as bad as a broken one."""
+    """Covers the body and all other columns: a body under a wrong number is damage, too."""
     return zlib.crc32(body, zlib.crc32(f"{first} {at_ns} {since_ns} {until_ns} {topic}".encode()))
 
 
@@ -29,10 +29,10 @@ class StoredBatch(msgspec.Struct, frozen=True):
     last: int
     topic: str
     at_ns: int
-    """When the journal took it. Never falls from row to row, whatever the clock does."""
+    """When the journal accepted it. Never decreases from row to row, even if the clock is set back."""
     since_ns: int
     until_ns: int
-    """The range of its messages' own times."""
+    """The range of the timestamps of its messages."""
     checksum: int
     body: bytes
 
@@ -41,7 +41,7 @@ class StoredBatch(msgspec.Struct, frozen=True):
         return self.last - self.first + 1
 
     def open(self) -> Body:
-        """Its columns; raises JournalDamaged if they are not what was written."""
+        """Its columns; raises JournalDamaged if they differ from what was written."""
         found = checksum(self.first, self.topic, self.at_ns, self.since_ns, self.until_ns, self.body)
         if found != self.checksum:
             raise JournalDamaged(self.first, self.last, self.topic, "its checksum does not match")
@@ -58,16 +58,16 @@ class StoredBatch(msgspec.Struct, frozen=True):
         return columns.build(self.topic, body, range(self.first, self.last + 1))
 
     def holds(self, message_id: str) -> bool:
-        """Whether the id may be here: one look at the bytes spares the decoding."""
+        """Whether the id may be in this batch. A search in the bytes avoids decoding it."""
         return message_id.encode() in self.body
 
 
 def make_batch(messages: Sequence[Message], at_ns: int, *, plain: bool = False, alike: bool = False) -> StoredBatch:
-    """A row of messages that are numbered without a gap and share their topic. For the rest see `columns.encode`."""
+    """A row of messages with contiguous numbers and one topic. For the other arguments see `columns.encode`."""
     first = messages[0].seq
     topic = messages[0].topic
     times = [message.timestamp_ns for message in messages]
-    # A message alone has a faster way of its own, to the same bytes.
+    # A single message has a faster path to the same bytes.
     body = columns.encode(messages, times, plain=plain and len(messages) > 1, alike=alike)
     since_ns, until_ns = min(times), max(times)
     check = checksum(first, topic, at_ns, since_ns, until_ns, body)

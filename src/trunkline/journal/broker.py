@@ -34,8 +34,13 @@ from trunkline.topic import NEVER_DURABLE, TopicTree, covers, is_wild, overlaps,
 log = logging.getLogger("trunkline.journal")
 
 
+SOON = 512
+"""So many messages of a pipeline may go to the writer without waiting for the end of the turn: of the usual thousand
+that are under way, it writes one half while the other is published."""
+
+
 class JournalLane:
-    """A topic that the journal keeps, ready for publishers."""
+    """The lane of a topic that the journal stores."""
 
     __slots__ = ("_broker", "_pending", "_put", "feeders", "has_subscribers", "topic", "waits")
 
@@ -67,7 +72,10 @@ class JournalLane:
     def post(self, message: Message, owner: Owner) -> bool:
         pending = self._pending.get(self.topic)
         if pending is not None and pending.owner is owner:
-            pending.messages.append(message)
+            messages = pending.messages
+            messages.append(message)
+            if len(messages) == SOON:
+                self._broker.intake.hand_over()
         else:
             self._broker.intake.post(self.topic, message, self.waits, owner)
         return True
@@ -77,14 +85,14 @@ class JournalLane:
 
 
 class DurableStream(Stream):
-    """A stream whose cursor is in the journal. What is not acknowledged comes again, also after a restart."""
+    """A stream whose cursor is in the journal. Unacknowledged messages are delivered again, also after a restart."""
 
     opening: asyncio.Future[None] | None = None
     feeder: Feeder
 
     @property
     def busy(self) -> bool:
-        # Stopped, it gets no more: what is in the journal waits for somebody else.
+        # After a stop it gets no more messages: those in the journal wait for other subscribers.
         return super().busy or not (self.inbox.closed or self.feeder.idle)
 
     async def quiet(self) -> None:
@@ -96,7 +104,7 @@ class DurableStream(Stream):
 
     async def opened(self) -> None:
         if self.opening is not None:
-            # Several may wait for it, and one who gives up must not end it for the others.
+            # Several tasks may wait for it; one that is cancelled must not cancel it for the others.
             await asyncio.shield(self.opening)
 
     async def aclose(self) -> None:
@@ -124,9 +132,9 @@ class JournalBroker(MemoryBroker):
         self._feeder_tree: TopicTree[Feeder] = TopicTree()
         self._member_of: dict[str, Feeder] = {}
         self.served.record_in(journal.ledger)
-        lost = attendance.settle(journal.reader, journal.ledger, self.sequence.last, self.world.time_ns())
+        lost = attendance.settle(journal.reader, journal.ledger, self.world.time_ns())
         if lost:
-            log.warning("the last run of the hub was killed: %d deliveries are lost with it", lost)
+            log.warning("the last run of the hub was killed: %d deliveries were lost", lost)
         self.store = JournalStore(self)
         self._repeated = RepeatedBatches(self.intake, self.store.look_for, self._put_batch)
         self.store.dead_letters.restore(self.settings.max_dead_letters)
@@ -137,7 +145,7 @@ class JournalBroker(MemoryBroker):
     # Publishing
 
     def lane(self, topic: str) -> Lane:
-        """A topic that is kept goes through the journal, any other straight to its route."""
+        """The lane of a stored topic leads through the journal, that of any other directly to its route."""
         lane = self.lanes.get(topic)
         if lane is None:
             self.check_open()
@@ -180,7 +188,7 @@ class JournalBroker(MemoryBroker):
         self.intake.put_batch(batch, messages, lane.waits)
 
     def _give(self, pending: PendingWrite) -> None:
-        """Hand messages to those who listen now."""
+        """Deliver messages to the current subscribers."""
         if self._closed:
             self.intake.through(pending)
             return
@@ -199,7 +207,7 @@ class JournalBroker(MemoryBroker):
             self._hand_out.give(pending)
 
     def _stored(self, pending: PendingWrite) -> None:
-        """Hand committed messages to durable subscriptions: what they get, they must find again."""
+        """Deliver committed messages to durable subscriptions. They get only messages that they can read again."""
         lane = self.lane(pending.topic) if not self._closed else None
         if isinstance(lane, JournalLane):
             for feeder in lane.feeders:
@@ -221,14 +229,14 @@ class JournalBroker(MemoryBroker):
         stream = super().subscribe(pattern, delivery)
         inbox = stream.inbox
         if is_wild(pattern) or not self._is_uniform(pattern):
-            # Of several topics one may wait in line, and some are handed out before they are committed: the numbers of
-            # what comes here need not rise, and ranges would lie.
+            # With several topics, numbers do not always arrive in ascending order: one topic may wait in line, and some
+            # messages are delivered before their commit. Ranges of numbers would be wrong.
             stream.keep_exact()
         recall(self.journal, inbox)
         return stream
 
     def _is_uniform(self, pattern: str) -> bool:
-        """Whether everything that matches is kept, and in the same way; or nothing is."""
+        """Whether all matching topics are stored in the same way, or none is."""
         settings = self.journal.settings
         if any(overlaps(pattern, own) for own in NEVER_DURABLE):
             return any(covers(own, pattern) for own in NEVER_DURABLE)
@@ -266,7 +274,7 @@ class JournalBroker(MemoryBroker):
         return stream
 
     def _subscribe_from(self, pattern: str, delivery: Delivery) -> Stream:
-        """A plain subscription that starts before now. The journal feeds it, and keeps no place for it."""
+        """A plain subscription that starts in the past. It reads from the journal, which stores no cursor for it."""
         self.check_open()
         self._check_kept(validate_pattern(pattern))
         name = delivery.name
@@ -275,7 +283,7 @@ class JournalBroker(MemoryBroker):
             raise DuplicateName("subscriber", name)
         high, start = start_of(delivery.start, self.sequence.last, pattern)
         inbox, stream = self._join(pattern, delivery)
-        # A client of the hub may have come further in another journal that was there before this one.
+        # A client of the hub may have a higher position from another journal that the hub had before.
         cursor = Cursor(inbox.name, pattern, min(high, self.sequence.last))
         feeder = Feeder(cursor, self.journal, self.world, start, durable=False)
         self._register(feeder)
@@ -343,7 +351,7 @@ class JournalBroker(MemoryBroker):
         if feeder.durable:
             feeder.feed()
             return
-        # Nobody comes after it: what became of what it had is all there is to write.
+        # It has no successor, so only the fates of its messages are written.
         self._drop(feeder)
         feeder.stop_soon()
         feeder.write_down(self.journal.ledger)
@@ -363,7 +371,7 @@ class JournalBroker(MemoryBroker):
                 raise DuplicateName("subscriber", name)
             self._drop(feeder)
             await feeder.stop()
-            # What it delivered stays on record.
+            # The fates of delivered messages are kept.
             await self.journal.flush()
             feeder.let_go()
 
@@ -377,7 +385,7 @@ class JournalBroker(MemoryBroker):
         durable = [member.name for feeder in self._feeder_tree.match(topic) for member in feeder.members]
         return [*super().subscribers(topic), *durable]
 
-    # The end
+    # Closing
 
     def pause(self) -> None:
         for feeder in self._feeders.values():

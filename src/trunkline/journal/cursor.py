@@ -10,9 +10,9 @@ import msgspec
 
 
 class Cursor:
-    """Named, and kept in the journal: everything up to `high` that matches has its fate, except what is pending.
+    """A named position in the journal: all matching messages up to `high` have a fate, except pending ones.
 
-    `read` is how far it was offered to subscribers in this process.
+    `read` is the last number that was offered to subscribers in this process.
     """
 
     def __init__(self, name: str, pattern: str, high: int, pending: Iterable[int] = ()) -> None:
@@ -21,20 +21,20 @@ class Cursor:
         self.high = high
         self.read = high
         self.ahead = high
-        """How far it was read into memory: what lies there is handed out, whatever becomes of the journal."""
+        """The last number that was read into memory. These messages are delivered even if the journal fails."""
         self._line: deque[int] = deque()
-        """Offered, in order; what is settled leaves when it comes to the front."""
+        """Offered messages in order. A settled one is removed when it reaches the front."""
         self._out: set[int] = set()
-        """Of those in line, the ones without a fate."""
+        """Those in line that have no fate yet."""
         self._again: list[int] = sorted(pending)
-        """Out as well, beside the line: pending when this process began, or given back by a person."""
+        """In flight outside the line: pending when this process began, or redelivered by a user."""
         self._offered = 0
         self._places: dict[int, int] = {}
-        """The how manyth each was, until its fate is written."""
+        """The ordinal of each message, until its fate is written."""
         self.changed = False
 
     def offer(self, seq: int) -> None:
-        """It goes to a subscriber for the first time. Numbers rise."""
+        """Offer it to a subscriber for the first time. Numbers must ascend."""
         self._line.append(seq)
         self._out.add(seq)
         self._offered += 1
@@ -42,17 +42,17 @@ class Cursor:
         self.read = seq
 
     def skip_to(self, seq: int) -> None:
-        """Nothing up to here matches, beyond what was offered."""
+        """No message up to here matches, except those already offered."""
         self.read = max(self.read, seq)
 
     def start_at(self, seq: int, pending: Iterable[int] = ()) -> None:
-        """Begin with those that are pending, and go on after this number. Nothing was offered yet."""
+        """Start with the pending messages, and continue after this number. Nothing was offered yet."""
         self.high = self.read = self.ahead = seq
         self._again = sorted(pending)
         self.changed = True
 
     def rewind(self, unwritten: Iterable[int]) -> None:
-        """Nobody has what was offered and has no fate: begin again where a restart would.
+        """No subscriber has the messages that were offered and have no fate: start again as after a restart.
 
         `unwritten` are those whose fate is for `ranges` still.
         """
@@ -64,7 +64,7 @@ class Cursor:
         self._places = {seq: self._places[seq] for seq in unwritten if seq in self._places}
 
     def give_again(self, seq: int) -> bool:
-        """A settled message is to be handled once more; False if it is out, or was not even offered yet."""
+        """Redeliver a settled message; False if it is in flight, or was not offered yet."""
         if seq > self.read or self.is_out(seq):
             return False
         insort(self._again, seq)
@@ -72,7 +72,7 @@ class Cursor:
         return True
 
     def settle(self, seq: int) -> bool:
-        """It has its fate; False if it was not out."""
+        """It has its fate; False if it was not in flight."""
         if seq in self._out:
             self._out.discard(seq)
             while self._line and self._line[0] not in self._out:
@@ -89,17 +89,17 @@ class Cursor:
         return seq in self._out or self.is_again(seq)
 
     def is_again(self, seq: int) -> bool:
-        """Whether it is out beside the line."""
+        """Whether it is in flight outside the line."""
         at = bisect_left(self._again, seq)
         return at < len(self._again) and self._again[at] == seq
 
     def pending(self) -> list[int]:
-        """What is out below `high`, in order."""
+        """The messages in flight below `high`, in order."""
         return sorted([*self._again, *(seq for seq in self._out if seq < self.high)])
 
     @property
     def low(self) -> int:
-        """Everything up to here that matches has its fate."""
+        """All matching messages up to here have a fate."""
         low = self.read
         if self._line:
             low = min(low, self._line[0] - 1)
@@ -112,7 +112,10 @@ class Cursor:
         return len(self._out) + len(self._again)
 
     def ranges(self, seqs: Iterable[int]) -> list[tuple[int, int, int]]:
-        """Numbers with one fate, each once, as (first, last, count): only what was offered in a row is together."""
+        """Numbers with one fate as ranges (first, last, count).
+
+        Only messages that were offered in sequence share a range.
+        """
         ranges: list[tuple[int, int, int]] = []
         before = -1
         for seq in sorted(seqs):
@@ -126,11 +129,11 @@ class Cursor:
         return ranges
 
     def forget_place(self, seq: int) -> None:
-        """It is not for `ranges`: it has a row of its own."""
+        """Exclude it from `ranges`: it has its own row."""
         self._places.pop(seq, None)
 
     def catch_up(self) -> None:
-        """Nothing is out, so everything read has its fate: remember that, not only the last that matched."""
+        """Nothing is in flight, so everything read has a fate: move `high` there, not only to the last match."""
         if not self._out and not self._again and self.read > self.high:
             self.high = self.read
             self.changed = True

@@ -15,7 +15,7 @@ from trunkline.journal.settings import Sync
 
 FILE = "journal.db"
 REPAIRED = "journal.db.repaired"
-"""A repaired database that is about to take the place of the old one and its log."""
+"""A repaired database that is about to replace the old one and its log."""
 VERSION = 1
 REPAIR = "`trunkline journal verify --repair` saves what can be read"
 WAL_PAGES = 4000
@@ -70,7 +70,7 @@ CREATE TABLE orphans (
     at_ns INTEGER NOT NULL, message BLOB NOT NULL
 );
 
--- The lake: files that count. `replaced_ns` is when a file stopped to count; it stays a while for those who read it.
+-- The lake: files that count. `replaced_ns` is when a file was replaced; it is kept a while for its readers.
 CREATE TABLE files (
     path TEXT PRIMARY KEY, kind TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, rows INTEGER NOT NULL,
     bytes INTEGER NOT NULL, layout INTEGER NOT NULL, day TEXT NOT NULL, at_ns INTEGER NOT NULL,
@@ -93,7 +93,7 @@ CREATE TABLE removals (
 ADDITIONS = (
     # The last message of a topic is found by this index.
     "CREATE INDEX IF NOT EXISTS file_topics_by_topic ON file_topics (topic, first)",
-    # Actors once found their state by a durable subscription. Nobody reads it now, and retention would wait for it.
+    # Actors once found their state by a durable subscription. It is no longer read, and retention would wait for it.
     "DELETE FROM cursors WHERE substr(pattern, 1, 7) = '_state.' AND name = 'state of ' || substr(pattern, 8)",
     attendance.TABLE,
     records.TABLE,
@@ -105,7 +105,7 @@ they need no new VERSION."""
 
 
 def open_for_writing(directory: Path, sync: Sync, world: World) -> sqlite3.Connection:
-    """The one connection that writes. Makes the tables if the file is new, unless there is a lake beside it."""
+    """The only connection that writes. Creates the tables in a new file, unless a lake exists beside it."""
     path = directory / FILE
     finish_repair(directory)
     try:
@@ -162,7 +162,7 @@ def open_for_reading(directory: Path) -> sqlite3.Connection:
     try:
         log = directory / f"{FILE}-wal"
         if not log.exists() or not log.stat().st_size:
-            # Nobody can write here, and there is no log to read: the file is all there is.
+            # The directory is read-only and has no log, so the file is complete.
             return _connect_to_read(directory, "mode=ro&immutable=1")
         return _connect_to_copy(directory)
     except (sqlite3.Error, OSError) as error:
@@ -186,12 +186,12 @@ def _connect_to_read(directory: Path, how: str) -> sqlite3.Connection:
 
 
 def _connect_to_copy(directory: Path) -> sqlite3.Connection:
-    """A log in a place where nobody can write cannot be read there: SQLite needs a file of its own beside it."""
+    """SQLite cannot read a log in a read-only directory, because it needs to create a file beside it."""
     with tempfile.TemporaryDirectory(prefix="trunkline-") as copy:
         for name in (FILE, f"{FILE}-wal"):
             shutil.copyfile(directory / name, Path(copy) / name)
         database = _connect_to_read(Path(copy), "mode=rw")
-        # The log into the file, and the file into memory: then the copy can go.
+        # Merge the log into the file, load the file into memory, and delete the copy.
         memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         database.backup(memory)
         database.close()
@@ -201,7 +201,7 @@ def _connect_to_copy(directory: Path) -> sqlite3.Connection:
 def _prepare(database: sqlite3.Connection, directory: Path) -> None:
     if database.execute("PRAGMA user_version").fetchone()[0] == 0:
         if next(directory.glob("messages/date=*/*.parquet"), None) is not None:
-            # As a new one it would count from 1 again, and take the files for what a crash has left.
+            # A new one would number from 1 again, and treat the files as leftovers of a crash.
             raise JournalUnusable(str(directory), f"{FILE} is missing, but sealed files exist: {REPAIR}")
         database.execute("BEGIN IMMEDIATE")
         for statement in TABLES.split(";\n"):
@@ -226,7 +226,7 @@ def lengthen_log(database: sqlite3.Connection, directory: Path) -> None:
     with (directory / f"{FILE}-wal").open("r+b") as log:
         missing = length - log.seek(0, os.SEEK_END)
         if missing > 0 and space.f_bavail * space.f_frsize > 8 * length:
-            # In pieces: after one large block is freed, the C library keeps all memory up to that size for itself.
+            # In small parts: after one large block is freed, the C library keeps all blocks up to that size.
             piece = bytes(LENGTHEN_BYTES)
             for done in range(0, missing, LENGTHEN_BYTES):
                 log.write(piece[: missing - done])
@@ -245,7 +245,7 @@ def _check_version(database: sqlite3.Connection, directory: Path) -> None:
 
 
 def sync_path(path: Path) -> None:
-    """Have a file, or the names in a directory, on disk."""
+    """Sync a file, or the names in a directory, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -257,7 +257,7 @@ def why(error: Exception, directory: Path) -> str:
     """What an error of SQLite means, and what to do about it."""
     match getattr(error, "sqlite_errorname", ""):
         case "SQLITE_FULL":
-            return "the disk is full: make room, and go on"
+            return "the disk is full: free some space"
         case "SQLITE_READONLY" | "SQLITE_CANTOPEN" | "SQLITE_READONLY_DIRECTORY" | "SQLITE_PERM":
             return f"no permission to write in {directory}"
         case "SQLITE_CORRUPT" | "SQLITE_NOTADB" | "SQLITE_CORRUPT_INDEX":

@@ -26,11 +26,14 @@ from trunkline.message import Message
 from trunkline.topic import matches
 
 SCANNED = 10_000
-"""So many are looked at for one page: who asks for what is rare gets an empty page, and asks on."""
+"""The maximum number of letters examined for one page.
+
+A query for rare letters can get an empty page, and continues.
+"""
 
 
 class DeadLetterRow(msgspec.Struct, frozen=True):
-    """What is known of a letter before it is read."""
+    """The columns of a letter, without its body."""
 
     at_ns: int
     subscriber: str
@@ -56,10 +59,10 @@ class JournalDeadLetters:
         self._served = served
         self._subscribe = subscribe
         self._turn = asyncio.Lock()
-        """Whoever reads sees what was given back before, and no letter is given back twice."""
+        """Serializes access, so that readers see earlier replays, and no letter is replayed twice."""
 
     def restore(self, most: int) -> None:
-        """Have the process remember the last ones of the runs before."""
+        """Load the last letters of earlier runs."""
         query = "SELECT letter FROM (SELECT at_ns, letter FROM dead_letters ORDER BY at_ns DESC LIMIT ?) ORDER BY at_ns"
         for (data,) in self._journal.reader.query(query, (most,)):
             if (letter := _letter(data)) is not None:
@@ -67,7 +70,7 @@ class JournalDeadLetters:
 
     @asynccontextmanager
     async def _written(self) -> AsyncIterator[None]:
-        """One at a time, and with everything in the journal that happened so far."""
+        """Exclusive, and after everything so far was written to the journal."""
         async with self._turn:
             await self._journal.flush()
             yield
@@ -94,7 +97,7 @@ class JournalDeadLetters:
         return found, more
 
     async def take(self, letters: Sequence[DeadLetter], fits: Callable[[Message], bool]) -> int:
-        # What became of a message, and how often it was tried, is the client's word. What the message was is not.
+        # The fate and the attempts come from the client. The message itself comes from the journal.
         refused = 0
         async with self._written():
             numbers = [letter.message.seq for letter in letters]
@@ -109,7 +112,7 @@ class JournalDeadLetters:
         return refused
 
     def waiting_for(self, name: str) -> list[str]:
-        # It never waits: who subscribes hears what is published next. What is not written yet is given to nobody new.
+        # It never waits: a new subscriber gets later messages only, and none that are not written yet.
         reader = self._journal.reader
         topics = dict.fromkeys(each.message.topic for each in kept_for(reader, name))
         return [*_cursor(reader, name), *topics]
@@ -142,24 +145,24 @@ class JournalDeadLetters:
         return gone
 
     async def _wake(self, name: str, pattern: str | None) -> None:
-        """See to it that somebody takes a letter back; raises ProtocolError if nobody does.
+        """Make sure that a subscriber can take a redelivered letter; raises ProtocolError if there is none.
 
-        A durable subscription that was not here since the process began is opened for a moment: then it has its letter
-        when it comes.
+        A durable subscription that was not opened in this process is opened briefly, so that it gets its letter when it
+        connects.
         """
         if self._served.takes_back(name):
             return
         if pattern is None:
             raise ProtocolError(
                 "unknown",
-                f"{name} takes nothing back from the hub: replay it where {name} runs, by bus.replay_dead(), "
+                f"the hub cannot redeliver to {name}: call bus.replay_dead() in the process of {name}, "
                 "or publish it again",
             )
         stand_in = self._served.free_name(f"{name} (for its letters)")
         await self._subscribe(pattern, Delivery(name=stand_in, group=name, durable=True)).aclose()
 
     async def _pattern(self, name: str) -> str | None:
-        """Of a durable subscription, or a member of a group that is here."""
+        """The pattern of a durable subscription, or of a connected group."""
         if found := await self._journal.in_thread(lambda reader: _cursor(reader, name)):
             return found[0]
         return next((inbox.pattern for inbox in self._served if inbox.name == name), None)
@@ -189,7 +192,7 @@ def _rows(reader: Reader, choice: Choice, after: str) -> list[DeadLetterRow]:
 
 
 def _cursor(reader: Reader, name: str) -> list[str]:
-    """The pattern of a durable subscription; none, if there is no such one."""
+    """The pattern of a durable subscription; None if it does not exist."""
     return [pattern for (pattern,) in reader.query("SELECT pattern FROM cursors WHERE name = ?", (name,))]
 
 
@@ -206,5 +209,5 @@ def _place(text: str) -> tuple[int, int, str]:
     except ValueError:
         place = (2**63, 0, "")
     if not all(-1 <= number < 2**63 for number in place[:2]):
-        raise ProtocolError("malformed", f"no answer ended at {text[:80]!r}")
+        raise ProtocolError("malformed", f"{text[:80]!r} is not the end of a page of dead letters")
     return place

@@ -24,12 +24,12 @@ LOG = "_delta_log"
 
 
 class LoggedFile(msgspec.Struct, frozen=True):
-    """A file that counts."""
+    """A valid file."""
 
     rows: int
     bytes: int
     partition: dict[str, str]
-    """Of each column that is in the path and not in the file, the value as Delta writes it."""
+    """The values of the columns that are in the path and not in the file, as Delta writes them."""
 
 
 def follow(
@@ -39,9 +39,9 @@ def follow(
     files: Mapping[str, LoggedFile],
     world: World,
 ) -> bool:
-    """Have the log of a directory list exactly these files, by path, in one commit; returns whether that was needed.
+    """Make the log of a directory list exactly these files, in one commit; returns whether it changed.
 
-    If the columns have changed, the log begins with them anew; without a schema they stay as they are. Raises
+    If the columns have changed, the log starts again with the new ones; without a schema they are not changed. Raises
     MissingExtra without `deltalake`.
     """
     try:

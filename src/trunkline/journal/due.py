@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FATES_STEP = 5000
 JOIN_AT = 8
-"""So many small files in a row are joined, however small they are together."""
+"""This many adjacent small files are joined, whatever their total size."""
 
 MESSAGE_ENDS = (
     "SELECT (SELECT min(first) FROM batches), (SELECT last FROM batches ORDER BY first DESC LIMIT 1),"
@@ -57,7 +57,7 @@ def next_messages(reader: Reader, settings: JournalSettings, now_ns: int, everyt
             stretch.first = first
             stretch.oldest_ns = at_ns
         elif day != stretch.day or stretch.messages >= settings.seal_rows or stretch.bytes >= settings.seal_bytes:
-            # A day that is over is sealed when it is old enough, like anything else: it may be young.
+            # A past day is sealed when it is old enough, like any other: it may have ended just now.
             return stretch if (everything or _is_due(stretch, settings, now_ns)) else None
         stretch.last = last
         stretch.messages += last - first + 1
@@ -66,11 +66,11 @@ def next_messages(reader: Reader, settings: JournalSettings, now_ns: int, everyt
 
 
 def _may_be_due(reader: Reader, ends: str, settings: JournalSettings, now_ns: int) -> bool:
-    """A look that costs nothing: most of the time there is nothing to do."""
+    """A cheap check: most of the time nothing is due."""
     first, last, at_ns = reader.query(ends)[0]
     if first is None:
         return False
-    # With the log: what is new may be only there.
+    # Including the log: new rows may be only there.
     files = (reader.directory / FILE, reader.directory / f"{FILE}-wal")
     size = sum(file.stat().st_size for file in files if file.exists())
     age_s = (now_ns - at_ns) / 1e9
@@ -130,7 +130,7 @@ def fates_of(reader: Reader, stretch: Stretch) -> Iterator[pa.RecordBatch]:
 
 
 def small_runs(files: Iterable[tuple[File, int]], seal_rows: int, seal_bytes: int) -> Iterator[list[File]]:
-    """Neighbours of one day that are worth joining: enough of them, or large enough together.
+    """Adjacent files of one day that should be joined: enough files, or enough rows together.
 
     By rows, and by bytes that are not compressed. The files come in order, each with the bytes of its payloads.
     """

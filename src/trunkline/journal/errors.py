@@ -28,7 +28,7 @@ class JournalUnusable(JournalError):
 
 
 class WrongJournal(JournalError):
-    """`expected` is the identity of the journal that a place belongs to, `found` that of the journal at `path`."""
+    """`expected` is the identity of the journal that a position belongs to, `found` that of the journal at `path`."""
 
     def __init__(self, path: str, expected: str, found: str | None) -> None:
         super().__init__(

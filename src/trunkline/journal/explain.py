@@ -1,4 +1,4 @@
-"""The outcomes of a message: finds it by its id, with all that is recorded about it. Used through `Reader`."""
+"""The outcomes of a message: finds it by its id, with its recorded fates. Used through `Reader`."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class RecordedFate(msgspec.Struct, frozen=True):
 
     @property
     def exact(self) -> bool:
-        """Whether it speaks of every number in its range; otherwise of those of its pattern that have no own row."""
+        """Whether it covers every number in its range; otherwise only matching ones that have no own row."""
         return self.last - self.first + 1 == self.count
 
 
 FATE_COLUMNS = ", ".join(RecordedFate.__struct_fields__)
 FIND_NS = 60_000_000_000
-"""A message's own time, and when the bus made its id, lie no further apart, unless somebody made them by hand."""
+"""The maximum difference between the timestamp of a message and the time in its id, unless they were set by hand."""
 
 
 def uuid7_ns(text: str) -> int | None:
-    """The time in a UUIDv7; None if it is none."""
+    """The time in a UUIDv7; None for any other text."""
     if len(text) != 36 or text[14] != "7":
         return None
     try:
@@ -93,7 +93,7 @@ def fates_of(reader: Reader, message: Message) -> list[RecordedFate]:
     rows = reader.query(f"SELECT {FATE_COLUMNS} FROM fates WHERE last >= ? AND first <= ? ORDER BY number", (seq, seq))
     found = [RecordedFate(*row) for row in rows]
     files = reader.files("fates")
-    # By number: if a file was replaced meanwhile, what it held may be found twice.
+    # By number: rows may be found twice if a file was replaced in the meantime.
     sealed = {each.number: each for file in files for batch in _about(reader, file, seq) for each in _fates_from(batch)}
     return [
         each for each in (*sealed.values(), *found) if each.first == each.last or matches(each.pattern, message.topic)
@@ -101,7 +101,7 @@ def fates_of(reader: Reader, message: Message) -> list[RecordedFate]:
 
 
 def _about(reader: Reader, file: File, seq: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a file of fates that speak of a message. Of a file that has none, only the footer is read."""
+    """The rows about a message in a file of fates. If it has none, only the footer is read."""
     from trunkline.journal import lake
 
     try:

@@ -32,14 +32,14 @@ class Format(enum.StrEnum):
 
 
 def export_to(path: Path, kind: Format, batches: Iterable[pa.RecordBatch], line: Callable[[Message], bytes]) -> int:
-    """Write batches of messages to a file; how many messages that were. `line` makes a line of JSON of one.
+    """Write batches of messages to a file. Returns the number of messages. `line` turns a message into a line of JSON.
 
-    The file is there when all of it is on disk, and until then what was there before. What is half done is removed.
+    The file is replaced when the new one is complete on disk. An incomplete file is removed.
     """
     if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a directory, give the name of a file in it")
+        raise UsageError(f"cannot write {path}: it is a directory, pass the name of a file")
     if not path.parent.is_dir():
-        raise UsageError(f"cannot write {path}: there is no directory {path.parent}, make it first")
+        raise UsageError(f"cannot write {path}: there is no directory {path.parent}, create it first")
     hidden = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with hidden.open("wb") as file:

@@ -1,7 +1,7 @@
-"""Durable subscriptions: the journal feeds a cursor's messages into the inboxes of whoever works on it.
+"""Durable subscriptions: feeds the messages of a cursor from the journal into the inboxes of its subscribers.
 
-While the subscribers keep up, what is committed goes straight to them. When they have no room, the cursor falls behind,
-and reads from the journal when there is room again. Nobody's publish waits for it. What is to be read and offered, and
+While the subscribers keep up, committed messages go directly to them. When they have no room, the cursor falls behind,
+and reads from the journal when there is room again. Publishers never wait for it. What is to be read and offered, and
 when, is decided in `backlog.py`, and who gets it in `members.py`; here it is done.
 """
 
@@ -41,14 +41,14 @@ AGAIN_S = 1.0
 
 
 class Feeder(Ledger):
-    """One cursor and the inboxes that share it. It is their ledger, too: what they settle moves the cursor."""
+    """One cursor and the inboxes that share it. It is also their ledger: settled messages move the cursor."""
 
     def __init__(
         self, cursor: Cursor, journal: Journal, world: World, start: Start | None = None, *, durable: bool = True
     ) -> None:
         self.cursor = cursor
         self.durable = durable
-        """Whether the cursor is kept. If not, the subscription ends with its one subscriber, and what that had."""
+        """Whether the cursor is stored. If not, the subscription ends with its only subscriber."""
         self._members = FeederMembers(cursor.name)
         self._journal = journal
         self._ledger = journal.ledger
@@ -56,39 +56,39 @@ class Feeder(Ledger):
         self._start = start
         self._backlog = Backlog(cursor)
         self.pauses: dict[int, float] = {}
-        """Of what a leaving member hands back: how long it is to wait."""
+        """Delays of messages that a leaving member returns."""
         self._delivered: list[int] = []
         self._delivered_ns = 0
         self._ready: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._retries = RetryTimer(self._backlog, self.feed)
         self._again: asyncio.TimerHandle | None = None
-        """For the next try to open it."""
+        """The timer for the next attempt to open it."""
         self._paused = False
         self._gone = 0
-        """Settled since the last look for room."""
+        """Messages settled since the last check for room."""
         self._looking = False
         self._recalled = False
         self._rested = False
-        """Whether it was without subscribers before, and has forgotten what it had read."""
+        """Whether it had no subscribers for a while, and dropped the messages it had read."""
         self._kept_safe = True
         self._quiet: list[asyncio.Future[None]] = []
 
     @property
     def members(self) -> Sequence[Inbox]:
-        """Who works on it."""
+        """Its subscribers."""
         return self._members.all
 
     def register(self) -> None:
-        """From now on the journal asks it what to write, and keeps what a durable one has not read."""
+        """Register with the journal, which asks it for entries to write and keeps its unread messages."""
         self._ledger.scribes.add(self)
         if self.durable:
             self._journal.cursors[self.cursor.name] = self.cursor
 
-    # Who works on it
+    # Subscribers
 
     def join(self, inbox: Inbox) -> asyncio.Future[None]:
-        """A subscriber that takes part; done when the cursor is on disk and the subscriber gets its share."""
+        """Add a subscriber. Returns when the cursor is on disk and the subscriber receives its share."""
         inbox.ledger = self
         if self.durable:
             inbox.back = self._take_back
@@ -114,7 +114,7 @@ class Feeder(Ledger):
     def _opened(self, ready: asyncio.Task[None]) -> None:
         self._note_idle()
         self._forget_messages()
-        # A handler does not wait for it: without this, nobody would hear, and nobody would try again.
+        # A handler does not wait for this task, so the error is logged and the next attempt scheduled here.
         if not ready.cancelled() and (error := ready.exception()) is not None and self._members:
             log.error("%s could not be opened, next attempt in %g s: %s", self.cursor.name, AGAIN_S, error)
             self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._open_again)
@@ -124,12 +124,12 @@ class Feeder(Ledger):
             self._open()
 
     async def _prepare(self) -> None:
-        """Find where to begin, and take up what was out when the journal was last closed."""
+        """Find the start, and load the messages that were in flight when the journal was last closed."""
         if not self._recalled:
             await self._recall()
             self._recalled = True
         if self.durable and (self.cursor.changed or not self._kept_safe):
-            # As long as the cursor is not on disk, it would begin elsewhere after a restart.
+            # Before the cursor is on disk, a restart would begin at another position.
             self._kept_safe = False
             await self._journal.flush()
             self._kept_safe = True
@@ -140,7 +140,7 @@ class Feeder(Ledger):
             self._backlog.start_at(*await self._journal.in_thread(self._start))
             self._start = None
         if self._rested:
-            # What its last subscribers failed on may not be written yet.
+            # Failures of its last subscribers may not be written yet.
             await self._journal.flush()
         name = self.cursor.name
         kept = await self._journal.in_thread(lambda reader: kept_for(reader, name))
@@ -153,15 +153,15 @@ class Feeder(Ledger):
     async def _read_numbers(self, action: ReadNumbers) -> None:
         found, left = await self._journal.in_thread(lambda reader: reader.some_within(action.seqs, STEP_BYTES))
         for seq in self._backlog.numbers_read(action, found, left):
-            # Retention took it, or it is damaged: nobody can have it any more.
-            self._settle(seq, Fate.DROPPED, "it is not in the journal any more")
+            # Retention removed it, or it is damaged: it cannot be delivered.
+            self._settle(seq, Fate.DROPPED, "it is no longer in the journal")
 
     def part(self, inbox: Inbox) -> None:
         self._members.remove(inbox)
         self._note_idle()
 
     def _forget_messages(self) -> None:
-        """Nobody works on it: what it has read is in the journal, and is read again when somebody comes."""
+        """Without subscribers, drop the messages that were read. They are read again for the next subscriber."""
         ready = self._ready is not None and self._ready.done() and not self._has_failed
         if self._members or not self.durable or self._paused or not ready or self._reading is not None:
             return
@@ -173,7 +173,7 @@ class Feeder(Ledger):
         self._rested = True
 
     def part_from_abandoned(self) -> None:
-        """Streams that nobody holds any more: what they had goes to the others."""
+        """Remove streams that were garbage-collected. Their messages go to other members."""
         for member in self._members.abandoned:
             if member.leave is not None:
                 member.leave(member)
@@ -186,12 +186,12 @@ class Feeder(Ledger):
             self._backlog.hand_back(message, story)
 
     def pause(self) -> None:
-        """Offer nothing more: what is not taken stays in the journal."""
+        """Offer nothing more. Messages that were not taken stay in the journal."""
         self._paused = True
         self._note_idle()
 
     async def stop(self) -> None:
-        """Hand out nothing more, and wait for nothing more."""
+        """Deliver nothing more, and end all waiting."""
         await asyncio.gather(*self.stop_soon(), return_exceptions=True)
 
     def _cancel_timers(self) -> None:
@@ -200,7 +200,7 @@ class Feeder(Ledger):
             self._again.cancel()
 
     def stop_soon(self) -> list[asyncio.Task[None]]:
-        """The same without waiting for what is under way: it is returned."""
+        """The same, but returns the running task instead of waiting for it."""
         self.pause()
         self._cancel_timers()
         tasks = [task for task in (self._ready, self._reading) if task is not None]
@@ -214,18 +214,21 @@ class Feeder(Ledger):
         if self.durable:
             self._journal.cursors.pop(self.cursor.name, None)
 
-    # What it gets
+    # Messages in
 
     def _schedule_retry(self, kept: KeptMessage) -> None:
         self._retries.postpone(kept, self._world.time_ns())
 
     def give_again(self, message: Message) -> None:
-        """A dead letter is to be handled once more."""
+        """Redeliver a dead letter."""
         self._backlog.give_again(message, recalled=self._ready is not None and self._ready.done())
         self.feed()
 
     def live(self, messages: Sequence[Message]) -> None:
-        """Messages that were just committed. They go straight to who has room; if nobody has, they are read later."""
+        """Messages that were just committed.
+
+        They go directly to a subscriber with room; without one, they are read later.
+        """
         backlog = self._backlog
         if backlog.behind or self._paused:
             backlog.behind = True
@@ -241,7 +244,7 @@ class Feeder(Ledger):
             self._offer(message, inbox)
 
     def _offer(self, message: Message, inbox: Inbox) -> None:
-        """Something that this subscription was not offered before, in this process."""
+        """Offer a message to this subscription for the first time in this process."""
         if (kept := self._backlog.offer(message.seq)) is not None:
             self._schedule_retry(kept)
             self._offer_waiting()
@@ -250,7 +253,7 @@ class Feeder(Ledger):
             inbox.offer(message)
 
     def feed(self) -> None:
-        """Offer what waits, and read on if there is room."""
+        """Offer waiting messages, and read more if there is room."""
         self._looking = False
         self._gone = 0
         if self._paused or self._ready is None:
@@ -305,23 +308,23 @@ class Feeder(Ledger):
             self._forget_messages()
 
     def _read_on(self, reader: Reader, limit: int) -> tuple[list[Message], int]:
-        """Called in the thread that reads. Retention waits, and knows then what was read."""
+        """Called in the reading thread. Retention waits for it, and so knows what was read."""
         cursor = self.cursor
         with self._journal.removing:
             found, upto = reader.some_after(cursor.pattern, cursor.read, limit)
             cursor.ahead = found[-1].seq if found else cursor.read
         return found, upto
 
-    # What becomes of it: the ledger of its members
+    # Fates: the ledger of its members
 
     def delivered(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
-        raise AssertionError("a durable subscription acknowledges one by one")
+        raise AssertionError("a durable subscription acknowledges each message by itself")
 
     def delivered_one(self, inbox: Inbox, message: Message, at_ns: int) -> None:
         again = self.cursor.is_again(message.seq)
         if self.cursor.settle(message.seq):
             if again:
-                # It may have another fate from before: a row of its own says which counts.
+                # It may have an earlier fate: its own row says which one is valid.
                 self._settle(message.seq, Fate.DELIVERED, "")
             else:
                 self._delivered.append(message.seq)
@@ -341,7 +344,7 @@ class Feeder(Ledger):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits for it in the journal, or nothing more will be taken from there."""
+        """Whether the journal has no messages for it, or no more will be read."""
         ready = self._ready is not None and self._ready.done()
         return (
             self._paused
@@ -370,7 +373,7 @@ class Feeder(Ledger):
         self._ledger.schedule()
         backlog = self._backlog
         if backlog.behind or backlog.waiting:
-            # Worth a look when a good part of what was in is out again, or there is nothing left to take.
+            # Checked when many messages were settled, or when the inboxes are empty.
             self._gone += 1
             if (self._gone >= self._members.enough or not inbox.depth or backlog.waiting) and not self._looking:
                 self._looking = True
@@ -380,14 +383,14 @@ class Feeder(Ledger):
         self._ledger.retrying(inbox, message, story, pause_s)
 
     def passed_on(self, inbox: Inbox, successor: Inbox, message: Message, story: Sequence[Attempt]) -> None:
-        """Nothing to write: it is the same subscription's."""
+        """Nothing to write: the message stays in the same subscription."""
         self._members.pass_on(message, successor)
 
     def died(self, letter: DeadLetter, inbox: Inbox | None) -> None:
         self._ledger.died(letter, inbox)
 
     def write_down(self, ledger: JournalLedger) -> None:
-        """The fates since the last time, and where the cursor stands after them: one transaction."""
+        """The fates since the last call and the new position of the cursor, for one transaction."""
         cursor = self.cursor
         if cursor.changed:
             cursor.catch_up()

@@ -1,6 +1,6 @@
-"""The identity of a journal: a UUID, made with the journal and kept in its database.
+"""The identity of a journal: a UUID that is created with the journal and stored in its database.
 
-Numbers mean something in one journal only. Whoever keeps a place in a journal keeps its identity beside the number, and
+Message numbers are valid in one journal only. Code that stores a position in a journal stores the identity with it, and
 refuses a journal with another one. A copy of a directory has the identity of the original.
 """
 
@@ -36,19 +36,19 @@ def replace(database: sqlite3.Connection, identity: str) -> None:
 
 
 def read(database: sqlite3.Connection) -> str | None:
-    """None if it has none, or a damaged one: the next who opens the journal for writing makes one."""
+    """None if it is missing or damaged: the next process that opens the journal for writing creates one."""
     if not database.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'identity'").fetchone()[0]:
         return None
     row = database.execute("SELECT CAST(uuid AS BLOB) FROM identity").fetchone()
     if row is None:
         return None
     if not UUID.fullmatch(row[0]):
-        log.error("the identity of a journal is damaged, the next writer makes a new one: %r", row[0])
+        log.error("the identity of a journal is damaged; the next writer creates a new one: %r", row[0])
         return None
     return bytes(row[0]).decode()
 
 
 def check(directory: Path, expected: str | None, found: str | None) -> None:
-    """Raise WrongJournal if a place belongs to another journal. One that was kept without an identity fits any."""
+    """Raise WrongJournal if a position belongs to another journal. A position without an identity fits any."""
     if expected is not None and expected != found:
         raise WrongJournal(str(directory), expected, found)

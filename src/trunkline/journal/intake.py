@@ -1,7 +1,7 @@
-"""The intake: what one turn of the event loop published is numbered, handed to the writer, and given on once committed.
+"""The intake: numbers the messages of one event loop iteration, passes them to the writer, and delivers them.
 
-A lone message waits for nothing but the end of the turn; a burst travels as one row a topic and one commit in all.
-While the disk is fast, a lone message is committed in the event loop's own thread, without a hand-over to the writer.
+A single message waits only for the end of the iteration. A burst becomes one row for each topic, and one commit.
+While the disk is fast, a single message is committed in the event loop's own thread, without the writer's thread.
 """
 
 from __future__ import annotations
@@ -28,24 +28,26 @@ log = logging.getLogger("trunkline.journal")
 MAX_ROW_MESSAGES = 10_000
 MAX_ROW_BYTES = 8 * 1024 * 1024
 MAX_LONE_BYTES = 64 * 1024
+MAX_EARLY_NS = 1_500_000
+"""About as long as it takes to publish a thousand messages. A commit that takes longer is worth waiting for more."""
 INSERT = "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 class PendingWrite(HandedBatch):
-    """What one turn published on one topic, on its way to the journal."""
+    """The messages of one iteration on one topic, before they are committed."""
 
     __slots__ = ("at_ns", "given", "waits")
 
     def __init__(self, topic: str, waits: bool) -> None:
         super().__init__(topic)
         self.waits = waits
-        """Whether it is given on only when it is committed."""
+        """Whether they are delivered only after the commit."""
         self.at_ns = 0
         self.given = False
 
 
 Give = Callable[[PendingWrite], None]
-"""Hands messages out, and calls `Intake.through` when that is done."""
+"""Delivers messages, and calls `Intake.through` afterwards."""
 
 
 class Rows:
@@ -68,7 +70,7 @@ class Rows:
         database.executemany(INSERT, rows)
 
     def done(self, error: Exception | None) -> None:
-        """What follows is the event loop's business."""
+        """The rest happens in the event loop."""
 
 
 def _parts(messages: list[Message]) -> list[list[Message]]:
@@ -92,29 +94,29 @@ class Intake:
         self.numbers = numbers
         self._max_backlog = max_backlog_bytes
         self.pending: dict[str, PendingWrite] = {}
-        """What was published since the last flush, by topic."""
+        """Messages published since the last flush, by topic."""
         self._scheduled = False
         self._loop: asyncio.AbstractEventLoop
-        """That of the last turn; there is none before the first."""
+        """The time of the last iteration; None before the first."""
         self._under_way: set[PendingWrite] = set()
-        """With the writer, and not committed."""
+        """Passed to the writer, and not committed yet."""
         self.again: Callable[[], None] = lambda: None
-        """Called in the event loop when a commit failed: fates and cursors are to be written again."""
+        """Called in the event loop when a commit failed, so that fates and cursors are written again."""
         self._at_ns = at_ns
         self.give: Give = self.through
         self.stored: Callable[[PendingWrite], None] = lambda pending: None
-        """Called with what was committed, in order."""
+        """Called with committed messages, in order."""
         self.more: Callable[[], Sequence[Job]] = lambda: ()
-        """Asked at each flush for what is to travel in the same transaction: fates and cursors."""
+        """Called at each flush for fates and cursors, which are written in the same transaction."""
         self.backlog = 0
-        """Bytes handed to the writer and not yet committed."""
+        """Bytes passed to the writer and not yet committed."""
         self.committed = numbers.last
         """Everything stored up to here has been offered to durable subscriptions."""
         self.lost = 0
-        """Recorded messages that could not be written: others have seen them, the journal has not."""
+        """Recorded messages that could not be written: they were delivered, but are not in the journal."""
 
     def put(self, topic: str, message: Message, waits: bool) -> asyncio.Future[Failures]:
-        """Take one plain message that nobody else holds."""
+        """Take one plain message that no other code holds."""
         pending = self.pending.get(topic)
         if pending is None:
             pending = self._begin(topic, waits)
@@ -123,21 +125,21 @@ class Intake:
         return future
 
     def post(self, topic: str, message: Message, waits: bool, owner: Owner) -> None:
-        """As `put`, and tell the owner instead of a future."""
+        """As `put`, but notifies the owner instead of a future."""
         pending = self.pending.get(topic)
         if pending is None:
             pending = self._begin(topic, waits)
         pending.post(message, owner)
 
     def put_batch(self, batch: Batch, messages: Sequence[Message], waits: bool) -> None:
-        """As `put_many`, of a batch that was opened, and tell the batch instead of a future."""
+        """As `put_many`, for an open batch, and notifies the batch instead of a future."""
         pending = self.pending.get(batch.topic)
         if pending is None:
             pending = self._begin(batch.topic, waits)
         pending.own(messages, batch)
 
     def storing(self, topic: str, first_id: str) -> Batch | None:
-        """A batch that is on its way to the disk, by the id of its first message."""
+        """A batch that is being written, by the id of its first message."""
         for pending in (*self.pending.values(), *self._under_way):
             for start, batch in pending.batches if pending.topic == topic else ():
                 if pending.messages[start].id == first_id:
@@ -147,7 +149,7 @@ class Intake:
     def put_many(
         self, topic: str, messages: Sequence[Message], waits: bool, *, alike: bool
     ) -> asyncio.Future[Failures]:
-        """Take messages of one topic that nobody else holds; `alike` if all are plain, of one sender and format."""
+        """Take messages of one topic that no other code holds; `alike` if all are plain, with one sender and format."""
         pending = self.pending.get(topic)
         if pending is None:
             pending = self._begin(topic, waits)
@@ -161,7 +163,7 @@ class Intake:
         return pending
 
     def schedule(self) -> None:
-        """Flush at the end of this turn."""
+        """Flush at the end of this iteration."""
         if not self._scheduled:
             self._scheduled = True
             self._loop = asyncio.get_running_loop()
@@ -171,7 +173,7 @@ class Intake:
         self.flush(here=True)
 
     def flush(self, *, here: bool = False) -> None:
-        """Hand over what waits. With `here`, in the event loop: what is lone may be committed at once."""
+        """Pass waiting messages to the writer. With `here`, a single message may be committed in the event loop."""
         self._scheduled = False
         pendings = list(self.pending.values())
         self.pending.clear()
@@ -196,16 +198,26 @@ class Intake:
             try:
                 self._writer.put(jobs)
             except JournalUnusable as error:
-                # It was closed meanwhile: whoever waits must be told.
+                # It was closed in the meantime: waiting publishers get an error.
                 self._committed(pendings, error)
                 return
-        # After the writer has it: should giving it on ask for the journal, the message is there.
+        # After the writer has it, so that the message is found if its delivery reads the journal.
         for pending in pendings:
             if not pending.waits and self.backlog <= self._max_backlog:
                 self._give(pending)
 
+    def hand_over(self) -> None:
+        """In the middle of an iteration: the writer works while the event loop continues.
+
+        Not while commits are slow: two of them take longer than what is gained. And what is given on before it is
+        committed waits for the end of the turn, as ever.
+        """
+        fast = self._writer.commit_time.average_ns < MAX_EARLY_NS
+        if fast and all(pending.waits for pending in self.pending.values()):
+            self.flush()
+
     def _is_lone(self, pendings: list[PendingWrite]) -> bool:
-        """Whether nothing else is under way, and all of these are small and waited for in this process."""
+        """Whether nothing else is being written, and all of these are small and awaited in this process."""
         return (
             bool(pendings)
             and not self._under_way
@@ -220,8 +232,8 @@ class Intake:
             try:
                 self._loop.call_soon_threadsafe(self._after, rows, error)
             except (RuntimeError, AttributeError):
-                # There is no event loop, or it has ended: nobody in it waits any more.
-                log.debug("a commit that no event loop hears of")
+                # There is no event loop, or it has ended, so nothing waits for the result.
+                log.debug("a commit without an event loop to report to")
 
     def _after(self, rows: list[Rows], error: Exception | None) -> None:
         for job in rows:
@@ -246,7 +258,7 @@ class Intake:
         self.give(pending)
 
     def through(self, pending: PendingWrite) -> None:
-        """It is with everybody who listens: tell those who published it."""
+        """All subscribers have it: complete its publishes."""
         if len(pending.waiters) == 1 and not pending.failures:
             pending.waiters[0].settled(pending.messages, [])
         else:

@@ -56,7 +56,7 @@ AGAIN_S = 1.0
 class Journal:
     """A directory with a SQLite file and a lake. `open` locks it for this process; use it with `with`, or on a bus.
 
-    Without `threaded` everything happens in the calling thread: for virtual time and for tools.
+    Without `threaded` everything runs in the calling thread, for virtual time and for tools.
     """
 
     def __init__(
@@ -81,23 +81,23 @@ class Journal:
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
         self.cursors: dict[str, Cursor] = {}
-        """The durable subscriptions that somebody works on."""
+        """The durable subscriptions that have subscribers."""
         self.removing = threading.Lock()
-        """Held while retention commits, and while a durable subscription reads on: who has what is known exactly."""
+        """Held while retention commits, and while a durable subscription reads, so that their view is consistent."""
         self.tender = Tender(self)
         self.channel_rules: tuple[Retention, ...] = ()
-        """What the channels of a hub keep, beside what the settings say. Those that say most about a topic come first.
+        """The retention of a hub's channels, in addition to the settings. More specific patterns come first.
 
-        Replaced as a whole: the tender looks at it in a thread of its own."""
+        Replaced as a whole, because the tender reads it in its own thread."""
 
     @property
     def retention(self) -> tuple[tuple[Retention, ...], ...]:
         return self.settings.retention, self.channel_rules
 
-    # Life
+    # Opening and closing
 
     def name_hub(self, address: str) -> None:
-        """Who is refused the journal is told to connect to this hub, which has it."""
+        """Store the address of this hub in the lock. JournalLocked then names it to other processes."""
         self._lock.name_owner(address)
 
     def open(self) -> Self:
@@ -153,7 +153,7 @@ class Journal:
             self._timer = None
         self.intake.flush()
         last = self.intake.numbers.last
-        # Numbers of messages that were not kept, too: no number is given twice.
+        # Also numbers of messages that were not stored: no number is used twice.
         self._writer.call(lambda database: _remember(database, last))
         return True
 
@@ -185,7 +185,7 @@ class Journal:
 
     @property
     def identity(self) -> str:
-        """The UUID of this journal: kept beside every number that somebody remembers of it."""
+        """The UUID of this journal. Stored positions keep it with the number."""
         return self.reader.identity or ""
 
     @property
@@ -208,7 +208,7 @@ class Journal:
 
     @property
     def reader(self) -> Reader:
-        """For questions that are answered at once, in this thread. For long reading open a Reader of your own."""
+        """For short queries in this thread. For long reads open your own Reader."""
         if self._reader is None:
             raise JournalUnusable(str(self.directory), "it is not open")
         return self._reader
@@ -220,12 +220,12 @@ class Journal:
     # As the store of the persistence hook
 
     def attach(self, bus: Attachment, pattern: str = EVERYTHING) -> None:
-        """Called by the persistence hook: numbers come from one place, and fates are written here, too."""
+        """Called by the persistence hook: the journal assigns numbers and writes fates."""
         self.open()
         sequence = bus.broker.sequence
         sequence.last = max(sequence.last, self.intake.numbers.last)
         self.intake.numbers = sequence
-        # Written first, published later: the numbers of what comes to an inbox need not rise.
+        # Messages are written first and published later, so numbers do not always ascend in an inbox.
         bus.broker.served.exact = True
         self.ledger.keep_only(pattern)
         bus.record_in(self.ledger)
@@ -238,7 +238,7 @@ class Journal:
         return numbered
 
     def _flush_soon(self) -> None:
-        """Fates travel with the next commit, and wait for one no longer than `flush_s`."""
+        """Fates are written with the next commit, after at most `flush_s`."""
         if self._timer is not None:
             return
         try:
@@ -248,7 +248,7 @@ class Journal:
         self._timer = loop.call_later(self.settings.flush_s, self._flush)
 
     def _flush_later(self) -> None:
-        """A commit failed: what it was to write of fates and cursors is kept, and tried again."""
+        """A commit failed: its fates and cursors are kept, and written again later."""
         if self._timer is not None:
             self._timer.cancel()
         if not self._closing:
@@ -267,23 +267,23 @@ class Journal:
     # Reading beside the event loop
 
     async def in_thread(self, function: Callable[[Reader], T]) -> T:
-        """Ask the reader without keeping the event loop waiting."""
+        """Query the reader without blocking the event loop."""
         if self._threads is None:
             return function(self.reader)
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, function)
 
     def _ask(self, function: Callable[[Reader], T]) -> T:
         if self._side_reader is None:
-            # Of the thread's own: what is read between BEGIN and COMMIT is of one moment.
+            # A connection of this thread: reads between BEGIN and COMMIT see one snapshot.
             self._side_reader = Reader(self.directory, on_damage=self.quarantine)
         return function(self._side_reader)
 
     # Durable subscriptions
 
     def progress(self, query: Callable[[str], Iterable[tuple[Any, ...]]]) -> list[CursorProgress]:
-        """How far the durable subscriptions are: what is written, and what was handed out since.
+        """The positions of the durable subscriptions: on disk, and in memory since then.
 
-        While `removing` is held, nobody reads on for one of them.
+        While `removing` is held, none of them reads on.
         """
         found = []
         for name, pattern, high, pending in query("SELECT name, pattern, high, pending FROM cursors"):
@@ -294,13 +294,13 @@ class Journal:
         return found
 
     async def forget(self, name: str) -> bool:
-        """Remove the cursor of a durable subscription, and what waits for it; False if there is none."""
+        """Remove the cursor of a durable subscription and its pending messages; False if there is none."""
 
         def remove(database: Database) -> bool:
             database.execute("DELETE FROM retries WHERE subscriber = ?", (name,))
             return database.execute("DELETE FROM cursors WHERE name = ?", (name,)).rowcount > 0
 
-        # What is on its way would come back after it.
+        # Entries that are still in memory would create it again.
         await self.flush()
         self.ledger.retries = {key for key in self.ledger.retries if key[0] != name}
         return await asyncio.wrap_future(self.writer.call(remove))
@@ -329,11 +329,11 @@ class Journal:
     # Tending
 
     def seal(self, *, everything: bool = False) -> int:
-        """Move stretches that are due (or `everything`) to the lake; returns how many messages that were."""
+        """Move stretches that are due (or `everything`) to the lake; returns the number of messages."""
         return self.tender.seal(everything=everything)
 
     def quarantine(self, damage: JournalDamaged) -> None:
-        """Put a damaged batch aside, so that it is named once and not met again."""
+        """Move a damaged batch aside, so that it is reported only once."""
         log.error("%s: %s", self.directory, damage)
         now_ns = self.world.time_ns()
         with contextlib.suppress(JournalUnusable):

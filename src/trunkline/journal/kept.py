@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 def kept_for(reader: Reader, subscriber: str) -> list[KeptMessage]:
-    """Those of one subscriber, in their order. One that cannot be read is left out, and the log says so."""
+    """The retries of one subscriber, in order. Unreadable ones are skipped and logged."""
     rows = reader.query("SELECT message, story, due_ns FROM retries WHERE subscriber = ? ORDER BY seq", (subscriber,))
     found = []
     for data, past, due_ns in rows:
         message = readable(decode_message, data, "a message that waits for its next attempt")
         if message is not None:
-            found.append(KeptMessage(message, readable(decode_story, past, "the story of a message") or [], due_ns))
+            found.append(KeptMessage(message, readable(decode_story, past, "the attempts of a message") or [], due_ns))
     return found
 
 
 def recall(journal: Journal, inbox: Inbox) -> None:
-    """Give a plain subscriber what failed before the last restart, and waits for one of its name."""
+    """Give a plain subscriber the messages that failed before the last restart and wait for its name."""
     if not any(subscriber == inbox.name for subscriber, _ in journal.ledger.retries):
         return
     loop = asyncio.get_running_loop()

@@ -37,13 +37,15 @@ from trunkline.topic import EVERYTHING, is_wild, matches
 SCHEMAS = {"messages": MESSAGES, "fates": FATES}
 SLICE_ROWS = 65_536
 SLICE_BYTES = 8 * 1024 * 1024
-"""A file is read in slices of about this size: one written by an older Trunkline may have row groups of gigabytes."""
+"""Files are read in slices of about this size: older versions of Trunkline wrote row groups of gigabytes."""
 GROUP_ROWS = 20_000
 GROUP_BYTES = 16 * 1024 * 1024
-"""A row group in memory. Small enough to be read one by one by a subscriber that catches up, large enough to compress
-well. Only a single message that is larger makes a larger group."""
+"""The size of a row group in memory: small enough for a subscriber that catches up, large enough to compress well.
+
+Only a single message that is larger makes a larger group.
+"""
 READ_BYTES = 1024 * 1024
-"""So much of a column is read from disk at a time. Otherwise Arrow would read a column of a row group as a whole."""
+"""The read buffer of a column. Without it, Arrow would read a column of a row group as a whole."""
 
 
 def day_of(at_ns: int) -> str:
@@ -51,7 +53,7 @@ def day_of(at_ns: int) -> str:
 
 
 class TopicShare:
-    """What a file holds of one topic."""
+    """The part of a file that belongs to one topic."""
 
     def __init__(self) -> None:
         self.first = 0
@@ -62,7 +64,7 @@ class TopicShare:
 
 
 class Sealed:
-    """A file that was written, and does not count yet."""
+    """A file that is written, but not listed yet."""
 
     def __init__(self, file: File, topics: dict[str, TopicShare]) -> None:
         self.file = file
@@ -70,7 +72,7 @@ class Sealed:
 
 
 def write(directory: Path, kind: str, day: str, batches: Iterable[pa.RecordBatch]) -> Sealed | None:
-    """Write batches, in order, to a new file under its final name, and have it on disk. None if there were no rows."""
+    """Write batches, in order, to a new file under its final name, and sync it. None if there were no rows."""
     folder = directory / kind / f"date={day}"
     hidden = folder / f".{os.getpid()}.tmp"
     tally = Tally(kind)
@@ -98,7 +100,7 @@ def write(directory: Path, kind: str, day: str, batches: Iterable[pa.RecordBatch
     except pa.ArrowInvalid as error:
         raise JournalUnusable(str(directory), f"a stretch cannot be written as Parquet: {error}") from error
     except OSError as error:
-        full = "the disk is full: make room; nothing is lost, it stays in the journal until then"
+        full = "the disk is full: free some space; nothing is lost, the messages stay in the journal until then"
         raise JournalUnusable(str(directory), full if error.errno == errno.ENOSPC else str(error)) from error
     finally:
         with contextlib.suppress(OSError):
@@ -107,11 +109,11 @@ def write(directory: Path, kind: str, day: str, batches: Iterable[pa.RecordBatch
 
 
 UNIQUE = {"seq", "id", "time", "timestamp_ns", "payload", "number", "first", "last", "count"}
-"""Columns whose values rarely repeat: a dictionary would only be in the way."""
+"""Columns whose values rarely repeat, so a dictionary does not help."""
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The same rows in tables of at most GROUP_BYTES, each of at least GROUP_ROWS if that allows it."""
+    """The same rows in tables of at most GROUP_BYTES, and of at least GROUP_ROWS if that is possible."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for part in (part for batch in batches if batch.num_rows for part in pieces(batch, GROUP_BYTES)):
@@ -126,7 +128,7 @@ def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 class Tally:
-    """What goes into a file, counted on its way."""
+    """Counts the rows of a file while they are written."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -164,7 +166,7 @@ class Tally:
             share.until_at_ns = int(row["accepted_max"].timestamp() * 1_000_000) * 1000
 
     def file(self, path: str, day: str, size: int, checksum: int) -> File:
-        """The file that all of it went into. There must be a row."""
+        """The entry of the finished file. It must have at least one row."""
         assert self._at is not None
         assert self._times is not None
         return File(
@@ -179,7 +181,7 @@ def _span(known: tuple[int, int] | None, column: pa.ChunkedArray, factor: int) -
 
 
 def _free_name(folder: Path, first: int, last: int) -> Path:
-    """The numbers of the first and last message; a rewritten file gets a name of its own."""
+    """A name from the numbers of the first and last message. A rewritten file gets a new name."""
     path = folder / f"{first:020d}-{last:020d}.parquet"
     revision = 1
     while path.exists():
@@ -197,7 +199,7 @@ def checksum_of(path: Path) -> int:
 
 
 def record(database: Any, sealed: Sealed) -> None:
-    """From the commit on, the file counts."""
+    """List the file. It is valid from the commit on."""
     file = sealed.file
     database.execute(
         f"INSERT INTO files ({FILE_COLUMNS}) VALUES ({', '.join('?' * len(File.__struct_fields__))})", astuple(file)
@@ -212,12 +214,12 @@ def record(database: Any, sealed: Sealed) -> None:
 
 
 IN_PARTS: dict[str, Any] = {"pre_buffer": False, "buffer_size": READ_BYTES}
-"""How a Parquet file is opened: with the defaults of Arrow a whole row group would be held in memory."""
+"""Options to open a Parquet file. With Arrow's defaults a whole row group would be held in memory."""
 
 
 @contextlib.contextmanager
 def opened(directory: Path, file: File, *, check_pages: bool = False) -> Iterator[pq.ParquetFile]:
-    """A file of the lake; what goes wrong with it is a JournalDamaged."""
+    """Open a file of the lake. All errors become JournalDamaged."""
     try:
         with (
             (directory / file.path).open("rb") as source,
@@ -237,7 +239,7 @@ def opened(directory: Path, file: File, *, check_pages: bool = False) -> Iterato
 
 
 def check(directory: Path, file: File) -> None:
-    """Raise JournalDamaged unless the file is bit for bit what was written."""
+    """Raise JournalDamaged if the file differs from what was written."""
     try:
         found = checksum_of(directory / file.path)
     except FileNotFoundError as error:
@@ -251,7 +253,7 @@ def check(directory: Path, file: File) -> None:
 def read(
     directory: Path, file: File, wanted: Range | None = None, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, with the columns of today; raises JournalDamaged."""
+    """The rows of a file, with the current columns; raises JournalDamaged."""
     schema = SCHEMAS[file.kind]
     out = schema if columns is None else pa.schema([schema.field(name) for name in columns], schema.metadata)
     with opened(directory, file) as parquet:
@@ -268,13 +270,13 @@ def read(
 
 
 def speaks_of(directory: Path, file: File, seq: int) -> bool:
-    """Whether a file of fates may have a row about a message: its footer says so, which is all that is read."""
+    """Whether a file of fates may have a row about a message. Only its footer is read."""
     with opened(directory, file) as parquet:
         return bool(_groups_about(parquet, seq))
 
 
 def fates_about(directory: Path, file: File, seq: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a file of fates that speak of a message; raises JournalDamaged."""
+    """The rows about a message in a file of fates; raises JournalDamaged."""
     with opened(directory, file) as parquet:
         for group in _groups_about(parquet, seq):
             for batch in group_slices(parquet, group):
@@ -283,7 +285,7 @@ def fates_about(directory: Path, file: File, seq: int) -> Iterator[pa.RecordBatc
 
 
 def _groups_about(parquet: pq.ParquetFile, seq: int) -> list[int]:
-    """The row groups of a file of fates that may have a row whose range holds a number."""
+    """The row groups of a file of fates that may have a row whose range includes a number."""
     return [
         group
         for group in range(parquet.num_row_groups)
@@ -296,7 +298,7 @@ def _groups_about(parquet: pq.ParquetFile, seq: int) -> list[int]:
 
 
 def slices(path: Path, groups: Iterable[int], columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """Some row groups of a file of whatever layout, as they are, in slices of about SLICE_BYTES. Columns may lack."""
+    """Row groups of a file of any layout, unchanged, in slices of about SLICE_BYTES. Columns may be missing."""
     with path.open("rb") as source, pq.ParquetFile(source, **IN_PARTS) as parquet:
         there = [name for name in columns if name in parquet.schema_arrow.names]
         for group in groups:
@@ -304,7 +306,7 @@ def slices(path: Path, groups: Iterable[int], columns: list[str]) -> Iterator[pa
 
 
 def _may_hold(parquet: pq.ParquetFile, group: int, wanted: Range) -> bool:
-    """Whether a row group may have rows within the numbers and times wanted."""
+    """Whether a row group may have rows in the range of numbers and times."""
     bounds = {"seq": (wanted.first, wanted.last), "timestamp_ns": (wanted.since_ns, wanted.until_ns)}
     for name, chunk in _chunks(parquet, group):
         if name in bounds and (found := chunk.statistics) is not None and found.has_min_max:
@@ -321,7 +323,7 @@ def group_slices(parquet: pq.ParquetFile, group: int, columns: list[str] | None 
 
 
 def _slice_rows(parquet: pq.ParquetFile, group: int, columns: list[str] | None = None) -> int:
-    """How many rows of a row group, of these columns, are about SLICE_BYTES."""
+    """The number of rows that take about SLICE_BYTES in these columns."""
     size = sum(
         chunk.total_uncompressed_size for name, chunk in _chunks(parquet, group) if columns is None or name in columns
     )
@@ -347,7 +349,7 @@ def only(batch: pa.RecordBatch, wanted: Range) -> pa.RecordBatch:
     topics = batch.column("topic")
     if not is_wild(wanted.pattern):
         return batch.filter(pc.equal(topics, wanted.pattern))
-    # Few topics, many rows: the pattern is tried once a topic.
+    # Few topics, many rows: the pattern is matched once for each topic.
     fitting = {topic: matches(wanted.pattern, topic) for topic in pc.unique(topics).to_pylist()}
     if all(fitting.values()):
         return batch

@@ -1,4 +1,4 @@
-"""The last message of a topic. An index says where it is; one batch, or one row group of a sealed file, is read."""
+"""The last message of a topic. An index finds it; one batch, or one row group of a sealed file, is read."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class LastLocation(NamedTuple):
 
     first: int
     last: Any
-    """A number, unless the row is damaged."""
+    """Not a number if the row is damaged."""
     path: str | None = None
-    """The sealed file; None: a batch that is not sealed."""
+    """The sealed file; None for a batch that is not sealed."""
 
 
 def last_message(reader: Reader, topic: str, before: int | None = None) -> Message | None:
     """The message with the highest number on a topic, below `before` if that is given; None if none is stored.
 
-    Raises JournalDamaged if that message cannot be read: an older one is never given in its place.
+    Raises JournalDamaged if that message cannot be read: an older one is never returned instead.
     """
     upto = FOREVER if before is None else max(0, min(before - 1, FOREVER))
     while True:
@@ -61,7 +61,7 @@ def last_message(reader: Reader, topic: str, before: int | None = None) -> Messa
                 if reader.counts(file):
                     reader.on_damage(damage)
                     raise
-                # It was replaced while it was read, and is gone: its messages are elsewhere now.
+                # The file was replaced and deleted while it was read: its messages are in another file now.
                 continue
         if damaged is not None and damaged[0] > (0 if message is None else message.seq):
             raise JournalDamaged(damaged[0], damaged[1], topic, f"{damaged[2]}, and it is in quarantine")
@@ -69,7 +69,7 @@ def last_message(reader: Reader, topic: str, before: int | None = None) -> Messa
 
 
 def _find(database: sqlite3.Connection, topic: str, upto: int = FOREVER) -> LastLocation | None:
-    """Where the last message up to a number is, of those that are not in quarantine."""
+    """The location of the last message up to a number, without those in quarantine."""
     found = [LastLocation(*row) for query in (HOT, SEALED) for row in database.execute(query, (topic, upto))]
     return max(found, key=lambda each: each.first, default=None)
 
@@ -102,7 +102,7 @@ def _of_file(reader: Reader, topic: str, file: File, place: LastLocation, upto: 
 
 
 def last_numbers(reader: Reader, pattern: str) -> tuple[int, list[int]]:
-    """The highest number there is, and the numbers of the last message of each topic that matches, of one moment.
+    """The highest number, and the number of the last message of each matching topic, from one snapshot.
 
     A topic whose last message is in quarantine has none.
     """
@@ -117,11 +117,11 @@ def last_numbers(reader: Reader, pattern: str) -> tuple[int, list[int]]:
 
 
 def _topics(database: sqlite3.Connection, pattern: str) -> Iterator[str]:
-    """The topics that match: one look into each index for each topic, however many messages it has."""
+    """The matching topics. One index lookup for each topic, whatever the number of its messages."""
     if not is_wild(pattern):
         yield pattern
         return
-    # All that match begin with what is before the first wildcard.
+    # All matches begin with the part before the first wildcard.
     prefix = re.split(r"[*>]", pattern, maxsplit=1)[0]
     for table in ("batches", "file_topics"):
         query = NEXT_TOPIC.format(table)

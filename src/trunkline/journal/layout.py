@@ -1,6 +1,6 @@
 """The columns of the lake and of Arrow batches, and their version. docs/journal.md describes each.
 
-A new column gets a new LAYOUT; older files stay readable, and show what they lack as null. Types are those that Spark
+A new column needs a new LAYOUT. Older files stay readable; their missing columns are null. Types are those that Spark
 reads without a setting: times in microseconds, ids as text.
 """
 
@@ -71,19 +71,19 @@ FATES = pa.schema(
 )
 
 FEW = 16
-"""Batches with more messages than that are put together as a whole, smaller ones message by message."""
+"""Larger batches are converted column by column, smaller ones message by message."""
 
 BATCH_BYTES = 16 * 1024 * 1024
-"""An Arrow batch is no larger in memory, unless a single message is. Its offsets of 32 bits would end at 2 GiB."""
+"""The maximum size of an Arrow batch in memory, unless a single message is larger. Its 32-bit offsets end at 2 GiB."""
 ROW_BYTES = 128
-"""About what a message takes in an Arrow batch beyond its texts and its payload."""
+"""The approximate size of a message in an Arrow batch, without its texts and its payload."""
 
 TYPE_NAMES = {kind: kind.name.lower() for kind in MessageType}
 TYPES = {name: kind for kind, name in TYPE_NAMES.items()}
 
 
 def of_rows(rows: Sequence[StoredBatch], on_damage: Callable[[JournalDamaged], None]) -> Iterator[pa.RecordBatch]:
-    """Stored batches as Arrow batches of at most BATCH_BYTES. A damaged one is told, and left out."""
+    """Stored batches as Arrow batches of at most BATCH_BYTES. Damaged ones are reported and skipped."""
     held: list[tuple[StoredBatch, Body]] = []
     held_bytes = 0
     for row in rows:
@@ -103,7 +103,7 @@ def of_rows(rows: Sequence[StoredBatch], on_damage: Callable[[JournalDamaged], N
 
 
 def _parts(row: StoredBatch, body: Body) -> Iterator[tuple[StoredBatch, Body, int]]:
-    """A stored batch and its size in Arrow; in parts if that is too large.
+    """A stored batch and its size in Arrow, split if it is too large.
 
     A value that all messages share is stored once. In Arrow each message has its own.
     """
@@ -159,7 +159,7 @@ def _numbers(data: bytes) -> pa.Array:
 
 
 def _seqs(rows: list[StoredBatch]) -> pa.Array:
-    """One number after the other, without making each in Python."""
+    """Consecutive numbers, without creating Python objects."""
     runs: list[tuple[int, int]] = []
     for row in rows:
         if runs and runs[-1][1] + 1 == row.first:
@@ -172,7 +172,7 @@ def _seqs(rows: list[StoredBatch]) -> pa.Array:
 
 
 def _strings(parts: list[Strings], counts: list[int], kind: pa.DataType) -> pa.Array:
-    """Strings that lie end to end already: only where each begins is worked out."""
+    """Strings that are already stored end to end: only their offsets are computed."""
     sizes = [
         pa.repeat(pa.scalar(part.sizes, pa.int32()), count)
         if isinstance(part.sizes, int)
@@ -196,7 +196,7 @@ def _value(body: Body, name: str) -> Any:
 
 
 def _spread(values: list[Any], counts: list[int], kind: pa.DataType) -> pa.Array:
-    """A column from one value a batch, or a list of them where they differ within it."""
+    """A column from one value for each batch, or from lists where values differ within a batch."""
     first = values[0] if values else None
     if not isinstance(first, list) and values.count(first) == len(values):
         if first is None:
@@ -226,7 +226,7 @@ def of_fates(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 
 
 def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch from a file of an older layout, with the columns of today."""
+    """A batch from a file of an older layout, converted to the current columns."""
     if batch.schema.equals(schema):
         return batch
     arrays = [
@@ -237,7 +237,7 @@ def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _missing(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-    """A column that an older layout lacks: what messages had then is the default."""
+    """A column that an older layout does not have, with its default."""
     value = TYPE_NAMES[MessageType.PUBLISH] if field.name == "type" else DEFAULTS.get(field.name)
     if value is None:
         return pa.nulls(batch.num_rows, field.type)
@@ -245,7 +245,7 @@ def _missing(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
 
 
 def pieces(batch: pa.RecordBatch, max_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
-    """A batch in parts of at most so many bytes in memory, unless a single row is larger."""
+    """A batch in parts of at most this many bytes in memory, unless a single row is larger."""
     if batch.nbytes <= max_bytes or batch.num_rows <= 1:
         yield batch
         return

@@ -1,4 +1,4 @@
-"""The journal's ledger: fates, retries, dead letters, orphans. Gathered as they happen, written at the next commit."""
+"""The journal's ledger: collects fates, retries, dead letters and orphans, and writes them with the next commit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FATE = (
 )
 KEEP = "INSERT OR REPLACE INTO retries VALUES (?, ?, ?, ?, ?)"
 MAX_KNOWN_TOPICS = 10_000
-"""Topics and patterns of which it is remembered whether they are kept: at most 4 MB."""
+"""The size of the cache that says which topics and patterns are stored: at most 4 MB."""
 
 encode = msgspec.msgpack.Encoder().encode
 decode_message = msgspec.msgpack.Decoder(Message).decode
@@ -40,7 +40,7 @@ decode_story = msgspec.msgpack.Decoder(list[Attempt]).decode
 
 
 def readable(decode: Callable[[bytes], T], data: bytes, what: str) -> T | None:
-    """What the journal holds of one thing; None, and a line in the log, if it is damaged: the others are not."""
+    """A decoded entry of the journal; None, with a line in the log, if it is damaged."""
     try:
         return decode(data)
     except (msgspec.DecodeError, TrunklineError, UnicodeDecodeError) as error:
@@ -49,7 +49,7 @@ def readable(decode: Callable[[bytes], T], data: bytes, what: str) -> T | None:
 
 
 class Entries:
-    """What the ledger gathered, as part of a transaction: first what happened, then how far that brings the cursors."""
+    """The collected entries as part of a transaction: first the fates, then the positions of the cursors."""
 
     def __init__(
         self, fates: list[tuple[Any, ...]], deeds: list[tuple[str, tuple[Any, ...]]], failed: Callable[[Entries], None]
@@ -70,13 +70,13 @@ class Entries:
 
 
 class Scribe(Protocol):
-    """A part that has something to write besides fates: a durable subscription and its cursor."""
+    """A part that writes more than fates: a durable subscription with its cursor."""
 
     def write_down(self, ledger: JournalLedger) -> None: ...
 
 
 class DeliveredRange:
-    """Delivered, from `first` to `last`, not written yet."""
+    """A range of delivered messages that is not written yet."""
 
     __slots__ = ("at_ns", "count", "first", "last", "pattern")
 
@@ -89,7 +89,7 @@ class DeliveredRange:
 
 
 class JournalLedger(Ledger):
-    """Tells the journal what became of messages."""
+    """Records the fates of messages in the journal."""
 
     def __init__(self, settings: JournalSettings, world: World, schedule: Callable[[], None]) -> None:
         self._settings = settings
@@ -97,27 +97,27 @@ class JournalLedger(Ledger):
         self.schedule = schedule
         self._keeps: dict[str, bool] = {}
         self.claimed_lately: deque[int] = deque(maxlen=1000)
-        """Orphans that may still be in the table, though they are nobody's any more."""
+        """Orphans that may still be in the table, although they were claimed or dropped."""
         self._only: tuple[str, ...] = ()
         self._spans: dict[str, DeliveredRange] = {}
         self._fates: list[tuple[Any, ...]] = []
         self._deeds: list[tuple[str, tuple[Any, ...]]] = []
         self.retries: set[tuple[str, int]] = set()
-        """What the table of retries holds, so that it is asked only when there is something to take out."""
+        """The content of the table of retries, so that rows are deleted only if they exist."""
         self.scribes: set[Scribe] = set()
         self._failed: deque[Entries] = deque()
-        """What could not be written, oldest first. Filled by the writer's thread."""
+        """Entries that could not be written, oldest first. Filled by the writer's thread."""
 
-    # What is told
+    # Collecting
 
     def delivered(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
         if not self.keeps_of(inbox.pattern):
             return
         if last < first:
-            # What was taken first need not have the lowest number: it may have come back, or waited for room.
+            # Messages are not always taken in order of their numbers: one may be redelivered, or have waited for room.
             first, last = last, first
         span = self._spans.get(inbox.name)
-        # What lies between may be held, or on its way still: only what follows at once joins the range.
+        # Messages in between may be in flight, so only the next number extends the range.
         if span is not None and first == span.last + 1 and span.pattern == inbox.pattern:
             span.last = last
             span.count += count
@@ -133,7 +133,7 @@ class JournalLedger(Ledger):
         if seq < 0 or not self.keeps(message.topic):
             return
         span = self._spans.get(inbox.name)
-        # An endpoint gets more than its pattern says: such a message has a row of its own.
+        # An endpoint also gets messages outside its pattern: such a message has its own row.
         own = matches(inbox.pattern, message.topic)
         if span is not None and own and seq == span.last + 1 and span.pattern == inbox.pattern:
             span.last = seq
@@ -179,7 +179,7 @@ class JournalLedger(Ledger):
         self.keep_for(inbox.role, message, story, self._world.time_ns() + int(pause_s * 1e9))
 
     def keep_for(self, subscriber: str, message: Message, story: Sequence[Attempt], due_ns: int) -> None:
-        """A message waits for a subscriber, in a state that its topic does not show."""
+        """Store a message that waits for a subscriber, with its own state."""
         self.retries.add((subscriber, message.seq))
         self.deed(KEEP, (subscriber, message.seq, due_ns, encode(list(story)), encode(message)))
 
@@ -251,12 +251,12 @@ class JournalLedger(Ledger):
         return known
 
     def keep_only(self, pattern: str) -> None:
-        """The journal gets what matches, from a hook, and nothing else."""
+        """Store only topics that match. Used with the persistence hook."""
         self._only = (*self._only, pattern)
         self._keeps.clear()
 
     def keeps_of(self, pattern: str) -> bool:
-        """Whether anything that matches is kept."""
+        """Whether any matching topic is stored."""
         known = self._keeps.get(pattern)
         if known is None:
             kept = self._only or (*self._settings.durable, *self._settings.recorded)
@@ -269,10 +269,10 @@ class JournalLedger(Ledger):
             self._keeps.clear()
         self._keeps[topic] = known
 
-    # What is written
+    # Writing
 
     def jobs(self) -> list[Job]:
-        """Everything told since the last time."""
+        """Everything collected since the last call."""
         for name, span in self._spans.items():
             self._end(name, span)
         self._spans.clear()

@@ -27,7 +27,7 @@ class Lock:
         self._descriptor: int | None = None
 
     def take(self) -> None:
-        """Own the directory; raises JournalLocked, or what else was said, with the owner's pid."""
+        """Lock the directory; raises JournalLocked, or the given error, with the owner's pid."""
         path = self._directory / self._name
         if fcntl is None:
             raise JournalUnusable(str(self._directory), "a journal needs the file locks of a POSIX system")
@@ -35,7 +35,7 @@ class Lock:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise JournalUnusable(str(self._directory), f"{error.strerror}: {path}") from error
-        # Whoever only asks for the owner has it for a moment: that is no reason to give up.
+        # A process that only asks for the owner holds the lock for a moment, so it is tried again.
         for _ in range(TRIES):
             if _is_free(descriptor):
                 break
@@ -48,19 +48,19 @@ class Lock:
         self.name_owner()
 
     def name_owner(self, hub: str = "") -> None:
-        """Write who has the lock: this process, and the address of its hub."""
+        """Write the owner of the lock: this process, and the address of its hub."""
         if self._descriptor is None:
             return
         try:
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{os.getpid()}\n{hub}\n".encode(), 0)
         except OSError:
-            # A full disk: the lock holds all the same, only its owner stays unnamed.
+            # The disk is full: the lock is held, but its owner is not named.
             pass
 
     def release(self) -> None:
         if self._descriptor is not None:
-            # Emptied, not removed: a file that is removed can be locked twice, under two names for one place.
+            # Emptied, not removed: after a removal, two processes could lock two files of the same name.
             try:
                 os.ftruncate(self._descriptor, 0)
             finally:
@@ -83,7 +83,7 @@ def _read(descriptor: int) -> tuple[int | None, str]:
 
 
 def owner(directory: Path) -> int | None:
-    """The pid of who writes to the journal now, 0 if that is not known, None if nobody does."""
+    """The pid of the process that writes to the journal; 0 if it is not known, None if there is none."""
     try:
         descriptor = os.open(directory / FILE, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

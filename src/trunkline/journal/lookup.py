@@ -1,4 +1,4 @@
-"""Lookups in a journal: how much it has, its end, single messages by their numbers, a point in time."""
+"""Lookups in a journal: counts, its end, single messages by number, a point in time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_LIMIT: Final = 2**63
 HOT_BETWEEN: Final = (
     "SELECT topic, sum(min(last, :upto) - max(first, :after + 1) + 1) FROM batches"
     " WHERE first >= coalesce((SELECT max(first) FROM batches WHERE first <= :after), 0) AND first <= :upto"
-    # In the order of numbers: the index by topic would be read as a whole.
+    # In the order of numbers; otherwise the whole index by topic would be read.
     " AND last > :after GROUP BY +topic"
 )
 SEALED_WITHIN: Final = (
@@ -40,18 +40,18 @@ SEALED_CUT: Final = (
 
 
 class StoredCounts(NamedTuple):
-    """How many messages of each topic lie beyond one number, up to another, as the tables say."""
+    """The number of messages of each topic in a range of numbers, from the tables alone."""
 
     after: int
     upto: int
     within: list[tuple[str, int]]
-    """Topics, each with a number of its messages: of batches, and of files that lie within as a whole."""
+    """Topics with message counts, from batches, and from files that are completely in the range."""
     cut: list[tuple[File, list[tuple[str, int, bool]]]]
-    """The other files, two at the most, with their topics; whether all that the file has of a topic lies within."""
+    """The other files, at most two, with their topics, and whether all messages of a topic are in the range."""
 
 
 def stored_counts(reader: Reader, after: int, upto: int = FOREVER) -> StoredCounts:
-    """Call it within one `snapshot`: between two questions, messages may be sealed."""
+    """Call it within one `snapshot`: messages may be sealed between two queries."""
     ends = {"after": after, "upto": upto}
     cut: dict[File, list[tuple[str, int, bool]]] = {}
     for topic, count, whole, *file in reader.query(SEALED_CUT, ends):
@@ -61,7 +61,7 @@ def stored_counts(reader: Reader, after: int, upto: int = FOREVER) -> StoredCoun
 
 
 def count_within(reader: Reader, stored: StoredCounts, pattern: str) -> int:
-    """How many of them match. A file is read only if one of the two numbers lies in the middle of it."""
+    """The number of matching messages. A file is read only if the range begins or ends inside it."""
     found = sum(count for topic, count in stored.within if matches(pattern, topic))
     for file, topics in stored.cut:
         wanted = [(count, whole) for topic, count, whole in topics if matches(pattern, topic)]
@@ -81,12 +81,12 @@ def _count_in_file(reader: Reader, file: File, wanted: Range) -> int:
         if reader.counts(file):
             reader.on_damage(damage)
             return 0
-    # It was replaced, and is gone: what it held is elsewhere now.
+    # The file was replaced and deleted: its messages are in another file now.
     return count(reader, wanted.pattern, max(wanted.first, file.first) - 1, min(wanted.last, file.last))
 
 
 def count(reader: Reader, pattern: str, after: int, upto: int = FOREVER) -> int:
-    """How many messages that match lie beyond a number, up to another."""
+    """The number of matching messages after one number, up to another."""
     with reader.snapshot():
         stored = stored_counts(reader, after, upto)
     return count_within(reader, stored, pattern)
@@ -97,7 +97,7 @@ def tail(reader: Reader, pattern: str, count: int) -> list[Message]:
     reader.pattern = validate_pattern(pattern)
     rows: list[tuple[Any, ...]] = []
     with reader.snapshot() as database:
-        # Both of one moment: what is sealed meanwhile would be told twice, or not at all.
+        # From one snapshot: messages that are sealed in between would be missing or doubled.
         file = reader.file_upto(FOREVER)
         wanted = 0
         for values in database.execute(f"SELECT {COLUMNS} FROM batches WHERE wanted(topic) ORDER BY first DESC"):
@@ -117,12 +117,12 @@ def tail(reader: Reader, pattern: str, count: int) -> list[Message]:
 
 
 def some(reader: Reader, seqs: list[int]) -> list[Message]:
-    """The messages with these numbers, as far as they are there, in order."""
+    """The messages with these numbers that are stored, in order."""
     return some_within(reader, seqs, NO_LIMIT)[0]
 
 
 def some_within(reader: Reader, seqs: list[int], max_bytes: int) -> tuple[list[Message], list[int]]:
-    """The same until there are `max_bytes` of them; and the numbers that were not looked for then."""
+    """The same up to `max_bytes`, and the numbers that were not looked up."""
     found: list[Message] = []
     wanted = set(seqs)
     size = 0
@@ -159,12 +159,12 @@ def _picked(reader: Reader, file: File, seqs: Collection[int]) -> Iterator[Messa
         if reader.counts(file):
             reader.on_damage(damage)
         else:
-            # It was replaced, and is gone: what it held is elsewhere now.
+            # The file was replaced and deleted: its messages are in another file now.
             yield from some(reader, [seq for seq in seqs if seq > done])
 
 
 def last_before(reader: Reader, at_ns: int) -> int:
-    """The number of the last message that the journal took before a point in time."""
+    """The number of the last message that the journal accepted before a point in time."""
     (last,) = reader.query("SELECT coalesce(max(last), 0) FROM batches WHERE at_ns < ?", (at_ns,))[0]
     upto = FOREVER
     while not last and (file := reader.file_upto(upto)) is not None:

@@ -12,14 +12,14 @@ from trunkline.message import Message
 
 LARGE_BYTES: Final = 4096
 MAX_LARGE_BYTES: Final = 64 * 1024 * 1024
-"""Of large messages that one member holds. Of small ones there are few enough: its inbox has a capacity."""
+"""The limit for large messages of one member, in bytes. Small ones are limited by the capacity of its inbox."""
 
 
 class FeederMembers:
     def __init__(self, name: str) -> None:
         self.all: list[Inbox] = []
         self.enough = 1
-        """When so many messages were settled, it is worth a look whether there is room: half of what they hold."""
+        """After this many settled messages it is checked whether there is room: half of their capacity."""
         self._group = SubscriberGroup(name)
         self._large = LargeMessages()
 
@@ -39,19 +39,19 @@ class FeederMembers:
 
     @property
     def abandoned(self) -> list[Inbox]:
-        """Those whose streams nobody holds any more."""
+        """Members whose streams were garbage-collected."""
         return [member for member in self.all if member.abandoned]
 
-    # Who gets it
+    # Choosing a member
 
     @property
     def room(self) -> int:
-        """For how many messages there is room."""
+        """The number of messages for which there is room."""
         light = (member for member in self.all if not (self._large and self._is_heavy(member)))
         return sum(member.free for member in light if not member.closed)
 
     def free(self) -> Inbox | None:
-        """Who gets the next message; None if nobody has room."""
+        """The member that gets the next message; None if none has room."""
         members = self.all
         if self._large:
             members = [member for member in members if not self._is_heavy(member)]
@@ -64,7 +64,7 @@ class FeederMembers:
         return self._group.pick(free)
 
     def successor_of(self, leaver: Inbox) -> Callable[[Message], Inbox | None]:
-        """Who takes over from one that leaves."""
+        """The member that takes over from one that leaves."""
 
         def choose(message: Message) -> Inbox | None:
             stay = [member for member in self.all if member is not leaver and not member.closed]
@@ -72,7 +72,7 @@ class FeederMembers:
 
         return choose
 
-    # Who has what
+    # Messages of each member
 
     def hand(self, message: Message, inbox: Inbox) -> None:
         if len(message.payload) > LARGE_BYTES:

@@ -22,7 +22,7 @@ from trunkline.message import Message
 
 
 def pick(directory: Path, file: File, seqs: Collection[int]) -> Iterator[Message]:
-    """The messages with these numbers that the file holds, in order. Raises JournalDamaged if they cannot be read."""
+    """The messages with these numbers in the file, in order. Raises JournalDamaged if they cannot be read."""
     wanted = pa.array(sorted(seqs), pa.int64())
     with _opened(directory, file) as parquet:
         for group in range(parquet.num_row_groups):

@@ -19,12 +19,12 @@ from trunkline.topic import EVERYTHING, matches
 
 
 class JournalQueries:
-    """Of one journal, over a connection of its own."""
+    """Queries on one journal, with their own connection."""
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
         self.pattern = EVERYTHING
-        """What `wanted(topic)` means in a question."""
+        """The meaning of `wanted(topic)` in a query."""
         self._database = databases.open_for_reading(self.directory)
         self._database.create_function("wanted", 1, self._wanted, deterministic=True)
 
@@ -42,17 +42,17 @@ class JournalQueries:
 
     @property
     def identity(self) -> str | None:
-        """The UUID of the journal; None if an older version made it and nobody has opened it for writing since."""
+        """The UUID of the journal; None if an older version created it, and it was not opened for writing since."""
         with self._asking() as database:
             return identities.read(database)
 
     def expect(self, identity: str | None) -> None:
-        """Raise WrongJournal if a place that was kept with this identity belongs to another journal."""
+        """Raise WrongJournal if a position with this identity belongs to another journal."""
         identities.check(self.directory, identity, self.identity)
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """Everything read inside is of one moment."""
+        """Everything that is read inside is from one snapshot."""
         with self._asking() as database:
             database.execute("BEGIN")
             try:
@@ -72,35 +72,35 @@ class JournalQueries:
             return database.execute(sql, values).fetchall()
 
     def each(self, sql: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-        """The same row by row, of one moment: for what may be more than memory should hold."""
+        """The same row by row, from one snapshot, for results that may be too large for memory."""
         with self._asking() as database:
             yield from database.execute(sql, values)
 
-    # The files that count
+    # Valid files
 
     def files(self, kind: str = "messages") -> list[File]:
-        """The sealed files that count, in order. Read these, not the directory: it may hold replaced ones."""
+        """The valid sealed files, in order. Use this list, not the directory, which may contain replaced ones."""
         with self.snapshot() as database:
             return listed(database, kind)
 
     def file(self, path: str) -> File | None:
-        """The sealed file at a path, if it counts."""
+        """The sealed file at a path, if it is valid."""
         rows = self.query(f"SELECT {FILE_COLUMNS} FROM files WHERE path = ? AND replaced_ns IS NULL", (path,))
         return File(*rows[0]) if rows else None
 
     def counts(self, file: File) -> bool:
-        """Whether it counts still: it may have been replaced."""
+        """Whether it is still valid: it may have been replaced."""
         return self.file(file.path) == file
 
     def sized_files(self, kind: str) -> Iterator[tuple[File, int]]:
-        """The sealed files that count, in order, one at a time; each with the bytes of its payloads."""
+        """The valid sealed files, in order, one at a time; each with the bytes of its payloads."""
         payloads = "coalesce((SELECT sum(t.bytes) FROM file_topics t WHERE t.path = files.path), 0)"
         query = f"SELECT {FILE_COLUMNS}, {payloads} FROM files WHERE kind = ? AND replaced_ns IS NULL ORDER BY first"
         for *values, size in self.each(query, (kind,)):
             yield File(*values), size
 
     def file_upto(self, number: int) -> File | None:
-        """The last sealed file of messages that begins at a number, or below it."""
+        """The last sealed file of messages that begins at or below a number."""
         rows = self.query(
             f"SELECT {FILE_COLUMNS} FROM files WHERE kind = 'messages' AND replaced_ns IS NULL AND first <= ?"
             " ORDER BY first DESC LIMIT 1",
@@ -110,7 +110,7 @@ class JournalQueries:
 
 
 def start_of_row(database: sqlite3.Connection, after: int) -> int:
-    """The first number of the row that holds what comes after `after`, if a row holds it."""
+    """The first number of the row with the message after `after`, if there is such a row."""
     row = database.execute(
         "SELECT first, last FROM batches WHERE first <= ? ORDER BY first DESC LIMIT 1", (after + 1,)
     ).fetchone()

@@ -31,12 +31,12 @@ class Range(msgspec.Struct, frozen=True):
         return self.since_ns > 0 or self.until_ns < FOREVER
 
     def holds(self, message: Message) -> bool:
-        """Whether it is within the numbers and times. The topic is the caller's business."""
+        """Whether it is in the range of numbers and times. The caller checks the topic."""
         return self.first <= message.seq <= self.last and self.since_ns <= message.timestamp_ns <= self.until_ns
 
 
 def range_of(pattern: str, first: int, last: int | None, since: Moment | None, until: Moment | None) -> Range:
-    """The range that somebody asks for; `until` is not included. Raises InvalidTopic, or InvalidSettings for a time."""
+    """The requested range; `until` is not included. Raises InvalidTopic, or InvalidSettings for a time."""
     return Range(
         validate_pattern(pattern),
         first,
@@ -47,7 +47,7 @@ def range_of(pattern: str, first: int, last: int | None, since: Moment | None, u
 
 
 def cut(batch: pa.RecordBatch, wanted: Range) -> pa.RecordBatch:
-    """Only the rows within the numbers and times wanted. The topic is the caller's business."""
+    """Only the rows in the range of numbers and times. The caller checks the topic."""
     import pyarrow.compute as pc
 
     if not batch.num_rows:

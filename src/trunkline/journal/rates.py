@@ -20,7 +20,7 @@ DELAYS = (
 
 
 def accepted_over_time(reader: Reader, since_ns: int, step_ns: int) -> dict[int, float]:
-    """Messages that were accepted since then, by the number of the step of time."""
+    """Messages accepted since then, by the index of their time step."""
     counts: Counter[int] = Counter()
     for step, count in reader.query(ACCEPTED, {"since": since_ns, "step": step_ns}):
         counts[step] += count
@@ -35,5 +35,5 @@ def accepted_over_time(reader: Reader, since_ns: int, step_ns: int) -> dict[int,
 
 
 def delivery_delays_ns(reader: Reader, most: int) -> list[int]:
-    """Of the newest deliveries: the time from the commit of the first message of each to its fate, sorted."""
+    """The delays of the newest deliveries, sorted: from the commit of a range's first message to its fate."""
     return sorted(max(0, delay) for (delay,) in reader.query(DELAYS, (most,)))

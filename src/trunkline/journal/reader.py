@@ -36,7 +36,7 @@ log = logging.getLogger("trunkline.journal")
 STEP_BYTES = 8 * 1024 * 1024
 STEP_MESSAGES = 50_000
 MAX_CHECKED = 1000
-"""Files that a reader remembers to have checked: about 250 bytes each. One beyond that is checked again."""
+"""The number of checked files that a reader remembers, about 250 bytes each. Other files are checked again."""
 
 Damage = Callable[[JournalDamaged], None]
 
@@ -55,9 +55,9 @@ class Reader(JournalQueries):
         super().__init__(directory)
         self.on_damage = on_damage
         self._checked: dict[str, None] = {}
-        """Paths of the last files that were found to be what was written."""
+        """Paths of the last files that passed their check."""
         self._catching_up: tuple[File, int, Iterator[pa.RecordBatch]] | None = None
-        """A file that `some_after` reads, how far it came, and the rest of it."""
+        """The file that `some_after` is reading, its position, and the rest of the file."""
 
     def close(self) -> None:
         self._catching_up = None
@@ -108,7 +108,10 @@ class Reader(JournalQueries):
                     yield batch if columns is None else batch.select(columns)
 
     def _steps(self, wanted: Range) -> Iterator[tuple[File | list[StoredBatch], Range]]:
-        """Stretch by stretch, each with what is wanted of it: not what was read before, wherever that was then."""
+        """Stretch by stretch, each with the range to read.
+
+        Messages that were read before are not read again, even if moved.
+        """
         while (step := self.step(wanted, wanted.first - 1)) is not None:
             upto, found = step
             yield found, wanted
@@ -117,7 +120,7 @@ class Reader(JournalQueries):
     def step(
         self, wanted: Range, after: int, limit: int = STEP_MESSAGES
     ) -> tuple[int, File | list[StoredBatch]] | None:
-        """The next stretch beyond `after`: a file, or some rows; and how far that goes. None at the end."""
+        """The next stretch after `after`: a file, or some rows; and its end. None at the end of the journal."""
         with self.snapshot() as database:
             file = database.execute(
                 f"SELECT {FILE_COLUMNS} FROM files"
@@ -141,7 +144,7 @@ class Reader(JournalQueries):
         topic, given = ("1", ()) if wanted.pattern == EVERYTHING else ("wanted(topic)", ())
         if not is_wild(wanted.pattern):
             topic, given = "topic = ?", (wanted.pattern,)  # type: ignore[assignment]  # its length differs
-        # The last row is where the end is: no index is needed, and numbers rise.
+        # Numbers ascend, so the last row has the end. No index is needed.
         found = database.execute(
             "SELECT first, last FROM batches WHERE first <= ? ORDER BY first DESC LIMIT 1", (wanted.last,)
         ).fetchone()
@@ -162,13 +165,13 @@ class Reader(JournalQueries):
             count += row.count
             size += len(row.body)
             if count >= limit or size >= STEP_BYTES:
-                # Not further than where the next one begins: its own word for its end is not checked yet.
+                # Not beyond the start of the next one: the end that the row claims is not checked yet.
                 following = database.execute("SELECT min(first) FROM batches WHERE first > ?", (row.first,)).fetchone()
                 return (row.last if following[0] is None else min(row.last, following[0] - 1)), rows
         return upto, rows
 
     def row(self, values: tuple[Any, ...]) -> StoredBatch | None:
-        """A row whose parts are what they should be; otherwise it is told, and left out."""
+        """A row with valid columns; None if it is damaged, which is reported."""
         first, last, topic, *numbers, body = values
         good = all(isinstance(each, int) for each in (first, last, *numbers))
         if good and isinstance(topic, str) and isinstance(body, bytes) and 0 < first <= last:
@@ -179,19 +182,19 @@ class Reader(JournalQueries):
         return None
 
     def messages_of(self, row: StoredBatch) -> list[Message]:
-        """The messages of a batch; none if it is damaged, which is told."""
+        """The messages of a batch; none if it is damaged, which is reported."""
         try:
             return row.messages()
         except JournalDamaged as damage:
             self.on_damage(damage)
             return []
 
-    # For those who read many parts at once
+    # For parallel reading
 
     def moment(self, first: int, last: int, fits: Fits | None = None) -> tuple[list[File], list[StoredBatch]]:
-        """What lies from `first` to `last` at one moment: sealed files, and rows; each message is in exactly one.
+        """The sealed files and rows from `first` to `last`, from one snapshot; each message is in exactly one.
 
-        Only parts with something on a topic that `fits`. Those at both ends may hold more than was asked for.
+        Only parts with a topic that `fits`. The parts at both ends may contain more than requested.
         """
         with self.snapshot() as database:
             sealed = snapshot.files(database, "messages", first, last, fits)
@@ -199,21 +202,21 @@ class Reader(JournalQueries):
         return sealed, [row for values in rows if (row := self.row(values)) is not None]
 
     def moment_of_fates(self, first: int, last: int) -> tuple[list[File], list[tuple[Any, ...]]]:
-        """The same for fates, by their numbers: sealed files, and what is not sealed as tuples."""
+        """The same for fates, by their numbers: sealed files, and unsealed fates as tuples."""
         with self.snapshot() as database:
             return snapshot.files(database, "fates", first, last, None), snapshot.fates(database, first, last)
 
     def heads(self, kind: str, first: int, last: int, fits: Fits | None = None, limit: int = -1) -> list[Head]:
-        """Where messages or fates from `first` to `last` are at one moment: what each part covers, without its rows."""
+        """The parts with messages or fates from `first` to `last`, from one snapshot, without their rows."""
         with self.snapshot() as database:
             return snapshot.heads(database, kind, first, last, fits, limit)
 
     def highest(self, kind: str) -> int:
-        """The highest number that a message or fate ever had here, also if it was removed."""
+        """The highest number that a message or fate ever had here, including removed ones."""
         return int(self.query(snapshot.HIGHEST[kind])[0][0] or 0)
 
     def removals(self, first: int, last: int) -> list[tuple[str, int, int, int]]:
-        """What retention removed between two numbers: topic, first, last, and how many between these."""
+        """What retention removed between two numbers: topic, first, last, and count."""
         return self.query(
             "SELECT topic, first, last, count FROM removals WHERE last >= ? AND first <= ?", (first, last)
         )
@@ -221,11 +224,11 @@ class Reader(JournalQueries):
     # For subscribers that catch up
 
     def some_after(self, pattern: str, after: int, limit: int) -> tuple[list[Message], int]:
-        """About `limit` messages beyond a number, and how far that went: everything up to there was looked at."""
+        """About `limit` messages after a number, and the last number that was read."""
         wanted = Range(pattern)
         step = self.step(wanted, after, limit)
         if step is None:
-            # At the moment it looked, there was nothing: what has come since is for the next look.
+            # Nothing was found in this snapshot. Newer messages are found by the next call.
             return [], after
         upto, found = step
         if isinstance(found, list):
@@ -246,7 +249,7 @@ class Reader(JournalQueries):
         return layout.to_messages(lake.only(batch, wanted)), batch.column("seq")[-1].as_py()
 
     def _slice_after(self, file: File, after: int) -> pa.RecordBatch | None:
-        """The next rows of a file beyond a number. Usually the one who asks goes on where the last answer ended."""
+        """The next rows of a file after a number. Usually a call continues where the last one ended."""
         from trunkline.journal import lake
 
         known, self._catching_up = self._catching_up, None
@@ -260,7 +263,7 @@ class Reader(JournalQueries):
         return batch
 
     def last(self) -> int:
-        """The highest number there is."""
+        """The highest number."""
         (found,) = self.query(
             "SELECT max(coalesce((SELECT last FROM batches ORDER BY first DESC LIMIT 1), 0),"
             " coalesce((SELECT max(last) FROM files WHERE kind = 'messages' AND replaced_ns IS NULL), 0))"
@@ -268,7 +271,7 @@ class Reader(JournalQueries):
         return int(found)
 
     def count(self, pattern: str, after: int, upto: int = FOREVER) -> int:
-        """How many messages that match lie beyond a number, up to another."""
+        """The number of matching messages after one number, up to another."""
         return lookup.count(self, pattern, after, upto)
 
     def tail(self, pattern: str, count: int) -> list[Message]:
@@ -276,15 +279,15 @@ class Reader(JournalQueries):
         return lookup.tail(self, pattern, count)
 
     def some(self, seqs: list[int]) -> list[Message]:
-        """The messages with these numbers, as far as they are there, in order."""
+        """The messages with these numbers that are stored, in order."""
         return lookup.some(self, seqs)
 
     def some_within(self, seqs: list[int], max_bytes: int) -> tuple[list[Message], list[int]]:
-        """The same until there are `max_bytes` of them; and the numbers that were not looked for then."""
+        """The same up to `max_bytes`, and the numbers that were not looked up."""
         return lookup.some_within(self, seqs, max_bytes)
 
     def last_before(self, at_ns: int) -> int:
-        """The number of the last message that the journal took before a point in time."""
+        """The number of the last message that the journal accepted before a point in time."""
         return lookup.last_before(self, at_ns)
 
     def last_of(self, topic: str, before: int | None = None) -> Message | None:
@@ -295,10 +298,10 @@ class Reader(JournalQueries):
         return last_message(self, topic, before)
 
     def last_of_each(self, pattern: str) -> tuple[int, list[int]]:
-        """The highest number there is, and those of the last message of each topic that matches, of one moment."""
+        """The highest number, and the number of the last message of each matching topic, from one snapshot."""
         return last_numbers(self, pattern)
 
-    # For those who ask what became of a message
+    # For explaining the fate of a message
 
     def find(self, message_id: str, *, everywhere: bool = True) -> Message | None:
         """The message with this id: searched near the time in the id, and then `everywhere`, which may take long."""
@@ -315,14 +318,14 @@ class Reader(JournalQueries):
     # The lake
 
     def file_messages(self, file: File, wanted: Range) -> Iterator[Message]:
-        """What is wanted of a sealed file, as `file_batches`."""
+        """The requested messages of a sealed file, as `file_batches`."""
         from trunkline.journal import layout
 
         for batch in self.file_batches(file, wanted, None):
             yield from layout.to_messages(batch)
 
     def file_batches(self, file: File, wanted: Range | None, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
-        """What is wanted of a sealed file; if it was replaced meanwhile, from where its messages are now."""
+        """The requested part of a sealed file. If it was replaced, the messages are read from their new place."""
         from trunkline.journal import lake
 
         after = 0 if wanted is None else wanted.first - 1
@@ -334,7 +337,7 @@ class Reader(JournalQueries):
                     after = batch.column("seq")[-1].as_py()
         except JournalDamaged as damage:
             if wanted is not None and not self.counts(file):
-                # It was replaced, and is gone: what it held is elsewhere now.
+                # The file was replaced and deleted: its messages are in another file now.
                 rest = msgspec.structs.replace(
                     wanted, first=max(after + 1, file.first), last=min(wanted.last, file.last)
                 )
@@ -348,7 +351,10 @@ class Reader(JournalQueries):
                 yield from self.file_batches(found, narrowed, columns)
 
     def check(self, file: File) -> None:
-        """Whether it is what was written: once a file and reader, unless it has read many others since."""
+        """Check the file against its checksum.
+
+        Done once for each file, unless the reader has read many others since.
+        """
         from trunkline.journal import lake
 
         if file.path not in self._checked:

@@ -30,7 +30,7 @@ FORGET: Final = "DELETE FROM deaths WHERE seq BETWEEN ? AND ? AND topic = ?"
 
 
 class Death(msgspec.Struct, frozen=True):
-    """A subscriber gave up on a message. The last three are None if only a damaged letter is left of it."""
+    """A subscriber gave up on a message. The last three fields are None if only a damaged letter is left."""
 
     subscriber: str
     seq: int
@@ -45,7 +45,7 @@ class Death(msgspec.Struct, frozen=True):
 
 
 class OrphanRecord(msgspec.Struct, frozen=True):
-    """An answer that nobody waited for, as long as nobody claims it."""
+    """An answer without a waiting request, as long as it is not claimed."""
 
     seq: int
     id: str
@@ -68,8 +68,8 @@ class Removal(msgspec.Struct, frozen=True):
 def death_of(letter: DeadLetter) -> tuple[Any, ...]:
     """The values for DIED."""
     message = letter.message
-    told = (letter.cause.value, letter.reason, letter.error_type, letter.traceback, len(letter.attempts))
-    return (letter.subscriber, message.seq, letter.at_ns, message.topic, message.id, *told)
+    fields = (letter.cause.value, letter.reason, letter.error_type, letter.traceback, len(letter.attempts))
+    return (letter.subscriber, message.seq, letter.at_ns, message.topic, message.id, *fields)
 
 
 def deaths(reader: Reader, first: int, last: int) -> list[Death]:
@@ -85,7 +85,7 @@ def deaths(reader: Reader, first: int, last: int) -> list[Death]:
 
 
 def letters(reader: Reader, first: int, last: int) -> list[Death]:
-    """The dead letters of messages from `first` to `last` that are there now."""
+    """The current dead letters of messages from `first` to `last`."""
     rows = reader.query(
         "SELECT subscriber, seq, at_ns, topic, id, cause, reason, letter FROM dead_letters WHERE seq BETWEEN ? AND ?",
         (first, last),
@@ -97,10 +97,10 @@ def _of_letter(death: Death, data: bytes) -> Death:
     try:
         letter = DeadLetter.from_bytes(data)
     except InvalidPayload:
-        # Damaged: what the columns of the journal say is still true.
+        # The letter is damaged, but the columns of the journal are still valid.
         return death
-    told = {"error_type": letter.error_type, "traceback": letter.traceback, "attempts": len(letter.attempts)}
-    return msgspec.structs.replace(death, **told)
+    fields = {"error_type": letter.error_type, "traceback": letter.traceback, "attempts": len(letter.attempts)}
+    return msgspec.structs.replace(death, **fields)
 
 
 def _has_table(reader: Reader, name: str) -> bool:
@@ -116,7 +116,7 @@ def orphans(reader: Reader, first: int, last: int) -> list[OrphanRecord]:
 
 
 def orphan_count(reader: Reader) -> int:
-    """How many orphans there are."""
+    """The number of orphans."""
     count: int = reader.query("SELECT count(*) FROM orphans")[0][0]
     return count
 

@@ -19,7 +19,7 @@ from trunkline.message import Message
 log = logging.getLogger("trunkline.journal")
 
 Find = Callable[[str], Awaitable[Message | None]]
-"""The message with this id, if it is stored. It does not keep the event loop waiting."""
+"""Finds a stored message by its id without blocking the event loop."""
 Put = Callable[[Batch, list[Message]], None]
 
 
@@ -29,11 +29,11 @@ class RepeatedBatches:
         self._find = find
         self._put = put
         self.lines: dict[str, deque[tuple[Batch, list[Message]]]] = {}
-        """By topic: what waits for an answer, and what came after it."""
+        """By topic: batches that wait for the lookup, and later ones."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, batch: Batch, messages: list[Message]) -> None:
-        """A batch that was sent again, or one on a topic with a line."""
+        """Take a repeated batch, or one on a topic where others wait."""
         line = self.lines.get(batch.topic)
         if line is None:
             line = self.lines[batch.topic] = deque()
@@ -53,7 +53,7 @@ class RepeatedBatches:
             del self.lines[topic]
 
     async def _is_known(self, batch: Batch, first_id: str) -> bool:
-        """Whether it is stored, or will be: then its publisher gets its number."""
+        """Whether it is stored, or being stored. Then its publisher gets its number."""
         if (storing := self._intake.storing(batch.topic, first_id)) is not None:
             storing.take_over(batch)
             return True
@@ -72,7 +72,7 @@ class RepeatedBatches:
         return True
 
     async def aclose(self) -> None:
-        """What waits is not stored; whoever has sent it knows no better than before."""
+        """Waiting batches are not stored; their publishers still do not know whether they are."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -23,15 +23,15 @@ PIECES = (
     " SELECT topic, NULL, first, last, last - first + 1, length(body), at_ns FROM batches"
     " ORDER BY topic DESC, first DESC"
 )
-"""Topic by topic, newest first: two indexes are read side by side, and nothing is sorted."""
+"""Topic by topic, newest first. Two indexes are merged, and nothing is sorted."""
 Numbers = dict[str, "array[int]"]
-"""The numbers of the messages of a file that go, in order, by topic."""
+"""The numbers of the removed messages of a file, in order, by topic."""
 
 
 class StoredPart(msgspec.Struct, frozen=True):
     topic: str
     path: str | None
-    """The sealed file it lies in; None if it is a batch of the journal."""
+    """Its sealed file; None for a batch of the journal."""
     first: int
     last: int
     count: int
@@ -40,7 +40,7 @@ class StoredPart(msgspec.Struct, frozen=True):
 
 
 class Unread(msgspec.Struct, frozen=True):
-    """What a durable subscription loses."""
+    """Unread messages that a durable subscription loses."""
 
     name: str
     first: int
@@ -49,7 +49,7 @@ class Unread(msgspec.Struct, frozen=True):
 
 
 class Remove(msgspec.Struct, frozen=True):
-    """A piece that is to go, or has gone."""
+    """A part to remove, or a removed part."""
 
     topic: str
     path: str | None
@@ -59,14 +59,15 @@ class Remove(msgspec.Struct, frozen=True):
     why: str
     even_unread: bool
     place: int
-    """Its ordinal among the pieces of its topic: the newest is 0, the one before it -1."""
+    """Its ordinal among the parts of its topic: the newest is 0, the one before it -1."""
     unread_by: tuple[Unread, ...] = ()
 
 
 class CursorProgress(msgspec.Struct, frozen=True):
-    """How far a durable subscription is: everything up to `low` has its fate, and up to `high` all but what is pending.
+    """The position of a durable subscription: all messages up to `low` have a fate, up to `high` all but pending ones.
 
-    Up to `read` it was handed out. Between `high` and `read` a process holds messages, and the disk does not know it.
+    Messages up to `read` were delivered. Those between `high` and `read` are held by a process; the disk has no record
+    of that.
     """
 
     name: str
@@ -79,17 +80,17 @@ class CursorProgress(msgspec.Struct, frozen=True):
 def plan(
     reader: Reader, rules: Sequence[Sequence[Retention]], now_ns: int, progress: list[CursorProgress], committed: int
 ) -> list[Remove]:
-    """What is to go now: the oldest pieces beyond a limit that nobody needs.
+    """The parts to remove now: the oldest ones beyond a limit that no subscription needs.
 
-    Rules come in lists: of each the first that matches a topic counts, and of those the one that keeps least. What lies
-    beyond `committed` is on its way to its subscribers, and stays. Only what goes is held in memory.
+    Rules come in lists. In each list, the first rule that matches a topic applies; of these, the strictest one.
+    Messages after `committed` are being delivered, and are kept. Only the parts to remove are held in memory.
     """
     removes: list[Remove] = []
     for topic, rows in groupby(reader.each(PIECES), itemgetter(0)):
         fitting = [next((rule for rule in some if matches(rule.topics, topic)), None) for some in rules]
         handed_out = (piece for row in rows if (piece := StoredPart(*row)).last <= committed)
         going = _going([rule for rule in fitting if rule is not None], handed_out, now_ns, progress)
-        # Each takes the oldest, up to somewhere.
+        # Each rule removes the oldest parts up to some point.
         most: list[Remove] = max(going, key=lambda some: len(some), default=[])
         removes += reversed(most)
     return removes
@@ -98,9 +99,9 @@ def plan(
 def _going(
     rules: list[Retention], pieces: Iterable[StoredPart], now_ns: int, progress: list[CursorProgress]
 ) -> list[list[Remove]]:
-    """For each rule the pieces of one topic that lie wholly beyond a limit, newest first, as they come.
+    """For each rule, the parts of one topic that are completely beyond a limit, newest first.
 
-    Without those that somebody needs: what is unread, or held by a subscriber at this moment.
+    Without parts that are needed: unread ones, and those that a subscriber holds.
     """
     going: list[list[Remove]] = [[] for _ in rules]
     count = size = 0
@@ -121,8 +122,8 @@ def _going(
 def is_free(remove: Remove, progress: list[CursorProgress]) -> bool:
     """Whether no durable subscription needs it.
 
-    What a subscriber holds, and has not settled on disk, is never free: after a crash nobody could say what became of
-    it. What is unread is free only if the rule says so.
+    Messages that a subscriber holds without a fate on disk are never free: after a crash their fate would be unknown.
+    Unread messages are free only if the rule says so.
     """
     for each in progress:
         if not matches(each.pattern, remove.topic):
@@ -144,7 +145,7 @@ def _unread(remove: Remove, progress: CursorProgress, numbers: Numbers) -> Unrea
 
 
 def _beyond(rule: Retention, piece: StoredPart, count: int, size: int, now_ns: int) -> str:
-    """Which limit a piece lies wholly beyond, with so much after it on its topic; empty if none."""
+    """The limit that a part exceeds completely, given the parts after it on its topic; empty if none."""
     if rule.max_age_s is not None and now_ns - piece.at_ns > rule.max_age_s * 1e9:
         return f"older than max_age_s ({rule.max_age_s:g})"
     if rule.max_count is not None and count >= rule.max_count:
@@ -155,7 +156,7 @@ def _beyond(rule: Retention, piece: StoredPart, count: int, size: int, now_ns: i
 
 
 def log_lines(removes: list[Remove]) -> list[tuple[str, bool]]:
-    """What is removed, a line for each topic and reason; and whether somebody had not read it."""
+    """The log lines of a removal: one for each topic and reason, with the subscriptions that had not read it."""
     lines: dict[tuple[str, str], tuple[int, set[str]]] = {}
     for remove in removes:
         count, unread = lines.setdefault((remove.topic, remove.why), (0, set()))
@@ -174,9 +175,9 @@ def _unread_by(names: set[str]) -> str:
 def take_away(
     database: Database, removes: list[Remove], progress: list[CursorProgress], numbers: Numbers, now_ns: int
 ) -> list[Remove]:
-    """Drop batches, and write down what goes, and for whom it is lost; returns what that was. A part of a transaction.
+    """Delete batches, and record the removal and the losses of subscriptions; part of a transaction.
 
-    The file of a sealed piece is the caller's business.
+    Returns what was removed. The caller removes the file of a sealed part.
     """
     removed: list[Remove] = []
     for remove in removes:
@@ -201,7 +202,7 @@ def take_away(
 
 
 def _joined(removed: list[Remove]) -> list[tuple[str, int, int, int, str]]:
-    """Pieces that lay side by side, as one: topic, first, last, count, why."""
+    """Adjacent parts as one: topic, first, last, count, why."""
     joined: list[tuple[str, int, int, int, str]] = []
     before: Remove | None = None
     for each in removed:

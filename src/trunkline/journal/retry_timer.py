@@ -1,4 +1,4 @@
-"""The one timer for all retries of a durable subscription. The backlog knows what is due when."""
+"""One timer for all retries of a durable subscription. The backlog has their due times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RetryTimer:
         self._timer: asyncio.TimerHandle | None = None
 
     def postpone(self, kept: KeptMessage, now_ns: int) -> None:
-        """`due` is called when it waits to be offered; it waits at once if its time has come."""
+        """Calls `due` when the message can be offered, which is at once if its time has passed."""
         self._backlog.postpone(kept, (kept.due_ns - now_ns) / 1e9, asyncio.get_running_loop().time())
         self._set()
 
@@ -28,7 +28,7 @@ class RetryTimer:
 
     def _ring(self, due_at_s: float) -> None:
         self._timer = None
-        # An event loop may call a little early: what it was set for is due.
+        # An event loop may call slightly early: treat the expected time as reached.
         self._backlog.pass_time(max(asyncio.get_running_loop().time(), due_at_s))
         self._set()
         self._due()

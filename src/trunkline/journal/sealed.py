@@ -10,7 +10,7 @@ from trunkline.journal.range import FOREVER
 
 
 class File(msgspec.Struct, frozen=True):
-    """A sealed file that counts."""
+    """A valid sealed file."""
 
     path: str
     kind: str
@@ -31,7 +31,7 @@ FILE_COLUMNS = ", ".join(File.__struct_fields__)
 
 
 def listed(database: sqlite3.Connection, kind: str, first: int = 0, last: int = FOREVER) -> list[File]:
-    """The files that count and hold something from `first` to `last`, in order."""
+    """The valid files with numbers from `first` to `last`, in order."""
     rows = database.execute(
         f"SELECT {FILE_COLUMNS} FROM files"
         " WHERE kind = ? AND replaced_ns IS NULL AND first <= ? AND last >= ? ORDER BY first",

@@ -1,4 +1,4 @@
-"""How a journal behaves."""
+"""The settings of a journal."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ MIB = 1024 * 1024
 
 
 class Sync(enum.StrEnum):
-    """When a commit counts."""
+    """When a commit is complete."""
 
     DISK = "disk"
-    """It is on the disk: it survives the loss of power."""
+    """The data is on the disk, and survives a power failure."""
     SYSTEM = "system"
-    """The operating system has it: it survives the end of the process, not the loss of power. Faster, less safe."""
+    """The operating system has the data.
+
+    It survives a crash of the process, but not a power failure. This is faster.
+    """
 
 
 class TopicStorage(enum.IntEnum):
-    """What the journal does with a topic."""
+    """How the journal stores a topic."""
 
     NOT = 0
     RECORDED = 1
@@ -45,18 +48,18 @@ class JournalSettings(Group, frozen=True, kw_only=True):
     recorded: tuple[str, ...] = ()
     sync: Sync = Sync.DISK
     flush_s: float = 0.02
-    """How long acknowledgements and fates may wait for a commit to travel with."""
+    """How long acknowledgements and fates may wait for the next commit."""
     commit_in_loop_s: float = 0.001
-    """While commits take less than this, a lone publish of this process is committed in the event loop's thread."""
+    """While commits take less than this, a single publish of this process is committed in the event loop's thread."""
     max_backlog_bytes: int = 64 * MIB
     prefetch: int = 1000
-    """How many messages a durable subscriber holds in its inbox, unless its `capacity` says otherwise."""
+    """The default `capacity` of a durable subscriber's inbox."""
     seal: bool = True
     seal_rows: int = 250_000
     seal_bytes: int = 128 * MIB
     seal_age_s: float = 3600.0
     tend_s: float = 5.0
-    """How often the journal looks whether there is something to seal, join or remove."""
+    """How often the journal checks for messages and files to seal, join or remove."""
     replaced_s: float = 3600.0
     max_orphans: int = 100_000
     retention: tuple[Retention, ...] = ()

@@ -1,4 +1,4 @@
-"""Sealed files, and messages that are not sealed, at one moment. Used through `Reader`."""
+"""Sealed files and unsealed messages in one snapshot. Used through `Reader`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ HIGHEST = {
     "fates": "SELECT max(n) FROM (SELECT max(seq) AS n FROM sqlite_sequence WHERE name = 'fates'"
     " UNION ALL SELECT max(last) FROM files WHERE kind = 'fates')",
 }
-"""The highest number there ever was: a file that was replaced, and what was removed, count as well."""
+"""The highest number ever used, including replaced files and removed messages."""
 
 
 class Head(NamedTuple):
-    """The numbers that a file or a batch covers, and how many rows on topics that fit it has within them."""
+    """The range of numbers of a file or a batch, and its number of rows on matching topics."""
 
     first: int
     last: int
@@ -42,7 +42,7 @@ def batches(
     """These columns of the batches of messages that are not sealed, in order."""
     if fits is not None:
         database.create_function("fits", 1, cache(fits), deterministic=True)
-    # The first of them may begin before, and reach into what is asked for: one look by number, and no search.
+    # The first one may begin before the range and reach into it. It is found by one lookup.
     return database.execute(
         f"SELECT {columns} FROM batches"
         " WHERE first >= coalesce((SELECT max(first) FROM batches WHERE first <= :first), :first) AND first <= :last"
@@ -59,7 +59,7 @@ def fates(database: sqlite3.Connection, first: int, last: int) -> list[tuple[Any
 
 
 def heads(database: sqlite3.Connection, kind: str, first: int, last: int, fits: Fits | None, limit: int) -> list[Head]:
-    """All parts, in order; of those that are not sealed `limit` at the most. Their bodies are not read."""
+    """All parts, in order, with at most `limit` unsealed ones. Their bodies are not read."""
     found = [Head(file.first, file.last, count, file) for file, count in _counted(database, kind, first, last, fits)]
     if kind == "messages":
         hot = batches(database, "first, last", first, last, fits, limit)

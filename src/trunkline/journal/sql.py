@@ -34,9 +34,9 @@ LETTER_COLUMNS = {
 
 
 def query(directory: str | Path, sql: str, *, max_rows: int | None = None) -> pa.Table:
-    """The rows of a SELECT over `messages`, `fates` and `dead_letters`, as they are now, or the first of them.
+    """The rows, or the first rows, of a SELECT over the current `messages`, `fates` and `dead_letters`.
 
-    Raises UsageError, in one line, for what is not one SELECT or names what is not there; MissingExtra without DuckDB.
+    Raises UsageError for anything but one valid SELECT, and MissingExtra without DuckDB.
     """
     try:
         import duckdb
@@ -68,14 +68,14 @@ def _check_is_select(database: duckdb.DuckDBPyConnection, sql: str) -> None:
 
 
 def _in_one_line(error: str) -> str:
-    """What DuckDB says, with the nearest name that it knows, and without the picture of where."""
-    said = " ".join(error.partition("\nLINE ")[0].split())
-    kind, _, text = said.partition(": ")
+    """DuckDB's error with its suggestion, without the excerpt of the query."""
+    text_of_error = " ".join(error.partition("\nLINE ")[0].split())
+    kind, _, text = text_of_error.partition(": ")
     return f"{text or kind} (tables: {', '.join(TABLES)})" if kind == "Catalog Error" else text or kind
 
 
 def _create(database: duckdb.DuckDBPyConnection, reader: Reader, name: str, *, wanted: bool) -> None:
-    """A view of this name. What the query does not mention is there without rows, so that it can be suggested."""
+    """Create a view. Tables that the query does not mention are empty, and exist only for suggestions."""
     if not wanted:
         files: list[File] = []
         tail: list[pa.Table] = []
@@ -91,7 +91,7 @@ def _create(database: duckdb.DuckDBPyConnection, reader: Reader, name: str, *, w
         database.read_parquet(paths, union_by_name=True, hive_partitioning=False).create_view(f"{name}_sealed")
         parts.insert(0, f"SELECT * FROM {name}_sealed")
     columns = ", ".join(f'"{column}"' for column in empty.column_names)
-    # By name: a file of an older layout lacks columns, which are null then.
+    # By name: columns that are missing in a file of an older layout become null.
     database.execute(f"CREATE VIEW {name} AS SELECT {columns} FROM ({' UNION ALL BY NAME '.join(parts)})")
 
 
@@ -113,7 +113,7 @@ def _schema(name: str) -> pa.Schema:
 
 
 def _moment(reader: Reader, name: str) -> tuple[list[File], list[pa.Table]]:
-    """Sealed files, and what is not sealed, at one moment."""
+    """Sealed files and unsealed rows in one snapshot."""
     import pyarrow as pa
 
     from trunkline.journal import layout

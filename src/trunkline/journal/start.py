@@ -1,4 +1,4 @@
-"""Where a subscription that reads from the journal starts."""
+"""The start of a subscription that reads from the journal."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from trunkline.journal.reader import Reader
 from trunkline.moment import nanoseconds
 
 Start = Callable[[Reader], tuple[int, Sequence[int]]]
-"""Asks the journal where to start: with the messages of these numbers, and then after the first number."""
+"""Queries the journal for the start: the number to continue after, and the numbers of messages to deliver first."""
 
 
 def start_of(start: int | str, last: int, pattern: str) -> tuple[int, Start | None]:
-    """Where a new cursor stands: a number; and if the journal must be asked for it, how."""
+    """The position of a new cursor, and the query for it if the journal must be read."""
     if isinstance(start, int):
         return max(0, start - 1), None
     if start == END:

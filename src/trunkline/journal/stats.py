@@ -1,4 +1,4 @@
-"""What a journal holds, in numbers."""
+"""Statistics of a journal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TopicStats(msgspec.Struct, frozen=True):
 
 
 class CursorStats(msgspec.Struct, frozen=True):
-    """A durable subscription: it still has to get `behind` messages; `pending` of them were handed out of order."""
+    """A durable subscription. `behind` messages are left for it; `pending` ones are in flight or wait for a retry."""
 
     name: str
     pattern: str
@@ -36,9 +36,9 @@ class CursorStats(msgspec.Struct, frozen=True):
 class JournalStats(msgspec.Struct, frozen=True):
     directory: str
     identity: str | None
-    """Its UUID; None if an older version made it and nobody has opened it for writing since."""
+    """Its UUID; None if an older version created it, and it was not opened for writing since."""
     owner: int | None
-    """The process that writes to it now, if one does."""
+    """The process that is writing to it, if any."""
     last: int
     messages: int
     sealed_messages: int
@@ -59,7 +59,7 @@ class JournalStats(msgspec.Struct, frozen=True):
 
 
 def stats(directory: str | Path) -> JournalStats:
-    """All of it as it was at one moment, whoever writes meanwhile."""
+    """The statistics of one snapshot. Other processes may write in the meantime."""
     folder = Path(directory)
     with Reader(folder) as reader:
         reader.query("BEGIN")
@@ -79,7 +79,7 @@ def stats(directory: str | Path) -> JournalStats:
         topics = _topics(reader)
         places = [_Place(reader, *row) for row in reader.query(CURSORS)]
         reader.query("COMMIT")
-        # Files stay for a while when they are replaced: there is time to look into them.
+        # Replaced files are kept for a while, so they can still be read here.
         cursors = tuple(place.stats(reader) for place in places)
     hot, batches, sealed, files, sealed_bytes, fates, sealed_fates, retries, orphans, quarantined, removed = numbers
     return JournalStats(
@@ -108,7 +108,7 @@ def stats(directory: str | Path) -> JournalStats:
 def _size(folder: Path) -> int:
     size = 0
     for path in folder.glob(f"{FILE}*"):
-        # The log goes when its owner closes the journal.
+        # The log disappears when its owner closes the journal.
         with contextlib.suppress(FileNotFoundError):
             size += path.stat().st_size
     return size
@@ -128,7 +128,7 @@ CURSORS = "SELECT name, pattern, high, pending, updated_ns FROM cursors ORDER BY
 
 
 class _Place:
-    """Where a cursor stands, and what lies beyond it. Made at one moment; it may look into files later."""
+    """The position of a cursor and the messages after it, from one snapshot. Files may be read later."""
 
     def __init__(self, reader: Reader, name: str, pattern: str, high: int, pending: bytes, updated_ns: int) -> None:
         self._about = (name, pattern, high, len(unpack(pending)))

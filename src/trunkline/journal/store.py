@@ -1,7 +1,8 @@
-"""The store of a broker with a journal: what is on disk, together with what its subscribers still hold."""
+"""The store of a broker with a journal: data on disk, combined with the state of its subscribers."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import TYPE_CHECKING
 
@@ -9,9 +10,12 @@ from trunkline.brokers.store import StoreSummary
 from trunkline.delivery.dead_letters import Choice, DeadLetter
 from trunkline.delivery.fates import Outcome
 from trunkline.delivery.requests import Why
-from trunkline.errors import TopicNotStored
+from trunkline.errors import NotStored, TopicNotStored
+from trunkline.journal import snapshot
 from trunkline.journal.dead_letters import JournalDeadLetters
 from trunkline.journal.ledger import decode_message, readable
+from trunkline.journal.number_reserve import NumberReserve
+from trunkline.journal.reader import Reader
 from trunkline.journal.settings import Retention, TopicStorage
 from trunkline.journal.unread import UnreadCounts
 from trunkline.message import Message
@@ -21,7 +25,8 @@ if TYPE_CHECKING:
     from trunkline.journal.broker import JournalBroker
 
 SEARCHED = 1_000_000
-"""In a journal of more messages an id is only looked for near the time it names: the event loop waits meanwhile."""
+"""In a larger journal an id is searched only near the time in it, because the event loop waits."""
+MAX_UNSEALED = 100_000
 RECALLED = 1000
 RECALLED_BYTES = 16 * 1024 * 1024
 
@@ -34,6 +39,7 @@ class JournalStore:
         self.durable = broker.journal.settings.durable
         self.dead_letters = JournalDeadLetters(broker.journal, broker.served, broker.subscribe)
         self._unread = UnreadCounts(broker.journal)
+        self.numbers = NumberReserve(broker.journal)
 
     @property
     def local(self) -> JournalStore:
@@ -41,14 +47,14 @@ class JournalStore:
 
     @property
     def _everywhere(self) -> bool:
-        # Ids name their time, unless a clock was set back or somebody made them by hand.
+        # Ids contain their time, unless a clock was set back or they were made by hand.
         return self._journal.intake.committed <= SEARCHED
 
     def find(self, message_id: str) -> Message | None:
         return self._journal.reader.find(message_id, everywhere=self._everywhere)
 
     async def look_for(self, message_id: str) -> Message | None:
-        """As `find`, without keeping the event loop waiting."""
+        """As `find`, without blocking the event loop."""
         everywhere = self._everywhere
         return await self._journal.in_thread(lambda reader: reader.find(message_id, everywhere=everywhere))
 
@@ -59,7 +65,7 @@ class JournalStore:
         if kept is TopicStorage.NOT:
             raise TopicNotStored(topic, (*settings.durable, *settings.recorded))
         if kept is TopicStorage.RECORDED:
-            # Its publishers did not wait until it was written.
+            # Its publishers did not wait for the disk.
             await self._journal.flush()
         return await self._journal.in_thread(lambda reader: reader.last_of(topic, before))
 
@@ -67,9 +73,11 @@ class JournalStore:
         message = known or self._broker.recent(message_id) or await self.look_for(message_id)
         if message is None:
             return None, []
-        await self._journal.flush()
+        # If the disk is full, the last fates are still known here in memory.
+        with contextlib.suppress(NotStored):
+            await self._journal.flush()
         written = await self._journal.in_thread(lambda reader: reader.outcomes(message))
-        # Afterwards: what happened meanwhile is newer than what was written.
+        # Read last: the state in memory is newer than that on disk.
         outcomes = self._broker.served.outcomes(message)
         here = {outcome.subscriber for outcome in outcomes}
         return message, outcomes + [outcome for outcome in written if outcome.subscriber not in here]
@@ -97,6 +105,14 @@ class JournalStore:
 
     def pause(self) -> None:
         self._broker.pause()
+
+    async def unsealed(self, first: int, last: int) -> list[tuple[int, int, str]]:
+        def find(reader: Reader) -> list[tuple[int, int, str]]:
+            with reader.snapshot() as database:
+                rows = snapshot.batches(database, "first, last, topic", first, last, None, MAX_UNSEALED)
+            return [(max(begin, first), min(end, last), topic) for begin, end, topic in rows]
+
+        return await self._journal.in_thread(find)
 
     def durable_names(self) -> list[str]:
         return [name for (name,) in self._journal.reader.query("SELECT name FROM cursors")]

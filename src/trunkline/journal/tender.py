@@ -20,6 +20,7 @@ from trunkline.errors import JournalDamaged, JournalError, MissingExtra, Trunkli
 from trunkline.journal.database import REPAIR, sync_path
 from trunkline.journal.due import Stretch, batches_of, fates_of, next_fates, next_messages, small_runs
 from trunkline.journal.errors import JournalUnusable
+from trunkline.journal.number_reserve import reserve
 from trunkline.journal.reader import Reader
 from trunkline.journal.retention import Numbers, Remove, is_free, log_lines, plan, take_away
 from trunkline.journal.sealed import File
@@ -63,10 +64,10 @@ class Tender:
             try:
                 self.tend()
             except MissingExtra as error:
-                log.warning("the journal is not sealed: %s", error)
+                log.warning("the journal cannot be sealed to Parquet files: %s", error)
                 return
             except JournalError as error:
-                # Nothing is lost by it: the next round tries again.
+                # Nothing is lost: the next round tries again.
                 log.error("%s", error)
             except TrunklineError as error:
                 log.error("maintenance of the journal failed: %s", error)
@@ -84,13 +85,13 @@ class Tender:
         if "pyarrow" in sys.modules:
             import pyarrow as pa
 
-            # What was sealed, joined or rewritten was large; until the next time nobody here needs the memory.
+            # Sealing and joining use much memory, which is not needed until the next round.
             pa.default_memory_pool().release_unused()
 
     # Sealing
 
     def seal(self, *, everything: bool = False) -> int:
-        """Move what is due to the lake; returns how many messages that were."""
+        """Move stretches that are due to the lake; returns the number of messages."""
         with self._turn, self._reader() as reader:
             due = (self._journal.settings, self._journal.world.time_ns(), everything)
             sealed = 0
@@ -116,7 +117,7 @@ class Tender:
         sealed = lake.write(directory, "messages", stretch.day, batches_of(reader, stretch))
 
         def swap(database: Database) -> int:
-            # What is dropped must be what was written: quarantined rows have left both.
+            # The deleted rows must be the written ones: quarantined rows are in neither.
             (messages,) = database.execute(
                 "SELECT coalesce(sum(last - first + 1), 0) FROM batches WHERE first BETWEEN ? AND ?",
                 (stretch.first, stretch.last),
@@ -131,9 +132,10 @@ class Tender:
         return self._commit(reader, sealed, swap)
 
     def _commit(self, reader: Reader, sealed: Sealed | None, swap: Callable[[Database], T]) -> T:
-        """Run a transaction that lists a new file. The file goes again if it is not listed then.
+        """Run a transaction that lists a new file. The file is deleted if it is not listed afterwards.
 
-        After an interrupt the transaction may still come: then the file stays, and the next start clears it away.
+        After an interrupt the transaction may still follow, so the file stays. The next start removes it if it is not
+        listed.
         """
         try:
             result = self._journal.writer.call(swap).result()
@@ -168,12 +170,8 @@ class Tender:
             if sealed is None or dropped != sealed.file.rows:
                 raise JournalUnusable(str(directory), f"fates changed while they were sealed: {dropped} rows")
             lake.record(database, sealed)
-            # The fates of numbers that are only here would be forgotten as numbers in use.
-            database.execute(
-                "INSERT INTO meta VALUES ('last', ?)"
-                " ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)",
-                (last,),
-            )
+            # Some numbers occur only in fates. They must still count as used.
+            reserve(database, last)
 
         self._commit(reader, sealed, swap)
         return True
@@ -181,14 +179,14 @@ class Tender:
     # Joining
 
     def join(self) -> int:
-        """Join small files of one day that lie side by side; returns how many files went."""
+        """Join adjacent small files of one day; returns the number of replaced files."""
         with self._turn, self._reader() as reader:
             joined = 0
             settings = self._journal.settings
             for kind in ("messages", "fates"):
-                # As a whole, before anything is joined: only the files of the runs are held in memory.
+                # Read completely before anything is joined. Only the files to join are held in memory.
                 for run in list(small_runs(reader.sized_files(kind), settings.seal_rows, settings.seal_bytes)):
-                    # What is damaged stays as it is: joined, the damage would get a fresh checksum.
+                    # Damaged files are not joined: the damage would get a new, valid checksum.
                     for sound, part in groupby(run, self._is_sound):
                         files = list(part)
                         if sound and len(files) > 1 and not self._stopping:
@@ -223,9 +221,9 @@ class Tender:
         return True
 
     def _rewritten(self, run: list[File], batches: Iterable[pa.RecordBatch], rows: int) -> Sealed | None:
-        """A new file for these, with so many rows. It is not listed yet. None if there are none, or another number.
+        """A new file from these, with the expected number of rows, not listed yet. None if it is empty or differs.
 
-        What the journal lists of a file may be wrong: then the file stays as it is, for a repair.
+        If the list in the journal is wrong, the file is not changed, for a repair.
         """
         from trunkline.journal import lake
 
@@ -242,7 +240,7 @@ class Tender:
         return None
 
     def _replace(self, database: Database, run: list[File], sealed: Sealed | None) -> None:
-        """From the commit on, a new file counts instead of these."""
+        """Replace these files by a new one, in one transaction."""
         from trunkline.journal import lake
 
         now_ns = self._journal.world.time_ns()
@@ -255,22 +253,22 @@ class Tender:
     # Removing
 
     def retain(self) -> list[Remove]:
-        """Remove what retention says; returns what was removed.
+        """Apply retention; returns what was removed.
 
-        A transaction for each file, and one for what is not sealed. Each removes messages, writes down how many, and
-        gives those that a durable subscription has not read their fate: a crash leaves nothing that is half removed.
+        There is one transaction for each file, and one for unsealed messages. Each removes messages, records their
+        number, and writes the fates of unread ones, so a crash leaves nothing half removed.
         """
         journal = self._journal
         if not any(journal.retention):
             return []
         removed: list[Remove] = []
         with self._turn, self._reader() as reader:
-            # First how far everything was handed out, then who has got what of it.
+            # First the delivered position, then the state of each subscriber.
             committed = journal.intake.committed
             progress = journal.progress(reader.query)
             removes = plan(reader, journal.retention, journal.world.time_ns(), progress, committed)
             try:
-                # The files in order, and then what is not sealed.
+                # The files in order, and then unsealed messages.
                 removes.sort(key=lambda remove: (remove.path is None, remove.path))
                 for path, part in groupby(removes, lambda remove: remove.path):
                     file = None if path is None else reader.file(path)
@@ -282,7 +280,7 @@ class Tender:
         return removed
 
     def _remove(self, reader: Reader, file: File | None, removes: list[Remove]) -> list[Remove]:
-        """Remove what a file holds of some topics, or batches that are not sealed; returns what was removed."""
+        """Remove some topics from a file, or unsealed batches; returns what was removed."""
         journal = self._journal
         numbers: Numbers = {}
         sealed: Sealed | None = None
@@ -296,7 +294,7 @@ class Tender:
                 return []
 
         def swap(database: Database) -> list[Remove]:
-            # Who reads what may have changed while the file was written.
+            # Subscriptions may have read on while the file was written.
             progress = journal.progress(database.execute)
             free = [remove for remove in removes if is_free(remove, progress)]
             if file is not None:
@@ -317,7 +315,7 @@ class Tender:
         for path in old:
             (journal.directory / path).unlink(missing_ok=True)
         for folder in {(journal.directory / path).parent for path in old}:
-            # A file that came back after its row is gone would be a stranger that nobody has removed.
+            # Deleted before its row, so that no unlisted file remains.
             sync_path(folder)
         if old:
             journal.writer.call(
@@ -326,7 +324,7 @@ class Tender:
         return len(old)
 
     def trim_orphans(self) -> int:
-        """Let go of the oldest orphans beyond `max_orphans`; returns how many."""
+        """Remove the oldest orphans beyond `max_orphans`; returns their number."""
         journal = self._journal
         most = journal.settings.max_orphans
         with self._reader() as reader:
@@ -339,7 +337,7 @@ class Tender:
         return int(count - most)
 
     def clear_away(self) -> None:
-        """At the start: files that a crash left behind, and that count for nobody: what they hold is elsewhere."""
+        """At the start, remove unlisted files of a crash whose rows exist elsewhere."""
         journal = self._journal
         known = {path for (path,) in journal.reader.query("SELECT path FROM files")}
         for kind in ("messages", "fates"):
@@ -350,10 +348,10 @@ class Tender:
                     log.warning("removed %s, which was not finished when the journal was last closed", path)
                     path.unlink(missing_ok=True)
                 else:
-                    log.error("%s is not listed in the journal, and its messages are nowhere else: %s", path, REPAIR)
+                    log.error("%s is not listed in the journal, and no other file has its messages: %s", path, REPAIR)
 
     def _is_elsewhere(self, kind: str, name: str) -> bool:
-        """Whether the numbers in a file's name are in the journal, or in files that count."""
+        """Whether the numbers in a file's name are in the journal, or in valid files."""
         first, last = int(name[:20]), int(name[21:41])
         reader = self._journal.reader
         columns = ("batches", "first", "last") if kind == "messages" else ("fates", "number", "number")
@@ -365,7 +363,7 @@ class Tender:
 
 
 def _without(directory: Path, file: File, topics: set[str], numbers: Numbers) -> Iterator[pa.RecordBatch]:
-    """The rows of a file that are on other topics. The numbers of those that are left out go to `numbers`."""
+    """The rows of a file on other topics. The numbers of omitted rows are added to `numbers`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""How many messages each durable subscription still has to get, for whoever looks at a hub.
+"""Counts the messages that each durable subscription still has to get, for the status of a hub.
 
 The journal is read in its reading thread, never in the event loop. Each count is kept. The next one only adds what was
 stored since then, and subtracts what was offered since then.
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from trunkline.journal.journal import Journal
 
 LONG = 100_000
-"""After so many numbers others may read the journal, before the counting goes on."""
+"""After this many numbers, other readers get the reading thread before the counting continues."""
 CURSORS = "SELECT name, pattern, high, pending FROM cursors ORDER BY name"
 
 
 class CursorPosition(NamedTuple):
-    """A durable subscription was offered everything that matches up to `after`, and of that `out` have no fate yet."""
+    """A durable subscription was offered all matches up to `after`; the messages in `out` have no fate yet."""
 
     name: str
     pattern: str
@@ -35,7 +35,7 @@ class CursorPosition(NamedTuple):
 
 
 class UnreadCount(NamedTuple):
-    """So many messages that match have numbers beyond `after`, up to `upto`."""
+    """The number of matching messages after `after`, up to `upto`."""
 
     pattern: str
     after: int
@@ -53,7 +53,7 @@ class UnreadCounts:
         self._quarantined = 0
 
     async def places(self) -> list[DurablePlace]:
-        """Each durable subscription and how far it is behind, as it was when this was called."""
+        """Each durable subscription and its backlog at the time of the call."""
         async with self._turn:
             journal = self._journal
             upto = journal.intake.committed
@@ -72,7 +72,7 @@ class UnreadCounts:
             return places
 
     def _written(self, reader: Reader) -> list[CursorPosition]:
-        """As the cursors are on disk. Drops the counts that include messages that were removed since."""
+        """The cursors on disk. Drops counts that include messages removed since."""
         for number, topic, last in reader.query(
             "SELECT number, topic, last FROM removals WHERE number > ? ORDER BY number", (self._removals,)
         ):
@@ -94,13 +94,13 @@ class UnreadCounts:
     def _count_some(
         self, left: deque[CursorPosition], upto: int, stored: dict[tuple[int, int], StoredCounts], reader: Reader
     ) -> list[DurablePlace]:
-        """Count for those that are left, until enough was looked at: then it is the turn of others."""
+        """Count for the remaining subscriptions, up to a limit, and then let other readers run."""
         looked_at = 0
 
         def between(pattern: str, after: int, upto: int) -> int:
             nonlocal looked_at
             if (after, upto) not in stored:
-                # Most subscriptions ask for the same: what came since the last time.
+                # Most subscriptions need the same count: messages since the last time.
                 with reader.snapshot():
                     stored[after, upto] = stored_counts(reader, after, upto)
                 looked_at += upto - after
@@ -126,6 +126,6 @@ class UnreadCounts:
 
 
 def without_fate(reader: Reader, name: str, high: int, pending: bytes) -> set[int]:
-    """The messages up to `high` that a subscription is to get: what was out, and what waits for another attempt."""
+    """The messages up to `high` without a fate: in flight, or waiting for a retry."""
     again = reader.query("SELECT seq FROM retries WHERE subscriber = ? AND seq <= ?", (name, high))
     return {*unpack(pending), *(seq for (seq,) in again)}

@@ -29,21 +29,21 @@ Database = sqlite3.Connection
 
 UNKNOWN_NS: Final = 1_000_000_000
 MAX_HERE: Final = 32
-"""How many messages and entries the caller's thread commits at once. More is a burst, which is the writer's."""
+"""The maximum number of entries that the caller's thread commits itself. Larger bursts go to the writer's thread."""
 MAX_IN_A_ROW: Final = 128
-"""After so many commits in the caller's thread, one is the writer's: it empties the log if that is due."""
+"""After this many commits in the caller's thread, the writer's thread does one, and empties the log if that is due."""
 
 
 class Job(Protocol):
-    """A piece of a transaction."""
+    """A part of a transaction."""
 
     size: int
-    """How many messages, fates and other entries it has."""
+    """The number of its messages, fates and other entries."""
 
     def write(self, database: Database) -> None: ...
 
     def done(self, error: Exception | None) -> None:
-        """Called by the writer after the commit, or when there is none."""
+        """Called by the writer after the commit, or after a failed one."""
 
 
 class FunctionJob(Generic[T]):
@@ -61,7 +61,7 @@ class FunctionJob(Generic[T]):
 
     def done(self, error: Exception | None) -> None:
         if not self.future.set_running_or_notify_cancel():
-            # Whoever waited has gone.
+            # The waiting task was cancelled.
             return
         if error is None:
             self.future.set_result(self._result)
@@ -70,7 +70,7 @@ class FunctionJob(Generic[T]):
 
 
 class CommitTime:
-    """How long a commit takes: a moving average that rises at once, and falls by a quarter of the difference."""
+    """The duration of a commit: a moving average that rises at once, and falls by a quarter of the difference."""
 
     def __init__(self) -> None:
         self.average_ns = UNKNOWN_NS
@@ -99,13 +99,13 @@ class Writer:
         """Called with all jobs of a transaction by the thread that wrote them, except after `commit_here`."""
         self._waiting: deque[Sequence[Job]] = deque()
         self._wake: SimpleQueue[bool] = SimpleQueue()
-        """True: something may be waiting. False: the end."""
+        """True: jobs may be waiting. False: stop."""
         self._turn = threading.Lock()
-        """Held by the thread that uses the connection. Whoever holds it writes first what waits."""
+        """Held by the thread that uses the connection. It must first write the waiting jobs."""
         self._database: Database | None = None
         self._thread: threading.Thread | None = None
         self._in_a_row = 0
-        """Commits in the caller's thread since the last one of the writer's."""
+        """Commits in the caller's thread since the last one in the writer's thread."""
         self.commit_time = CommitTime()
         self.commits = 0
         self.commits_in_loop = 0
@@ -127,10 +127,10 @@ class Writer:
             self._wake.put(True)
 
     def commit_here(self, jobs: Sequence[Job]) -> bool:
-        """Commit these in the calling thread. False if nothing was done: then `put` them.
+        """Commit these in the calling thread. False if nothing was done; then `put` them.
 
-        Never waits for another thread or process, nor for a disk that was slow lately. Whatever goes wrong is left to
-        the writer's thread, which tries again and says why it failed.
+        Never waits for another thread or process, nor for a disk that was slow recently. After an error, the writer's
+        thread tries again and reports the cause.
         """
         if self.commit_time.average_ns >= self._max_here_ns or self._in_a_row >= MAX_IN_A_ROW:
             return False
@@ -148,7 +148,7 @@ class Writer:
                 if self._try(jobs) is not None:
                     return False
             except BaseException:
-                # Ctrl-C comes when a call into SQLite returns, which may be the one that committed.
+                # KeyboardInterrupt is raised when a call into SQLite returns, which may be the commit.
                 if database.in_transaction or database.total_changes == changes:
                     self._roll_back(database)
                     self.put(jobs)
@@ -174,7 +174,7 @@ class Writer:
             self._thread.join()
             self._thread = None
             while self._waiting:
-                # They came after the end. Whoever waits for them must be told.
+                # They arrived after the end. Their futures get an error.
                 jobs, error = self._waiting.popleft(), JournalUnusable(str(self._directory), "it is closed")
                 self._tell(jobs, error)
                 self._after(jobs, error)
@@ -184,7 +184,7 @@ class Writer:
                     self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 except sqlite3.Error as error:
                     log.warning(
-                        "%s: the write-ahead log could not be emptied, and is read at the next start: %s",
+                        "%s: the write-ahead log could not be emptied; it is read at the next start: %s",
                         self._directory,
                         error,
                     )
@@ -200,7 +200,7 @@ class Writer:
                 while self._waiting:
                     jobs.extend(self._waiting.popleft())
                 outcomes = self._write(jobs) if jobs else []
-            # Only now: who hears of a commit may want to make the next one.
+            # Only now: a callback may start the next commit.
             for done, error in outcomes:
                 self._after(done, error)
 
@@ -209,7 +209,7 @@ class Writer:
         try:
             files.lengthen_log(self._database, self._directory)
         except (sqlite3.Error, OSError) as error:
-            # It would only have been faster.
+            # Not an error: commits are only slower.
             log.info("%s: the write-ahead log could not be shortened: %s", self._directory, error)
             self._roll_back(self._database)
 
@@ -218,14 +218,14 @@ class Writer:
             self._after(done, error)
 
     def _write(self, jobs: Sequence[Job]) -> list[tuple[Sequence[Job], Exception | None]]:
-        """One transaction, or one for each if one of them is at fault; what became of each."""
+        """One transaction, or one for each job if one of them fails. Returns the result of each."""
         if self._in_a_row:
             assert self._database is not None
             files.set_patience(self._database, patient=True)
             self._in_a_row = 0
         error = self._try(jobs)
         if error is not None and len(jobs) > 1 and not isinstance(error, NotStored):
-            # One of them is at fault, not the disk: the others must not suffer for it.
+            # One of the jobs failed, not the disk: the others are written separately.
             outcomes: list[tuple[Sequence[Job], Exception | None]] = [([job], self._try([job])) for job in jobs]
         else:
             outcomes = [(jobs, error)]
@@ -270,5 +270,5 @@ class Writer:
             try:
                 job.done(error)
             except Exception:
-                # Others wait for this thread.
+                # The thread must go on for other jobs.
                 log.exception("%s: a callback after a commit failed", self._directory)

@@ -1,4 +1,4 @@
-"""Faults: what is wrong with a batch, with another row, with a sealed file; and what could not be read at all."""
+"""Checks for faults: in batches, in other rows, in sealed files, and parts that cannot be read."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from trunkline.journal.sealed import File
 
 KINDS = ("messages", "fates")
 """What the lake holds."""
-MISRECORDED = "the file is whole, but what the journal has written of it is wrong"
+MISRECORDED = "the file is whole, but its entry in the journal is wrong"
 
 
 # Batches
 
 
 def look_at_batch(values: tuple[Any, ...]) -> Finding | None:
-    """What is wrong with a batch, if anything is."""
+    """The fault of a batch, or None."""
     why = misfit("batches", values)
     if why is None:
         try:
@@ -48,7 +48,7 @@ def look_at_batch(values: tuple[Any, ...]) -> Finding | None:
 
 
 def place(values: tuple[Any, ...]) -> str:
-    """How a batch is called in findings."""
+    """The name of a batch in findings."""
     return f"batch {values[0]} on {str(values[2]).encode(errors='backslashreplace').decode()}"
 
 
@@ -56,7 +56,7 @@ def place(values: tuple[Any, ...]) -> str:
 
 
 def faults(database: sqlite3.Connection, table: str) -> Iterator[tuple[tuple[Any, ...], Finding]]:
-    """The rows of a table that are no good. Those without a row to them have an empty one."""
+    """The faulty rows of a table. For unreadable parts the row is empty."""
     scan = Scan(database, table, end_of(database))
     for values in scan:
         if (why := _fault(table, values)) is not None:
@@ -66,7 +66,7 @@ def faults(database: sqlite3.Connection, table: str) -> Iterator[tuple[tuple[Any
 
 
 def _fault(table: str, values: tuple[Any, ...]) -> str | None:
-    """What is wrong with a row that is no batch, if anything is."""
+    """The fault of a row that is not a batch, or None."""
     why = misfit(table, values)
     if why is None and table in CONTENT:
         try:
@@ -77,25 +77,25 @@ def _fault(table: str, values: tuple[Any, ...]) -> str | None:
 
 
 def misfit(table: str, values: tuple[Any, ...]) -> str | None:
-    """What is wrong with the types of a row."""
+    """The fault in the types of a row."""
     shape = shapes()[table]
     for name, kind, required, value in zip(shape.names, shape.types, shape.required, values, strict=False):
         if value is None and not required:
             continue
         if not isinstance(value, kind):
-            return f"its {name} is no {kind.__name__}"
+            return f"its {name} is not of type {kind.__name__}"
         if isinstance(value, str) and not value.isascii():
             try:
                 value.encode()
             except UnicodeEncodeError:
-                return f"its {name} is no text"
+                return f"its {name} is not valid text"
     return None
 
 
 def _check_letter(row: dict[str, Any]) -> None:
     letter = decode_letter(row["letter"])
     if (letter.subscriber, letter.message.seq) != (row["subscriber"], row["seq"]):
-        raise ValueError("it is filed under another name")
+        raise ValueError("its subscriber or number differs from its row")
 
 
 CONTENT: dict[str, Callable[[dict[str, Any]], object]] = {
@@ -110,14 +110,14 @@ NAMES = {"cursors": "durable subscription", "retries": "retry", "dead_letters": 
 
 
 def named(table: str, values: tuple[Any, ...]) -> str:
-    """How a row that is no batch is called in findings."""
+    """The name of a row that is not a batch in findings."""
     shape = shapes()[table]
     key = " ".join(str(values[shape.names.index(name)]) for name in shape.key)
     return f"{files.FILE}, {NAMES.get(table, table)} {key}".encode(errors="backslashreplace").decode()
 
 
 def unread(table: str, scan: Scan, covered: list[Span]) -> list[Finding]:
-    """What a scan could not read: by the numbers of messages between those that are there."""
+    """The parts that a scan could not read, as ranges of message numbers."""
     where = f"{files.FILE}, {table}"
     if table not in ("batches", "quarantine"):
         return [Finding(where, f"some of it cannot be read: {scan.failed}")] if scan.failed else []
@@ -140,7 +140,7 @@ def unread(table: str, scan: Scan, covered: list[Span]) -> list[Finding]:
 
 
 def sealed_files(database: sqlite3.Connection) -> tuple[list[File], list[Finding]]:
-    """The sealed files that count, as far as the journal still knows, by kind and in order."""
+    """The valid sealed files that the journal lists, by kind and in order."""
     scan = Scan(database, "files", 0)
     good, faulty = [], []
     for values in scan:
@@ -153,17 +153,17 @@ def sealed_files(database: sqlite3.Connection) -> tuple[list[File], list[Finding
 
 
 def lake_files(folder: Path) -> Iterator[Path]:
-    """The files that lie in the lake, whether they count or not."""
+    """All files in the lake, valid or not."""
     for kind in KINDS:
         yield from folder.glob(f"{kind}/date=*/*.parquet")
 
 
 Share = tuple[str, int, int, int]
-"""What a file holds of a topic: how many messages, the first, the last."""
+"""The share of a topic in a file: count, first and last number."""
 
 
 def topic_shares(database: sqlite3.Connection) -> dict[str, int]:
-    """What the journal lists of the topics of each sealed file, by path, as a `digest`."""
+    """The topics of each sealed file according to the journal, by path, as a `digest`."""
     shares: dict[str, int] = {}
     query = "SELECT path, topic, count, first, last FROM file_topics ORDER BY path"
     with contextlib.suppress(sqlite3.Error, TypeError):
@@ -173,14 +173,14 @@ def topic_shares(database: sqlite3.Connection) -> dict[str, int]:
 
 
 def digest(shares: Iterable[Share]) -> int:
-    """One number for what a file holds of all its topics, which may be many. For one process only."""
+    """One number for the shares of all topics in a file. Valid in one process only."""
     return hash(frozenset(shares))
 
 
 def look_into_file(folder: Path, file: File, shares: dict[str, int], before: int = 0) -> Finding | None:
-    """What is wrong with a sealed file, if anything is. `shares` is what the journal lists of its topics, by path.
+    """The fault of a sealed file, or None. `shares` has its topics according to the journal, by path.
 
-    Its rows are read in the way in which everybody reads them, and must be those that its name and the journal say.
+    Its rows are read in the usual way, and must match its name and the journal.
     """
     from trunkline.journal import lake
 
@@ -203,7 +203,7 @@ def look_into_file(folder: Path, file: File, shares: dict[str, int], before: int
     except JournalDamaged as damage:
         return Finding(file.path, damage.why, *concerned)
     if not path.name.startswith(f"{first:020d}-{last:020d}"):
-        return Finding(file.path, f"its rows are {first} to {last}, its name says otherwise")
+        return Finding(file.path, f"its rows are {first} to {last}, its name has other numbers")
     if (rows, first, last) != (file.rows, file.first, file.last):
         return Finding(file.path, MISRECORDED)
     if file.kind == "messages" and shares.get(file.path) != topics:
@@ -212,9 +212,9 @@ def look_into_file(folder: Path, file: File, shares: dict[str, int], before: int
 
 
 def _counted(folder: Path, file: File) -> tuple[int, int, int, int]:
-    """What a reader gets of a file: rows, the first and the last number, and the `digest` of its topics.
+    """The content of a file for a reader: rows, first and last number, and the `digest` of its topics.
 
-    Raises JournalDamaged if it cannot be read, or its numbers do not rise.
+    Raises JournalDamaged if it cannot be read, or its numbers are not in ascending order.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -227,7 +227,7 @@ def _counted(folder: Path, file: File) -> tuple[int, int, int, int]:
     for batch in lake.read(folder, file, None, columns):
         numbers = batch.column(key)
         if numbers[0].as_py() <= last or pc.all(pc.greater(numbers[1:], numbers[:-1])).as_py() is False:
-            raise JournalDamaged(file.first, file.last, file.path, "its numbers do not rise")
+            raise JournalDamaged(file.first, file.last, file.path, "its numbers are not in ascending order")
         first = first or numbers[0].as_py()
         last = numbers[-1].as_py()
         rows += batch.num_rows
@@ -240,7 +240,7 @@ def _counted(folder: Path, file: File) -> tuple[int, int, int, int]:
 
 
 def written_down(path: Path, kind: str) -> tuple[int, int, int]:
-    """How many rows a whole file has, and its first and last number, by its own account."""
+    """The rows, first and last number of an intact file, from its footer."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as parquet:

@@ -9,7 +9,7 @@ Span = tuple[int, int]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that is not as it was written. Numbers are 0 if no messages are concerned."""
+    """A part that differs from what was written. The numbers are 0 if no messages are affected."""
 
     where: str
     why: str
@@ -18,7 +18,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """What was looked at, all of it as it was at one moment, and what is wrong with it."""
+    """What was checked, in one snapshot, and the faults."""
 
     batches: int = 0
     messages: int = 0
@@ -34,7 +34,7 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 class Repaired(msgspec.Struct, frozen=True):
-    """What a repair did: what is lost, by the numbers of the messages, and what was put aside."""
+    """The result of a repair: lost messages by number, and parts that were moved aside."""
 
     lost: tuple[Finding, ...]
     aside: tuple[str, ...]

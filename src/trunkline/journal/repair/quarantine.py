@@ -7,7 +7,7 @@ from trunkline.journal.writer import Database
 
 
 def put_aside(database: Database, damage: JournalDamaged, now_ns: int) -> None:
-    """Move a damaged batch out of the way, as it was found."""
+    """Move a damaged batch to the quarantine, unchanged."""
     database.execute(
         "INSERT OR IGNORE INTO quarantine SELECT *, ?, ? FROM batches WHERE first = ? AND last = ?",
         (damage.why, now_ns, damage.first, damage.last),

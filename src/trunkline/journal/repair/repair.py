@@ -36,11 +36,11 @@ from trunkline.journal.repair.verify import complaints, is_newer
 from trunkline.journal.settings import Sync
 
 COPY = "old.db"
-"""The copy of the old database that is read from, while the repair lasts."""
+"""The copy of the old database that is read during the repair."""
 
 
 def repair(directory: str | Path, world: World | None = None) -> Repaired:
-    """Put aside what is damaged, and keep what can be read of it. Needs the journal for itself.
+    """Move damaged parts aside, and keep what is readable. Needs exclusive access to the journal.
 
     Nothing is deleted: what was replaced is in the folder `damaged`, or in the table `quarantine`.
     """
@@ -66,7 +66,7 @@ class _Repair:
         self._aside: list[str] = []
         self._work = folder / ASIDE / f".{now_ns}"
         self._unread: Scan | None = None
-        """The scan of the batches, if it met something unreadable: named when it is known what there is."""
+        """The scan of the batches, if a part was unreadable. Reported when the readable rows are known."""
 
     def run(self) -> Repaired:
         files.finish_repair(self._folder)
@@ -75,7 +75,7 @@ class _Repair:
                 self._mend(files.open_for_writing(self._folder, Sync.DISK, self._world))
             else:
                 self._mend(self._rebuilt())
-                # Only now: until the new one is complete, the old one is what a crash leaves.
+                # Only now: if the process crashes before the new one is complete, the old one remains.
                 os.replace(self._work / files.FILE, self._folder / files.REPAIRED)
                 files.finish_repair(self._folder)
         finally:
@@ -83,7 +83,7 @@ class _Repair:
         return Repaired(tuple(self._lost), tuple(self._aside))
 
     def _mend(self, database: sqlite3.Connection) -> None:
-        """Put right what a database holds and lists, and close it."""
+        """Correct the rows and lists of a database, and close it."""
         try:
             database.text_factory = text
             database.execute("BEGIN IMMEDIATE")
@@ -92,7 +92,7 @@ class _Repair:
                 if table not in ("batches", "quarantine"):
                     self._mend_table(database, table)
             database.execute("COMMIT")
-            # Already here: files that leave the list may have the highest numbers.
+            # Done before files are removed from the list: they may have the highest numbers.
             self._keep_numbers(database)
             salvage = Salvage(self._folder, self._now_ns)
             salvage.run(database)
@@ -100,7 +100,7 @@ class _Repair:
             self._aside += salvage.aside
             if self._unread is not None:
                 self._fill_in(database, self._unread)
-            # Of a batch that came last, perhaps only the beginning is known.
+            # Of the last batch, perhaps only the first number is known.
             cut_off = self._unread is not None and any(high > self._unread.known for _, high in self._unread.gaps)
             self._keep_numbers(database, beyond=MAX_ROW_MESSAGES if cut_off else 0)
         finally:
@@ -114,7 +114,7 @@ class _Repair:
             return False
 
     def _rebuilt(self) -> sqlite3.Connection:
-        """A new database with every row that can be read of the old one, which is put aside as it was found."""
+        """A new database with all readable rows of the old one, which is moved aside unchanged."""
         store = self._folder / ASIDE
         store.mkdir(exist_ok=True)
         for suffix in ("", "-wal"):
@@ -124,7 +124,7 @@ class _Repair:
         if (self._folder / files.FILE).exists():
             self._aside.append(f"{ASIDE}/{self._now_ns}-{files.FILE}")
         else:
-            self._lost.append(Finding(files.FILE, "the file is missing, and what was not sealed with it"))
+            self._lost.append(Finding(files.FILE, "the file is missing, and with it all messages that were not sealed"))
         self._work.mkdir()
         fresh = files.open_for_writing(self._work, Sync.DISK, self._world)
         try:
@@ -140,7 +140,7 @@ class _Repair:
         return fresh
 
     def _source(self, fresh: sqlite3.Connection) -> sqlite3.Connection:
-        """A copy of the old database to read from, with its first page and its length put right if need be."""
+        """A copy of the old database for reading, with its first page and its length corrected if necessary."""
         copy = self._work / COPY
         for suffix in ("", "-wal"):
             part = self._folder / f"{files.FILE}{suffix}"
@@ -161,7 +161,7 @@ class _Repair:
                 places = ", ".join("?" * len(row))
                 fresh.execute(f"INSERT OR IGNORE INTO {table} VALUES ({places})", row)
             elif table == "batches":
-                self._lost.append(look_at_batch(row) or Finding(place(row), "it cannot be kept"))
+                self._lost.append(look_at_batch(row) or Finding(place(row), "it is not valid"))
             else:
                 self._lost.append(Finding(named(table, row), misfit(table, row) or ""))
         fresh.execute("COMMIT")
@@ -176,11 +176,11 @@ class _Repair:
                 identity.replace(fresh, found)
         except sqlite3.Error as error:
             self._lost.append(
-                Finding("identity", f"it cannot be read, whoever kept a place here begins anew ({error})")
+                Finding("identity", f"it cannot be read, so stored positions are no longer valid ({error})")
             )
 
     def _save_deaths(self, source: sqlite3.Connection, fresh: sqlite3.Connection) -> None:
-        """The record of deaths, as far as it can be read in order. Older versions made none."""
+        """Copy the readable part of the record of deaths, in order. Older versions have none."""
         last = 0
         fresh.execute("BEGIN IMMEDIATE")
         try:
@@ -195,7 +195,7 @@ class _Repair:
             fresh.execute("COMMIT")
 
     def _fill_in(self, database: sqlite3.Connection, scan: Scan) -> None:
-        """Batches that no table leads to any more, where some are missing; what is missing then is lost."""
+        """Fill gaps with batches that are no longer linked in the database. The remaining gaps are lost."""
         sealed = [(file.first, file.last) for file in sealed_files(database)[0] if file.kind == "messages"]
         batches = "SELECT first, last FROM batches"
         missing = unread("batches", scan, [*database.execute(batches), *sealed])
@@ -217,7 +217,7 @@ class _Repair:
                 broken.append((values, finding))
         for values, finding in broken:
             self._lost.append(finding)
-            # Put aside as it was found; only text that is none would not be read again.
+            # Moved aside unchanged, except text that is not valid and could not be read again.
             topic = str(values[2]).encode(errors="backslashreplace").decode()
             row = (*values[:2], topic, *values[3:], finding.why, self._now_ns)
             database.execute(f"INSERT OR IGNORE INTO quarantine VALUES ({', '.join('?' * len(row))})", row)
@@ -227,21 +227,21 @@ class _Repair:
         shape = shapes()[table]
         for values, finding in list(faults(database, table)):
             if table not in ("files", "file_topics"):
-                # Those two can be made again from the files.
+                # These two tables can be rebuilt from the files.
                 self._lost.append(finding)
             key = [values[shape.names.index(name)] for name in shape.key]
-            # Text that is none cannot be given as text.
+            # Invalid text cannot be passed as text.
             given = [value.encode(errors="surrogateescape") if isinstance(value, str) else value for value in key]
             casts = (f"CAST(? AS {'TEXT' if isinstance(value, str) else 'INTEGER'})" for value in key)
             where = " AND ".join(f"{name} = {cast}" for name, cast in zip(shape.key, casts, strict=True))
             if table == "cursors" and misfit(table, values) is None:
-                # Only what it had pending is not known any more; where it stands is.
+                # Only its pending messages are unknown; its position is known.
                 database.execute(f"UPDATE cursors SET pending = ? WHERE {where}", (pack([]), *given))
             else:
                 database.execute(f"DELETE FROM {table} WHERE {where}", given)
 
     def _keep_numbers(self, database: sqlite3.Connection, beyond: int = 0) -> None:
-        """What was lost keeps its numbers, and so many after it: none is given twice."""
+        """Lost messages keep their numbers, with a reserve after them, so that no number is used twice."""
         last = max([database.execute(LAST).fetchone()[0] or 0, *(finding.last for finding in self._lost)]) + beyond
         fate = database.execute(
             "SELECT max(coalesce((SELECT max(number) FROM fates), 0),"

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from trunkline.journal.lake import Sealed
 
 ASIDE = "damaged"
-"""The folder for what was replaced by what could be read of it."""
+"""The folder for damaged files that were replaced by their readable part."""
 
 
 class Salvage:
-    """The part of a repair that is about the lake. Afterwards `lost` and `aside` are what it has to tell."""
+    """The repair of the lake. Its results are in `lost` and `aside`."""
 
     def __init__(self, folder: Path, now_ns: int) -> None:
         self._folder = folder
@@ -35,7 +35,7 @@ class Salvage:
         self.lost: list[Finding] = []
         self.aside: list[str] = []
         self._gone: list[Finding] = []
-        """Files that are not where they should be. They may be found elsewhere."""
+        """Missing files. They may be found in another place."""
 
     def run(self, database: sqlite3.Connection) -> None:
         self._mend_files(database)
@@ -53,9 +53,9 @@ class Salvage:
                     self._gone.append(finding)
 
     def _take_in_strangers(self, database: sqlite3.Connection) -> None:
-        """Files that lie in the lake, and that the journal has forgotten. The next start would remove them.
+        """Add files in the lake that the journal does not list. The next start would remove them.
 
-        The newest first: what it was made of, and stands beside it, is not wanted again.
+        The newest first: older files from which it was joined are not added again.
         """
         known = {path for (path,) in database.execute("SELECT path FROM files")}
         strangers = [path for path in lake_files(self._folder) if self._name(path) not in known]
@@ -73,18 +73,18 @@ class Salvage:
         try:
             _, first, last = written_down(path, kind)
         except Exception:
-            # Whatever pyarrow makes of a damaged file. What can be read of it is found out later.
+            # pyarrow can raise any error for a damaged file. Its readable part is determined later.
             return True
         overlaps = "SELECT count(*) FROM files WHERE kind = ? AND replaced_ns IS NULL AND first <= ? AND last >= ?"
         if database.execute(overlaps, (kind, last, first)).fetchone()[0]:
             return False
-        # A file that was about to be sealed when the process died: the journal has all of it still.
+        # The process died before this file was listed: the journal still has all its rows.
         table, key, end = ("batches", "first", "last") if kind == "messages" else ("fates", "number", "number")
         beside = f"SELECT count(*) FROM {table} WHERE {key} <= ? AND {end} >= ?"
         return not database.execute(beside, (last, first)).fetchone()[0]
 
     def _take_in(self, database: sqlite3.Connection, path: Path, kind: str, finding: Finding | None) -> None:
-        """Have the journal know a file again: as it is if it is whole, otherwise what can be read of it."""
+        """List a file again: unchanged if it is intact, otherwise its readable part."""
         import pyarrow as pa
 
         from trunkline.journal import lake
@@ -110,7 +110,7 @@ class Salvage:
         self, path: Path, kind: str, finding: Finding | None, saved: list[Span], rows: int, expected: int | None
     ) -> None:
         if rows == expected:
-            # The damage was somewhere between its rows.
+            # The damage did not affect any row.
             return
         of = "its" if expected is None else f"{expected:,}"
         why = f"{finding.why if finding else 'it is damaged'}; {rows:,} of {of} rows saved"
@@ -118,7 +118,7 @@ class Salvage:
         if kind != "messages":
             self.lost.append(Finding(name, why))
             return
-        # The name has the numbers, and no damage to the file reaches it.
+        # The file name has the numbers, and is not affected by damage to the content.
         first, last = (int(number) for number in path.stem.split("-")[:2])
         for begin, end in [*saved, (last + 1, last)]:
             if first < begin:
@@ -126,7 +126,7 @@ class Salvage:
             first = end + 1
 
     def _swap(self, database: sqlite3.Connection, old: str, new: Sealed | None) -> None:
-        """At no moment does a file that is wanted count for nobody: the next start would remove it."""
+        """A needed file is always listed: the next start would remove it otherwise."""
         from trunkline.journal import lake
 
         database.execute("BEGIN IMMEDIATE")
@@ -137,7 +137,7 @@ class Salvage:
         database.execute("COMMIT")
 
     def _put_aside(self, path: Path) -> None:
-        """Have the file in the folder `damaged`, too. The caller removes it where it is when nobody needs it there."""
+        """Copy the file to the folder `damaged`. The caller removes the original when it is no longer needed."""
         store = self._folder / ASIDE
         store.mkdir(exist_ok=True)
         # Files of messages and of fates may have the same name.
@@ -146,7 +146,7 @@ class Salvage:
         try:
             os.link(path, target)
         except OSError:
-            # Not every file system can give a file two names.
+            # Not every file system supports hard links.
             shutil.copyfile(path, target)
         self.aside.append(self._name(target))
 
@@ -155,19 +155,19 @@ class Salvage:
 
 
 def _rows_of(path: Path) -> int | None:
-    """How many rows a file says it has."""
+    """The number of rows according to the footer."""
     import pyarrow.parquet as pq
 
     try:
         with pq.ParquetFile(path) as parquet:
             return int(parquet.metadata.num_rows)
     except Exception:
-        # Whatever pyarrow makes of a damaged file.
+        # pyarrow can raise any error for a damaged file.
         return None
 
 
 def _readable(path: Path, kind: str, saved: list[Span]) -> Iterator[Any]:
-    """The batches of a damaged file that are what was written, as far as can be told, and their numbers."""
+    """The readable batches of a damaged file that appear to be intact, and their numbers."""
     import pyarrow.compute as pc
 
     from trunkline.journal import lake
@@ -193,12 +193,12 @@ def _salvaged(batches: Iterable[Any]) -> Iterator[Any]:
     try:
         yield from batches
     except Exception:
-        # Whatever pyarrow makes of a damaged file: what came before it is good.
+        # pyarrow can raise any error for a damaged file. Everything before it is valid.
         return
 
 
 def _row_groups(path: Path) -> Iterator[Any]:
-    """The rows of a damaged file that can still be read: of each row group those before the damage."""
+    """The readable rows of a damaged file: in each row group, those before the damage."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

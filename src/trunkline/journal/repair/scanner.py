@@ -13,20 +13,20 @@ from trunkline.journal import database as files
 from trunkline.journal.repair.findings import Span
 
 PROBES = 256
-"""So often an unreadable stretch is halved: what can be read in between is found if it is no smaller than that."""
+"""How often an unreadable range is halved to find readable rows in it."""
 BEYOND = 1_000_000
-"""How far beyond the last number that is known a table is searched."""
+"""How far a table is searched beyond the last known number."""
 
 
 class Shape(NamedTuple):
-    """What a table is made of."""
+    """The structure of a table."""
 
     names: tuple[str, ...]
     types: tuple[type, ...]
     required: tuple[bool, ...]
     key: tuple[str, ...]
     numbered: bool
-    """Whether its key is a number, so that reading can go on beyond what is damaged."""
+    """Whether its key is a number, so that reading can continue after a damaged part."""
 
 
 @cache
@@ -65,7 +65,7 @@ class Scan:
         self._shape = shapes()[table]
         self._end = end
         self.known = end - BEYOND
-        """The last number that anything in the journal names."""
+        """The highest number that occurs in the journal."""
         self._broken = False
         self.failed = ""
         self.gaps: list[Span] = []
@@ -74,7 +74,7 @@ class Scan:
         return self._by_number() if self._shape.numbered else self._from_both_ends()
 
     def _by_number(self) -> Iterator[tuple[Any, ...]]:
-        # Breadth first: what is readable between two damaged places is hit early, and then read as far as it goes.
+        # Breadth first: readable rows between two damaged places are found early, and then read to the end.
         key = self._shape.key[0]
         todo = deque([(0, self._end + 1)])
         probes = PROBES
@@ -101,7 +101,7 @@ class Scan:
         low, high = bounds
         try:
             for row in self._source.execute(query, bounds):
-                # A page that was overwritten may show rows of anything.
+                # An overwritten page may contain rows of another table.
                 if not isinstance(row[0], int) or not low < row[0] < high:
                     raise sqlite3.DatabaseError(f"{row[0]!r} is out of order")
                 low, high = (row[0], high) if rising else (low, row[0])
@@ -130,7 +130,7 @@ class Scan:
 
 
 def end_of(database: sqlite3.Connection) -> int:
-    """A number beyond all that the journal has given."""
+    """A number above all numbers of the journal."""
     found = [
         number(database, query)
         for query in (
@@ -151,7 +151,7 @@ def end_of(database: sqlite3.Connection) -> int:
 
 
 def number(database: sqlite3.Connection, query: str) -> int:
-    """The one number that a query asks for; 0 if it cannot be read."""
+    """The result of a query for one number; 0 if it cannot be read."""
     try:
         return int(database.execute(query).fetchone()[0] or 0)
     except (sqlite3.Error, TypeError, ValueError):
@@ -159,5 +159,5 @@ def number(database: sqlite3.Connection, query: str) -> int:
 
 
 def text(data: bytes) -> str:
-    """For `text_factory`: text that is not UTF-8 is damage to be named, not an error that ends the reading."""
+    """For `text_factory`: text that is not UTF-8 is reported as damage, and does not end the scan."""
     return data.decode(errors="surrogateescape")

@@ -14,19 +14,19 @@ from trunkline.journal.repair.scanner import shapes, text
 
 
 def put_right(path: Path, first_page: bytes) -> None:
-    """Give a database the first page that every journal has, and the length it ought to have.
+    """Restore the first page, which is the same in every journal, and the file length of a database.
 
-    The tables are made in one go when a journal begins, so that they begin at the same pages in all of them.
+    All tables are created together with a journal, so they begin at the same pages in every journal.
     """
     pages = max(1, -(-path.stat().st_size // files.PAGE_BYTES))
     with path.open("r+b") as file:
-        # How many pages there are is not worth knowing from a page that cannot be trusted.
+        # The page count on a damaged page is not used.
         file.write(first_page[:28] + pages.to_bytes(4, "big") + bytes(8) + first_page[40:])
         file.truncate(pages * files.PAGE_BYTES)
 
 
 def batches_on_pages(path: Path) -> Iterator[tuple[Any, ...]]:
-    """The batches that lie on any page of a database, by their own account. A checksum vouches for each."""
+    """All batches on any page of a database. Each is verified by its checksum."""
     if not path.stat().st_size:
         return
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -38,7 +38,7 @@ def batches_on_pages(path: Path) -> Iterator[tuple[Any, ...]]:
 
 
 class Pages:
-    """The pages of a database, without what leads to them: https://sqlite.org/fileformat.html describes them."""
+    """The pages of a database, read without its tree structure. See https://sqlite.org/fileformat.html."""
 
     LEAF = 0x0D
 
@@ -46,7 +46,7 @@ class Pages:
         self._data = data
 
     def rows(self, number: int) -> Iterator[tuple[Any, ...]]:
-        """The rows on a page, if it is one with rows of a table. The first column is the key."""
+        """The rows on a page, if it is a leaf page of a table. The first column is the key."""
         page = self._page(number)
         if page[0] != self.LEAF:
             return
@@ -63,7 +63,7 @@ class Pages:
         size, at = _varint(page, at)
         key, at = _varint(page, at)
         if size > len(self._data):
-            raise ValueError("no row is as long as that")
+            raise ValueError("the length of the row exceeds the file")
         here = size
         most = files.PAGE_BYTES - 35
         if size > most:
@@ -99,7 +99,7 @@ class Pages:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of one to nine bytes, and where it ends."""
+    """A varint of one to nine bytes, and its end."""
     value = 0
     for count in range(9):
         byte = data[at + count]

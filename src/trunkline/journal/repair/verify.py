@@ -25,13 +25,16 @@ from trunkline.journal.repair.scanner import Scan, end_of, number, shapes, text
 from trunkline.journal.sealed import File
 
 Progress = Callable[[int, int], None]
-"""Called with how many batches and files were looked at, of how many."""
+"""Called with the number of checked batches and files, and their total."""
 
 MAX_COMPLAINTS = 10
 
 
 def verify(directory: str | Path, progress: Progress = lambda done, of: None) -> Verified:
-    """Look at every batch and every file, while others may write. Raises JournalUnusable if there is no journal."""
+    """Check every batch and every file while other processes may write.
+
+    Raises JournalUnusable if there is no journal.
+    """
     folder = Path(directory)
     try:
         database = files.open_for_reading(folder)
@@ -41,7 +44,7 @@ def verify(directory: str | Path, progress: Progress = lambda done, of: None) ->
         return Verified(findings=(Finding(files.FILE, error.why),))
     with contextlib.closing(database):
         database.text_factory = text
-        # One moment for all of it: what is sealed meanwhile is not looked at twice, or counted nowhere.
+        # One snapshot for everything, so that messages that are sealed in between are counted exactly once.
         database.execute("BEGIN")
         findings = [Finding(files.FILE, complaint) for complaint in complaints(database)]
         sealed, faulty = sealed_files(database)
@@ -74,7 +77,7 @@ def _is_damage(error: JournalUnusable) -> bool:
 
 
 def is_newer(folder: Path) -> bool:
-    """Whether it was written by a Trunkline that knows more: then it is not for this one to judge."""
+    """Whether a newer version of Trunkline wrote it. Then it cannot be checked here."""
     with contextlib.suppress(OSError), (folder / files.FILE).open("rb") as file:
         head = file.read(100)
         return head.startswith(b"SQLite format 3\0") and int.from_bytes(head[60:64], "big") > files.VERSION
@@ -82,7 +85,7 @@ def is_newer(folder: Path) -> bool:
 
 
 def complaints(database: sqlite3.Connection) -> list[str]:
-    """What SQLite itself has to say against a database."""
+    """The errors that SQLite's own check reports."""
     try:
         found = database.execute(f"PRAGMA integrity_check({MAX_COMPLAINTS})").fetchall()
     except sqlite3.DatabaseError as error:
@@ -115,7 +118,7 @@ def _verify_batches(
 
 
 def _counts(database: sqlite3.Connection, file: File) -> bool:
-    """Whether it still counts: it may have been joined to others, and deleted, since the list of files was made."""
+    """Whether it is still valid: it may have been joined and deleted since the list of files was read."""
     query = "SELECT count(*) FROM files WHERE path = ? AND replaced_ns IS NULL"
     try:
         return bool(database.execute(query, (file.path,)).fetchone()[0])
