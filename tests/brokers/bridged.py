@@ -1,4 +1,4 @@
-"""What two buses do that are one, by bridges between them."""
+"""Checks that two buses joined by bridges behave as one."""
 
 from __future__ import annotations
 

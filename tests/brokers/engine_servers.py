@@ -31,7 +31,7 @@ def executable(package: str, name: str) -> str:
 
 
 def _lives(group: int) -> bool:
-    """Whether a thread of a process of this group has not ended: until then, all it had open is open.
+    """Whether a thread of a process of this group still runs: until then, its files and sockets stay open.
 
     The first thread of a process may have ended before the others.
     """
@@ -43,7 +43,7 @@ def _lives(group: int) -> bool:
 
 
 def _fields(stat: Path) -> list[str]:
-    """What Linux says of a process or a thread, after its name: state, parent, group and more."""
+    """The fields of /proc/PID/stat after the name: state, parent, group and more."""
     try:
         return stat.read_text().rpartition(")")[2].split()
     except OSError:
@@ -91,7 +91,7 @@ class ServerProcess:
         return self._keeper.pid
 
     def kill(self) -> None:
-        """As `kill -9`: nothing is flushed, nobody is told."""
+        """As `kill -9`: nothing is flushed, and clients get no notice."""
         if self._keeper is not None:
             os.killpg(self._keeper.pid, signal.SIGKILL)
             self._keeper.wait()

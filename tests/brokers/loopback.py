@@ -1,4 +1,4 @@
-"""A second adapter, in this process: no hub, no wire. What remote brokers share must work on it as it does on a hub."""
+"""A second adapter, in this process, without a hub or a wire. Code that remote brokers share must work on it too."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 @dataclass
 class Opening:
-    """A subscription as the server has it."""
+    """A subscription at the server."""
 
     request: SubscribeRequest
     credit: float
@@ -77,7 +77,7 @@ class Opening:
 
 
 class LoopbackServer:
-    """Numbers batches and hands them on. Topics that start with `d.` are stored, and so confirmed."""
+    """Numbers batches and forwards them. Topics that start with `d.` are stored, and so confirmed."""
 
     def __init__(self, *, window: int = 1000, window_bytes: int = 1 << 26) -> None:
         self.limits = Limits(window, window_bytes)
@@ -128,7 +128,7 @@ class LoopbackServer:
                 adapter.shared.taken([(number, number, first)], {})
 
     def cut(self) -> None:
-        """All connections end, and confirmations that were on their way are lost."""
+        """All connections end, and confirmations in transit are lost."""
         self.unconfirmed.clear()
         for adapter in self.adapters:
             adapter.cut()
@@ -220,6 +220,10 @@ class LoopbackAdapter:
         line, self._line = self._line, []
         for batch in line:
             self.server.take(self, batch)
+
+    def send_now(self, batch: SentBatch) -> None:
+        self.send(batch)
+        self.flush()
 
     def withdraw(self, number: int, reason: str) -> None:
         self.server.withdrawn.append(number)

@@ -1,4 +1,4 @@
-"""Buses on a Redis server, for tests, and a look behind them."""
+"""Buses on a Redis server, for tests, with access to their internals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEADLINE_S = 120.0
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    """In real time, and not for ever."""
+    """In real time, with a deadline."""
 
     async def in_time() -> None:
         async with asyncio.timeout(DEADLINE_S):

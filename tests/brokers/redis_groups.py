@@ -106,7 +106,7 @@ def _certificates(folder: Path) -> tuple[ssl.SSLContext, Path]:
 
 @asynccontextmanager
 async def tls_in_front(server: RedisServer, folder: Path) -> AsyncIterator[tuple[int, Path]]:
-    """A port that speaks TLS and passes on to a server that does not, and the certificate of who vouches for it."""
+    """A TLS port that forwards to a server without TLS, and the certificate of its authority."""
     context, authority = _certificates(folder)
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

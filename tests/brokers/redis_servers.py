@@ -59,7 +59,7 @@ class RedisServer:
         self.process.start()
 
     def pause(self, paused: bool) -> None:
-        """Stop it, or let it go on: a stopped server neither answers nor closes a connection."""
+        """Suspend or resume it: a suspended server neither answers nor closes connections."""
         pid = int((self.folder / "server.pid").read_text())
         os.kill(pid, signal.SIGSTOP if paused else signal.SIGCONT)
 

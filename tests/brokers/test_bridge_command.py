@@ -24,7 +24,7 @@ PORT = 4222
 
 
 class Bridging:
-    """`trunkline bridge`, in a process of its own."""
+    """`trunkline bridge`, in its own process."""
 
     def __init__(self, url: str, hub: str, inside: Sequence[str]) -> None:
         program = "import sys; from trunkline.cli import main; sys.exit(main())"
@@ -32,7 +32,7 @@ class Bridging:
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
     def wait(self) -> None:
-        """Return when it says that it mirrors."""
+        """Return when it prints that it mirrors."""
         assert self._process.stderr is not None
         lines: list[str] = []
         while not lines or "mirroring orders.>" not in lines[-1]:
@@ -52,7 +52,7 @@ class Bridging:
 
 @contextmanager
 def two_hosts() -> Iterator[tuple[list[str], list[str]]]:
-    """Two network namespaces with a cable between them: the commands that run something inside."""
+    """Two network namespaces joined by a virtual cable: the commands that run something inside."""
     names = [f"tl-{uuid.uuid4().hex[:8]}-{side}" for side in ("a", "b")]
     made: list[str] = []
     try:
@@ -75,7 +75,7 @@ def ip(*words: str) -> None:
 
 
 def why_not() -> str:
-    """Why there can be no network namespaces here; empty if there can."""
+    """Why network namespaces are not available here; empty if they are."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     try:

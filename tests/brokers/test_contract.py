@@ -43,7 +43,7 @@ SEEDS = range(5)
 
 
 class PlainBroker(MemoryBroker):
-    """Publish and subscribe, nothing else: what it lacks it refuses."""
+    """Publish and subscribe, nothing else. It refuses everything else."""
 
     name = "plain"
     features: frozenset[Feature] = frozenset()
@@ -71,7 +71,7 @@ class PlainBroker(MemoryBroker):
 
 
 class Journaled(JournalBroker):
-    """With a journal in a directory that goes with it. No threads: time is virtual."""
+    """With a journal in a temporary directory. No threads: time is virtual."""
 
     def __init__(self, world: World, commit_in_loop_s: float = 0.0) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -137,7 +137,7 @@ def test_every_header_field_is_tried() -> None:
 
 
 class Loses(MemoryBroker):
-    """Every third message."""
+    """Drops every third message."""
 
     count = 0
 
@@ -157,14 +157,14 @@ class Doubles(MemoryBroker):
 
 
 class Shouts(MemoryBroker):
-    """Everything to everyone."""
+    """Delivers everything to everyone."""
 
     def subscribe(self, pattern: str, delivery: Delivery = Delivery()) -> Stream:
         return super().subscribe(">", delivery)
 
 
 class Confuses(MemoryBroker):
-    """* and >."""
+    """Ignores * and >."""
 
     def subscribe(self, pattern: str, delivery: Delivery = Delivery()) -> Stream:
         return super().subscribe(pattern.removesuffix("*") + ">" if pattern.endswith("*") else pattern, delivery)
@@ -176,7 +176,7 @@ class Reverses(MemoryBroker):
 
 
 class Remembers(MemoryBroker):
-    """What was there before you."""
+    """Delivers messages from before the subscription."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -195,14 +195,14 @@ class Remembers(MemoryBroker):
 
 
 class Strips(MemoryBroker):
-    """Headers."""
+    """Loses headers."""
 
     async def publish(self, batch: Sequence[Message]) -> None:
         await super().publish([msgspec.structs.replace(message, headers=None) for message in batch])
 
 
 class RemovesTheFirst(MemoryBroker):
-    """Whoever leaves."""
+    """Keeps delivering to subscribers that have left."""
 
     def _leave(self, inbox: Inbox) -> None:
         super()._leave(next(iter(self.served), inbox))

@@ -1,4 +1,4 @@
-"""The directory of channels on NATS and on Redis: what it does on a hub, it does there, between processes."""
+"""The directory of channels on NATS and Redis works between processes as it does on a hub."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def space() -> str:
 
 @asynccontextmanager
 async def buses(server: Server, *names: str, namespace: str = "", **settings: Any) -> AsyncIterator[list[tl.Bus]]:
-    """Buses with a connection each, as processes have."""
+    """Buses with a connection each, like separate processes."""
     namespace = namespace or space()
     made: list[tl.Bus] = []
     try:
@@ -156,7 +156,7 @@ def test_a_process_that_was_killed_is_taken_off_its_channels(server: Server, mon
 
 
 def test_many_change_it_at_once(server: Server) -> None:
-    """Nobody's change is lost, and two that exclude each other do not both succeed."""
+    """No change is lost, and two changes that exclude each other do not both succeed."""
 
     async def test() -> None:
         names = ["a", "b", "c", "d"]

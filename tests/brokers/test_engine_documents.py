@@ -1,4 +1,4 @@
-"""The guide to a fleet is true: its program runs on every broker, and its table of features is the brokers' own."""
+"""The guide to a fleet is correct: its program runs on every broker, and its table of features matches the brokers."""
 
 from __future__ import annotations
 

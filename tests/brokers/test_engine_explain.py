@@ -1,4 +1,4 @@
-"""What `explain` says after a dead letter was replayed, a process was killed, an entry was removed: on every engine."""
+"""`explain` after a replay of a dead letter, a killed process, and a removed entry, on every engine."""
 
 from __future__ import annotations
 
@@ -100,6 +100,113 @@ def test_what_was_removed_while_its_subscriber_is_away(server: str) -> None:
                 kept = await bus.publish("t", b"x" * 1000)
             await becomes([("d", tl.Fate.DROPPED)], lambda: fates(bus, gone))
             assert await fates(bus, kept) == [("d", tl.Fate.IN_FLIGHT)]
+
+    asyncio.run(test())
+
+
+@asynccontextmanager
+async def reader_at(url: str, settings: str) -> AsyncIterator[Bus]:
+    """A bus with a connection of its own. When it is closed, nobody has its record of fates."""
+    async with tl.connect(f"{url}?synced=true&connect_s=61&{settings}", name="reader") as bus:
+        yield bus
+
+
+async def outcomes(bus: Bus, message_id: str) -> list[tl.Outcome]:
+    return list((await bus.explain(message_id)).outcomes)
+
+
+def test_what_was_removed_and_whose_reader_has_gone(server: str) -> None:
+    """Nobody has a record whether it was read. That is the answer, and not that it was delivered."""
+
+    async def test() -> None:
+        settings = "namespace=gone&durable=t&max_bytes=20000&lease_s=0.5"
+        async with bus_at(server, settings) as bus:
+            async with reader_at(server, settings) as reader, reader.subscribe("t", name="d", durable=True) as stream:
+                read = await bus.publish("t", 0)
+                stream.ack(await take(stream))
+                await reader.flush()
+            await becomes([("d", tl.Fate.DELIVERED)], lambda: fates(bus, read))
+            unread = await bus.publish("t", b"x" * 1000)
+            for _ in range(60):
+                last = await bus.publish("t", b"x" * 1000)
+            await becomes([("d", tl.Fate.DROPPED)], lambda: fates(bus, unread))
+            (outcome,) = await outcomes(bus, read)
+            assert (outcome.subscriber, outcome.fate) == ("d", tl.Fate.UNKNOWN)
+            assert "does not record whether it was acknowledged" in outcome.reason
+            assert await fates(bus, last) == [("d", tl.Fate.IN_FLIGHT)]
+            # The next reader passes the gap, and goes.
+            async with reader_at(server, settings) as reader, reader.subscribe("t", name="d", durable=True) as stream:
+                while True:
+                    message = await take(stream)
+                    stream.ack(message)
+                    if message.id == last:
+                        break
+                await becomes([("d", tl.Fate.DROPPED)], lambda: fates(bus, unread))
+                await reader.flush()
+            await becomes([("d", tl.Fate.DELIVERED)], lambda: fates(bus, last))
+            for message_id in (read, unread):
+                assert await fates(bus, message_id) == [("d", tl.Fate.UNKNOWN)]
+
+    asyncio.run(test())
+
+
+def test_what_was_acknowledged_before_an_older_one(server: str) -> None:
+    async def test() -> None:
+        settings = "namespace=order&durable=t"
+        async with bus_at(server, settings) as bus:
+            before = await bus.publish("t", 0)
+            async with reader_at(server, settings) as reader, reader.subscribe("t", name="d", durable=True) as stream:
+                ids = [await bus.publish("t", number) for number in range(1, 4)]
+                messages = [await take(stream) for _ in range(3)]
+                stream.ack(messages[1])
+                await reader.flush()
+            await becomes([("d", tl.Fate.IN_FLIGHT)], lambda: fates(bus, ids[0]))
+            # NATS does not tell which of the later ones were acknowledged.
+            known = not server.startswith("nats")
+            later = [tl.Fate.DELIVERED, tl.Fate.IN_FLIGHT] if known else [tl.Fate.UNKNOWN, tl.Fate.UNKNOWN]
+            wanted = [tl.Fate.IN_FLIGHT, *later]
+            assert [await fates(bus, each) for each in ids] == [[("d", fate)] for fate in wanted]
+            # What was published before the subscription was never for it.
+            assert await fates(bus, before) == []
+
+    asyncio.run(test())
+
+
+def test_a_part_of_a_batch_whose_reader_has_gone(server: str) -> None:
+    async def test() -> None:
+        settings = "namespace=part&durable=t"
+        async with bus_at(server, settings) as bus:
+            async with reader_at(server, settings) as reader, reader.subscribe("t", name="d", durable=True) as stream:
+                ids = await bus.publish_many("t", [1, 2, 3, 4])
+                messages = [await take(stream) for _ in range(4)]
+                stream.ack(messages[1])
+                stream.reject(messages[2], "never")
+                await reader.flush()
+            await becomes([("d", tl.Fate.DELIVERED)], lambda: fates(bus, ids[1]))
+            wanted = [tl.Fate.IN_FLIGHT, tl.Fate.DELIVERED, tl.Fate.DEAD, tl.Fate.IN_FLIGHT]
+            assert [await fates(bus, each) for each in ids] == [[("d", fate)] for fate in wanted]
+
+    asyncio.run(test())
+
+
+def test_a_dead_letter_whose_reader_has_gone(server: str) -> None:
+    async def test() -> None:
+        settings = "namespace=dead&durable=t"
+        async with bus_at(server, settings) as bus:
+            async with reader_at(server, settings) as reader, reader.subscribe("t", group="g", durable=True) as stream:
+                ids = await bus.publish_many("t", [1, 2])
+                messages = [await take(stream), await take(stream)]
+                stream.reject(messages[0], "never")
+                await reader.flush()
+            # The other one was given back: a part of the entry is stored anew.
+            await becomes([("g", tl.Fate.IN_FLIGHT)], lambda: fates(bus, ids[1]))
+            (outcome,) = await outcomes(bus, ids[0])
+            assert (outcome.fate, outcome.subscriber) == (tl.Fate.DEAD, "g")
+            assert "never" in outcome.reason
+            async with reader_at(server, settings) as reader, reader.subscribe("t", group="g", durable=True) as stream:
+                stream.ack(await take(stream))
+                await reader.flush()
+            await becomes([("g", tl.Fate.DELIVERED)], lambda: fates(bus, ids[1]))
 
     asyncio.run(test())
 

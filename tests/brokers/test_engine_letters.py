@@ -1,4 +1,4 @@
-"""A message that dies while its server is away: the letter is stored when the server is back, on every engine."""
+"""A message fails while its server is down: the dead letter is stored when the server is back, on every engine."""
 
 from __future__ import annotations
 

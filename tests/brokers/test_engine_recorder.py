@@ -21,6 +21,7 @@ from trunkline.journal import Reader
 
 DEADLINE_S = 60.0
 COUNT = 500
+HALF = COUNT // 2
 
 
 def recorder(url: str, journal: Path) -> subprocess.Popen[bytes]:
@@ -69,21 +70,23 @@ def test_a_killed_recorder_goes_on_and_records_each_message_once(kind: str, tmp_
         async with tl.connect(server.url, connection=how) as bus:
             await bus.publish("orders.placed", 0)
 
-            async def publish() -> None:
-                for number in range(1, COUNT):
+            async def publish(numbers: range) -> None:
+                for number in numbers:
                     await bus.publish(f"orders.{'placed' if number % 3 else 'sent'}", number)
 
             first = recorder(server.url, journal)
             try:
                 await until_recorded(1)
-                publishing = asyncio.create_task(publish())
-                await until_recorded(200)
+                publishing = asyncio.create_task(publish(range(1, HALF)))
+                await until_recorded(100)
             finally:
                 os.kill(first.pid, signal.SIGKILL)
                 first.communicate()
             second = recorder(server.url, journal)
             try:
                 await publishing
+                # Only now: so the second one records something, whatever the first one had recorded.
+                await publish(range(HALF, COUNT))
                 await until_recorded(COUNT)
             finally:
                 second.terminate()

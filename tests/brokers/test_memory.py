@@ -138,7 +138,7 @@ async def test_a_stuck_subscriber_ends_a_batch_after_one_timeout(simulation: Sim
 
 
 async def test_several_stuck_subscribers_cost_one_timeout(simulation: Simulation) -> None:
-    """A publisher waits for all of them at once: `timeout_s` is what a publish may take, not each subscriber."""
+    """A publisher waits for all of them at once: `timeout_s` limits a publish, not each subscriber."""
     async with tried(MemoryBroker(world(simulation), Settings(backpressure=Backpressure(timeout_s=3)))) as trial:
         stuck = [await trial.open("t", Delivery(capacity=1)) for _ in range(3)]
         await trial.publish("t", "1")
@@ -150,7 +150,7 @@ async def test_several_stuck_subscribers_cost_one_timeout(simulation: Simulation
 
 @pytest.mark.parametrize("end", ["timeout", "cancelled"])
 async def test_what_was_never_offered_is_not_said_to_be_delivered(simulation: Simulation, end: str) -> None:
-    """A batch ended early: the numbers of its rest lie within what the healthy subscriber got, but it had no part."""
+    """A batch ended early: the healthy subscriber did not get the rest, although its range spans their numbers."""
     async with tried(MemoryBroker(world(simulation), Settings(backpressure=Backpressure(timeout_s=5)))) as trial:
         stuck, healthy = await trial.open("t", Delivery(capacity=1)), await trial.open("t")
         sequence = trial.broker.sequence
@@ -270,7 +270,7 @@ async def test_what_waits_for_room_at_a_leaver_goes_to_the_successor(trial: Tria
 
 
 async def test_what_waits_for_room_at_a_member_that_stops_goes_to_the_others(trial: Trial) -> None:
-    """It was not in yet, so it is not what the stopped member still works off."""
+    """It was not yet in the inbox, so it does not belong to the messages that the stopped member still handles."""
     stopping = await trial.open("t", Delivery(group="g", capacity=1))
     await trial.publish("t", "1")
     waiting = trial.start(trial.publish("t", "2"))

@@ -30,7 +30,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
 
 
 def space() -> str:
-    """A namespace that nobody has."""
+    """An unused namespace."""
     return f"t{next(_spaces)}-{uuid.uuid4().hex[:8]}"
 
 
@@ -47,7 +47,7 @@ def test_keeps_without_jetstream(promise: Promise, bare: NatsServer) -> None:
 
 
 class Connected(NatsBroker):
-    """A broker that is connected when the trial begins: what it offers is known then."""
+    """A broker that is connected when the trial begins, so that its features are known."""
 
     def __init__(self, server: NatsServer, how: EngineSettings) -> None:
         super().__init__(server.url, engine=how)

@@ -23,7 +23,7 @@ DISABLED, UNKNOWN, NO_LEADER, TOO_LARGE = 10205, 10208, 10118, 10054
 
 
 class RandomStream:
-    """Stores what it gets, once by name. `odds` of one in so many for each fault."""
+    """Stores each message once, by name. Each fault happens once in `odds` times."""
 
     def __init__(self, seed: int, odds: int) -> None:
         self.random = random.Random(seed)
@@ -48,7 +48,7 @@ class RandomStream:
             headers = {"Status": "503"} if answer.pop("nobody", None) else None
             message = SimpleNamespace(subject=reply, data=json.dumps(answer).encode(), headers=headers)
             loop = asyncio.get_running_loop()
-            loop.call_soon(lambda: loop.create_task(self.answer(message)))
+            loop.call_soon(self.answer, message)
 
     def take(self, reply: str, payload: bytes) -> None:
         _, _, name, flow, gap, number, _, suffix = reply.split(".")

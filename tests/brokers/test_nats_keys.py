@@ -1,4 +1,4 @@
-"""Who connects to NATS with a key: an nkey, or the credentials of an account."""
+"""Connecting to NATS with an nkey, or with the credentials of an account."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Signer:
         self.public: str = self.pair.public_key.decode()
 
     def token(self, kind: str, subject: str, **claims: Any) -> str:
-        """A JWT as NATS wants it."""
+        """A JWT in the format of NATS."""
         said = {
             "jti": base64.b32encode(os.urandom(20)).decode(),
             "iat": int(time.time()),

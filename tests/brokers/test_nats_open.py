@@ -98,3 +98,31 @@ def test_what_cannot_be_read_is_counted(server: NatsServer, caplog: pytest.LogCa
         await stranger.close()
 
     asyncio.run(test())
+
+
+def test_a_payload_that_is_too_large_as_json_is_refused_alone(
+    server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On the bus it is MessagePack, and fits. Its publisher gets an error, and the connection stays."""
+
+    async def test() -> None:
+        lost: list[tuple[int, Exception]] = []
+        async with (
+            asyncio.timeout(TIMEOUT_S),
+            tl.connect(server.url, name="large", connection=OPEN) as bus,
+            bus.subscribe("actors") as stream,
+        ):
+            bus.broker.on_lost(lambda messages, error: lost.append((len(messages), error)))
+            await bus.flush()
+            await bus.publish("actors", "\x01" * 2_000_000)
+            await bus.publish_many("actors", [1, "\x01" * 2_000_000, 2])
+            await bus.flush()
+            got = [message.decode() for _ in range(2) if (message := await stream.recv()) is not None]
+            assert got == [1, 2]
+            assert [count for count, _ in lost] == [1, 1]
+            for _, error in lost:
+                assert "bytes, and the server accepts at most 8,388,608: send a reference" in str(error)
+            assert bus.broker.adapter.connects == 1  # type: ignore[attr-defined]
+        assert "raise max_payload of the server" in caplog.text
+
+    asyncio.run(test())

@@ -1,4 +1,4 @@
-"""What JetStream removes before it was read is said, counted, and has a fate."""
+"""Entries that JetStream removes before they are read are logged and counted, and have a fate."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def adapter_of(bus: Bus) -> EngineAdapter:
 
 
 async def ask(server: NatsServer, what: str, **fields: Any) -> dict[str, Any]:
-    """As an administrator does."""
+    """As an administrator would."""
     client = await nats.connect(server.url)
     try:
         answer = await client.request(f"$JS.API.{what}", json.dumps(fields).encode(), timeout=DEADLINE_S)
@@ -45,7 +45,7 @@ async def ask(server: NatsServer, what: str, **fields: Any) -> dict[str, Any]:
 
 
 async def keep_last(server: NatsServer, name: str, count: int) -> None:
-    """Lower the limit of a stream, so that the oldest go."""
+    """Lower the limit of a stream, so that the oldest entries are removed."""
     config = (await ask(server, f"STREAM.INFO.{name}-messages"))["config"]
     await ask(server, f"STREAM.UPDATE.{name}-messages", **{**config, "max_msgs": count})
 
@@ -118,7 +118,7 @@ def test_what_is_purged_while_a_subscriber_is_full(server: NatsServer) -> None:
 
 @pytest.mark.parametrize("publisher", ["here", "elsewhere"])
 def test_of_which_topic_they_were(publisher: str, server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
-    """JetStream does not keep it. Who has published them knows; otherwise a bound is said. `explain` is exact."""
+    """JetStream does not keep it. The publisher's process knows it; others log a bound. `explain` is exact."""
 
     async def test() -> None:
         name = space()
@@ -153,7 +153,7 @@ def test_of_which_topic_they_were(publisher: str, server: NatsServer, caplog: py
 
 
 def test_a_narrow_subscriber_that_is_full_when_its_topic_is_purged(server: NatsServer) -> None:
-    """What waits for it becomes less than it read: at least so many are gone."""
+    """Fewer entries wait for it than it should still read: at least that many were removed."""
 
     async def test() -> None:
         name = space()

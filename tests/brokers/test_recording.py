@@ -1,4 +1,4 @@
-"""The broker that remembers: for tests of code that publishes."""
+"""The recording broker, for tests of code that publishes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_bus_on_it_records_everything_it_publishes(simulation: Simulatio
 
 
 async def test_what_was_refused_was_tried(simulation: Simulation) -> None:
-    """It is on the record that it was published: the test of a publisher wants to see it."""
+    """It is recorded as published, because the test of a publisher needs it."""
     async with recording(simulation) as (broker, trial):
         await trial.open("t", tl.Delivery(capacity=1, overflow=tl.Overflow.REJECT))
         await trial.publish("t", "1")
@@ -79,7 +79,7 @@ async def test_what_was_refused_was_tried(simulation: Simulation) -> None:
 
 @pytest.mark.parametrize("below", ["memory", "journal", "hub"])
 def test_it_sees_everything_whatever_is_below(tmp_path: Path, below: str) -> None:
-    """On a journal or a hub, single plain publishes go by a short cut: they were missing."""
+    """On a journal or a hub, single plain publishes take a shortcut. They were not recorded once."""
 
     async def play(simulation: Simulation) -> None:
         place = Place(world(simulation))
@@ -111,7 +111,7 @@ def test_it_sees_everything_whatever_is_below(tmp_path: Path, below: str) -> Non
 
 
 def test_it_forwards_whatever_a_broker_does() -> None:
-    """What it inherits from Broker concerns itself, or is made of what it has of the broker below."""
+    """Each method that it inherits from Broker concerns itself, or uses the broker below."""
     does = {name for name, value in vars(tl.Broker).items() if callable(value) and not name.startswith("_")}
     own = {name for name in vars(ForwardingBroker) if not name.startswith("_")}
     rest = {"check_open", "check_written", "require", "require_store", "require_directory", "explain", "recent"}

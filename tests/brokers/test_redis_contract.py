@@ -30,5 +30,5 @@ def test_keeps(promise: Promise, server: RedisServer) -> None:
 
 
 def space() -> str:
-    """A namespace that nobody has."""
+    """An unused namespace."""
     return f"t{next(_spaces)}-{uuid.uuid4().hex[:8]}"

@@ -69,7 +69,7 @@ def test_each_batch_is_stored_once(server: RedisServer) -> None:
             for number in range(1, 60):
                 publishing = asyncio.create_task(bus.publish("t", number))
                 if number % 20 == 0:
-                    # Between the command and its reply, sometimes: the server has it, and nobody knows.
+                    # Sometimes between the command and its reply: the server has it, but no client knows.
                     await asyncio.sleep(0)
                     driver_of(bus).session.lose("cut by the test")
                 await publishing
@@ -107,7 +107,7 @@ def test_subscriptions_and_requests_resume(server: RedisServer) -> None:
 
 
 def test_what_plain_topics_lose_is_counted(server: RedisServer) -> None:
-    """Published while the server was down, or on its way then: the publisher is told, or the subscriber counts it."""
+    """Published while the server was down, or in transit: the publisher gets an error, or the subscriber counts it."""
 
     async def test() -> None:
         lost: list[int] = []
@@ -143,7 +143,7 @@ def test_what_plain_topics_lose_is_counted(server: RedisServer) -> None:
                 reading.cancel()
                 missed = broker_of(subscriber).shared.missed
                 assert len(got) == len(set(got))
-                # Each is here, or its publisher was told, or who did not get it counts it as missed.
+                # Each is here, or its publisher got an error, or the subscriber counts it as missed.
                 untold = set(range(sent + 1)) - {*got, *lost}
                 assert len(untold) <= missed <= sent + 1 - len(got), f"{len(got)} came, {missed} missed of {sent + 1}"
 

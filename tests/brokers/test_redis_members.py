@@ -1,4 +1,4 @@
-"""Members of groups and durable subscriptions on Redis: what the dead held, what failed, what became of it."""
+"""Members of groups and durable subscriptions on Redis: entries of dead members, failures, fates."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _pending(server: RedisServer, group: str) -> int:
 
 
 def test_a_living_member_keeps_what_it_works_on(server: RedisServer) -> None:
-    """Several leases long: the lease is renewed."""
+    """It takes several leases: the lease is renewed."""
 
     async def test() -> None:
         async with (
@@ -73,7 +73,7 @@ def test_a_living_member_keeps_what_it_works_on(server: RedisServer) -> None:
 
 
 def test_a_durable_name_has_one_subscriber_at_a_time(server: RedisServer) -> None:
-    """Another process is refused; when the first was killed, the next one has its place at once, with all it held."""
+    """Another process is refused. After the first is killed, the next one takes over at once, with all its entries."""
 
     async def test() -> None:
         # A lease of an hour: what is taken over does not wait for it.
@@ -115,7 +115,7 @@ def test_a_durable_subscription_keeps_its_pattern(server: RedisServer) -> None:
 
 
 def test_messages_of_one_batch_end_one_by_one(server: RedisServer) -> None:
-    """One is acknowledged, one fails twice and then succeeds, one dies: with its attempts and its traceback."""
+    """One is acknowledged, one fails twice and then succeeds, one is a dead letter with its attempts and traceback."""
 
     async def test() -> None:
         handled: list[int] = []
@@ -148,7 +148,7 @@ def test_messages_of_one_batch_end_one_by_one(server: RedisServer) -> None:
 
 
 def test_a_dead_letter_goes_back_to_the_one_that_failed(server: RedisServer) -> None:
-    """From another process, after a restart of the server, to the group that failed and to nobody else."""
+    """From another process, after a restart of the server, only to the group that failed."""
 
     async def test() -> None:
         async with bus_at(server, "a") as bus, bus_at(server, "b") as other:
@@ -230,7 +230,7 @@ def test_a_group_that_is_not_durable_ends_with_its_last_member(server: RedisServ
 
 
 def test_a_place_that_nobody_keeps_alive_is_removed(server: RedisServer) -> None:
-    """Its member was killed. Durable ones stay."""
+    """Its member was killed. Durable places stay."""
 
     async def test() -> None:
         async with bus_at(server, lease_s=0.5) as bus:

@@ -79,7 +79,7 @@ def test_what_is_published_arrives_in_order_and_its_fates_are_reported() -> None
 def test_a_lone_publish_is_sent_at_once_and_a_burst_travels_together() -> None:
     async def act(server: LoopbackServer, publisher: LoopbackBroker, subscriber: LoopbackBroker) -> None:
         async def put(*payloads: bytes) -> list[list[bytes]]:
-            """What has been sent when these are published, before the turn ends."""
+            """The frames that were sent when these are published, before the iteration ends."""
             server.batches.clear()
             for payload in payloads:
                 await publisher.publish([message("t", payload)])
@@ -204,7 +204,7 @@ def test_no_more_is_delivered_than_there_is_credit_for() -> None:
 @pytest.mark.parametrize("group", [None, "g"])
 @pytest.mark.parametrize("capacity", [1, 5, 100])
 def test_taking_without_waiting_gives_credit_at_once(capacity: int, group: str | None) -> None:
-    """No time passes: nobody has to wait for a timer."""
+    """No virtual time passes: nothing waits for a timer."""
 
     async def act(server: LoopbackServer, publisher: LoopbackBroker, subscriber: LoopbackBroker) -> None:
         loop = asyncio.get_running_loop()
@@ -225,7 +225,7 @@ def test_taking_without_waiting_gives_credit_at_once(capacity: int, group: str |
 @pytest.mark.parametrize("group", [None, "g"])
 @pytest.mark.parametrize("take", ["recv", "try_recv", "iterate", "batches"])
 def test_an_inbox_is_bounded_in_bytes(take: str, group: str | None) -> None:
-    """A slow subscriber to large messages: a few are here, the rest waits at the broker, and none is lost."""
+    """A slow subscriber to large messages: a few are here, the others wait at the broker, and none is lost."""
     size, limit, count = 1_000_000, 8_000_000, 60
 
     async def act(server: LoopbackServer, publisher: LoopbackBroker, subscriber: LoopbackBroker) -> None:
@@ -282,7 +282,7 @@ def test_a_message_larger_than_the_limit_passes() -> None:
 
 
 async def flood(broker: LoopbackBroker, payload: bytes) -> int:
-    """Publish until nobody makes room; how many that were."""
+    """Publish until there is no room. Returns the number of messages."""
     published = 0
     try:
         while True:

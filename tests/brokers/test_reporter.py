@@ -1,4 +1,4 @@
-"""What a subscription reports: each number that arrived once, as it ended, in whatever order things come."""
+"""Reports of a subscription: each number that arrived is reported once, with its fate, in any order of events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ steps = st.lists(
 
 
 class Here:
-    """An inbox, and the broker that is told of it."""
+    """An inbox, and the broker that it reports to."""
 
     def __init__(self) -> None:
         self.queue: deque[Message] = deque()
@@ -80,7 +80,7 @@ def test_each_number_is_reported_once_as_it_ended(events: list[tuple[str, int, i
             elif what == "report":
                 reporter.report()
             elif what == "reconnect":
-                # What was reported may not have arrived: it is told again.
+                # A report may not have arrived: it is sent again.
                 here.rows.clear()
                 reporter.resume()
         reporter.close()

@@ -30,7 +30,7 @@ class Announcements:
         try:
             self._files.announce(descriptor)
         except (OSError, InvalidSettings) as error:
-            log.warning("%s cannot be found without a hub: %s", request.channel, error)
+            log.warning("other processes cannot find the channel %s without a hub: %s", request.channel, error)
 
     def find(self, channel: str) -> DiscoveryResponse | None:
         descriptor = self._files.find(channel)

@@ -1,4 +1,4 @@
-"""A directory that is asked: what programs call, as requests of the control protocol, and what is asked again later.
+"""A client of a directory: turns calls into requests of the control protocol, and repeats registrations later.
 
 Everything works without an answer, too: what would register says False and what would find says None, with one warning
 until there is an answer again. What was registered is registered again by itself when the directory comes, or comes
@@ -34,12 +34,12 @@ class AskedDirectory(abc.ABC):
         self._owner = owner
         self._url = url
         self._made: dict[Key, control.Ask] = {}
-        """Schemas and channels, in their order: another directory gets them again."""
+        """Schemas and channels, in order, for another directory after a reconnection."""
         self._registered: dict[Key, control.Ask] = {}
         self._announcements = Announcements()
         self._warned = False
         self.on_change: list[Callable[[ChannelChanged], None]] = []
-        """Told when somebody comes, goes or falls silent on a channel this client is on, and when it is destroyed."""
+        """Called when members of a channel of this client join, leave or become silent, and when it is destroyed."""
 
     @property
     def closed(self) -> bool:
@@ -47,7 +47,7 @@ class AskedDirectory(abc.ABC):
 
     @abc.abstractmethod
     async def _ask(self, request: control.Ask, kind: type[A]) -> A | None:
-        """The answer; None if nobody answers, which is worth one warning until somebody does."""
+        """The answer; None without an answer, which is logged once until there is one."""
 
     # Producers and consumers
 
@@ -84,14 +84,14 @@ class AskedDirectory(abc.ABC):
             request = replace(request, schema_version=info.version if info is not None else version)
         known = await self._register(("producer", channel), request)
         if not self.closed:
-            # For processes of this machine, also while there is no directory.
+            # For processes on this machine, even without a directory.
             self._announcements.announce(request)
         return known
 
     async def attach_producer(
         self, channel: str, *, schema: Any = None, metadata: Mapping[str, Any] | None = None
     ) -> Terms:
-        """As `register_producer`, with what the channel is; raises HubUnavailable if there is no hub to say so."""
+        """As `register_producer`, and returns the channel's description; raises HubUnavailable without a hub."""
         known = await self.register_producer(channel, schema=schema, metadata=metadata)
         return terms_of(await self._described(known, ("producer", channel)))
 
@@ -100,18 +100,18 @@ class AskedDirectory(abc.ABC):
         info = await self.describe(key[1]) if known else None
         if info is None:
             self._drop(key)
-            raise HubUnavailable(self._url, f"nobody can say what the channel {key[1]} is")
+            raise HubUnavailable(self._url, f"the channel {key[1]} cannot be described without a hub")
         return info
 
     async def unregister_producer(self, channel: str) -> bool:
-        """False if it was not registered at the hub."""
+        """Unregister; False if it was not registered at the hub."""
         self._drop(("producer", channel))
         return await self._do(control.ProducerUnregister(id=0, channel=channel))
 
     async def register_consumer(
         self, channel: str, consumer_id: str, *, schema: Any = None, metadata: Mapping[str, Any] | None = None
     ) -> bool:
-        """Consume from a channel; refused if it has another schema than this. It may come before its producers."""
+        """Register a consumer; refused if the channel has another schema. Producers may register later."""
         request = control.ConsumerRegister(
             id=0,
             channel=channel,
@@ -124,7 +124,7 @@ class AskedDirectory(abc.ABC):
     async def attach(
         self, channel: str, consumer_id: str, *, schema: Any = None, metadata: Mapping[str, Any] | None = None
     ) -> Terms:
-        """As `register_consumer`, with what the channel is; raises HubUnavailable if there is no hub to say so."""
+        """As `register_consumer`, and returns the channel's description; raises HubUnavailable without a hub."""
         known = await self.register_consumer(channel, consumer_id, schema=schema, metadata=metadata)
         return terms_of(await self._described(known, ("consumer", channel, consumer_id)))
 
@@ -133,7 +133,10 @@ class AskedDirectory(abc.ABC):
         return await self._do(control.ConsumerUnregister(id=0, channel=channel, consumer_id=consumer_id))
 
     async def discover_producer(self, channel: str, *, schema: Any = None) -> DiscoveryResponse | None:
-        """Who produces there, and where the data is; None if nobody does. Raises HubRefused if the schema differs."""
+        """The producers of a channel and the place of its data; None without a producer.
+
+        Raises HubRefused if the schema differs.
+        """
         found = await self._discover(channel)
         return checked(found, schema) if found is not None and found.producers else None
 
@@ -160,7 +163,7 @@ class AskedDirectory(abc.ABC):
     async def create_channel(
         self, channel: str, *, pattern: str = "", schema: Any = None, qos: Qos | None = None, description: str = ""
     ) -> bool:
-        """Make a channel, by default of the topic with its name; True if the hub has it, also if it had it before."""
+        """Create a channel, by default for the topic with its name; True if the hub has it, also from before."""
         hash = "" if schema is None else hash_of(schema)
         info = None if schema is None else await self._have_schema(channel, schema_of(schema), hash, "")
         request = control.ChannelCreate(
@@ -181,7 +184,7 @@ class AskedDirectory(abc.ABC):
         return await self._do(control.ChannelDestroy(id=0, channel=channel))
 
     async def channels(self, pattern: str = ">") -> list[ChannelInfo] | None:
-        """The channels whose names match, without those who are on them."""
+        """The channels whose names match, without their members."""
         found = await self._ask(control.ChannelList(id=0, pattern=pattern), control.Channels)
         return None if found is None else found.channels
 
@@ -192,7 +195,7 @@ class AskedDirectory(abc.ABC):
     # Schemas
 
     async def put_schema(self, name: str, schema: Any, version: str = "", compatibility: str = "") -> SchemaInfo | None:
-        """Register a schema, or its next version; what is returned has its version and hash."""
+        """Register a schema, or its next version. The result has its version and hash."""
         request = control.SchemaPut(
             id=0, name=name, schema=schema_of(schema), version=version, compatibility=compatibility
         )
@@ -215,7 +218,7 @@ class AskedDirectory(abc.ABC):
     async def _have_schema(
         self, name: str, schema: dict[str, Any], hash: str, version: str, compatibility: str = ""
     ) -> SchemaInfo | None:
-        """Put it, unless it is there: whoever may produce need not be one who may put schemas."""
+        """Register it, unless it exists: a producer does not need the right to register schemas."""
         try:
             info = await self.get_schema(hash=hash)
         except HubRefused as error:
@@ -232,7 +235,7 @@ class AskedDirectory(abc.ABC):
 
     async def _register(self, key: Key, request: control.Ask) -> bool:
         done = await self._ask(request, control.Done)
-        # Also without a hub: the next connection makes it up.
+        # Also without a hub: it is repeated on the next connection.
         self._registered[key] = request
         return done is not None
 
@@ -244,14 +247,13 @@ class AskedDirectory(abc.ABC):
         if not self._warned:
             self._warned = True
             log.warning(
-                "the directory of %s at %s does not answer: channels are not registered or found there until it does"
-                " (%s)",
+                "the directory of %s at %s is not available (%s): channels are not registered or found until it is",
                 self._owner,
                 self._url,
                 str(error) or "it does not answer",
             )
 
-    # What it tells
+    # Notifications
 
     def _changed(self, notice: ChannelChanged) -> None:
         if notice.event == "destroyed":
@@ -272,12 +274,12 @@ class AskedDirectory(abc.ABC):
             self._drop(key)
 
     def _drop(self, key: Key) -> None:
-        """Not registered any more; a producer is not found by its file, either."""
+        """Forget a registration, and remove the descriptor file of a producer."""
         self._registered.pop(key, None)
         if key[0] == "producer":
             self._announcements.withdraw(key[1])
 
     def withdraw(self) -> None:
-        """The last bus on this connection closes: its producers are found no more."""
+        """The last bus on this connection closes: remove its descriptor files."""
         for key in list(self._registered):
             self._drop(key)

@@ -1,6 +1,6 @@
-"""What a broker is: it moves messages by publish and subscribe, and knows nothing of handlers, actors or kernels.
+"""The interface of a broker: it moves messages by publish and subscribe, and knows nothing about handlers.
 
-Who writes one writes `publish`, `subscribe`, `tap` and `aclose`, and states its features. Everything else has a
+A broker implements `publish`, `subscribe`, `tap` and `aclose`, and states its features. Everything else has a
 default. A broker that stores messages has a `store`, one that knows channels has a `directory`.
 """
 
@@ -30,7 +30,7 @@ from trunkline.unchecked import without_numbers
 
 
 class Feature(enum.StrEnum):
-    """Features of brokers beyond publish and subscribe. Using one that the broker lacks raises Unsupported."""
+    """Features of brokers beyond publish and subscribe. Using a missing one raises Unsupported."""
 
     GROUPS = "groups"
     PRIORITY = "priority"
@@ -59,7 +59,7 @@ class Lane(Protocol):
 
     @property
     def has_subscribers(self) -> bool:
-        """Whether a message here reaches anybody."""
+        """Whether a message here reaches a subscriber."""
 
     @property
     def unserved(self) -> bool:
@@ -71,26 +71,26 @@ class Lane(Protocol):
 
     @property
     def immediate(self) -> bool:
-        """Whether a publish need not wait: `put_now` will do, as long as it says so."""
+        """Whether a publish need not wait: `put_now` is enough while it returns True."""
 
     def reserve(self, count: int) -> int:
         """The first of so many numbers for messages that are put here next; 0 if they get them later."""
 
     def put_now(self, message: Message) -> bool:
-        """Take one plain message without a word of what becomes of it; False if that cannot be now."""
+        """Take one plain message, without reporting its fate. False if that is not possible now."""
 
     def put(self, message: Message, *, alike: bool) -> Awaitable[Failures]:
-        """Take one message. `alike` promises that it was published without a field of its own."""
+        """Take one message. `alike` promises that it was published without header fields."""
 
     def put_many(self, messages: Batch[Message], *, alike: bool) -> Awaitable[Failures]:
         """Take messages of one kind. `alike` promises that all are plain, and of one sender and one format."""
 
 
 class OwnedLane(Lane, Protocol):
-    """A lane that is `stored`: who puts many in can be told of them together."""
+    """A lane that is `stored`: a publisher of many messages can be informed of their outcomes together."""
 
     def post(self, message: Message, owner: Owner) -> bool:
-        """As `put`, and tell the owner instead of being awaited; False if the topic is not known yet: then put it."""
+        """As `put`, but informs the owner instead of being awaited. False if the topic is unknown: then use `put`."""
 
 
 class Broker(abc.ABC):
@@ -99,11 +99,11 @@ class Broker(abc.ABC):
     name: ClassVar[str]
     features: frozenset[Feature]
     next_steps: ClassVar[Mapping[Feature, str]] = {}
-    """What to do for want of a feature."""
+    """The next step for users of a missing feature."""
     url = ""
-    """Where it is; empty if that is in this process."""
+    """Its URL; empty if it is in this process."""
     here = False
-    """Whether publishers and subscribers are in this process: then those who tap can make publishers wait."""
+    """Whether publishers and subscribers are in this process: then a tap can make publishers wait."""
     foreign_topics = False
     """Whether programs without Trunkline may publish there, on topics that they have named."""
     store: Store | None = None
@@ -117,7 +117,7 @@ class Broker(abc.ABC):
         self.served = Subscribers(self.world, self.settings)
         """The subscribers in this process."""
         self.finders: list[Callable[[str], Message | None]] = []
-        """Who may still know a message by its id: the histories of buses here, the recent batches of a hub."""
+        """Functions that find a recent message by its id: in the histories of buses, in the recent batches of a hub."""
         self.lanes: Mapping[str, Lane] = {}
         """The lanes of topics in use."""
 
@@ -129,52 +129,52 @@ class Broker(abc.ABC):
         """Take messages, in order. When it returns, they are in the inboxes (in memory) or in the outbox.
 
         A batch is of one kind: all have the topic, priority, ttl and need of acknowledgement of the first. Raises
-        Refused if a subscriber's policy says so, PartlyRefused for several; the other subscribers have the message all
-        the same. After a backpressure timeout the rest of the batch is refused, too, and offered to nobody.
+        Refused if a subscriber rejects it, PartlyRefused for several; the other subscribers still get the message.
+        After a backpressure timeout the rest of the batch is refused as well, and is not offered to subscribers.
         """
         if not batch:
             return
         if type(self).lane is Broker.lane:
             raise NotImplementedError(f"{type(self).__name__} has neither `publish` nor `lane`: a broker needs one")
         lane = self.lane(batch[0].topic)
-        # Numbers that somebody has given are kept where that is possible.
+        # Numbers that messages already have are kept where that is possible.
         own = batch if batch[0].seq and not lane.stored else without_numbers(batch)
         if failures := await lane.put_many(own, alike=False):
             raise failures[0][1] if len(batch) == 1 else PartlyRefused(failures, len(batch))
 
     @abc.abstractmethod
     def subscribe(self, pattern: str, delivery: Delivery = Delivery()) -> Stream:
-        """An independent stream of what matches. Everything published after `await stream.opened()` is seen."""
+        """An independent stream of matching messages. Everything published after `await stream.opened()` is seen."""
 
     @abc.abstractmethod
     def tap(
         self, pattern: str, take: Take, *, hears: bool = True, inbox_of: InboxOf | None = None
     ) -> Callable[[], None]:
-        """Call `take` with each message that matches, as it comes; it may name sinks that are to get it as well.
+        """Call `take` with each matching message as it arrives. It may return further sinks for the message.
 
-        For the bus's own parts: answers to requests, routing rules, actors. Returns how to stop it. One that does not
-        `hear` leaves a message without subscribers unrouted. Where `inbox_of` names an inbox for a topic, `take` need
+        For the bus's own parts: answers to requests, routing rules, actors. Returns a function that removes the tap. A
+        tap without `hears` does not count as a subscriber. Where `inbox_of` names an inbox for a topic, `take` need
         not be called; when that changes, call `forget_route`.
         """
 
     @abc.abstractmethod
     async def aclose(self) -> None:
-        """End all streams. What was not taken gets its fate. Closing twice is fine."""
+        """End all streams. Messages that were not taken get a fate. Closing twice is allowed."""
 
     async def begin(self) -> None:
-        """A bus on this broker is entered. Most have nothing to do before they are used."""
+        """A bus on this broker is entered. Most brokers do nothing here."""
         return
 
     def forget_route(self, topic: str) -> None:
-        """What a tap says of the inbox of a topic has changed."""
+        """The inbox that a tap returns for a topic has changed."""
         return
 
     def reply_topic(self) -> str:
-        """A new topic for answers. Nobody can guess it, and only who made it here may subscribe to it."""
+        """A new topic for answers. It cannot be guessed, and only its creator may subscribe to it."""
         return reply_topic(self.world.secret())
 
     def link(self, pattern: str, topic: str) -> bool:
-        """Send what matches `pattern` also to whoever listens on `topic`; False if that was so already."""
+        """Also deliver messages that match `pattern` to the subscribers of `topic`; False if the link exists."""
         raise Unsupported(self.name, Feature.LINKS.value)
 
     def unlink(self, pattern: str, topic: str) -> bool:
@@ -187,7 +187,7 @@ class Broker(abc.ABC):
         return
 
     def release_gone(self) -> None:
-        """An owner of messages has given up: what only it waits for, and is not with the broker, fails now."""
+        """An owner of messages has given up: those that are not with the broker, and have no other owner, fail now."""
         return
 
     def on_lost(self, report: Callable[[Batch[Message], Exception], None]) -> None:
@@ -201,15 +201,15 @@ class Broker(abc.ABC):
         return
 
     def nearest(self, topic: str) -> Batch[str]:
-        """Topics or patterns with subscribers that are most like this one."""
+        """Topics or patterns with subscribers that are most similar to this one."""
         return ()
 
     def check_written(self, topic: str) -> None:
-        """Raises InvalidTopic for a topic or pattern with slashes that a program here has made up."""
+        """Raises InvalidTopic for a topic or pattern with slashes that a program of ours uses."""
         if "/" in topic and not self.foreign_topics:
             refuse_slashes(topic)
 
-    # What the broker offers
+    # Features
 
     def check_open(self) -> None:
         """Raises StreamClosed after `aclose`."""
@@ -217,7 +217,7 @@ class Broker(abc.ABC):
             raise StreamClosed(f"the {self.name} broker")
 
     def require(self, feature: Feature) -> None:
-        """Raises Unsupported if the broker lacks it."""
+        """Raises Unsupported if the broker does not have it."""
         if feature not in self.features:
             raise Unsupported(self.name, feature.value, self.next_steps.get(feature, ""))
 
@@ -233,10 +233,10 @@ class Broker(abc.ABC):
             raise Unsupported(self.name, Feature.CHANNELS.value)
         return self.directory
 
-    # What the broker can tell
+    # Information
 
     def recent(self, message_id: str) -> Message | None:
-        """A message that somebody in this process still remembers."""
+        """A message that is still remembered in this process."""
         return next((found for find in self.finders if (found := find(message_id)) is not None), None)
 
     async def explain(self, message_id: str, known: Message | None = None) -> tuple[Message | None, list[Outcome]]:
@@ -250,15 +250,15 @@ class Broker(abc.ABC):
         return message, [] if message is None else self.served.outcomes(message)
 
     def subscribers(self, topic: str) -> list[str]:
-        """The names of who would get a message on this topic, as far as this process knows."""
+        """The names of the subscribers to this topic, as far as this process knows."""
         return [inbox.name for inbox in self.served if matches(inbox.pattern, topic)]
 
     def has_subscribers(self, topic: str) -> bool:
-        """Whether anybody, as far as this process knows, would get a message on this topic."""
+        """Whether this topic has subscribers, as far as this process knows."""
         return bool(self.subscribers(topic))
 
     def published_by_topic(self) -> dict[str, int]:
-        """How many messages were published on each topic."""
+        """The number of messages published on each topic."""
         return {}
 
     async def __aenter__(self) -> Self:
@@ -269,7 +269,7 @@ class Broker(abc.ABC):
 
 
 class PublishLane:
-    """The lane of a broker that has nothing but `publish`."""
+    """The lane of a broker that implements only `publish`."""
 
     plain = None
     stored = True

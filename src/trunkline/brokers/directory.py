@@ -1,4 +1,4 @@
-"""The directory of a broker: the seam to channels, their contracts, their schemas, and who is on them."""
+"""The directory of a broker: the interface to channels, their contracts, schemas and members."""
 
 from __future__ import annotations
 

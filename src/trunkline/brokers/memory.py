@@ -1,4 +1,4 @@
-"""The broker inside one process: an awaited publish is in the inboxes."""
+"""The broker within one process: after an awaited publish, the message is in the inboxes."""
 
 from __future__ import annotations
 
@@ -65,9 +65,10 @@ class MemoryBroker(Broker):
         return self.tree.nearest(topic)
 
     def take(self, batch: Batch) -> bool:
-        """Number and route a batch of a publisher elsewhere, which learns by the batch what became of it.
+        """Number and route a batch of a remote publisher. The result is reported through the batch.
 
-        Outlets get it unopened. False if it is stored first, and gets its numbers then. Raises InvalidTopic.
+        Outlets get it unopened. Returns False if the topic is stored: then the batch is numbered when it is stored.
+        Raises InvalidTopic.
         """
         route = self.tree.routes.get(batch.topic)
         if route is None:
@@ -76,9 +77,7 @@ class MemoryBroker(Broker):
             self._store(batch)
             return False
         route.published += batch.count
-        sequence = self.sequence
-        batch.first = sequence.last + 1
-        sequence.last += batch.count
+        batch.first = self.sequence.reserve(batch.count)
         if route.local and (messages := self._opened(batch)) is not None:
             batch.waiting += 1
             pending = HandedBatch(batch.topic)
@@ -90,23 +89,27 @@ class MemoryBroker(Broker):
         return True
 
     def take_straight(self, head: PublishHead, body: BatchBody, origin: int) -> int:
-        """As `take`, if a single subscriber elsewhere gets it and nothing holds it up: the number of its first message.
+        """Like `take`, if the only recipient is a remote subscriber and the batch can be sent now. Returns its first
+        number.
 
-        0 if that is not so: then nothing has happened, and it is to be taken as any other.
+        Otherwise returns 0 and changes nothing: then call `take`.
         """
         route = self.tree.routes.get(head.topic)
         if route is None or route.only is None or route.stored:
             return 0
-        sequence = self.sequence
-        first = sequence.last + 1
+        sequence, count = self.sequence, head.count
+        if sequence.unnumbered is not None:
+            sequence.unnumbered.close()
+        first = sequence.number + 1
+        sequence.number += count
         if not route.only.offer_straight(head, body, origin, first):
+            sequence.number -= count
             return 0
-        sequence.last += head.count
-        route.published += head.count
+        route.published += count
         return first
 
     def withdraw(self, batch: Batch, why: str) -> None:
-        """Its publisher waits no longer: it is dropped where it still waits for room."""
+        """The publisher no longer waits: drop the batch where it still waits for room."""
         batch.withdraw()
         for outlet in self.resolve(batch.topic).outlets:
             outlet.withdraw(batch, why)
@@ -119,7 +122,7 @@ class MemoryBroker(Broker):
             return None
 
     def _store(self, batch: Batch) -> None:
-        """As `take`, on a topic that is stored before anybody sees it."""
+        """Like `take`, for a topic that is stored before delivery."""
         raise Unsupported(self.name, Feature.DURABLE.value)
 
     # Subscribing
@@ -153,7 +156,7 @@ class MemoryBroker(Broker):
         return self.tree.unlink(pattern, topic)
 
     def _leave(self, inbox: Inbox) -> None:
-        # By what it is, not by its name: that may be somebody else's by now.
+        # Checks the inbox itself, not its name: another subscriber may have that name by now.
         if inbox.gone:
             return
         member = self._members.pop(inbox.name, None)

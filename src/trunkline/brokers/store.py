@@ -1,4 +1,4 @@
-"""What a broker stores: the seam between a broker and whoever asks for messages, fates and dead letters of the past."""
+"""What a broker stores: the interface for stored messages, fates and dead letters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Store(Protocol):
         """Stored orphans, with their age in seconds."""
 
     async def forget(self, name: str) -> bool:
-        """Remove a durable subscription for good; False if there is none. Its subscribers must have left."""
+        """Remove a durable subscription permanently; False if there is none. Its subscribers must have left."""
 
     def pause(self) -> None:
         """Hand out nothing more of what is stored: the bus is about to close."""
@@ -118,6 +118,19 @@ class StoreSummary(NamedTuple):
     places: list[DurablePlace]
 
 
+class ReservedNumbers(Protocol):
+    """Numbers that may be given now, and count as used even if this process is killed."""
+
+    due: int
+    """If a higher number was given, call `extend`."""
+
+    async def begin(self) -> None:
+        """Reserve the first numbers of this run. On return, that is on disk."""
+
+    def extend(self) -> None:
+        """Reserve further numbers with the next commit."""
+
+
 class LocalStore(Protocol):
     """A store in this process."""
 
@@ -129,8 +142,16 @@ class LocalStore(Protocol):
     @property
     def dead_letters(self) -> DeadLetterStore: ...
 
+    @property
+    def numbers(self) -> ReservedNumbers: ...
+
     def find(self, message_id: str) -> Message | None:
         """A stored message."""
+
+    async def unsealed(self, first: int, last: int) -> list[tuple[int, int, str]]:
+        """First number, last number and topic of the batches between two numbers that are not sealed yet: the first
+        100,000.
+        """
 
     def durable_names(self) -> list[str]:
         """The names of durable subscriptions that it keeps a place for."""

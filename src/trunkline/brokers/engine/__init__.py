@@ -1,1 +1,1 @@
-"""What brokers on an existing engine (NATS, Redis) share: there is no hub, so what a hub would keep is kept here."""
+"""The common part of brokers on an existing engine (NATS, Redis). There is no hub, so its tasks are done here."""

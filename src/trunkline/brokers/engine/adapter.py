@@ -1,10 +1,11 @@
-"""An engine as an adapter: what the shared half of remote brokers asks for, in terms of a driver.
+"""The adapter of an engine: implements the interface of remote brokers with a driver.
 
-Numbers, credit and acknowledgements are kept here, because there is no hub that would.
+There is no hub, so numbers, credit and acknowledgements are managed here.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -55,7 +56,7 @@ class EngineLimits(msgspec.Struct, frozen=True):
 
 
 class PlainSubscription:
-    """A subscription to what is published from now on."""
+    """A subscription to messages that are published from now on."""
 
     __slots__ = ("credit_bytes", "number", "pattern", "warned")
 
@@ -67,7 +68,7 @@ class PlainSubscription:
 
 
 class EngineAdapter(EnginePublishing):
-    """One connection to an engine, for every bus of an event loop that goes to the same place."""
+    """One connection to an engine, shared by every bus of an event loop that uses the same address."""
 
     def __init__(self, driver: EngineDriver, world: World, settings: EngineSettings) -> None:
         super().__init__(driver, world, settings)
@@ -76,19 +77,22 @@ class EngineAdapter(EnginePublishing):
         self.dropped_messages = 0
         """Engine messages that the client library dropped: a subscriber here was too slow."""
         self.trimmed_entries = 0
-        """Entries that the engine removed before a consumer here read them; at least so many."""
+        """Entries that the engine removed before a consumer here read them. A lower bound; `trimmed_at_most` is the
+        upper one."""
         self.trimmed_at_most = 0
         self.trimmed_patterns: dict[str, str] = {}
-        """By subscriber: of what was removed, only what matches was for it."""
+        """By subscriber: its pattern. Of the removed entries, only those that match were for it."""
         self.me = f"{self.origin:x}"
         self.on_told: Callable[[bytes], None] = lambda data: None
-        """Who gets what other processes tell."""
+        """Called with each note from another process."""
         self.peers: Peers | None = None
         self.keep_letter: Callable[[DeadLetter], Coroutine[Any, Any, None]] | None = None
         self.consumers: dict[int, EngineConsumer] = {}
         self._plain: dict[int, PlainSubscription] = {}
+        self._subscribing: dict[int, asyncio.Future[None]] = {}
+        """Plain subscriptions that the server has not confirmed."""
         self._foreign = 0
-        """Messages of programs without Trunkline so far."""
+        """How many messages of programs without Trunkline have arrived."""
         driver.attach(self, self.me)
 
     # The connection
@@ -104,14 +108,24 @@ class EngineAdapter(EnginePublishing):
 
     def _has_ended(self) -> None:
         self._unconfirmed.clear()
+        self._too_large.clear()
         self._stored.clear()
         self._held_back.clear()
         self._has_opened(*self._opening)
+        self._end_subscribing()
+        self._resume_answers()
         for consumer in self.consumers.values():
             consumer.disconnected()
         self._shared.disconnected()
 
+    def _end_subscribing(self) -> None:
+        subscribing, self._subscribing = self._subscribing, {}
+        for each in subscribing.values():
+            if not each.done():
+                each.set_result(None)
+
     def _close_consumers(self) -> None:
+        self._end_subscribing()
         for consumer in list(self.consumers.values()):
             consumer.close()
 
@@ -122,10 +136,7 @@ class EngineAdapter(EnginePublishing):
             done(self._unavailable("there is no connection"))
             return
         if request.group is None and not request.durable and request.start == "end":
-            plain = self._plain[request.subscription] = PlainSubscription(request)
-            self.driver.subscribe(
-                plain.number, plain.pattern, lambda error: done(EngineSubscription() if error is None else error)
-            )
+            self._subscribe(PlainSubscription(request), done)
             return
         if any(covers(each, request.pattern) for each in self.settings.open):
             done(
@@ -147,6 +158,27 @@ class EngineAdapter(EnginePublishing):
             done(terms)
 
         consumer.open(request, opened)
+
+    def _subscribe(self, plain: PlainSubscription, done: Callable[[SubscriptionTerms | Exception], None]) -> None:
+        self._plain[plain.number] = plain
+        subscribing = self._subscribing[plain.number] = asyncio.get_running_loop().create_future()
+
+        def opened(error: Exception | None) -> None:
+            if not subscribing.done():
+                subscribing.set_result(None)
+            if self._subscribing.get(plain.number) is subscribing:
+                del self._subscribing[plain.number]
+            done(EngineSubscription() if error is None else error)
+
+        self.driver.subscribe(plain.number, plain.pattern, opened)
+
+    async def subscribed(self) -> None:
+        """Return when the server has all subscriptions made so far, or has refused them."""
+        await self.opened()
+        while self._subscribing:
+            await asyncio.wait(list(self._subscribing.values()))
+            # If the connection ended, they are made on the next one.
+            await self.ready()
 
     def unsubscribe(self, subscription: int, pattern: str) -> None:
         if self._plain.pop(subscription, None) is not None:
@@ -185,16 +217,23 @@ class EngineAdapter(EnginePublishing):
             consumer.settle([(seq, seq)])
 
     async def _bury(self, consumer: EngineConsumer, letter: DeadLetter) -> None:
-        """The letter is stored first: an entry is not acknowledged before that."""
+        """Store a dead letter, then settle its message. The entry is not acknowledged before the letter is stored."""
         keep = self.keep_letter
         assert keep is not None
         await self.insist(lambda: keep(letter))
         consumer.settle([(letter.message.seq, letter.message.seq)])
 
+    async def write_notes(self) -> None:
+        """Return when the engine has a record of everything that was settled so far."""
+        # The acknowledgements of this turn are sent at its end.
+        await asyncio.sleep(0)
+        for consumer in list(self.consumers.values()):
+            await consumer.write_notes()
+
     def report(
         self, subscription: int, ranges: Sequence[FateRange], letters: Sequence[DeadLetter], *, asked: bool
     ) -> None:
-        # Fates are kept in this process, which answers who asks.
+        # Fates are kept in this process, which answers `explain` requests of others.
         return
 
     def link(self, pattern: str, topic: str) -> None:
@@ -202,7 +241,7 @@ class EngineAdapter(EnginePublishing):
 
     unlink = link
 
-    # What arrives: called by the driver
+    # Arrivals: called by the driver
 
     def arrived(self, subscription: int, topic: str, data: bytes) -> None:
         plain = self._plain.get(subscription)
@@ -211,17 +250,21 @@ class EngineAdapter(EnginePublishing):
         try:
             head, body = decode(data)
         except InvalidPayload as error:
-            self.unreadable(topic, error)
+            self._unreadable(topic, error)
             return
         known = self.known.numbered(head.key, head.count)
         if head.resent and known.arrived >> subscription & 1:
             return
         known.arrived |= 1 << subscription
+        known.position, known.priority = head.position, head.priority
         first, count = known.local, head.count
         if plain.credit_bytes <= 0:
             if not plain.warned:
                 plain.warned = True
-                log.warning("a subscription to %s is full by bytes and begins to lose messages", plain.pattern)
+                log.warning(
+                    "the inbox of a subscription to %s has reached its limit of bytes: new messages are dropped",
+                    plain.pattern,
+                )
             ranges = [(first, first + count - 1)]
             reason = f"its inbox is full (more than {self.max_inbox_bytes:,} bytes)"
             self._shared.dropped(
@@ -234,25 +277,29 @@ class EngineAdapter(EnginePublishing):
         )
 
     def open_arrived(self, subscription: int, topic: str, payload: bytes, headers: Mapping[str, str]) -> None:
-        """A message on an open topic, for a plain subscription."""
+        """A message on an open topic has arrived for a plain subscription."""
         if subscription not in self._plain:
             return
         try:
             message, place = decode_open(topic, payload, headers, self.settings.open_format, self.world)
         except InvalidPayload as error:
-            self.unreadable(topic, error)
+            self._unreadable(topic, error)
             return
         if place is None:
             self._foreign += 1
             place = OpenPlace((0, self._foreign), 1, 0)
         known = self.known.numbered(place.key, place.size)
         if known.came_before(subscription, place.place):
-            return  # stored, and sent again because the confirmation was lost
+            return  # Stored, and sent again because the confirmation was lost.
         first = known.local + place.place
         body = memoryview(columns.pack_batch([message]))
         self._shared.deliver(EngineArrival(subscription, first, topic, 1, 0, 0, message.priority), body)
 
-    def unreadable(self, topic: str, error: InvalidPayload) -> None:
+    def unreadable(self, head: EngineArrival, body: memoryview, error: InvalidPayload) -> None:
+        """An entry for a consumer is not a batch of messages."""
+        self._shared.unreadable(head, body, error)
+
+    def _unreadable(self, topic: str, error: InvalidPayload) -> None:
         self.malformed += 1
         log.error("a message on %s could not be read: %s", topic, error)
 
@@ -260,7 +307,7 @@ class EngineAdapter(EnginePublishing):
         if (consumer := self.consumers.get(subscription)) is not None:
             consumer.arrived(entry)
         else:
-            # It left a moment ago.
+            # The consumer was closed a moment ago.
             self.driver.refuse(subscription, [entry.token])
 
     def deliver(self, head: EngineArrival, body: bytes | memoryview) -> None:
@@ -272,10 +319,13 @@ class EngineAdapter(EnginePublishing):
 
     def lost(self, subscription: int, count: int, why: str) -> None:
         self.dropped_messages += count
+        self._shared.losing(subscription, f"its subscriber is too slow: {why}")
         plain = self._plain.get(subscription)
         if plain is not None and not plain.warned:
             plain.warned = True
-            log.warning("a subscription to %s is too slow: %s; the gap is counted", plain.pattern, why)
+            log.warning(
+                "a subscription to %s is too slow and has lost messages, which are counted: %s", plain.pattern, why
+            )
 
     def told(self, data: bytes) -> None:
         self.on_told(data)
@@ -289,7 +339,7 @@ class EngineAdapter(EnginePublishing):
         ours = [each for each in here if matches(pattern, each.topic)]
         all_between = at_least != at_most or at_least == last - first + 1
         if at_least != at_most:
-            # The engine does not keep of which topic they were. Of some it is known here.
+            # The engine does not record the topics of removed entries. Some of them are known here.
             at_most -= len(here) - len(ours)
             at_least = max(at_least, len(ours))
         if not at_most:
@@ -303,11 +353,12 @@ class EngineAdapter(EnginePublishing):
         self.trimmed_at_most += at_most
         count = at_least
         if all_between:
-            # How many messages were in an entry is known if it was published here; otherwise it counts as one.
+            # The number of messages in an entry is known if it was published here. Otherwise the entry counts as one
+            # message.
             count += sum(each.count - 1 for each in ours)
             self.trimmed_patterns[who] = pattern
         elif is_wild(pattern):
-            # Among these numbers are entries of other topics, which it has read.
+            # The range contains entries of other topics, which the consumer has read.
             first = last
         ranges = [(number_of(first), number_of(last, MAX_COUNT - 1))]
         self._shared.dropped(EngineDrop(subscription, pattern, count, 0, 0, NORMAL, ranges, TRIMMED))

@@ -1,8 +1,8 @@
-"""A batch as one message of an engine, and the numbers of what is in it. Pure.
+"""A batch as one message of an engine, and the numbers of its messages. Pure.
 
 A batch is a head of fixed size, then the columns of its messages. The engine numbers the entries that it stores: the
-number of a message is that of its entry, shifted, plus its index. What is not stored has no number but the one that
-each process gives it as it comes; these are above all others.
+number of a message is the number of its entry, shifted, plus its index. Each process assigns its own numbers to
+messages that are not stored, in the order of arrival. These are higher than all numbers of stored messages.
 """
 
 from __future__ import annotations
@@ -20,32 +20,34 @@ from trunkline.message import NORMAL, Message
 
 MAGIC = b"TLB1"
 INDEX_BITS = 16
-"""A batch has at most 65,536 messages: a body of a mebibyte has room for fewer."""
+"""A batch has at most 65,536 messages. A body of 1 MiB has room for fewer."""
 MAX_COUNT = 1 << INDEX_BITS
+FOREIGN = 1 << 61
+"""From here on, numbers are those of data that is not a message."""
 LOCAL = 1 << 62
-"""From here on are the numbers of what is not stored."""
+"""Numbers of messages that are not stored begin here."""
 RESENT = 1
 _HEAD = Struct("<4sBBHIQQQQ")
 HEAD_BYTES = _HEAD.size
 MAX_KNOWN = 20_000
 TRIMMED = "the engine removed it before it was read"
-"""Why a message was dropped."""
+"""The reason given for a dropped message."""
 
 Key = tuple[int, int]
-"""Who published a batch, and its number there."""
+"""The publisher of a batch, and the number of the batch at this publisher."""
 
 
 class BatchHead(msgspec.Struct, frozen=True):
     origin: int
-    """Who published it: a random number of the connection."""
+    """The publisher: a random number of its connection."""
     number: int
-    """The number of the batch at its publisher. With the origin it is its name for deduplication."""
+    """The number of the batch at its publisher. Together with the origin it identifies the batch for deduplication."""
     position: int
-    """How many messages of its priority were published on its topic before."""
+    """How many messages of its priority were published on its topic before this batch."""
     count: int
     priority: int = NORMAL
     resent: bool = False
-    """Whether the engine may have had it before."""
+    """Whether the engine may have received it before."""
     first: int = 0
     """The number of its first message, if it is a part of an entry that was given back; otherwise 0."""
 
@@ -55,7 +57,7 @@ class BatchHead(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """For the engine to recognise a batch that it has already."""
+        """The name by which the engine recognises a batch that it has already stored."""
         return f"{self.origin:x}-{self.number}"
 
     def pack(self) -> bytes:
@@ -66,7 +68,7 @@ class BatchHead(msgspec.Struct, frozen=True):
 
 
 class EngineArrival(msgspec.Struct, frozen=True):
-    """A batch, or a part of one, as a subscription gets it."""
+    """A batch, or a part of one, for a subscription."""
 
     subscription: int
     first: int
@@ -79,7 +81,7 @@ class EngineArrival(msgspec.Struct, frozen=True):
 
 
 class EngineDrop(msgspec.Struct, frozen=True):
-    """Messages that a subscription did not get, although they came."""
+    """Messages that were not delivered to a subscription: its inbox was full, or the engine removed them."""
 
     subscription: int
     topic: str
@@ -92,32 +94,30 @@ class EngineDrop(msgspec.Struct, frozen=True):
 
 
 def encode(batch: SentBatch, origin: int) -> bytes:
-    """What is sent: the head, then columns, or a message alone."""
+    """The bytes to send: the head, then the columns or a single message."""
     pending = batch.pending
     run = pending.run
     if run is not None:
-        body = columns.pack_run(*pending.columns(run), run.sender, run.content_type)
-        priority = NORMAL
+        body = columns.pack_run(*pending.columns(run), run.sender, run.content_type, pending.traces(run))
     else:
         body = columns.pack_batch(pending.messages, plain=pending.plain, alike=pending.alike)
-        priority = pending.messages[0].priority
-    return BatchHead(origin, batch.number, batch.position, batch.size, priority, batch.resent).pack() + body
+    return BatchHead(origin, batch.number, batch.position, batch.size, batch.priority, batch.resent).pack() + body
 
 
 def encode_part(head: BatchHead, messages: list[Message]) -> bytes:
-    """A part of an entry, with the numbers that its messages have."""
+    """A part of an entry as bytes. Its messages keep their numbers."""
     first = messages[0].seq
     own = msgspec.structs.replace(head, count=len(messages), first=first)
     return own.pack() + columns.pack_batch(messages)
 
 
 def decode(data: bytes) -> tuple[BatchHead, memoryview]:
-    """The head, and the columns after it; raises InvalidPayload if it is something else."""
+    """The head, and the columns after it. Raises InvalidPayload if the data is not a batch."""
     try:
         magic, flags, priority, _, count, origin, number, position, first = _HEAD.unpack_from(data)
     except error:
         raise InvalidPayload("not a batch: it is too short") from None
-    if magic != MAGIC or not 0 < count <= MAX_COUNT or priority > 100:
+    if magic != MAGIC or not 0 < count <= MAX_COUNT or priority > 100 or position >= LOCAL or first >= LOCAL:
         raise InvalidPayload("not a batch of Trunkline")
     head = BatchHead(origin, number, position, count, priority, bool(flags & RESENT), first)
     return head, memoryview(data)[HEAD_BYTES:]
@@ -136,24 +136,28 @@ def entry_of(number: int) -> tuple[int, int]:
 class KnownBatch:
     """The numbers of a batch in this process."""
 
-    __slots__ = ("arrived", "count", "key", "local", "places", "stored", "topic")
+    __slots__ = ("arrived", "count", "key", "local", "places", "position", "priority", "stored", "topic")
 
     def __init__(self, key: Key, count: int) -> None:
         self.key = key
         self.count = count
         self.local = 0
-        """The number of its first message here, if it is not stored or came before that was known."""
+        """The local number of its first message, if the batch is not stored, or arrived before that was known.
+        Otherwise 0."""
         self.stored = 0
         """The number of its first message in the engine's store."""
         self.topic = ""
-        """If it is stored."""
+        """Its topic, if it is stored."""
+        self.position = -1
+        """How many messages of its priority its publisher had published on its topic before; -1 if not known."""
+        self.priority = NORMAL
         self.arrived = 0
-        """Subscriptions that have it, as bits: a set for each batch would cost more than the rest."""
+        """The subscriptions that have received it, as bits. A set for each batch would cost more than the rest."""
         self.places: dict[int, int] | None = None
-        """If its messages come one by one: those that each subscription has, as bits."""
+        """If its messages arrive one by one: by subscription, the messages that it has received, as bits."""
 
     def came_before(self, subscription: int, index: int) -> bool:
-        """Note that a subscription has a message; whether it had it already."""
+        """Note that a subscription has received a message. Returns whether it had received it before."""
         if self.places is None:
             self.places = {}
         have = self.places.get(subscription, 0)
@@ -162,14 +166,14 @@ class KnownBatch:
 
 
 class KnownBatches:
-    """The last batches that this process has published or received: who asks by one of the numbers gets the others."""
+    """The last batches that this process has published or received. Maps each number of a message to its others."""
 
     def __init__(self, most: int = MAX_KNOWN) -> None:
         self._most = most
         self._last = LOCAL
         self._batches: OrderedDict[Key, KnownBatch] = OrderedDict()
         self._local: list[tuple[int, KnownBatch]] = []
-        """In order. Those that are forgotten are taken out from time to time."""
+        """Sorted by number. Forgotten batches are removed from time to time."""
         self._stored: dict[int, KnownBatch] = {}
         """By entry."""
 
@@ -180,7 +184,7 @@ class KnownBatches:
         return self._batches.get(key)
 
     def numbered(self, key: Key, count: int) -> KnownBatch:
-        """A batch that is here, or was sent: it has numbers from now on."""
+        """The batch, with local numbers, which are assigned at the first call."""
         known = self._get(key, count)
         if not known.local:
             known.local = self._last + 1
@@ -190,12 +194,13 @@ class KnownBatches:
                 self._local = [each for each in self._local if each[1].key in self._batches]
         return known
 
-    def stored(self, key: Key, count: int, first: int, topic: str) -> None:
-        """The engine has stored a batch."""
+    def stored(self, key: Key, count: int, first: int, topic: str) -> KnownBatch:
+        """Note that the engine has stored a batch."""
         known = self._get(key, count)
         known.stored = first
         known.topic = topic
         self._stored[entry_of(first)[0]] = known
+        return known
 
     def _get(self, key: Key, count: int) -> KnownBatch:
         known = self._batches.get(key)
@@ -219,11 +224,11 @@ class KnownBatches:
         return known, number - first
 
     def stored_between(self, first: int, last: int) -> list[KnownBatch]:
-        """Those of these entries that are known here."""
+        """The batches known here that are stored in these entries."""
         return [each for entry, each in self._stored.items() if first <= entry <= last]
 
     def numbers(self, number: int) -> set[int]:
-        """All numbers that a message has here, with this one."""
+        """All numbers of a message in this process, including this one."""
         found = self.find(number)
         if found is None:
             return {number}

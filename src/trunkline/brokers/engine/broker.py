@@ -1,4 +1,4 @@
-"""A broker on an engine: the same face as every other. A subclass adds its driver and its name."""
+"""A broker on an engine, with the interface of every broker. A subclass adds its driver and its name."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from trunkline.delivery.subscriber import Overflow
 from trunkline.settings import Settings
 
 MAX_WAITING = 512 * 1024
-"""Messages that may wait in the inbox of a plain subscription, unless it says how many: as many as nats-py keeps. The
-limit in bytes is reached before that, unless they are small."""
+"""The default capacity of the inbox of a plain subscription. nats-py keeps as many. Unless the messages are small, the
+limit in bytes is reached first."""
 ALWAYS = frozenset({Feature.PRIORITY, Feature.ACKNOWLEDGEMENT})
-"""What this process does itself, whatever the engine."""
+"""Features that this process implements itself, whatever the engine."""
 WITH_STORE = frozenset({Feature.GROUPS, Feature.DURABLE, Feature.STORED, Feature.CHANNELS})
-"""What needs an engine that stores."""
+"""Features that need an engine with a store."""
 
 
 class EngineBroker(RemoteBroker):
     foreign_topics = True
     store: EngineStore
     options: ClassVar[frozenset[str]] = frozenset()
-    """In a URL, beside the settings of every engine."""
+    """Options of the URL, in addition to the settings of every engine."""
 
     def __init__(
         self,
@@ -72,21 +72,22 @@ class EngineBroker(RemoteBroker):
 
     @property
     def directory(self) -> EngineDirectory | None:  # type: ignore[override]
-        """None if the server is known to store nothing."""
+        """None if the server is known to have no store."""
         return None if self.adapter.lacks(Feature.CHANNELS) else self._directory
 
     @property
     def features(self) -> frozenset[Feature]:  # type: ignore[override]
-        """What the engine offers, once it was connected; before that, what such an engine can offer."""
+        """The features of the engine. Before the first connection: the features that such an engine can have."""
         return (self.adapter.driver.features if self.adapter.connects else WITH_STORE) | ALWAYS
 
     def subscribe(self, pattern: str, delivery: Delivery = Delivery()) -> Stream:
         plain = delivery.group is None and not delivery.durable and not delivery.reads_stored
         if plain and delivery.overflow in (Overflow.BLOCK, Overflow.REJECT):
             if delivery.capacity is not None:
-                # The publisher cannot be reached: nobody can make it wait.
+                # An engine cannot make the publisher wait.
                 self.require(Feature.BACKPRESSURE)
-            # What finds no room is dropped, counted, and said. So there is more room than where publishers wait.
+            # A message without room is dropped, counted and reported. The capacity is therefore larger than where
+            # publishers wait.
             capacity = max(MAX_WAITING, self.settings.backpressure.max_pending)
             delivery = replace(delivery, capacity=capacity, overflow=Overflow.DROP_NEWEST)
         stream = super().subscribe(pattern, delivery)
@@ -95,10 +96,14 @@ class EngineBroker(RemoteBroker):
         return stream
 
     async def flush(self) -> None:
-        """As everywhere; and what is published after it is seen by whoever subscribed here before."""
+        """See `Broker.flush`. Messages published after it reach every subscription that was made here before.
+
+        Messages that were acknowledged before are not delivered again if this process is killed.
+        """
         if self.feeds:
-            await self.adapter.opened()
+            await self.adapter.subscribed()
         await super().flush()
+        await self.adapter.write_notes()
 
     def left(self, feed: InboxFeed) -> None:
         self.dead_letters.left(feed)

@@ -1,4 +1,4 @@
-"""The connection to an engine: made when it is needed, made again when it ends, and what waits for it."""
+"""The connection to an engine: made when it is needed, and made again when it ends. Callers can wait for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trunkline.errors import EngineUnavailable, TrunklineError
 log = logging.getLogger("trunkline.connection")
 
 AGAIN_S = 0.25
-"""After this pause something is tried again that the engine could not do."""
+"""The pause before an operation that failed at the engine is tried again."""
 
 
 class EngineConnection(abc.ABC):
@@ -41,15 +41,15 @@ class EngineConnection(abc.ABC):
 
     @abc.abstractmethod
     def _has_begun(self) -> None:
-        """There is a connection. Nobody who waits for it has gone on yet."""
+        """Called when a connection was made, before the callers that wait for it continue."""
 
     @abc.abstractmethod
     def _has_ended(self) -> None:
-        """The connection was lost, or closed."""
+        """Called when the connection has ended."""
 
     @abc.abstractmethod
     def _close_consumers(self) -> None:
-        """The connection is about to be closed."""
+        """Called before the connection is closed."""
 
     @property
     def run(self) -> str:
@@ -87,7 +87,7 @@ class EngineConnection(abc.ABC):
 
     async def _run(self) -> None:
         pause_s = 0.0
-        # Libraries of engines may swallow the cancellation that `aclose` sends while they connect.
+        # Client libraries may swallow the cancellation that `aclose` sends while they connect.
         while not self._closed:
             try:
                 async with asyncio.timeout(self.connect_s):
@@ -113,10 +113,10 @@ class EngineConnection(abc.ABC):
     def _failed(self, error: TrunklineError) -> None:
         self._failure = error
         if not isinstance(error, EngineUnavailable):
-            # Waiting longer does not help.
+            # Retrying cannot help, so waiting callers get the error now.
             self._fail_waiting(error)
         if str(error) != self._logged:
-            # Once, not at every attempt.
+            # Logged once, not at every attempt.
             log.warning("%s; retrying", error)
             self._logged = str(error)
 
@@ -146,7 +146,7 @@ class EngineConnection(abc.ABC):
         self._closed = True
         self._close_consumers()
         if self._tasks:
-            # What was given back, and dead letters: they are to be stored.
+            # Entries that were given back and dead letters must still be stored.
             await asyncio.wait(self._tasks, timeout=self.connect_s)
         self.live = False
         if self._task is not None:
@@ -159,20 +159,23 @@ class EngineConnection(abc.ABC):
         await self.driver.aclose()
 
     def leave(self, role: str, work: Coroutine[Any, Any, None]) -> None:
-        """A subscriber gives back what it had. Who takes its place here waits for that."""
-        self._leaving[role] = self.start(work, f"what {role or 'a subscriber'} had not read comes again later")
+        """Start giving back the entries of a subscriber.
+
+        The next subscriber of its place in this process waits for that.
+        """
+        self._leaving[role] = self.start(work, f"the unread messages of {role or 'a subscriber'} are redelivered later")
 
     async def left(self, role: str) -> None:
         if (task := self._leaving.pop(role, None)) is not None:
             await asyncio.wait([task])
 
     async def settled(self) -> None:
-        """Return when everything that `start` began so far is done."""
+        """Return when all work begun with `start` so far is done, or after `connect_s`."""
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=self.connect_s)
 
     def start(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
-        """Do something on the engine that nobody waits for. If it fails, that is logged."""
+        """Run an operation on the engine in the background. Errors are logged."""
 
         async def run() -> None:
             try:
@@ -186,7 +189,7 @@ class EngineConnection(abc.ABC):
         return task
 
     async def insist(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do something on the engine, as often as it takes: a server that is away comes back, or this process ends."""
+        """Run an operation on the engine. Repeat it while the server is unavailable, until the connection is closed."""
         while True:
             try:
                 await self.ready()

@@ -1,13 +1,15 @@
-"""A consumer: a subscription that the engine keeps a place for, by entries, while messages are settled one by one.
+"""A consumer: a subscription whose place the engine keeps. The engine counts entries; messages are settled one by one.
 
-An entry is acknowledged at the engine when all of its messages are. Until then its lease is renewed. What was not
-settled when the subscriber leaves goes to others: whole entries by the engine, parts of one as a new entry for the same
-place.
+An entry is acknowledged at the engine when all of its messages are settled. Until then its lease is renewed. When the
+subscriber leaves, unsettled messages go to others: the engine redelivers whole entries, and parts of an entry are
+stored as a new entry for the same place. Notes record which messages of an entry are settled, in case the process is
+killed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from hashlib import sha256
@@ -17,6 +19,7 @@ import msgspec
 
 from trunkline import columns
 from trunkline.brokers.engine.batches import (
+    FOREIGN,
     MAX_COUNT,
     BatchHead,
     EngineArrival,
@@ -26,17 +29,20 @@ from trunkline.brokers.engine.batches import (
     number_of,
 )
 from trunkline.brokers.engine.driver import ConsumerSpec, Entry
+from trunkline.brokers.engine.held import HeldEntry
+from trunkline.brokers.engine.notes import EntryNotes, Open
 from trunkline.brokers.remote.adapter import ENDLESS, SubscribeRequest, SubscriptionTerms
 from trunkline.brokers.remote.member import ranges as ranges_of
-from trunkline.delivery.ranges import Ranges
-from trunkline.errors import InvalidPayload, TrunklineError
+from trunkline.errors import EngineUnavailable, InvalidPayload, TrunklineError
 from trunkline.message import Message
 
 if TYPE_CHECKING:
     from trunkline.brokers.engine.adapter import EngineAdapter
 
+log = logging.getLogger("trunkline.connection")
+
 MAX_ENTRIES = 64
-"""Entries that are asked for at once."""
+"""The most entries requested at once."""
 LAST = "last"
 Opened = Callable[[SubscriptionTerms | Exception], None]
 
@@ -46,36 +52,6 @@ class EngineSubscription(msgspec.Struct, frozen=True):
 
     role: str = ""
     report_s: float | None = None
-
-
-class HeldEntry:
-    """An entry that is here, and not acknowledged."""
-
-    __slots__ = ("_columns", "body", "first", "head", "noted", "open", "token", "topic")
-
-    def __init__(self, token: str, topic: str, head: BatchHead, first: int, body: memoryview) -> None:
-        self.token = token
-        self.topic = topic
-        self.head = head
-        self.first = first
-        """The number of its first message."""
-        self.body = body
-        self._columns: columns.Body | None = None
-        self.open = Ranges()
-        """The numbers of its messages that are not settled."""
-        self.open.add(first, first + head.count - 1)
-        self.noted = False
-        """Whether the engine keeps a note of which were settled before."""
-
-    @property
-    def last(self) -> int:
-        return self.first + self.head.count - 1
-
-    def opened(self) -> columns.Body:
-        """Its columns, to be taken apart; raises InvalidPayload."""
-        if self._columns is None:
-            self._columns = columns.open_batch(self.body, self.head.count)
-        return self._columns
 
 
 class EngineConsumer:
@@ -91,26 +67,27 @@ class EngineConsumer:
         self._credit = 0.0
         self._credit_bytes = 0.0
         self._held: OrderedDict[int, HeldEntry] = OrderedDict()
-        """By the number of the first message."""
+        """Entries that are not acknowledged, by the number of their first message."""
         self._queue: deque[tuple[HeldEntry, int, int]] = deque()
-        """What waits for credit: the entry, and from which number to which."""
+        """Messages that wait for credit: the entry, and the first and last number."""
         self._start: int | str = request.start
         self._opened_ns = 0
         self._seen: set[str] = set()
-        """With "last": the topics of which something came."""
+        """With `start="last"`: the topics of which an entry has arrived."""
         self._asked = 0
-        """Entries that were asked for and have not come."""
+        """Entries that were requested and have not arrived."""
         self._open = False
         self._stopped = False
         self._acks: list[str] = []
-        """Tokens to acknowledge with the next connection."""
+        """Tokens to acknowledge on the next connection."""
         self._timer: asyncio.TimerHandle | None = None
         self.burials: set[asyncio.Task[None]] = set()
         """Dead letters that are being stored. Their messages are settled after that."""
-        self._notes: dict[int, list[tuple[int, int]]] = {}
-        """Of entries that an earlier subscriber had settled in part: what it had not."""
+        self._notes = EntryNotes(adapter, self.role) if self.role else None
+        self._open_before: dict[str, Open] = {}
+        """By entry that an earlier subscriber had settled in part: the messages that are still open."""
 
-    # Life
+    # Opening and closing
 
     def open(self, request: SubscribeRequest, done: Opened) -> None:
         self._credit = float("inf") if request.credit == ENDLESS else request.credit
@@ -137,9 +114,9 @@ class EngineConsumer:
                     lease_s=self._adapter.settings.lease_s,
                 )
             )
-            if self.role and not self._shared:
-                # Now that the place is its own: whoever had it before may have left notes a moment ago.
-                await self._read_notes()
+            if self._notes is not None and not self._shared:
+                # Read after the place was taken: its previous subscriber may have written notes a moment ago.
+                self._open_before = await self._notes.all()
         except TrunklineError as error:
             done(error)
             return
@@ -148,30 +125,19 @@ class EngineConsumer:
         done(EngineSubscription(self.role))
         self._pump()
 
-    async def _read_notes(self) -> None:
-        after = ""
-        while True:
-            page, after = await self._driver.page(self._table, after)
-            for key, value in page:
-                self._notes[int(key)] = _decode_ranges(value)
-            if not after:
-                return
-
-    @property
-    def _table(self) -> str:
-        return f"open-{sha256(self.role.encode()).hexdigest()[:16]}"
-
     def connected(self) -> None:
         acks, self._acks = self._acks, []
         for token in acks:
             self._driver.ack(self.number, token)
+        if self._notes is not None:
+            self._notes.connected()
 
     def disconnected(self) -> None:
         self._open = False
         self._asked = 0
 
     def stop(self) -> None:
-        """It takes in nothing new: what waits here goes to others, or comes again."""
+        """Accept no new entries. Waiting messages go to other members, or are delivered again later."""
         if not self._stopped:
             self._stopped = True
             if self._adapter.live:
@@ -185,16 +151,20 @@ class EngineConsumer:
         self.stop()
         if self._timer is not None:
             self._timer.cancel()
+        if self._notes is not None:
+            self._notes.close()
         if not self._adapter.live:
             self._held.clear()
         elif self._held:
             self._adapter.leave(self.role, self._leaving())
         else:
             self._driver.leave_place(self.number)
+            if self._notes is not None:
+                self._adapter.start(self._notes.write(), f"the notes of {self.role} were not removed")
 
     async def _leaving(self) -> None:
         while self.burials:
-            # An entry that comes again must not have what is a dead letter.
+            # An entry that is redelivered must not contain messages that became dead letters.
             await asyncio.wait(self.burials)
         held, self._held = self._held, OrderedDict()
         back: list[str] = []
@@ -202,12 +172,18 @@ class EngineConsumer:
             if entry.open.total < entry.head.count and self._shared:
                 await self._storing_part(entry, list(entry.open))
                 continue
-            if entry.open.total < entry.head.count and self.role:
-                # The entry comes again, in its place, and what was settled of it is known then.
-                await self._driver.keep(self._table, str(entry.first), _encode_ranges(list(entry.open)))
+            if entry.open.total < entry.head.count and self._notes is not None:
+                # The entry is redelivered at its position in the order. The note then tells what was settled.
+                self._notes.changed(entry)
             back.append(entry.token)
+        await self.write_notes()
         self._driver.refuse(self.number, back)
         self._driver.leave_place(self.number)
+
+    async def write_notes(self) -> None:
+        """Return when the engine has a record of everything that was settled so far."""
+        if self._notes is not None:
+            await self._notes.write()
 
     # Entries
 
@@ -216,15 +192,14 @@ class EngineConsumer:
         try:
             head, body = decode(entry.data)
         except InvalidPayload as error:
-            self._adapter.unreadable(entry.topic, error)
-            self._driver.ack(self.number, entry.token)
+            self._arrived_unreadable(entry, error)
             return
         first = head.first or number_of(entry.number)
         if not head.first:
             self._adapter.known.stored(head.key, head.count, first, entry.topic)
         before = self._held.get(first)
         if before is not None and before.last == first + head.count - 1:
-            # It is here, and its lease had ended.
+            # The entry is already here: its lease ended, and the engine delivered it again.
             before.token = entry.token
             return
         if self._stopped:
@@ -232,23 +207,79 @@ class EngineConsumer:
             return
         held = self._held[first] = HeldEntry(entry.token, entry.topic, head, first, body)
         self._watch()
-        if (note := self._notes.pop(first, None)) is not None:
-            held.noted = True
-            held.open.clear()
-            for begin, end in note:
-                held.open.add(begin, end)
-                self._queue.append((held, begin, end))
-            self._finish(held)
+        if (note := self._open_before.pop(held.key, None)) is not None:
+            self._resume(held, note)
+        elif entry.again and self._shared and self._notes is not None:
+            self._adapter.start(
+                self._look_up(self._notes, entry, held), f"an entry for {self.role} is redelivered later"
+            )
         else:
-            begin = self._begin(entry, held)
-            if begin > first:
-                self.settle([(first, begin - 1)])
-            if begin <= held.last:
-                self._take_in(held, begin)
+            self._start_at_first(entry, held)
         self._pump()
 
+    def _arrived_unreadable(self, entry: Entry, error: InvalidPayload) -> None:
+        """An entry is not a batch. It is held until its dead letter is stored."""
+        first = _number_of_unreadable(entry)
+        if first in self._held:
+            self._held[first].token = entry.token
+        elif self._stopped:
+            self._driver.refuse(self.number, [entry.token])
+        else:
+            held = HeldEntry(entry.token, entry.topic, BatchHead(0, 0, 0, 1), first, memoryview(entry.data))
+            self._held[first] = held
+            self._watch()
+            self._report_unreadable(held, error)
+
+    def _report_unreadable(self, held: HeldEntry, error: InvalidPayload) -> None:
+        head = EngineArrival(self.number, held.first, held.topic, held.head.count, 0, 0, held.head.priority)
+        self._adapter.unreadable(head, held.body, error)
+
+    async def _look_up(self, notes: EntryNotes, entry: Entry, held: HeldEntry) -> None:
+        """Read the note on an entry that another subscriber had, so that settled messages are not handed out again."""
+        note: Open | None = None
+
+        async def read() -> None:
+            nonlocal note
+            note = await notes.read(held.key)
+
+        try:
+            await self._adapter.insist(read)
+        except EngineUnavailable:
+            raise
+        except TrunklineError as error:
+            log.warning(
+                "%s: the whole of entry %s is redelivered, handled messages included: %s", self.role, held.key, error
+            )
+        if self._held.get(held.first) is not held:
+            return
+        if note is not None:
+            self._resume(held, note)
+        elif not self._stopped:
+            self._start_at_first(entry, held)
+        if self._stopped:
+            self._give_back(held, list(held.open))
+        self._pump()
+
+    def _resume(self, held: HeldEntry, note: Open) -> None:
+        """Continue with the messages of an entry that were open when its last subscriber left or was killed."""
+        held.noted = True
+        held.open.clear()
+        for begin, end in note:
+            held.open.add(begin, end)
+            if not self._stopped:
+                self._queue.append((held, begin, end))
+        if not note:
+            self._acknowledge(held)
+
+    def _start_at_first(self, entry: Entry, held: HeldEntry) -> None:
+        begin = self._begin(entry, held)
+        if begin > held.first:
+            self.settle([(held.first, begin - 1)])
+        if begin <= held.last:
+            self._take_in(held, begin)
+
     def _begin(self, entry: Entry, held: HeldEntry) -> int:
-        """The number from which on this subscription gets the messages of an entry."""
+        """The number of the first message of an entry that this subscription gets."""
         start = self._start
         if isinstance(start, int):
             return max(held.first, start)
@@ -261,7 +292,12 @@ class EngineConsumer:
     def _take_in(self, held: HeldEntry, begin: int) -> None:
         keep = begin + self._capacity - 1
         if self._shared and held.last > keep:
-            # More than its inbox can hold: the rest is for whoever has room.
+            # The entry is larger than the inbox. The rest goes to members with room.
+            try:
+                held.opened()
+            except InvalidPayload as error:
+                self._discard(held, error)
+                return
             rest = [
                 (at, min(at + self._capacity - 1, held.last)) for at in range(keep + 1, held.last + 1, self._capacity)
             ]
@@ -297,12 +333,16 @@ class EngineConsumer:
             try:
                 body = columns.pack_part(entry.opened(), first - entry.first, last - entry.first + 1)
             except InvalidPayload as error:
-                self._adapter.unreadable(entry.topic, error)
-                self.settle([(first, last)])
+                self._discard(entry, error)
                 return
         self._credit -= count
         self._credit_bytes -= len(body)
         self._adapter.deliver(EngineArrival(self.number, first, entry.topic, count, 0, 0, head.priority), body)
+
+    def _discard(self, entry: HeldEntry, error: InvalidPayload) -> None:
+        """Remove an entry whose messages cannot be read from the queue, and report it."""
+        self._queue = deque(each for each in self._queue if each[0] is not entry)
+        self._report_unreadable(entry, error)
 
     def _messages(self, entry: HeldEntry, wanted: list[tuple[int, int]]) -> list[Message]:
         messages = columns.read(entry.topic, entry.body, range(entry.first, entry.last + 1))
@@ -321,15 +361,21 @@ class EngineConsumer:
                 self._finish(entry)
 
     def _finish(self, entry: HeldEntry) -> None:
-        """Acknowledge an entry if nothing of it is open."""
-        if not entry.open.total and self._held.get(entry.first) is entry:
-            del self._held[entry.first]
-            if entry.noted:
-                self._adapter.start(self._driver.discard(self._table, str(entry.first)), "a note was not removed")
-            if self._adapter.live:
-                self._driver.ack(self.number, entry.token)
-            else:
-                self._acks.append(entry.token)
+        """Acknowledge an entry if all of its messages are settled."""
+        if entry.open.total:
+            if self._notes is not None:
+                self._notes.changed(entry)
+        elif self._held.get(entry.first) is entry:
+            self._acknowledge(entry)
+
+    def _acknowledge(self, entry: HeldEntry) -> None:
+        self._held.pop(entry.first, None)
+        if self._adapter.live:
+            self._driver.ack(self.number, entry.token)
+        else:
+            self._acks.append(entry.token)
+        if self._notes is not None:
+            self._notes.finished(entry)
 
     def _entries(self, first: int, last: int) -> list[HeldEntry]:
         entry = self._held.get(first)
@@ -338,7 +384,7 @@ class EngineConsumer:
         return [each for each in self._held.values() if each.first <= last and first <= each.last]
 
     def give_back(self, numbers: list[int]) -> None:
-        """Others are to get these."""
+        """Give messages to other members."""
         for first, last in ranges_of(numbers):
             for entry in self._entries(first, last):
                 self._give_back(entry, [(max(first, entry.first), min(last, entry.last))])
@@ -353,9 +399,9 @@ class EngineConsumer:
 
     def _store_part(self, entry: HeldEntry, parts: list[tuple[int, int]]) -> None:
         if not self._shared:
-            # Nobody shares its place: it comes again when it is opened again.
+            # The place is not shared. The entry is delivered again when the consumer is opened again.
             return
-        self._adapter.start(self._storing_part(entry, parts), f"what {self.role} had not read was not given back")
+        self._adapter.start(self._storing_part(entry, parts), f"the unread messages of {self.role} were not given back")
 
     async def _storing_part(self, entry: HeldEntry, parts: list[tuple[int, int]]) -> None:
         for first, last in parts:
@@ -363,8 +409,9 @@ class EngineConsumer:
             await self._driver.give_back(self.role, entry.topic, data)
             entry.open.take(first, last)
         if not entry.open.total:
-            self._held.pop(entry.first, None)
-            self._driver.ack(self.number, entry.token)
+            self._acknowledge(entry)
+        elif self._notes is not None:
+            self._notes.changed(entry)
 
     # Leases
 
@@ -381,5 +428,11 @@ class EngineConsumer:
             self._watch()
 
 
-_encode_ranges = msgspec.msgpack.Encoder().encode
-_decode_ranges = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
+def _number_of_unreadable(entry: Entry) -> int:
+    """The number of data that is not a message: the same each time, and different from those of all messages.
+
+    It is not the number of the entry: another program may have given that number to its entry, in this stream or in
+    another.
+    """
+    digest = sha256(f"{entry.topic} {entry.number} {entry.minor} ".encode() + entry.data).digest()
+    return FOREIGN + int.from_bytes(digest[:7])

@@ -1,7 +1,7 @@
-"""Dead letters that an engine keeps: with what is needed to give them back to the one subscriber that failed.
+"""Dead letters that an engine keeps, with the data to redeliver them to the subscriber that failed.
 
-What died at a member of a group or a durable subscription goes back through the engine, to whoever of them is there.
-What died at a plain subscription goes back into its inbox in this process.
+A dead letter of a group or of a durable subscription is redelivered by the engine, to any of its subscribers that is
+connected. A dead letter of a plain subscription goes back into the inbox of the subscription in this process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trunkline.brokers.engine.batches import BatchHead, encode_part
 from trunkline.brokers.remote.feed import InboxFeed
 from trunkline.brokers.remote.member import MemberFeed
 from trunkline.brokers.store import KeptDeadLetter
-from trunkline.delivery.dead_letters import Cause, Choice, DeadLetter
+from trunkline.delivery.dead_letters import UNREADABLE, Cause, Choice, DeadLetter
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.ledger import Ledger
 from trunkline.delivery.subscribers import Subscribers
@@ -35,19 +35,26 @@ log = logging.getLogger("trunkline.connection")
 TABLE = "dead"
 RETURNS = b"\x01"
 STAYS = b"\x00"
+MAX_UNREADABLE = 1000
+"""How many letters of a subscriber are kept for data that is not a message: other programs can store any amount."""
+TRIM_EVERY = 100
+"""After this many such letters, a process removes the oldest ones beyond MAX_UNREADABLE."""
 
 
 class EngineDeadLetters(Ledger):
-    """One for a broker. It is the ledger of plain subscriptions, and of the dead letters here."""
+    """One per broker. It is the ledger of plain subscriptions, and of the dead letters in this process."""
 
     hears_of_deliveries = False
+    keeps_unreadable = True
 
     def __init__(self, adapter: EngineAdapter, served: Subscribers, feeds: Mapping[str, InboxFeed]) -> None:
         self._adapter = adapter
         self._served = served
         self._feeds = feeds
         self._elsewhere: set[str] = set()
-        """Subscribers in other processes, to whom the engine gives letters back."""
+        """Subscribers in other processes, to which the engine redelivers dead letters."""
+        self._unreadable = 0
+        """How many letters this process has kept for data that is not a message."""
         served.dead_letters.ledger = self
         adapter.keep_letter = self.keep
 
@@ -56,11 +63,27 @@ class EngineDeadLetters(Ledger):
         return Feature.STORED in self._adapter.driver.features
 
     async def keep(self, letter: DeadLetter) -> None:
-        """Return when the engine has the letter of a group or a durable subscription."""
+        """Return when the engine has stored the dead letter of a group or of a durable subscription."""
         await self._adapter.driver.keep(TABLE, _key(letter), RETURNS + letter.to_bytes())
+        if _is_unreadable(letter):
+            self._unreadable += 1
+            if self._unreadable % TRIM_EVERY == 0:
+                await self._trim_unreadable(letter.subscriber)
+
+    async def _trim_unreadable(self, subscriber: str) -> None:
+        kept = await self.find(subscriber=subscriber, cause=Cause.INVALID_PAYLOAD)
+        letters = [each.letter for each in kept if _is_unreadable(each.letter)]
+        for letter in letters[:-MAX_UNREADABLE]:
+            await self._discard(letter)
+
+    async def of(self, role: str, message: Message) -> DeadLetter | None:
+        """The dead letter of a message at a group or a durable subscription, if the engine has one."""
+        name = sha256(role.encode()).hexdigest()[:16]
+        value = await self._adapter.driver.kept(TABLE, f"{name}-{message.id}")
+        return None if value is None else self._decode(value)
 
     async def recall(self, after: str) -> tuple[list[DeadLetter], str]:
-        """A page of those that can be replayed from here, and where the next one begins; "" after the last."""
+        """A page of the dead letters that can be replayed here, and the start of the next page; "" after the last."""
         await self._adapter.ready()
         if not self._keeps:
             return [], ""
@@ -72,7 +95,7 @@ class EngineDeadLetters(Ledger):
         page, more = await self._adapter.driver.page(TABLE, after)
         return [letter for _, value in page if (letter := self._read(value)) is not None], more
 
-    # For tools, which have no subscribers of their own
+    # For tools, which have no subscribers
 
     async def keeps(self) -> bool:
         await self._adapter.ready()
@@ -101,11 +124,14 @@ class EngineDeadLetters(Ledger):
                 if letter is not None and choice.holds(letter):
                     found.append(KeptDeadLetter(letter, True, value[:1] == RETURNS))
             if not after:
-                # The engine gives them in no order.
+                # The engine returns them in no particular order.
                 return sorted(found, key=lambda kept: (kept.letter.at_ns, kept.letter.message.seq))[:limit]
 
     async def replay(self, letters: Iterable[DeadLetter]) -> list[LetterFailure]:
-        """Redeliver those of groups and durable subscriptions. Says which stay, and why."""
+        """Redeliver dead letters of groups and durable subscriptions.
+
+        Returns those that were not redelivered, with the reason.
+        """
         kept = {each.letter.key: each for each in await self.find()}
         failures: list[LetterFailure] = []
         for letter in letters:
@@ -113,7 +139,7 @@ class EngineDeadLetters(Ledger):
             if now is not None and now.returns:
                 await self._give_back(letter, letter.message.replace(attempts=0))
                 continue
-            why = "it is not a dead letter any more"
+            why = "it is no longer a dead letter"
             if now is not None:
                 why = f"{letter.subscriber} is not durable: call bus.replay_dead() in its own process"
             failures.append(
@@ -138,12 +164,12 @@ class EngineDeadLetters(Ledger):
                 self._served.receivers[name] = _leave_to_the_engine
                 self._elsewhere.add(name)
         elif name not in self._feeds:
-            # Its subscriber was in a process that is gone, or another one: nobody here can take it.
+            # The subscriber is or was in another process, so the letter cannot be replayed here.
             return None
         return letter
 
     def returns(self, role: str) -> None:
-        """The engine gives letters back to this one, a subscriber here."""
+        """Note that the engine redelivers the dead letters of this subscriber, which is in this process."""
         self._served.receivers[role] = _leave_to_the_engine
         self._elsewhere.discard(role)
 
@@ -154,11 +180,11 @@ class EngineDeadLetters(Ledger):
     # The ledger
 
     def died(self, letter: DeadLetter, inbox: Inbox | None) -> None:
-        """At a plain subscription."""
+        """A message has become a dead letter at a plain subscription."""
         if self._keeps:
             keep = self._adapter.driver.keep
             work = self._adapter.insist(lambda: keep(TABLE, _key(letter), STAYS + letter.to_bytes()))
-            self._adapter.start(work, f"the dead letter {letter.message.id} is in this process alone")
+            self._adapter.start(work, f"the dead letter {letter.message.id} is kept only in this process")
 
     def revived(self, letter: DeadLetter, message: Message) -> None:
         if letter.subscriber in self._served.receivers:
@@ -172,13 +198,15 @@ class EngineDeadLetters(Ledger):
         head = BatchHead(0, 0, 0, 1, message.priority)
         await self._adapter.ready()
         await self._adapter.driver.give_back(letter.subscriber, message.topic, encode_part(head, [message]))
+        await self._discard(letter)
+
+    async def _discard(self, letter: DeadLetter) -> None:
         await self._adapter.driver.discard(TABLE, _key(letter))
 
     def removed(self, letter: DeadLetter) -> None:
         if self._keeps:
-            discard = self._adapter.driver.discard
-            work = self._adapter.insist(lambda: discard(TABLE, _key(letter)))
-            self._adapter.start(work, f"the dead letter {letter.message.id} is still at {self._adapter.url}")
+            work = self._adapter.insist(lambda: self._discard(letter))
+            self._adapter.start(work, f"the dead letter {letter.message.id} was not removed from {self._adapter.url}")
 
     def handled(self, inbox: Inbox, seq: int) -> None:
         return
@@ -187,9 +215,13 @@ class EngineDeadLetters(Ledger):
         await self._adapter.settled()
 
 
+def _is_unreadable(letter: DeadLetter) -> bool:
+    return letter.message.id == f"{UNREADABLE}{letter.message.seq}"
+
+
 def _key(letter: DeadLetter) -> str:
     return f"{sha256(letter.subscriber.encode()).hexdigest()[:16]}-{letter.message.id}"
 
 
 def _leave_to_the_engine(message: Message) -> None:
-    """It brings the message back: `revived` asks it to."""
+    """Does nothing: `revived` makes the engine redeliver the message."""

@@ -1,10 +1,11 @@
-"""The directory of channels on an engine: who produces and consumes on which channel, and the schemas.
+"""The directory of channels on an engine: the producers and consumers of each channel, and the schemas.
 
-There is no hub that would keep it. The engine keeps a value for each channel and each schema. Each process has a copy,
-and does there what a hub would do. The engine takes a change over only if nobody else has changed anything since: if
-somebody has, it is done again on what they did. Who has changed something tells all others.
+There is no hub to keep it. The engine keeps a value for each channel and each schema. Each process has a copy, and
+applies changes to it as a hub would. The engine accepts a change only if it is based on the latest version. If it is
+not, the process reads the changes of the others and applies its own again. After a change, a process notifies all
+others.
 
-A process that ends leaves its channels. One that died is taken off them by whoever notices.
+A process that ends removes itself from its channels. A process that died is removed by any other that notices it.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ log = logging.getLogger("trunkline.connection")
 
 Step = Callable[[], Effect]
 Told = tuple[str, ChannelChanged]
-"""A session, and what it is told."""
+"""A session, and the notice for it."""
 
 
 class EngineDirectory(AskedDirectory):
-    """One for a connection: what several buses of an event loop register is one client's, as the others see it."""
+    """One per connection: several buses of an event loop appear to others as one client."""
 
     def __init__(self, adapter: EngineAdapter, name: str, identity: str) -> None:
         super().__init__(adapter.name, adapter.url)
@@ -68,21 +69,21 @@ class EngineDirectory(AskedDirectory):
 
     @property
     def _registry(self) -> Registry:
-        # Not kept: it is another one after everything was read anew.
+        # Read each time: the object is replaced when the whole directory is read again.
         return self._replica.registry
 
     @property
     def _offered(self) -> bool:
         return Feature.CHANNELS in self._driver.features
 
-    # What publishers must know
+    # The terms of topics
 
     async def loaded(self) -> None:
         """Return when the directory was read on this connection."""
         await self._loaded.wait()
 
     def terms(self, topic: str) -> tuple[str | None, str | None]:
-        """The channel that a topic belongs to, and the hash of the schema that its messages must fit."""
+        """The channel of a topic, and the hash of the schema that its messages must match."""
         channel = self._registry.find(topic)
         if channel is None:
             return None, None
@@ -136,7 +137,7 @@ class EngineDirectory(AskedDirectory):
         return control.Done(re=0, changed=await self._change(*self._step(request)))
 
     def _step(self, request: control.Ask) -> tuple[str, Step]:
-        """What is to be done, and under which key its result is kept."""
+        """The key that a request changes, and the function that changes it."""
         who, me = Who(self._adapter.me, self._name, self._identity), self._adapter.me
         now_ns = self._adapter.world.time_ns()
         match request:
@@ -154,7 +155,7 @@ class EngineDirectory(AskedDirectory):
                 return CHANNEL + request.channel, lambda: self._registry.create(who, made, now_ns)
             case control.ChannelDestroy():
                 return CHANNEL + request.channel, lambda: self._registry.destroy(who, request.channel)
-        raise AssertionError(f"the directory is not asked {type(request).__name__}")
+        raise AssertionError(f"the directory does not serve {type(request).__name__}")
 
     def _version(self, hash: str, version: str) -> str:
         schemas = self._replica.schemas
@@ -171,7 +172,7 @@ class EngineDirectory(AskedDirectory):
             )
         if qos.invalid == DEAD_LETTER:
             raise ProtocolError(
-                "unsupported", f"messages that do not match are always refused on {self._adapter.name}: use a hub"
+                "unsupported", f"{self._adapter.name} always refuses messages that do not match the schema: use a hub"
             )
         if qos.durable:
             await self._adapter.cover(request.pattern or request.channel)
@@ -192,7 +193,7 @@ class EngineDirectory(AskedDirectory):
     # Changing
 
     async def _change(self, key: str, step: Step) -> bool:
-        """Do a step here and at the engine; whether it changed anything. Raises ProtocolError."""
+        """Apply a change here and at the engine. Returns whether it changed anything. Raises ProtocolError."""
         replica = self._replica
         while True:
             effect = step()
@@ -201,14 +202,14 @@ class EngineDirectory(AskedDirectory):
                 return effect.changed
             try:
                 if value is not None and len(value) > self._driver.max_bytes:
-                    raise ProtocolError("too_large", f"{key} has {len(value):,} bytes, more than the engine takes")
+                    raise ProtocolError("too_large", f"{key} has {len(value):,} bytes, more than the server accepts")
                 version = await self._driver.write_directory(key, value, replica.version)
             except BaseException:
                 replica.undo(key)
                 raise
             if version is not None:
                 break
-            # Somebody else was first.
+            # Another process has changed the directory first.
             replica.undo(key)
             await self._refresh()
         replica.written(key, value, version)
@@ -219,7 +220,10 @@ class EngineDirectory(AskedDirectory):
         return effect.changed
 
     async def _tell(self, version: int, told: list[Told]) -> None:
-        """Who reads that a change was made may die at once: by then the engine has what the others are told."""
+        """Notify the other processes, and wait until the engine has the notices.
+
+        The caller may die as soon as it knows that the change was made. The notices must be sent by then.
+        """
         if (peers := self._adapter.peers) is not None:
             peers.tell_directory(version, [(session, each.channel, each.event, each.name) for session, each in told])
             await self._driver.sync()
@@ -238,7 +242,7 @@ class EngineDirectory(AskedDirectory):
         if patterns:
             self._adapter.contracts_changed(patterns)
 
-    # What others do
+    # Changes by other processes
 
     def told(self, version: int, told: list[Told]) -> None:
         """Another process has changed the directory."""
@@ -252,9 +256,9 @@ class EngineDirectory(AskedDirectory):
             self._notice(told)
 
     def beat(self) -> None:
-        """Called every few seconds: whoever died is taken off the channels."""
+        """Called every few seconds. Removes processes that died from the channels."""
         if self._offered and any(session != self._adapter.me for session in self._registry.sessions()):
-            self._adapter.start(self._sweep(), "who is on a channel was not checked")
+            self._adapter.start(self._sweep(), "the members of the channels were not checked")
 
     async def _sweep(self) -> None:
         async with self._lock:
@@ -262,7 +266,7 @@ class EngineDirectory(AskedDirectory):
                 await self._check_living(session)
 
     async def _living(self, name: str) -> Channel | None:
-        """A channel, after those who died were taken off it."""
+        """A channel, after processes that died were removed from it."""
         channel = self._registry.channel(name)
         for session in () if channel is None else channel.sessions():
             await self._check_living(session)
@@ -280,7 +284,7 @@ class EngineDirectory(AskedDirectory):
         self._notice([(notice.session, notice.change) for notice in effect.notices])
 
     async def _part(self, session: str) -> None:
-        """Take a process off all channels."""
+        """Remove a process from all channels."""
         for kind, channel, consumer in self._registry.held(session):
             await self._change(CHANNEL + channel, partial(self._unregister, session, kind, channel, consumer))
 
@@ -295,7 +299,7 @@ class EngineDirectory(AskedDirectory):
         self._adapter.start(self._begin(), "the directory of channels was not read")
 
     async def _begin(self) -> None:
-        """Read it, and register again what was registered."""
+        """Read the directory, and repeat the registrations of this process."""
         try:
             if not self._offered:
                 return
@@ -312,7 +316,7 @@ class EngineDirectory(AskedDirectory):
                 log.warning("the directory did not restore %s: %s", type(request).__name__, error)
 
     async def aclose(self) -> None:
-        """The last bus on this connection closes: nobody is registered from here any more."""
+        """Unregister everything. Called when the last bus on this connection closes."""
         self.withdraw()
         if not self._adapter.live or not self._offered:
             return

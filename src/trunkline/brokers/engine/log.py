@@ -1,6 +1,6 @@
-"""What an engine has stored, for readers that keep their place themselves: entries by number.
+"""The entries that an engine has stored, by number, for readers that keep their position themselves.
 
-Whoever reads leaves nothing behind at the engine, and acknowledges nothing.
+A reader leaves nothing behind at the engine, and acknowledges nothing.
 """
 
 from __future__ import annotations
@@ -13,27 +13,28 @@ from trunkline.brokers.engine.driver import Entry
 
 class LogState(NamedTuple):
     stream: str
-    """Its name at the engine. The namespace is in it."""
+    """Its name at the engine, including the namespace."""
     run: str
-    """The identity of the store: another one numbers from the beginning."""
+    """The identity of the store. A new store numbers its entries from the beginning."""
     last: int
     """The number of its last entry."""
 
 
 class LogBeginning(NamedTuple):
     first: int
-    """The first entry that is there."""
+    """The first entry that still exists."""
     removed: int
-    """The last entry that is known to be removed. Between the two are others that are there."""
+    """The last entry that is known to be removed. If it comes after `first`, other entries between the two still
+    exist."""
 
 
 class RemovedEntries(NamedTuple):
-    """Entries that are gone, as far as the engine tells."""
+    """Entries that were removed, as far as the engine reports them."""
 
     first: int
     last: int
     topic: str = ""
-    """Empty if nobody knows."""
+    """Empty if it is not known."""
 
 
 class LogPage(NamedTuple):
@@ -42,12 +43,12 @@ class LogPage(NamedTuple):
 
 
 class EngineLog(Protocol):
-    """One connection, to be opened once. Raises EngineUnavailable, and StoreUnusable if nothing was ever stored."""
+    """One connection, which is opened once. Raises EngineUnavailable, and StoreUnusable if nothing was ever stored."""
 
     name: str
-    """Of the broker: "nats", "redis"."""
+    """The name of the broker: "nats", "redis"."""
     url: str
-    """Without passwords, for error texts."""
+    """The URL without passwords, for error texts."""
 
     async def connect(self) -> None: ...
 
@@ -56,7 +57,7 @@ class EngineLog(Protocol):
     async def state(self) -> LogState: ...
 
     async def beginning(self, pattern: str) -> LogBeginning:
-        """Of the topics that match. If there is nothing, `first` is beyond the last entry."""
+        """The first entries on the topics that match. If there are none, `first` is greater than the last entry."""
 
     def pages(self, pattern: str, first: int, last: int) -> AsyncIterator[LogPage]:
         """All entries from `first` to `last` on topics that match. Within a topic they are in order."""

@@ -1,7 +1,7 @@
 """Open topics: each message is one message of the engine, in the binary form of CloudEvents. Pure.
 
-Programs without Trunkline read and write them. The payload is JSON or MessagePack, header fields are `ce-…` headers.
-What such a program sends without headers is read as the format that the settings name.
+Programs without Trunkline read and write them. The payload is JSON or MessagePack, header fields are `ce-…` headers. A
+message without a content type is read in the format of the settings.
 """
 
 from __future__ import annotations
@@ -12,21 +12,37 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trunkline import codec
 from trunkline.brokers.engine.batches import Key
-from trunkline.errors import InvalidMessage, InvalidPayload, TrunklineError
-from trunkline.message import Message
+from trunkline.errors import InvalidMessage, InvalidPayload, Refused, TrunklineError
+from trunkline.message import MAX_HEADER_BYTES, Message
 
 if TYPE_CHECKING:
     from trunkline.clock import World
 
 FORMATS = {"json": codec.JSON, "msgpack": codec.MSGPACK, "raw": codec.RAW}
+_LINE = "NATS/1.0\r\n\r\n"
 PLACE = "trunkline-place"
-"""Publisher, batch, count and index: processes with Trunkline recognise the message by it."""
+"""The header with publisher, batch, count and index, by which processes with Trunkline recognise the message."""
 
 
 class OpenPlace(NamedTuple):
     key: Key
     size: int
     place: int
+
+
+def too_large(topic: str, payload: bytes, headers: Mapping[str, str], limit: int) -> Refused | None:
+    """The error if a message is too large for the server, else None. The payload is in the format of the topic."""
+    if len(payload) + MAX_HEADER_BYTES <= limit:
+        return None
+    size = len(payload) + len(_LINE) + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
+    return None if size <= limit else refusal_of_size(topic, size, limit)
+
+
+def refusal_of_size(topic: str, size: int, limit: int) -> Refused:
+    return Refused(
+        f"{topic}: with its headers a message has {size:,} bytes, and the server accepts at most {limit:,}: "
+        "send a reference to the data, or raise max_payload of the server"
+    )
 
 
 def encode(message: Message, place: OpenPlace, format: str) -> tuple[bytes, dict[str, str]]:
@@ -59,7 +75,7 @@ def encode(message: Message, place: OpenPlace, format: str) -> tuple[bytes, dict
 def decode(
     topic: str, payload: bytes, headers: Mapping[str, str], format: str, world: World
 ) -> tuple[Message, OpenPlace | None]:
-    """The message, and its place if Trunkline sent it; raises InvalidPayload if it cannot be one."""
+    """The message, and its place if Trunkline sent it. Raises InvalidPayload if it is not a valid message."""
     known = {name.lower(): value for name, value in headers.items()}
     try:
         message = Message(

@@ -1,7 +1,7 @@
-"""Other processes on the same engine: who is there, and what they know of a message.
+"""Other processes on the same engine: which are running, and what they know about a message.
 
-There is no hub that could be asked. Each process keeps the fates of its own subscribers, so `explain` asks all of them,
-and waits for those that are known to be there.
+There is no hub to ask. Each process keeps the fates of its own subscribers, so `explain` asks all of them, and waits
+for those that are known to run.
 """
 
 from __future__ import annotations
@@ -13,45 +13,46 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline.brokers.engine.batches import LOCAL, TRIMMED
+from trunkline.brokers.remote.member import MemberFeed
 from trunkline.delivery.fates import Fate, Outcome
 from trunkline.errors import EngineUnavailable
-from trunkline.message import Message
+from trunkline.message import NORMAL, Message
 from trunkline.topic import matches
 from trunkline.wire.control import ChannelChanged
 
 if TYPE_CHECKING:
-    from trunkline.brokers.broker import Broker
     from trunkline.brokers.engine.adapter import EngineAdapter
+    from trunkline.brokers.remote.broker import RemoteBroker
 
 log = logging.getLogger("trunkline.connection")
 
 BEAT_S = 5.0
 CALL_S = 0.3
-"""How long after a connection was made others may take to say that they are there."""
+"""How long after connecting to wait for other processes to announce themselves."""
 GONE_S = 16.0
-"""Who was not heard of for so long is gone."""
+"""A process without a note for this long is gone."""
 
 
 class PeerNote(msgspec.Struct, tag_field="kind"):
     sender: str
-    """The address of the process that says it."""
+    """The address of the process that sent the note."""
 
 
 class PeerHello(PeerNote, tag="hello"):
-    """It is there, and asks who else is."""
+    """Announces a process, and asks the others to announce themselves."""
 
 
 class PeerHere(PeerNote, tag="here"):
     directory: int = 0
-    """The version of the directory of channels that it knows."""
+    """The latest version of the directory of channels that the sender knows."""
 
 
 class PeerDirectory(PeerNote, tag="directory"):
-    """It has changed the directory of channels."""
+    """The sender has changed the directory of channels."""
 
     version: int
     told: list[tuple[str, str, str, str]] = []
-    """Who is told what: a process, the channel, the event, and who it is about."""
+    """Notices for processes: the process, the channel, the event, and the name of the producer or consumer."""
 
 
 class PeerBye(PeerNote, tag="bye"):
@@ -59,7 +60,7 @@ class PeerBye(PeerNote, tag="bye"):
 
 
 class PeerPlace(msgspec.Struct, array_like=True):
-    """By which everybody knows a message, whatever its number there."""
+    """Identifies a message in every process, whatever its number is there."""
 
     topic: str = ""
     seq: int = 0
@@ -67,11 +68,16 @@ class PeerPlace(msgspec.Struct, array_like=True):
     origin: int = 0
     batch: int = 0
     index: int = 0
-    """Who published it, in which batch, where; if that is known."""
+    """The publisher, the batch and the index in it, if they are known."""
+    position: int = -1
+    priority: int = NORMAL
+    """How many messages of this priority its publisher had published on the topic before; -1 if not known."""
+    at_ns: int = 0
+    """When it was published, by the clock of its publisher."""
 
 
 class PeerQuestion(PeerNote, tag="explain"):
-    """What became of a message?"""
+    """Asks for the fates of a message."""
 
     number: int
     message_id: str
@@ -89,7 +95,7 @@ class PeerAnswer(PeerNote, tag="answer"):
     number: int
     outcomes: list[PeerOutcome] = []
     message: bytes = b""
-    """The message itself, if it is known there and was asked for by its id alone."""
+    """The message itself, if the sender knows it and the question had only its id."""
     place: PeerPlace = msgspec.field(default_factory=PeerPlace)
 
 
@@ -99,7 +105,7 @@ _decode = msgspec.msgpack.Decoder(Note).decode
 
 
 class _Asked:
-    """A question that is under way."""
+    """A question that is not yet answered by all."""
 
     def __init__(self, waits_for: set[str]) -> None:
         self.waits_for = waits_for
@@ -108,13 +114,13 @@ class _Asked:
 
 
 class Peers:
-    """One for a connection. Buses that share it are asked together."""
+    """One per connection. It answers for all buses that share the connection."""
 
     def __init__(self, adapter: EngineAdapter) -> None:
         self._adapter = adapter
-        self._brokers: list[Broker] = []
+        self._brokers: list[RemoteBroker] = []
         self._others: dict[str, float] = {}
-        """When each was heard of last."""
+        """By address: when the last note arrived."""
         self._questions: dict[int, _Asked] = {}
         self._last = 0
         self._since = 0.0
@@ -129,10 +135,10 @@ class Peers:
             adapter.peers = cls(adapter)
         return adapter.peers
 
-    def join(self, broker: Broker) -> None:
+    def join(self, broker: RemoteBroker) -> None:
         self._brokers.append(broker)
 
-    def leave(self, broker: Broker) -> None:
+    def leave(self, broker: RemoteBroker) -> None:
         if broker in self._brokers:
             self._brokers.remove(broker)
         if not self._brokers:
@@ -143,13 +149,13 @@ class Peers:
 
     @property
     def others(self) -> list[str]:
-        """The addresses of other processes that are there."""
+        """The addresses of other running processes."""
         now = asyncio.get_running_loop().time()
         self._others = {each: seen for each, seen in self._others.items() if now - seen < GONE_S}
         return list(self._others)
 
     async def _roll_call(self) -> None:
-        """Right after the connection was made, wait for the others to say that they are there."""
+        """Right after connecting, wait for the other processes to announce themselves."""
         loop = asyncio.get_running_loop()
         await asyncio.sleep(max(0.0, self._since + CALL_S - loop.time()))
 
@@ -168,19 +174,20 @@ class Peers:
             directory.beat()
 
     def has_heard(self, address: str) -> bool:
-        """Whether a process has said something not long ago."""
+        """Whether a note of a process has arrived recently."""
         return self._silent_s(address) < 2 * BEAT_S
 
     def is_silent(self, address: str) -> bool:
-        """Whether a process has not said anything for long."""
+        """Whether no note of a process has arrived for GONE_S."""
         return self._silent_s(address) >= GONE_S
 
     def _silent_s(self, address: str) -> float:
-        # Before anybody could be heard, nobody is silent.
+        # An unknown process counts as last heard 2 * BEAT_S before the connection was made: not recently, but not
+        # silent yet.
         return asyncio.get_running_loop().time() - self._others.get(address, self._since - 2 * BEAT_S)
 
     def tell_directory(self, version: int, told: list[tuple[str, str, str, str]]) -> None:
-        """Tell all others that the directory was changed."""
+        """Notify all other processes that the directory was changed."""
         self._tell("", PeerDirectory(self._adapter.me, version, told))
 
     def _tell(self, address: str, note: Note) -> None:
@@ -227,18 +234,18 @@ class Peers:
     # Explaining
 
     async def explain(self, message_id: str, known: Message | None) -> tuple[Message | None, list[Outcome]]:
-        """What this process and all others know."""
+        """The message and its outcomes, as known to this process and all others."""
         message = known or self._find(message_id)
         place = PeerPlace() if message is None else self._place(message)
         await self._roll_call()
         answers = await self._ask(message_id, place)
         if message is None and (found := next((each for each in answers if each.message), None)) is not None:
-            # Somebody knows it by its id. Now the others can be asked by what they know it by.
+            # One process knows the message by its id. With its place, the others can now be asked.
             message, place = Message.from_bytes(found.message), found.place
             answers = await self._ask(message_id, place)
         if message is None:
             return None, []
-        outcomes = self._outcomes(message, self._numbers(place) | self._known_numbers(known))
+        outcomes = self._outcomes(message, self._numbers(place) | self._known_numbers(known), place)
         elsewhere = (msgspec.structs.astuple(each) for answer in answers for each in answer.outcomes)
         return message, _last_of_each(
             [*outcomes, *(Outcome(name, Fate(fate), reason, at_ns) for name, fate, reason, at_ns in elsewhere)]
@@ -257,7 +264,9 @@ class Peers:
                 await asked.done
         except TimeoutError:
             missing = ", ".join(sorted(asked.waits_for))
-            self._adapter.start(self._check_alive(set(asked.waits_for)), "who is there is not known")
+            self._adapter.start(
+                self._check_alive(set(asked.waits_for)), "the list of connected processes was not updated"
+            )
             log.warning("explain: no answer from %s within %g s", missing, self._adapter.settings.answer_s)
             if not self._adapter.live:
                 raise EngineUnavailable(self._adapter.name, self._adapter.url, "the connection ended") from None
@@ -266,22 +275,24 @@ class Peers:
         return asked.answers
 
     async def _check_alive(self, silent: set[str]) -> None:
-        """Processes that were killed cannot say goodbye: nobody waits for them again."""
+        """Remove processes that are no longer connected. A killed process sends no PeerBye."""
         for address in silent:
             if not await self._adapter.driver.is_connected(address):
                 self._gone(address)
 
     def _place(self, message: Message) -> PeerPlace:
-        place = PeerPlace(message.topic, message.seq if message.seq < LOCAL else 0)
+        place = PeerPlace(message.topic, message.seq if message.seq < LOCAL else 0, at_ns=message.timestamp_ns)
         if message.seq and (found := self._adapter.known.find(message.seq)) is not None:
             batch, place.index = found
             place.origin, place.batch = batch.key
+            if batch.position >= 0:
+                place.position, place.priority = batch.position + place.index, batch.priority
             if batch.stored:
                 place.seq = batch.stored + place.index
         return place
 
     def _numbers(self, place: PeerPlace) -> set[int]:
-        """The numbers that a message has here."""
+        """The numbers of a message in this process."""
         numbers = {place.seq} if place.seq else set()
         batch = self._adapter.known.of((place.origin, place.batch))
         if batch is not None and place.index < batch.count:
@@ -297,9 +308,9 @@ class Peers:
         if message is not None:
             place = self._place(message)
         found: list[Outcome] = []
-        if place.topic and (numbers := self._numbers(place)):
+        if place.topic:
             asked = Message(id=question.message_id, topic=place.topic, payload=b"", timestamp_ns=0)
-            found = self._outcomes(asked, numbers)
+            found = self._outcomes(asked, self._numbers(place), place)
         self._tell(
             question.sender,
             PeerAnswer(
@@ -324,24 +335,34 @@ class Peers:
     def _find(self, message_id: str) -> Message | None:
         return next((found for each in self._brokers if (found := each.recent(message_id)) is not None), None)
 
-    def _outcomes(self, message: Message, numbers: set[int]) -> list[Outcome]:
-        """What became of a message at the subscribers of this process."""
+    def _outcomes(self, message: Message, numbers: set[int], place: PeerPlace) -> list[Outcome]:
+        """The outcomes of a message at the subscribers of this process."""
         found: list[Outcome] = []
         for broker in self._brokers:
             for number in numbers:
                 for outcome in broker.served.outcomes(msgspec.structs.replace(message, seq=number)):
                     if outcome.reason != TRIMMED or self._was_for(outcome.subscriber, message.topic):
                         found.append(outcome)
-        return _last_of_each(found)
+        return _last_of_each([*found, *self._without_record(place, {outcome.subscriber for outcome in found})])
+
+    def _without_record(self, place: PeerPlace, known: set[str]) -> list[Outcome]:
+        """The outcomes at plain subscriptions of this process at which a published message never arrived."""
+        if not place.origin or place.position < 0:
+            return []
+        feeds = (each for broker in self._brokers for each in broker.feeds.values())
+        plain = (each for each in feeds if each.inbox.role not in known and not isinstance(each, MemberFeed))
+        at = (place.origin, place.priority, place.position)
+        found = (each.without_record(place.topic, at, place.at_ns) for each in plain)
+        return [outcome for outcome in found if outcome is not None]
 
     def _was_for(self, subscriber: str, topic: str) -> bool:
-        """Whether a message that the engine removed was for a subscriber: the range has other topics, too."""
+        """Whether a message that the engine removed was for a subscriber. The removed range includes other topics."""
         pattern = self._adapter.trimmed_patterns.get(subscriber)
         return pattern is None or matches(pattern, topic)
 
 
 def _last_of_each(outcomes: list[Outcome]) -> list[Outcome]:
-    """One for each subscriber: a message may have been with several processes, or with an earlier subscriber."""
+    """One outcome per subscriber: a message may have been in several processes, or at an earlier subscriber."""
     found: dict[str, Outcome] = {}
     for outcome in outcomes:
         before = found.get(outcome.subscriber)
@@ -352,7 +373,7 @@ def _last_of_each(outcomes: list[Outcome]) -> list[Outcome]:
 
 def _replaces(outcome: Outcome, before: Outcome) -> bool:
     if outcome.fate is Fate.IN_FLIGHT:
-        # A dead letter that was replayed. What was delivered stays so.
+        # A dead letter that was replayed. A delivery is final.
         return before.fate not in (Fate.IN_FLIGHT, Fate.DELIVERED)
     if before.fate is Fate.IN_FLIGHT:
         return outcome.fate is Fate.DELIVERED

@@ -1,4 +1,4 @@
-"""Publishing on an engine: what a topic is, how a batch is sent, and what becomes of it."""
+"""Publishing on an engine: the terms of topics, sending batches, and their confirmation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from trunkline.brokers.engine.batches import KnownBatches, encode, number_of
 from trunkline.brokers.engine.connection import AGAIN_S, EngineConnection
 from trunkline.brokers.engine.driver import EngineDriver
-from trunkline.brokers.engine.open_topics import OpenPlace
+from trunkline.brokers.engine.open_topics import OpenPlace, too_large
 from trunkline.brokers.engine.open_topics import encode as encode_open
 from trunkline.brokers.engine.settings import EngineSettings
 from trunkline.brokers.remote.adapter import NEVER_ALONE, Rejection, Shared, TopicTerms
@@ -23,19 +23,22 @@ from trunkline.clock import World
 from trunkline.delivery.pending import Failures
 from trunkline.errors import Refused, Unsupported
 from trunkline.message import Message
-from trunkline.topic import NEVER_DURABLE, covers, matches, nearest
+from trunkline.topic import NEVER_DURABLE, REPLY_PREFIX, covers, matches, nearest
 
 if TYPE_CHECKING:
     from trunkline.brokers.engine.directory import EngineDirectory
 
 log = logging.getLogger("trunkline.connection")
 
-MAX_HEARD = 10_000
+ANSWER_S = 10.0
+"""How long answers that reached nobody are sent again."""
+MAX_ANSWERS = 1000
+MAX_REMEMBERED = 10_000
 MAX_TOPICS = 100_000
 
 
 class EngineTopic(msgspec.Struct, frozen=True):
-    """What a publisher must know of a topic."""
+    """The properties of a topic that a publisher needs."""
 
     topic: str
     durable: bool
@@ -49,6 +52,17 @@ class EngineTopic(msgspec.Struct, frozen=True):
         return self.durable
 
 
+class UnheardAnswers(msgspec.Struct):
+    """A batch on a reply topic that had no subscriber."""
+
+    topic: str
+    data: bytes
+    since: float
+    """When that was noticed first, by the clock of the event loop."""
+    confirmations: int = -1
+    """How many confirmations have arrived since it was sent again; -1 if it waits to be sent again."""
+
+
 class EnginePublishing(EngineConnection):
     def __init__(self, driver: EngineDriver, world: World, settings: EngineSettings) -> None:
         super().__init__(driver, world, settings)
@@ -56,7 +70,7 @@ class EnginePublishing(EngineConnection):
             raise Unsupported(driver.name, "open topics")
         self.max_unsent_bytes = settings.max_unsent_bytes
         self.unheard_messages = 0
-        """Published where nobody listened."""
+        """Messages published on topics without subscribers."""
         self.alone_bytes = NEVER_ALONE
         self.checks_alone = True
         self.names_full = False
@@ -64,26 +78,30 @@ class EnginePublishing(EngineConnection):
         self.known = KnownBatches()
         self.directory: EngineDirectory | None = None
         self._unconfirmed: deque[SentBatch] = deque()
-        """Plain batches that the server may not have yet."""
+        """Plain batches that the server has not confirmed."""
         self._stored: dict[int, SentBatch] = {}
-        """Batches that are to be stored."""
+        """Batches sent to be stored, and not confirmed."""
+        self._too_large: dict[int, dict[int, Refused]] = {}
+        """By plain batch on an open topic: messages that are too large for the server."""
         self._opening: dict[int, None] = {}
-        """Consumers that the engine is asked for: what is published meanwhile waits for them."""
+        """Consumers that are being opened. Batches published meanwhile are held back."""
         self._held_back: list[SentBatch] = []
         self._until_opened: list[asyncio.Future[None]] = []
         self._topics: dict[str, None] = {}
-        """Topics that publishers here have asked about."""
-        self._unheard: set[str] = set()
-        """Topics where nobody listened to the last batch."""
-        self._heard: OrderedDict[str, bool] = OrderedDict()
-        """Topics where somebody did."""
+        """Topics whose terms publishers here have requested."""
+        self._without_subscribers: set[str] = set()
+        """Topics without subscribers when the last batch was published."""
+        self._had_subscribers: OrderedDict[str, bool] = OrderedDict()
+        """Topics on which a subscriber received a batch."""
+        self._answers: dict[int, UnheardAnswers] = {}
+        """By number of the batch: answers that reached nobody, and are sent again."""
         self._shared: Shared
 
     def attach(self, shared: Shared) -> None:
         self._shared = shared
 
     async def inquire(self, topic: str) -> None:
-        # One that is being opened may be what makes the topic durable.
+        # A consumer that is being opened may make the topic durable.
         await self.opened()
         if self.directory is not None:
             await self.directory.loaded()
@@ -95,16 +113,16 @@ class EnginePublishing(EngineConnection):
             del self._topics[next(iter(self._topics))]
         channel, schema = (None, None) if self.directory is None else self.directory.terms(topic)
         durable = self.is_durable(topic)
-        self._shared.topic_changed(EngineTopic(topic, durable, topic not in self._unheard, channel, schema))
+        self._shared.topic_changed(EngineTopic(topic, durable, topic not in self._without_subscribers, channel, schema))
 
     def contracts_changed(self, patterns: Sequence[str]) -> None:
-        """Channels on these topics may have another contract now."""
+        """Update the terms of topics that match: their channels may have a new contract."""
         for topic in list(self._topics):
             if any(matches(pattern, topic) for pattern in patterns):
                 self.inquire_soon(topic)
 
     def is_durable(self, topic: str) -> bool:
-        """Whether the engine stores what is published there."""
+        """Whether the engine stores the messages of a topic."""
         if any(matches(pattern, topic) for pattern in NEVER_DURABLE):
             return False
         stored = self.driver.durable_open if self.is_open(topic) else self.driver.durable
@@ -118,7 +136,7 @@ class EnginePublishing(EngineConnection):
 
     def send(self, batch: SentBatch) -> None:
         if self._opening:
-            # A handler of this process that was registered before is to get it.
+            # A handler that was registered in this process before the publish must receive the message.
             self._held_back.append(batch)
         elif self.is_open(batch.lane.topic):
             self._send_open(batch)
@@ -134,7 +152,7 @@ class EnginePublishing(EngineConnection):
         return bool(self.settings.open) and any(matches(pattern, topic) for pattern in self.settings.open)
 
     def _send_open(self, batch: SentBatch) -> None:
-        """Each message on its own."""
+        """Send each message of a batch separately."""
         batch.pending.open()
         key, topic = (self.origin, batch.number), batch.lane.topic
         messages = [
@@ -145,23 +163,34 @@ class EnginePublishing(EngineConnection):
             self._stored[batch.number] = batch
             self.driver.store_open(batch.number, topic, messages, f"{self.origin:x}-{batch.number}")
             return
+        checked = [too_large(topic, payload, headers, self.driver.max_bytes) for payload, headers in messages]
+        if refused := {index: error for index, error in enumerate(checked) if error is not None}:
+            log.error("%s", next(iter(refused.values())))
+            if len(refused) == batch.size:
+                self._shared.rejected(batch.number, lambda: refused[0])
+                return
+            self._too_large[batch.number] = refused
         self._unconfirmed.append(batch)
-        for payload, headers in messages:
-            self.driver.publish_open(batch.number, topic, payload, headers)
+        for index, (payload, headers) in enumerate(messages):
+            if index not in refused:
+                self.driver.publish_open(batch.number, topic, payload, headers)
 
     def flush(self) -> None:
-        # The driver sends at once, or at the end of the turn.
-        return
+        self.driver.flush()
+
+    def send_now(self, batch: SentBatch) -> None:
+        self.send(batch)
+        self.driver.flush()
 
     def withdraw(self, number: int, reason: str) -> None:
-        # Nobody makes a publisher wait for room here.
+        # Publishers never wait for room at a subscriber here.
         return
 
     async def sync(self) -> int:
         await self.ready()
         await self.driver.sync()
         while self._stored or self._held_back:
-            # Its publishers wait for it, or have given up.
+            # `driver.sync` does not wait for stored batches. Wait until they are confirmed.
             pending = [batch.pending for batch in self._stored.values()]
             await self.driver.sync()
             if pending == [batch.pending for batch in self._stored.values()]:
@@ -169,55 +198,104 @@ class EnginePublishing(EngineConnection):
         return 0
 
     async def opened(self) -> None:
-        """Return when all subscriptions so far are open, or were refused."""
+        """Return when all subscriptions made so far are open or were refused."""
         await self.ready()
         while self._opening:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._until_opened.append(waiter)
             await waiter
 
-    # What becomes of batches: called by the driver
+    # Confirmation of batches: called by the driver
 
     def unheard(self, number: int) -> None:
+        if number in self._answers:
+            self._answer_again(number)
+            return
         for batch in self._unconfirmed:
             if batch.number == number:
                 topic = batch.lane.topic
                 if batch.asks:
-                    self._shared.unserved(number, nearest(topic, self._heard))
+                    self._shared.unserved(number, nearest(topic, self._had_subscribers))
+                if topic.startswith(REPLY_PREFIX):
+                    self._answers[number] = UnheardAnswers(topic, batch.data, asyncio.get_running_loop().time())
+                    self._answer_again(number)
+                    return
                 self.unheard_messages += batch.size
-                if topic not in self._unheard:
-                    before = self._heard.pop(topic, False) and not topic.startswith("_")
-                    level, more = (logging.WARNING, " any more") if before else (logging.INFO, "")
-                    log.log(level, "nobody listens on %s%s: %s discards what is published", topic, more, self.name)
-                    self._unheard.add(topic)
+                if topic not in self._without_subscribers:
+                    before = self._had_subscribers.pop(topic, False) and not topic.startswith("_")
+                    level, has = (logging.WARNING, "lost its last") if before else (logging.INFO, "no")
+                    log.log(level, "%s has %s subscriber: %s discards what is published", topic, has, self.name)
+                    self._without_subscribers.add(topic)
                     self.inquire_soon(topic)
                 return
 
+    def _answer_again(self, number: int) -> None:
+        """Send answers again that nobody received. The process that asked may be connecting to a restarted server."""
+        answers = self._answers[number]
+        answers.confirmations = -1
+        loop = asyncio.get_running_loop()
+        if len(self._answers) <= MAX_ANSWERS and loop.time() - answers.since < ANSWER_S:
+            loop.call_later(AGAIN_S, self._send_answers, number)
+            return
+        del self._answers[number]
+        self.unheard_messages += 1
+        log.info("nobody listens on %s: %s discards the answer", answers.topic, self.name)
+
+    def _send_answers(self, number: int) -> None:
+        if self.live:
+            answers = self._answers[number]
+            answers.confirmations = 0
+            self.driver.publish(number, answers.topic, answers.data)
+        else:
+            self._answer_again(number)
+
+    def _confirm_answers(self) -> None:
+        for number, answers in list(self._answers.items()):
+            if answers.confirmations >= 0:
+                answers.confirmations += 1
+                # The first confirmation may be of earlier batches. With the second, the server has had it, and has not
+                # reported that nobody listens.
+                if answers.confirmations > 1:
+                    del self._answers[number]
+
+    def _resume_answers(self) -> None:
+        """The connection has ended. Whether the answers arrived is not known."""
+        for number, answers in list(self._answers.items()):
+            if answers.confirmations >= 0:
+                self._answer_again(number)
+
     def sent(self, number: int) -> None:
         taken: list[tuple[int, int, int]] = []
+        refused: dict[int, list[Rejection]] = {}
         unconfirmed = self._unconfirmed
+        if self._answers:
+            self._confirm_answers()
         while unconfirmed and unconfirmed[0].number <= number:
             batch = unconfirmed.popleft()
-            first = self.known.numbered((self.origin, batch.number), batch.size).local
-            taken.append((batch.number, batch.number, first))
+            known = self.known.numbered((self.origin, batch.number), batch.size)
+            known.position, known.priority = batch.position, batch.priority
+            taken.append((batch.number, batch.number, known.local))
+            if errors := self._too_large.pop(batch.number, None):
+                refused[batch.number] = _rejections(errors)
         if taken:
-            self._shared.taken(taken, {})
+            self._shared.taken(taken, refused)
             self._shared.writable()
 
     def heard(self, topic: str) -> None:
-        if topic not in self._heard:
-            self._heard[topic] = True
-            if len(self._heard) > MAX_HEARD:
-                self._heard.popitem(last=False)
-        if topic in self._unheard:
-            self._unheard.discard(topic)
+        if topic not in self._had_subscribers:
+            self._had_subscribers[topic] = True
+            if len(self._had_subscribers) > MAX_REMEMBERED:
+                self._had_subscribers.popitem(last=False)
+        if topic in self._without_subscribers:
+            self._without_subscribers.discard(topic)
             self.inquire_soon(topic)
 
     def stored(self, number: int, entry: int) -> None:
         batch = self._stored.pop(number, None)
         if batch is not None:
             first = number_of(entry)
-            self.known.stored((self.origin, number), batch.size, first, batch.lane.topic)
+            known = self.known.stored((self.origin, number), batch.size, first, batch.lane.topic)
+            known.position, known.priority = batch.position, batch.priority
             self._shared.taken([(number, number, first)], {})
             self._shared.writable()
 
@@ -225,8 +303,7 @@ class EnginePublishing(EngineConnection):
         batch = self._stored.pop(number, None)
         if batch is not None:
             first = self.known.numbered((self.origin, number), batch.size).local
-            rejections = [Rejection(index, partial(_same, error)) for index, error in refused.items()]
-            self._shared.taken([(number, number, first)], {number: rejections} if rejections else {})
+            self._shared.taken([(number, number, first)], {number: _rejections(refused)} if refused else {})
             self._shared.writable()
 
     def not_stored(self, number: int, error: Refused | None) -> None:
@@ -234,7 +311,7 @@ class EnginePublishing(EngineConnection):
         if batch is None:
             return
         if error is None:
-            # No leader, or no space for now: whoever waits gives up after its own timeout.
+            # The engine has no leader, or no space, at the moment. A waiting publisher gives up after its own timeout.
             asyncio.get_running_loop().call_later(AGAIN_S, self._store_again, batch)
             return
         del self._stored[number]
@@ -265,9 +342,13 @@ class EnginePublishing(EngineConnection):
                     waiter.set_result(None)
 
     async def cover(self, pattern: str) -> None:
-        """Have the engine store what matches a pattern."""
+        """Let the engine store the topics of a pattern, unless it does so already."""
         if not any(covers(known, pattern) for known in self.driver.durable):
             await self.driver.add_durable(pattern)
+
+
+def _rejections(refused: Mapping[int, Refused]) -> list[Rejection]:
+    return [Rejection(index, partial(_same, error)) for index, error in refused.items()]
 
 
 def _same(error: Refused) -> Refused:

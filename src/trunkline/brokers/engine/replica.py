@@ -17,14 +17,14 @@ SCHEMA = "schema."
 
 
 class DirectoryChanges(NamedTuple):
-    """What has changed in the directory since a version."""
+    """The changes of the directory since a version."""
 
     version: int
-    """It rises with each change. The engine refuses a change that is based on another one."""
+    """Increases with each change. The engine refuses a change that is based on an older version."""
     values: Mapping[str, bytes | None]
-    """By key; None if it was removed."""
+    """The values by key; None for a removed key."""
     whole: bool
-    """Whether this is all there is: whatever else was known counts no more."""
+    """Whether this is the whole directory, which replaces everything known before."""
 
 
 class DirectoryReplica:
@@ -35,9 +35,9 @@ class DirectoryReplica:
         self._values: dict[str, bytes] = {}
 
     def apply(self, changes: DirectoryChanges) -> list[str]:
-        """Take over what others have changed. Returns the patterns of topics whose contract may be another now.
+        """Apply the changes of other processes. Returns the patterns of topics whose contract may have changed.
 
-        Raises InvalidPayload if something there is none of ours.
+        Raises InvalidPayload if a value cannot be read.
         """
         patterns: list[str] = []
         if changes.whole:
@@ -53,7 +53,7 @@ class DirectoryReplica:
         return patterns + self._load(list(changes.values))
 
     def undo(self, key: str) -> None:
-        """A step was not taken over by the engine: forget what it did under this key."""
+        """The engine did not accept a change: revert this key to the stored value."""
         if key.startswith(SCHEMA):
             self.schemas = SchemaRegistry()
             self._load([each for each in self._values if each.startswith(SCHEMA)])
@@ -61,7 +61,7 @@ class DirectoryReplica:
             self._load([key])
 
     def written(self, key: str, value: bytes | None, version: int) -> None:
-        """A step was taken over."""
+        """The engine accepted a change: record the new value and version."""
         self.version = version
         if value is None:
             self._values.pop(key, None)
@@ -69,19 +69,19 @@ class DirectoryReplica:
             self._values[key] = value
 
     def value(self, key: str) -> bytes | None:
-        """What is to be stored under a key; None: nothing."""
+        """The value to store under a key; None if the key is to be removed."""
         if key.startswith(SCHEMA):
             return msgspec.json.encode(self.schemas.kept_as(key.removeprefix(SCHEMA)))
         channel = self.registry.channel(key.removeprefix(CHANNEL))
         return None if channel is None else msgspec.json.encode(ChannelRecord.of(channel))
 
     def stored(self, key: str) -> bytes | None:
-        """What is stored under a key."""
+        """The value that is stored under a key."""
         return self._values.get(key)
 
     def _load(self, keys: list[str]) -> list[str]:
         patterns: list[str] = []
-        # First all that is no more: another channel may have got its topics.
+        # Remove old channels first: another channel may have taken over their topics.
         for key in keys:
             if key.startswith(CHANNEL) and (channel := self.registry.channel(key.removeprefix(CHANNEL))) is not None:
                 patterns.append(channel.pattern)

@@ -1,4 +1,4 @@
-"""How a client behaves towards an engine: a NATS or a Redis server."""
+"""The settings of a client for an engine: a NATS or a Redis server."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from trunkline.topic import validate_pattern
 class EngineSettings(Group, frozen=True, kw_only=True):
     """`namespace` keeps the subjects, streams and keys of this bus apart from those of others on the same server.
 
-    Topics that match `durable` are stored by the engine before their publish returns. A durable subscription and a
-    group add their pattern to those. `connect_s` is how long calls wait for a server that does not answer.
+    Topics that match `durable` are stored by the engine before their publish returns. A durable subscription or a group
+    adds its pattern to `durable`. `connect_s` is how long calls wait for a server that does not answer.
     """
 
     namespace: str = "tl"
     durable: tuple[str, ...] = ()
     replicas: int = 1
-    """Servers of a cluster that keep a copy of what is stored."""
+    """The number of servers of a cluster that keep a copy of stored messages."""
     max_age_s: float | None = None
-    """How long the engine keeps what it stores; for ever, unless given."""
+    """How long the engine keeps stored messages. None: for ever."""
     max_bytes: int | None = None
-    """How much the engine keeps of what it stores. The oldest goes first."""
+    """The largest size of the store. The oldest messages are removed first."""
     synced: bool = False
-    """Whether the server is known to sync to disk before it acknowledges: no warning then."""
+    """Whether the server is known to sync to disk before it acknowledges. If so, no warning is logged."""
     lease_s: float = 30.0
-    """How long after the death of a member the engine gives what it held to others."""
+    """How long after a member has died the engine gives its entries to others."""
     connect_s: float = 5.0
     backoff_s: float = 0.05
     max_backoff_s: float = 2.0
     max_unsent_bytes: int = 64 * 1024 * 1024
     """How many bytes may wait while there is no connection."""
     max_inbox_bytes: int = 64 * 1024 * 1024
-    """How many bytes may wait in one subscriber's inbox. A single larger message still passes."""
+    """How many bytes may wait in one subscriber's inbox. A single larger message is still accepted."""
     answer_s: float = 2.0
     """How long `explain` waits for other processes on the engine."""
     open: tuple[str, ...] = ()
     """Topics that programs without Trunkline read and write: each message is one message of the engine.
 
-    On NATS, those that match `durable` are stored, too, for such programs to read.
+    On NATS, open topics that match `durable` are also stored, for such programs to read.
     """
     open_format: str = "json"
-    """What is read from an open topic without a content type: "json", "msgpack" or "raw"."""
+    """The format of messages without a content type on open topics: "json", "msgpack" or "raw"."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,7 +57,7 @@ class EngineSettings(Group, frozen=True, kw_only=True):
 
 
 EVERYONE = "everyone"
-"""Who connects without a user name."""
+"""The identity of clients that connect without a user name."""
 
 
 class EngineUrl(NamedTuple):
@@ -67,12 +67,12 @@ class EngineUrl(NamedTuple):
 
     @property
     def user(self) -> str:
-        """Who the URL says the client is: an identity in the directory of channels."""
+        """The user in the URL: the identity of the client in the directory of channels."""
         return urlsplit(self.address).username or EVERYONE
 
 
 def from_url(url: str, settings: EngineSettings | None = None, own: frozenset[str] = frozenset()) -> EngineUrl:
-    """The address of a URL, and the settings that it names after a question mark, over those given.
+    """The address of a URL, and its settings. Options after the question mark override the given settings.
 
     `nats://a:4222,b:4222?namespace=x&durable=orders.>&durable=audit.>`. `own` are options of the adapter: they are
     returned as they are. Raises InvalidSettings for an option that is neither.
@@ -93,6 +93,6 @@ def from_url(url: str, settings: EngineSettings | None = None, own: frozenset[st
 
 
 def without_login(url: str) -> str:
-    """A URL of a server as it may be shown: without user, password, token and options."""
+    """The URL of a server for display: without user, password, token and options."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))

@@ -1,1 +1,1 @@
-"""The broker that is a hub elsewhere: the same bus, in another process or on another machine."""
+"""The client of a hub as a broker: the same bus, with a hub in another process or on another machine."""

@@ -1,4 +1,4 @@
-"""The hub as an adapter: how batches, subscriptions and acknowledgements are written on its wire."""
+"""The adapter of a hub: writes batches, subscriptions and acknowledgements to its connection."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class HubAdapter:
         self.max_inbox_bytes = connection.settings.max_inbox_bytes
         self.malformed = 0
         self.secrets: dict[str, str] = {}
-        """Of the reply topics here: the hub lets nobody subscribe to one without its secret."""
+        """The secrets of the reply topics here: the hub requires them for a subscription."""
         self.open = connection.open
         self.ready = connection.ready
         self.flush = connection.flush
@@ -75,7 +75,7 @@ class HubAdapter:
         if self._memory.connected(welcome, self.connection.hub_process):
             self.connection.send(control.Maps())
         self._shared.connected(welcome)
-        # Not before: what has waited for this connection was encoded without.
+        # Only now: messages that waited for this connection were encoded without it.
         self.alone_bytes = self._memory.min_bytes(welcome)
 
     def disconnected(self) -> None:
@@ -121,6 +121,20 @@ class HubAdapter:
         self.connection.ask_soon(lambda number: control.Topic(id=number, topic=topic))
 
     def encode(self, batch: SentBatch) -> bytes:
+        if (lone := batch.lone) is not None:
+            fields = (
+                batch.number,
+                batch.lane.topic,
+                1,
+                lone.priority,
+                lone.requires_ack,
+                lone.ttl_s,
+                batch.resent,
+                batch.position,
+                batch.urgent,
+                batch.asks,
+            )
+            return frames.publish(fields, columns.pack_one(lone))
         pending = batch.pending
         run = pending.run
         if run is None:
@@ -141,7 +155,9 @@ class HubAdapter:
             batch.asks,
         )
         if run is not None:
-            body = columns.pack_run(*pending.columns(run), run.sender, run.content_type)
+            body = columns.pack_run(*pending.columns(run), run.sender, run.content_type, pending.traces(run))
+        elif batch.size == 1 and pending.size < self.alone_bytes:
+            body = columns.pack_one(first)
         elif pending.size >= self.alone_bytes and (data := self._share(batch, head)):
             return data
         else:
@@ -163,6 +179,9 @@ class HubAdapter:
     def send(self, batch: SentBatch) -> None:
         self.connection.queue((batch.data,))
 
+    def send_now(self, batch: SentBatch) -> None:
+        self.connection.send_now(batch.data)
+
     def withdraw(self, number: int, reason: str) -> None:
         self.connection.send(control.Withdraw(batch=number, reason=reason))
 
@@ -178,7 +197,7 @@ class HubAdapter:
         self._shared.taken(taken.runs, rejections)
 
     def _error(self, error: control.Error) -> None:
-        text = f"the hub did not take it: {error.text}"
+        text = f"the hub refused it: {error.text}"
         self._shared.rejected(error.batch, lambda: refusal(error.code, text, error.details))
 
     # Subscribing
@@ -207,7 +226,7 @@ class HubAdapter:
         self._ask_soon(lambda number: control.Unsubscribe(id=number, subscription=subscription))
 
     def _ask_soon(self, make: Callable[[int], control.Ask]) -> None:
-        """Whoever asks does not wait. If the connection ends, the next one makes it up."""
+        """Ask without waiting. After a lost connection it is repeated on the next one."""
         if self.live:
             self.connection.ask_soon(make)
 

@@ -1,4 +1,4 @@
-"""The hub as a broker: the same face as the one in memory, over a connection to another process."""
+"""The hub as a broker: the same interface as the one in memory, over a connection to another process."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class HubBroker(RemoteBroker):
         self.store = HubStore(self)
 
     def _share(self, embed: EmbeddedHub) -> None:
-        """Buses on one connection have one hub in this process: the first says how it is."""
+        """Buses on one connection share one embedded hub: the first configures it."""
         if self.connection.embedded is None:
             self.connection.embedded = embed
         elif embed.has_journal:
@@ -68,12 +68,12 @@ class HubBroker(RemoteBroker):
 
     @property
     def features(self) -> frozenset[Feature]:  # type: ignore[override]
-        """What the hub offers, once it has said so; before that, everything but rules."""
+        """The features of the hub; before it has reported them, all but rules."""
         welcome = self.connection.welcome
         if welcome is None:
             return frozenset(Feature) - {Feature.RIGHTS}
         offered = frozenset(feature for feature in Feature if feature.value in welcome.features)
-        # Every hub has a directory; older ones do not say so.
+        # Every hub has a directory, but older ones do not list it as a feature.
         return offered | {Feature.CHANNELS}
 
     # Subscribing
@@ -91,7 +91,7 @@ class HubBroker(RemoteBroker):
 
     async def begin(self) -> None:
         if self.connection.embedded is not None:
-            # Others look for it from now on.
+            # From now on others can find it.
             await self.connection.ready()
 
     async def ping(self) -> float:
@@ -143,14 +143,14 @@ class HubBroker(RemoteBroker):
 
 
 class ConnectionMetrics(msgspec.Struct, frozen=True):
-    """A connection, in numbers since it was first opened."""
+    """Counters of a connection since it was first opened."""
 
     url: str
     live: bool
     connects: int
     last_failure: str
     published: int
-    """Messages given to the hub."""
+    """Messages sent to the hub."""
     delivered: int
     """Messages the hub has delivered."""
     lost: int
@@ -161,11 +161,11 @@ class ConnectionMetrics(msgspec.Struct, frozen=True):
     """Frames of the hub that could not be read."""
     bytes_in: int
     bytes_out: int
-    """On the wire: what went through shared memory is not in it."""
+    """Bytes on the wire, without those in shared memory."""
     shared: int
-    """Messages whose payload was given to the hub through shared memory."""
+    """Messages whose payload was sent to the hub through shared memory."""
     not_shared: int
-    """Messages large enough for it that travelled inline, because no shared memory was free."""
+    """Large messages that were sent inline, because no shared memory was free."""
     mapped: int
     """Messages the hub has delivered whose payload came through shared memory."""
     waiting: int

@@ -1,6 +1,6 @@
 """The connection to a hub: opened on first use, shared by everything in an event loop, opened again when it is lost.
 
-What is to be done is decided by the protocol in wire/client.py; sockets, timers and futures are here. What is published
+The protocol in wire/client.py makes the decisions; sockets, timers and futures are here. What is published
 and what is delivered is for the outbox and the feeds.
 """
 
@@ -43,10 +43,10 @@ class ConnectionUser(Protocol):
     """A part of the client that lives on the connection."""
 
     def connected(self, welcome: control.Welcome) -> None:
-        """The hub has said welcome, for the first time or again."""
+        """The hub has sent WELCOME, for the first time or again."""
 
     def disconnected(self) -> None:
-        """The connection has ended; another one is sought."""
+        """The connection has ended; the client reconnects."""
 
 
 class Connection:
@@ -60,13 +60,13 @@ class Connection:
         """The hub recognises this client by it after a reconnection. It is not shown to others."""
         self.users: list[ConnectionUser] = []
         self.arrived: Callable[[], None] = lambda: None
-        """Called when all that came at once is delivered."""
+        """Called when all frames of one read are delivered."""
         """Called in this order."""
         self.listeners: dict[type[control.Control], Callable[..., None]] = {}
-        """Who gets which control messages that answer nothing."""
+        """The receivers of control messages that are not answers."""
         self.memory = SharedMemory(settings, world)
         self.embedded: EmbeddedHub | None = None
-        """Started in this process if nobody answers."""
+        """Started in this process if no hub answers."""
         self.bytes_out = 0
         self._wire: Wire | None = None
         self._loop: asyncio.AbstractEventLoop
@@ -76,18 +76,18 @@ class Connection:
         self._out: list[Frame] = []
         self._scheduled = False
         self._deferred: list[control.Taken] = []
-        """What can wait until those who got a message have gone on: see `_defer`."""
+        """Work that can wait until the receivers of messages have run: see `_defer`."""
         self._waiting: list[asyncio.Future[control.Welcome]] = []
         self._greeted: asyncio.Event
         """Set when HELLO is answered, or never will be."""
         self._ended: asyncio.Event
         self._pause_s = 0.0
         self._logged = ""
-        """Why there is no connection, as it was logged."""
+        """The logged reason why there is no connection."""
 
     @property
     def live(self) -> bool:
-        """Whether there is a hub that has said welcome."""
+        """Whether a hub has sent WELCOME on the current connection."""
         return self.protocol.phase is Phase.LIVE
 
     @property
@@ -96,12 +96,12 @@ class Connection:
 
     @property
     def welcome(self) -> control.Welcome | None:
-        """How the hub has greeted this client, last time."""
+        """The last WELCOME of the hub."""
         return self.protocol.welcome
 
     @property
     def connects(self) -> int:
-        """How often it was made."""
+        """The number of connections made."""
         return self.protocol.connects
 
     @property
@@ -117,16 +117,16 @@ class Connection:
     def backlog(self) -> int:
         return self._wire.backlog if self._wire is not None else 0
 
-    # Life
+    # Lifecycle
 
     def open(self) -> None:
-        """Seek the hub, if nobody does yet. Never waits."""
+        """Start connecting, unless that is already done. Never waits."""
         if self._task is None and not self.closed:
             self._loop = asyncio.get_running_loop()
             self._task = self._loop.create_task(self._run())
 
     async def ready(self, timeout_s: float | None = None) -> control.Welcome:
-        """Return when the hub has said welcome; raises HubUnavailable, or HubRefused if it refuses this client."""
+        """Wait for WELCOME; raises HubUnavailable, or HubRefused if the hub refuses this client."""
         self.open()
         if self.protocol.phase is Phase.LIVE and self.welcome is not None:
             return self.welcome
@@ -141,7 +141,7 @@ class Connection:
             raise HubUnavailable(self.url, self.last_failure or "it does not answer") from None
 
     async def aclose(self) -> None:
-        """Say goodbye, and return when all frames have left, or after CLOSE_S.
+        """Send GOODBYE, and return when all frames are sent, or after CLOSE_S.
 
         Closing twice is fine, and so is closing what was never opened.
         """
@@ -167,7 +167,7 @@ class Connection:
             async with asyncio.timeout(CLOSE_S):
                 await self._ended.wait()
         except TimeoutError:
-            log.warning("the hub at %s did not read the last frames", self.url)
+            log.warning("the hub at %s did not read the last frames before the connection was closed", self.url)
         finally:
             wire.abort()
 
@@ -216,7 +216,7 @@ class Connection:
         )
 
     def _failed(self, error: Exception) -> None:
-        """There is no connection, or nobody answers on it."""
+        """There is no connection, or no answer on it."""
         text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
         if isinstance(error, JournalError | UsageError):
             # There is no journal to start a hub with, or a part is missing: waiting longer does not help.
@@ -243,7 +243,7 @@ class Connection:
             if not waiter.done():
                 waiter.set_exception(error)
 
-    # What the protocol decides
+    # Actions of the protocol
 
     def _defer(self, taken: control.Taken) -> None:
         """Confirmations are worked on after this turn's messages: with each of many requests settled there, that takes
@@ -361,11 +361,11 @@ class Connection:
         return beat.last
 
     def send(self, message: control.Control) -> None:
-        """At the end of the turn, with what else there is. Without a connection it is discarded."""
+        """Send at the end of the iteration, with other frames. Without a connection it is discarded."""
         self._send_frame((frames.control(control.write(message)),))
 
     def queue(self, frame: Frame) -> None:
-        """With the next `flush`, which the caller sees to."""
+        """Send with the next `flush`, which the caller triggers."""
         if self._wire is not None:
             self._out.append(frame)
 
@@ -381,10 +381,21 @@ class Connection:
         if self._out and self._wire is not None:
             out, self._out = self._out, []
             for frame in out:
-                for part in frame:
-                    self.bytes_out += len(part)
+                self.bytes_out += len(frame[0]) if len(frame) == 1 else sum(map(len, frame))
             self.protocol.sent_at = self._loop.time()
             self._wire.send(out)
+
+    def send_now(self, frame: bytes) -> None:
+        """Send a frame, after those that are queued."""
+        if self._wire is None:
+            return
+        if self._out:
+            self._out.append((frame,))
+            self.flush()
+            return
+        self.bytes_out += len(frame)
+        self.protocol.sent_at = self._loop.time()
+        self._wire.send(((frame,),))
 
     # Called by the transport
 

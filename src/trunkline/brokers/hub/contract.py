@@ -1,4 +1,4 @@
-"""Contracts: what the schema of a channel demands is checked here, before a message is sent."""
+"""Contracts: messages are checked against the schema of their channel before they are sent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TAKEN_OUT = ("schema", DEAD_LETTER)
 
 
 class Contracts:
-    """A schema is asked for once: what it means never changes, its hash would be another."""
+    """Each schema is requested once, because a schema with a given hash never changes."""
 
     def __init__(self, connection: Connection, max_bytes: int) -> None:
         self._connection = connection
@@ -31,7 +31,7 @@ class Contracts:
         self._checkers: dict[str, Checker | None] = {}
 
     async def check(self, terms: TopicTerms, messages: Sequence[Message]) -> tuple[list[Message], Failures]:
-        """Those that fit the schema of their channel, and those that do not, with why."""
+        """The messages that match the schema of their channel, and those that do not, with the problem."""
         checker = await self._checker(terms.schema or "")
         return sift(checker, terms.channel or terms.topic, messages, self._max_bytes)
 
@@ -46,7 +46,7 @@ class Contracts:
             except (HubRefused, UsageError) as error:
                 # The hub checks the messages as well, and refuses those that do not fit.
                 log.warning(
-                    "published messages cannot be checked in this process against the schema %s: %s", hash, error
+                    "this process cannot check messages against the schema %s before it publishes them: %s", hash, error
                 )
                 self._checkers[hash] = None
         return self._checkers[hash]

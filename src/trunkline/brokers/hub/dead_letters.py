@@ -1,4 +1,4 @@
-"""Dead letters that the hub keeps, as a client uses them: looked through, replayed, thrown away.
+"""The client's API for dead letters at the hub: list, replay, remove.
 
 What died at a member of a group or a durable subscription, the hub gives back itself, to whoever of them is there. What
 died at a plain subscription goes back into its inbox here, and the hub's letter goes when that has another fate.
@@ -37,20 +37,22 @@ log = logging.getLogger("trunkline.connection")
 T = TypeVar("T")
 
 SYNC_S = 0.02
-"""How long replays and removals wait for others to travel with."""
+"""How long replays and removals are collected before they are sent."""
 TOGETHER = 500
 UNKNOWN = ("unknown", "unknown_type")
 
 
 class HubDeadLetters(Ledger):
-    """One for a broker. It is the ledger of the dead letters here: the hub gets to know what is replayed or removed."""
+    """One for a broker. It is the ledger of the dead letters here: the hub is informed of replays and removals."""
+
+    keeps_unreadable = False
 
     def __init__(self, connection: Connection, served: Subscribers, feeds: Mapping[str, InboxFeed]) -> None:
         self._connection = connection
         self._served = served
         self._feeds = feeds
         self._elsewhere: set[str] = set()
-        """Subscribers in other processes, to whom the hub gives letters back."""
+        """Subscribers to which the hub redelivers letters."""
         self._to_replay: list[control.LetterAgain] = []
         self._to_remove: list[Key] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -97,7 +99,7 @@ class HubDeadLetters(Ledger):
         return found
 
     async def recall(self, after: str) -> tuple[list[DeadLetter], str]:
-        """A page of those that can be replayed from here, and where the next one begins; "" after the last."""
+        """A page of letters that can be replayed from here, and the start of the next page; "" after the last."""
         await self.sync()
         if not after:
             for name in self._elsewhere:
@@ -120,7 +122,7 @@ class HubDeadLetters(Ledger):
         return feed is None or not feed.has_replayed(seq)
 
     async def keeps(self) -> bool:
-        """Whether the hub has a journal, and tells of the dead letters in it. Raises HubUnavailable."""
+        """Whether the hub has a journal, and lists its dead letters. Raises HubUnavailable."""
         welcome = await self._connection.ready()
         if LETTERS_KEPT in welcome.features:
             return True
@@ -137,7 +139,7 @@ class HubDeadLetters(Ledger):
             )
 
     async def _page(self, wanted: control.Letters) -> tuple[list[KeptDeadLetter], str]:
-        """A page, and where the next one begins; "" if this was the last."""
+        """A page, and the start of the next one; "" if this was the last."""
         if not await self.keeps():
             return [], ""
         max_bytes = self._connection.settings.max_frame_bytes
@@ -154,7 +156,7 @@ class HubDeadLetters(Ledger):
     # Replaying
 
     async def replay(self, letters: Iterable[DeadLetter], **changes: Any) -> list[control.LetterFailure]:
-        """Have the hub give them back to who failed, as they were or with some fields of the message changed.
+        """Have the hub redeliver them to the subscribers that failed, unchanged or with some fields changed.
 
         Says which stay, and why. Raises InvalidMessage if the changes make no sense, and HubUnavailable.
         """
@@ -173,12 +175,12 @@ class HubDeadLetters(Ledger):
         return answer.failures
 
     def returns(self, role: str) -> None:
-        """The hub gives letters back to this one, a subscriber here."""
+        """The hub redelivers letters to this subscriber."""
         self._served.receivers[role] = _leave_to_the_hub
         self._elsewhere.discard(role)
 
     def left(self, feed: InboxFeed) -> None:
-        """A durable subscription has its letters waiting for it; nobody else that left takes any."""
+        """Letters of a durable subscription wait for it. Other subscribers that have left get none."""
         if isinstance(feed, MemberFeed) and not feed.durable:
             self._served.receivers.pop(feed.inbox.role, None)
 
@@ -196,7 +198,7 @@ class HubDeadLetters(Ledger):
         self._remove(letter.key)
 
     def handled(self, inbox: Inbox, seq: int) -> None:
-        """One that was replayed here has its fate."""
+        """A letter that was replayed here has its fate."""
         self._remove((inbox.name, seq))
 
     def _remove(self, key: Key) -> None:
@@ -205,7 +207,7 @@ class HubDeadLetters(Ledger):
             self._to_remove.append(key)
             self._schedule()
 
-    # What the hub gets to know
+    # Reports to the hub
 
     def connected(self, welcome: control.Welcome) -> None:
         if self._to_replay or self._to_remove:
@@ -232,7 +234,7 @@ class HubDeadLetters(Ledger):
             log.warning("the hub has not yet been informed which dead letters were replayed or removed: %s", error)
 
     async def sync(self) -> None:
-        """Return when the hub knows what was replayed and removed here so far; raises HubUnavailable."""
+        """Wait until the hub has all replays and removals so far; raises HubUnavailable."""
         for feed in self._feeds.values():
             feed.report()
         async with self._syncing:
@@ -244,7 +246,7 @@ class HubDeadLetters(Ledger):
                     for part in _slices(gone):
                         await self._ask(partial(control.LetterRemove, letters=part))
                 except HubUnavailable:
-                    # With the next connection: what the hub has done already it does not find any more.
+                    # Repeated with the next connection. What the hub has already done is no longer found there.
                     self._to_replay[:0], self._to_remove[:0] = again, gone
                     raise
                 for failure in failures:
@@ -261,7 +263,7 @@ class HubDeadLetters(Ledger):
 
 
 def _replay_request(letter: DeadLetter, message: Message) -> control.LetterAgain:
-    """The message travels only if it was changed: the hub has it as it was."""
+    """The message is sent only if it was changed: the hub has the original."""
     seq = letter.message.seq
     changed = replace(message, seq=seq) != replace(letter.message, attempts=0)
     data = base64.b64encode(msgspec.msgpack.encode(message)).decode() if changed else None
@@ -269,7 +271,7 @@ def _replay_request(letter: DeadLetter, message: Message) -> control.LetterAgain
 
 
 def _leave_to_the_hub(message: Message) -> None:
-    """It takes the letter out of its journal, and brings the message: `revived` tells it to."""
+    """The hub removes the letter from its journal and delivers the message, as `revived` requests."""
 
 
 def _read(kept: control.Letter) -> KeptDeadLetter | None:
@@ -286,6 +288,6 @@ def _slices(values: Sequence[T]) -> Iterable[list[T]]:
 
 
 def _parts(again: Sequence[control.LetterAgain]) -> Iterable[list[control.LetterAgain]]:
-    """What fits into one frame: those that were changed carry a message, and travel alone."""
+    """As many as fit into one frame. A changed letter carries its message, and has a frame for itself."""
     yield from _slices([each for each in again if each.message is None])
     yield from ([each] for each in again if each.message is not None)

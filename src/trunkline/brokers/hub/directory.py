@@ -1,4 +1,4 @@
-"""The directory of a hub, as a client uses it: who produces and consumes on which channel, and the schemas."""
+"""The client's API for the directory of a hub: producers and consumers of channels, and schemas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("trunkline.connection")
 
 
 class HubDirectory(AskedDirectory):
-    """One for a connection: what several buses of an event loop register is one client's, as the hub sees it."""
+    """One for each connection: for the hub, all buses of an event loop are one client."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__("the hub", connection.url)
@@ -29,7 +29,7 @@ class HubDirectory(AskedDirectory):
 
     @classmethod
     def of(cls, connection: Connection) -> HubDirectory:
-        """The one of this connection."""
+        """The directory of this connection."""
         return next((user for user in connection.users if isinstance(user, cls)), None) or cls(connection)
 
     @property
@@ -56,7 +56,7 @@ class HubDirectory(AskedDirectory):
             try:
                 return await self._connection.ask(lambda number: replace(request, id=number))
             except HubUnavailable:
-                # The connection ended meanwhile: there may soon be another one.
+                # The connection ended in the meantime; there may soon be a new one.
                 continue
 
     async def _ready(self, limit_s: float) -> None:
@@ -65,7 +65,7 @@ class HubDirectory(AskedDirectory):
         except HubUnavailable:
             raise
         except HubError as error:
-            # It does not want us at all: that is as if it were not there.
+            # It refuses this client, which is treated as if there were no hub.
             raise HubUnavailable(self._connection.url, str(error)) from error
 
     # The connection

@@ -1,4 +1,4 @@
-"""What a hub refuses, as the errors that it would be in one process."""
+"""Translates refusals of a hub into the errors that one process would raise."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _coded(error: E, code: str) -> E:
 
 
 def refusal(code: str, text: str, details: dict[str, Any]) -> Refused:
-    """What the hub said, as the error that it would be in one process, with the hub's code."""
+    """The error that one process would raise, with the hub's code."""
     return _coded(_refusal(code, text, details), code)
 
 
@@ -49,7 +49,7 @@ def _refusal(code: str, text: str, details: dict[str, Any]) -> Refused:
 
 
 def of_subscription(error: HubRefused, name: str) -> TrunklineError:
-    """What the hub said of a subscription, as it would be said in one process."""
+    """The same for a subscription."""
     return _coded(_of_subscription(error, name), error.code)
 
 
@@ -64,7 +64,7 @@ def _of_subscription(error: HubRefused, name: str) -> TrunklineError:
 
 
 def of_last(error: HubRefused) -> TrunklineError:
-    """What the hub said when it was asked for the last message of a topic, as it would be said in one process."""
+    """The same for a request of the last message of a topic."""
     return _coded(_of_last(error), error.code)
 
 

@@ -1,4 +1,4 @@
-"""How a client behaves towards its hub."""
+"""The settings of a connection to a hub."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class ConnectionSettings(Group, frozen=True, kw_only=True):
     backoff_s: float = 0.05
     max_backoff_s: float = 5.0
     max_unsent_bytes: int = 64 * 1024 * 1024
-    """How many bytes may wait while there is no connection."""
+    """The maximum number of bytes that wait while there is no connection."""
     max_inbox_bytes: int = 64 * 1024 * 1024
-    """How many bytes may wait in one subscriber's inbox. A single larger message still passes."""
+    """The maximum number of bytes in one subscriber's inbox. A single larger message still passes."""
     max_frame_bytes: int = 64 * 1024 * 1024
     shared_memory: bool = True
     """Whether large payloads go through shared memory, if the hub is on this host, of the same user, on `unix:`."""
     shared_memory_min_bytes: int = 256 * 1024
-    """The size from which a payload does; 64 KiB at least."""
+    """The minimum size of such a payload, at least 64 KiB."""
     shared_memory_pool_bytes: int = 128 * 1024 * 1024
-    """How much memory may be shared at once. What finds none free travels inline."""
+    """The maximum amount of shared memory. Payloads without free memory are sent inline."""
     keys: str | None = None
     """The directory of keys, for `tcp:` and `zmq+tcp:`; by default what TRUNKLINE_KEYS names, if it names any."""

@@ -18,7 +18,7 @@ log = logging.getLogger("trunkline.connection")
 
 
 class SharedMemory:
-    """Of one connection. Whether it can be used is tried anew with each hub that is found."""
+    """For one connection. Each new connection checks again whether it can be used."""
 
     def __init__(self, settings: ConnectionSettings, world: World) -> None:
         self._on = settings.shared_memory
@@ -52,7 +52,7 @@ class SharedMemory:
         try:
             Segment.open(process, theirs.descriptor, theirs.size, theirs.token)
         except ProtocolError as error:
-            log.debug("without shared memory from the hub: %s", error.text)
+            log.debug("shared memory of the hub is not used: %s", error.text)
             return False
         self._hub = process
         return True
@@ -80,7 +80,7 @@ class SharedMemory:
             segment = Segment.open(self._hub, payload.descriptor, payload.size, payload.token)
             self.delivered += 1
         except ProtocolError as error:
-            # What reads it says so.
+            # Reading the payload raises the error.
             log.debug("a payload in the hub's memory could not be opened: %s", error.text)
         return SharedBody(payload.envelope, segment, payload.size, self._mapped)
 

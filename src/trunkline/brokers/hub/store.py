@@ -5,36 +5,28 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING
 
-from trunkline.brokers.broker import Feature
 from trunkline.brokers.hub.refusals import of_last, of_subscription
+from trunkline.brokers.remote.store import RemoteStore
 from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.delivery.fates import Fate, Outcome
-from trunkline.delivery.requests import Why
 from trunkline.errors import HubRefused, InvalidMessage, PayloadError, ProtocolError
-from trunkline.message import Message
-from trunkline.topic import validate_topic
+from trunkline.message import ELIDED, Message
 from trunkline.wire import control
 
 if TYPE_CHECKING:
     from trunkline.brokers.hub.broker import HubBroker
 
 
-class HubStore:
+class HubStore(RemoteStore):
     """A hub without a journal stores nothing, and still explains what it remembers."""
 
-    local = None
-
     def __init__(self, broker: HubBroker) -> None:
+        super().__init__(broker)
         self._broker = broker
         self._connection = broker.connection
 
-    async def last(self, topic: str, before: int | None = None) -> Message | None:
-        """As everywhere. Raises HubUnavailable if there is no hub, and NotAllowed without the right to subscribe."""
-        validate_topic(topic)
-        self._broker.check_open()
-        # An older hub has no answer to it: what it offers must be known first.
-        await self._connection.ready()
-        self._broker.require(Feature.STORED)
+    async def _last(self, topic: str, before: int | None) -> Message | None:
+        """Raises NotAllowed without the right to subscribe."""
         max_bytes = self._connection.settings.max_frame_bytes
         try:
             answer = await self._connection.ask(
@@ -46,7 +38,7 @@ class HubStore:
         return None if answer.message is None else _message(answer.message)
 
     async def explain(self, message_id: str, known: Message | None = None) -> tuple[Message | None, list[Outcome]]:
-        """As everywhere: the hub asks those who have it. Without a right on its topic it is not known."""
+        """As in the interface. The hub asks the clients that have it. Without a right on its topic it is unknown."""
         await self._connection.ready()
         here = [] if known is None else self._broker.served.outcomes(known)
         number = max(0, known.seq) if known is not None else 0
@@ -60,26 +52,18 @@ class HubStore:
             return None, here
         assert isinstance(answer, control.ExplainAnswer)
         message = _message(answer.message)
+        if message.encoding == ELIDED and known is not None:
+            message = known
         there = [Outcome(each.subscriber, Fate(each.fate), each.reason, each.at_ns) for each in answer.outcomes]
         names = {outcome.subscriber for outcome in there}
         return message, there + [outcome for outcome in here if outcome.subscriber not in names]
 
     async def recall_dead_letters(self, after: str = "") -> tuple[list[DeadLetter], str]:
-        """As everywhere; raises HubUnavailable if there is no hub."""
+        """As in the interface; raises HubUnavailable if there is no hub."""
         return await self._broker.dead_letters.recall(after)
 
-    def recall_orphans(self, max_age_s: float) -> list[tuple[Message, Why, float]]:
-        """None: the hub keeps its own, and those of this process are in memory."""
-        return []
-
-    def pause(self) -> None:
-        return
-
-    async def forget(self, name: str) -> bool:
-        """As everywhere. Raises NotAllowed for an identity that neither owns the name nor administers its topics."""
-        self._broker.check_open()
-        await self._connection.ready()
-        self._broker.require(Feature.DURABLE)
+    async def _forget(self, name: str) -> bool:
+        """Raises NotAllowed for an identity that neither owns the name nor administers its topics."""
         try:
             answer = await self._connection.ask(lambda asked: control.Forget(id=asked, name=name))
         except HubRefused as error:

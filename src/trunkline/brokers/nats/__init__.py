@@ -1,1 +1,1 @@
-"""NATS as a broker: plain topics on core NATS, what is stored on JetStream."""
+"""NATS as a broker: core NATS for plain topics, JetStream for stored ones."""

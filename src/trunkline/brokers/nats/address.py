@@ -1,4 +1,4 @@
-"""Where NATS is: what a URL names, and how a client proves who it is."""
+"""The address of NATS: the servers in a URL, and the credentials of the client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def servers_of(address: str) -> list[str]:
 
 
 def key_files(options: Mapping[str, str]) -> dict[str, str]:
-    """The files with keys that nats-py signs with. Raises InvalidSettings, and MissingExtra."""
+    """The files with the keys for nats-py to sign with. Raises InvalidSettings and MissingExtra."""
     found: dict[str, str] = {}
     for option, argument in (("creds", "user_credentials"), ("nkey", "nkeys_seed")):
         path = options.get(option)
@@ -38,7 +38,7 @@ def key_files(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def login_of(where: EngineUrl) -> dict[str, Any]:
-    """What nats-py is told of the client: the login of the address, which counts for all servers, or files."""
+    """The credentials for nats-py: the login in the address, which applies to all servers, or key files."""
     parts, options = urlsplit(where.address), where.options
     login, _, _ = parts.netloc.rpartition("@")
     user, colon, password = login.partition(":")

@@ -1,4 +1,4 @@
-"""The consumers of JetStream that this connection has: how they are opened, asked for entries, and closed."""
+"""The JetStream consumers of this connection: opening them, requesting entries, closing them."""
 
 from __future__ import annotations
 
@@ -10,24 +10,29 @@ from typing import Any
 
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
-from trunkline.brokers.engine.driver import ConsumerSpec, ConsumerState, ConsumerTerms, EngineEvents, Entry
+from trunkline.brokers.engine.batches import decode, entry_of
+from trunkline.brokers.engine.driver import ConsumerSpec, ConsumerTerms, EngineEvents, Entry, Standing
+from trunkline.brokers.engine.notes import table_of
 from trunkline.brokers.nats.jetstream import PlaceInStream, place_in_stream
-from trunkline.brokers.nats.link import NatsLink, without_waiting
+from trunkline.brokers.nats.link import NatsLink
 from trunkline.brokers.nats.names import NatsNames, place_of
 from trunkline.brokers.nats.owners import OWNER_TABLE, Owners
-from trunkline.brokers.nats.refusals import JetStreamRefused, translated
+from trunkline.brokers.nats.refusals import JetStreamRefused
 from trunkline.brokers.nats.store import NANOS, NatsStore, nanoseconds
+from trunkline.brokers.nats.straight import without_waiting
 from trunkline.errors import DuplicateName, EngineUnavailable
+from trunkline.topic import matches
 
 log = logging.getLogger("trunkline.connection")
 
 PULL_S = 30.0
 BEAT_S = 5.0
 ROLE = "trunkline.role"
+SINCE = "trunkline.since"
 
 
 class NatsConsumer:
-    """A consumer of JetStream, as this connection has it."""
+    """A JetStream consumer on this connection."""
 
     def __init__(self, name: str, spec: ConsumerSpec, inbox: str) -> None:
         self.name = name
@@ -37,7 +42,8 @@ class NatsConsumer:
         self.pulls = 0
         self.heard_at = 0.0
         self.reached = (0, 0, 0)
-        """The last delivery, counted at the server; the highest entry that was delivered; how many matched after it."""
+        """The consumer sequence of the last delivery, the highest entry that was delivered, and how many matching
+        entries were pending after it."""
         self.watch: asyncio.TimerHandle | None = None
 
     @property
@@ -54,7 +60,7 @@ class NatsConsumers:
         self._events = events
         self._open: dict[int, NatsConsumer] = {}
         self._leaving: dict[int, NatsConsumer] = {}
-        """Closed, and still the owners of their places: what they hold is not settled."""
+        """Closed consumers that still own their places, because entries that they hold are not settled."""
         self.owners = Owners(link, names, store)
         self._last = 0
         self.max_bytes = 0
@@ -90,18 +96,19 @@ class NatsConsumers:
         known = await self._store.js.consumer(stream, name)
         fresh = known is None
         if known is None:
+            if spec.role:
+                # Notes of an earlier place with this name do not apply to the new one.
+                await self._store.discard(table_of(spec.role))
             known = await self._store.js.put_consumer(stream, name, self._config(name, spec, filters))
+            if spec.durable and (since := known["delivered"]["stream_seq"]):
+                # Entries up to this one are not for the place.
+                config = {**known["config"], "metadata": {ROLE: spec.role, SINCE: str(since)}}
+                known = await self._store.js.put_consumer(stream, name, config)
         elif sorted(known["config"].get("filter_subjects") or ()) != sorted(filters):
             known = await self._store.js.put_consumer(stream, name, {**known["config"], "filter_subjects": filters})
-        connection = self._link.required()
         number = spec.subscription
-
-        async def arrived(message: Msg) -> None:
-            self._entry(number, message)
-
         self._open[number] = consumer
-        with translated(self._link.url):
-            consumer.subscription = await connection.subscribe(f"{consumer.inbox}.*", cb=arrived)
+        consumer.subscription = self._link.listen(f"{consumer.inbox}.*", lambda message: self._entry(number, message))
         if not fresh:
             known = await self._check_removed(spec, known)
         delivered = known["delivered"]
@@ -148,7 +155,7 @@ class NatsConsumers:
             without_waiting(consumer.subscription.unsubscribe())
 
     def leave(self, subscription: int) -> None:
-        """What a closed one held is settled, or was given back: its place is free."""
+        """Release the place of a closed consumer. Its entries are settled or given back."""
         if (consumer := self._leaving.pop(subscription, None)) is not None:
             self.owners.leave(consumer.name)
 
@@ -157,17 +164,44 @@ class NatsConsumers:
         await self._store.discard(OWNER_TABLE, place)
         return await self._store.js.drop_consumer(self._names.stream, place)
 
-    async def states(self) -> list[ConsumerState]:
-        found: list[ConsumerState] = []
-        prefix = self._names.prefix
-        for each in await self._store.js.consumers(self._names.stream):
-            config = each["config"]
-            role = (config.get("metadata") or {}).get(ROLE)
-            subjects = [one for one in config.get("filter_subjects") or () if one.startswith(prefix)]
-            if role and subjects and config.get("durable_name"):
-                floor = int(each["ack_floor"]["stream_seq"])
-                found.append(ConsumerState(role, subjects[0][len(prefix) :], floor, 0))
+    # What became of a message
+
+    async def standings(self, topic: str, number: int, without: set[str]) -> dict[str, Standing]:
+        found: dict[str, Standing] = {}
+        entry, js, stream = entry_of(number)[0], self._store.js, self._names.stream
+        is_stored: bool | None = None
+        for known in await js.consumers(stream):
+            config = known["config"]
+            about = config.get("metadata") or {}
+            role = about.get(ROLE)
+            filters = config.get("filter_subjects") or ()
+            if (
+                not config.get("durable_name")
+                or role is None
+                or role in without
+                or entry <= int(about.get(SINCE, 0))
+                or not any(matches(each, self._names.prefix + topic) for each in filters)
+            ):
+                continue
+            again = await self._given_back(config["name"], topic, number)
+            if again:
+                found[role] = _standing(known, again, True)
+                continue
+            if is_stored is None:
+                is_stored = await js.message(stream, seq=entry) is not None
+            found[role] = _standing(known, entry, is_stored)
         return found
+
+    async def _given_back(self, place: str, topic: str, number: int) -> int:
+        """The last entry of a place in which a message was given back, or its dead letter replayed; 0 if there is
+        none."""
+        subject, last, at = f"{self._names.again}{place}.{topic}", 0, entry_of(number)[0] + 1
+        while (each := await self._store.js.message(self._names.stream, seq=at, next_by_subj=subject)) is not None:
+            head, _ = decode(each.data)
+            if head.first <= number < head.first + head.count:
+                last = each.seq
+            at = each.seq + 1
+        return last
 
     # Entries
 
@@ -187,7 +221,10 @@ class NatsConsumers:
         self._listen(subscription, consumer)
 
     def _listen(self, subscription: int, consumer: NatsConsumer) -> None:
-        """If neither an entry nor a heartbeat comes, the request is lost: its leader may have changed."""
+        """Watch for entries and heartbeats.
+
+        If neither arrives, the request is lost: the stream may have a new leader.
+        """
         loop = asyncio.get_running_loop()
         consumer.heard_at = loop.time()
         if consumer.watch is None:
@@ -212,7 +249,8 @@ class NatsConsumers:
         status = (message.headers or {}).get("Status")
         if status is not None:
             if message.subject.rsplit(".", 1)[1] == str(consumer.pulls) and status != "100":
-                # At once if it was answered; later if there is nobody who answers.
+                # At once if the request has expired or found no entry. Later if it failed, for example because there is
+                # no leader.
                 delay_s = 0.0 if status in ("404", "408") else 0.2
                 asyncio.get_running_loop().call_later(delay_s, self._events().pull_ended, subscription)
             return
@@ -220,26 +258,28 @@ class NatsConsumers:
         if place is None:
             return
         self._note_reached(subscription, consumer, place)
-        self._events().entry_arrived(
-            subscription,
-            Entry(place.seq, self._names.topic(message.subject), message.data, place.stored_ns, message.reply),
-        )
+        topic = self._names.topic(message.subject)
+        entry = Entry(place.seq, topic, message.data, place.stored_ns, message.reply, place.deliveries > 1)
+        self._events().entry_arrived(subscription, entry)
 
-    # What the stream has lost
+    # Entries that the stream has removed
 
     async def _check_removed(self, spec: ConsumerSpec, known: dict[str, Any]) -> dict[str, Any]:
-        """What the stream has lost since a place was served last; the place as it is then."""
+        """Report the entries that were removed since the place was last used.
+
+        Returns the current state of the consumer.
+        """
         stream = await self._store.js.stream(self._names.stream)
         first = 0 if stream is None else int(stream["state"]["first_seq"])
         if known["delivered"]["stream_seq"] >= first - 1:
             return known
-        # Another member of the group may have read on in between.
+        # Another member of the group may have read entries meanwhile.
         known = await self._store.js.consumer(self._names.stream, known["name"]) or known
         delivered = known["delivered"]
         reached = delivered["stream_seq"]
         exact = self._store.only_has(spec.pattern)
         if reached < first - 1 and (not spec.shared or not exact):
-            # In a group, the member says it that gets the next entry.
+            # In a group, the member that gets the next entry reports it.
             count = first - 1 - reached
             self._events().trimmed(spec.subscription, reached + 1, first - 1, count if exact else 0, count)
             delivered["stream_seq"] = first - 1
@@ -254,11 +294,12 @@ class NatsConsumers:
         if self._store.only_has(consumer.spec.pattern):
             self._link.start(self._find_removed(subscription, reached, number, 0))
         elif pending - 1 > place.pending:
-            # In between may be entries of other topics. But fewer wait than before: so many are gone, or more.
+            # The gap may contain entries of other topics. But the number of pending entries has fallen by more than
+            # one, so at least that many were removed.
             self._link.start(self._find_removed(subscription, reached, number, pending - 1 - place.pending))
 
     async def _find_removed(self, subscription: int, reached: int, number: int, fewer: int) -> None:
-        """Between two entries that follow each other are numbers that a consumer did not get."""
+        """Report the removed entries between two entries that a consumer got in sequence."""
         try:
             stream = await self._store.js.stream(self._names.stream)
         except (EngineUnavailable, JetStreamRefused) as error:
@@ -274,3 +315,20 @@ class NatsConsumers:
         if last > reached:
             count = last - reached
             self._events().trimmed(subscription, reached + 1, last, min(fewer, count) or count, count)
+
+
+def _standing(consumer: dict[str, Any], entry: int, is_stored: bool) -> Standing:
+    """The standing of an entry, from the state of a consumer.
+
+    The floor also passes entries that were removed and never delivered. Above it, the server does not tell which
+    entries were acknowledged, unless all or none were.
+    """
+    delivered, floor = (int(consumer[each]["stream_seq"]) for each in ("delivered", "ack_floor"))
+    if entry > delivered:
+        return Standing.WAITING if is_stored else Standing.REMOVED
+    if not is_stored:
+        return Standing.FORGOTTEN
+    pending = int(consumer["num_ack_pending"])
+    if entry <= floor or not pending:
+        return Standing.ACKNOWLEDGED
+    return Standing.WAITING if entry == floor + 1 or pending >= delivered - floor else Standing.HANDED_OUT

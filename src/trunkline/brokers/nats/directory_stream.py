@@ -1,7 +1,7 @@
 """The directory of channels in JetStream: a stream that keeps the last value of each key.
 
-The number of its last entry is the version of the whole. A change names the version that it is based on, and the server
-refuses it if there is another one by now.
+The number of its last entry is the version of the directory. A change carries the version that it is based on. The
+server refuses the change if that is not the latest version.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trunkline.brokers.nats.store import NatsStore
 
 EXPECTED = "Nats-Expected-Last-Sequence"
 REMOVED_S = 3600
-"""How long it is kept that a key was removed: all processes have read it by then."""
+"""How long the record of a removed key is kept. All processes have read it by then."""
 
 
 class DirectoryStream:
@@ -44,7 +44,7 @@ class DirectoryStream:
                 break
             values[each.subject[len(self._prefix) :]] = each.data or None
             at = each.seq
-        # More may have come meanwhile.
+        # More entries may have been stored meanwhile.
         return DirectoryChanges(max(at, last), values, whole)
 
     async def write(self, key: str, value: bytes | None, version: int) -> int | None:

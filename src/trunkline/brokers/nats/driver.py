@@ -1,4 +1,4 @@
-"""The driver of NATS: batches on core NATS, entries on JetStream, by nats-py."""
+"""The driver for NATS, with nats-py: batches use core NATS, entries use JetStream."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from trunkline.brokers.broker import Feature
-from trunkline.brokers.engine.driver import ConsumerSpec, ConsumerState, ConsumerTerms, EngineEvents, Entry
+from trunkline.brokers.engine.driver import ConsumerSpec, ConsumerTerms, EngineEvents, Entry, Standing
 from trunkline.brokers.engine.replica import DirectoryChanges
 from trunkline.brokers.engine.settings import EngineSettings, EngineUrl
 from trunkline.brokers.nats.consumers import NatsConsumers
 from trunkline.brokers.nats.directory_stream import DirectoryStream
 from trunkline.brokers.nats.jetstream import JetStream
-from trunkline.brokers.nats.link import NatsLink, without_waiting
+from trunkline.brokers.nats.link import NatsLink
 from trunkline.brokers.nats.marks import Marks
 from trunkline.brokers.nats.names import NatsNames
 from trunkline.brokers.nats.open_store import OpenStore
@@ -29,6 +29,7 @@ from trunkline.brokers.nats.refusals import (
     translated,
 )
 from trunkline.brokers.nats.store import NatsStore
+from trunkline.brokers.nats.straight import without_waiting
 from trunkline.errors import EngineUnavailable, Unsupported
 from trunkline.topic import covers, overlaps
 
@@ -55,7 +56,7 @@ class NatsDriver:
         self._events: EngineEvents
         self._me = ""
         self._topics: dict[int, str] = {}
-        """Of batches that are to be stored."""
+        """The topics of batches that are being stored."""
         self._subscriptions: dict[int, list[Subscription]] = {}
         self._by_sid: dict[int, int] = {}
 
@@ -97,15 +98,16 @@ class NatsDriver:
         self._topics.clear()
         self._subscriptions.clear()
         self._by_sid.clear()
+        listen = self._link.listen
+        listen(f"{self._link.inbox}.>", self._answered)
+        for subject in ("all", f"to.{self._me}"):
+            listen(names.control + subject, self._told)
+        listen(f"{names.control}alive.{self._me}", self._consumers.owners.answer)
         with translated(url):
-            await connection.subscribe(f"{self._link.inbox}.>", cb=self._answered)
-            for subject in ("all", f"to.{self._me}"):
-                await connection.subscribe(names.control + subject, cb=self._told)
-            await connection.subscribe(f"{names.control}alive.{self._me}", cb=self._consumers.owners.answer)
             await connection.subscribe(f"{names.control}durable", cb=self.store_at.durable_changed)
         await self.sync()
         self.features = frozenset()
-        # Said by the server when it greets. In a cluster that is starting, nobody may answer for JetStream yet.
+        # From the INFO message of the server. In a cluster that is starting, JetStream may not answer yet.
         if connection._server_info.get("jetstream"):
             try:
                 await self.store_at.prepare()
@@ -150,10 +152,13 @@ class NatsDriver:
     def store_open(self, number: int, topic: str, messages: list[tuple[bytes, dict[str, str]]], name: str) -> None:
         self._open_store.store(number, topic, messages, name, self.max_bytes)
 
+    def flush(self) -> None:
+        self._link.flush()
+
     async def sync(self) -> None:
         await self._marks.sync()
 
-    async def _answered(self, message: Msg) -> None:
+    def _answered(self, message: Msg) -> None:
         _, kind, number = message.subject.rsplit(".", 2)
         if kind == "m":
             self._marks.came_back(int(number))
@@ -166,7 +171,7 @@ class NatsDriver:
 
     def _was_stored(self, number: int, message: Msg) -> None:
         if (message.headers or {}).get("Status"):
-            # Nobody answers for the stream: it has no leader for now.
+            # There is no responder: the stream has no leader at the moment.
             self._events.not_stored(number, None)
             return
         answer = json.loads(message.data)
@@ -179,25 +184,23 @@ class NatsDriver:
     # Plain subscriptions
 
     def subscribe(self, subscription: int, pattern: str, opened: Callable[[Exception | None], None]) -> None:
-        try:
-            connection = self._link.required()
-        except EngineUnavailable as error:
-            opened(error)
-            return
         prefix = self._names.prefix
         cut = len(prefix)
 
-        async def arrived(message: Msg) -> None:
+        def arrived(message: Msg) -> None:
             self._events.arrived(subscription, message.subject[cut:], message.data)
 
-        async def open_arrived(message: Msg) -> None:
+        def open_arrived(message: Msg) -> None:
             self._events.open_arrived(subscription, message.subject, message.data, message.headers or {})
 
-        made: list[Subscription] = [without_waiting(connection.subscribe(prefix + pattern, cb=arrived))]
-        for each in self._settings.open:
-            if overlaps(each, pattern):
-                narrow = pattern if covers(each, pattern) else each
-                made.append(without_waiting(connection.subscribe(narrow, cb=open_arrived)))
+        try:
+            made = [self._link.listen(prefix + pattern, arrived)]
+            for each in self._settings.open:
+                if overlaps(each, pattern):
+                    made.append(self._link.listen(pattern if covers(each, pattern) else each, open_arrived))
+        except EngineUnavailable as error:
+            opened(error)
+            return
         self._subscriptions[subscription] = made
         for one in made:
             self._by_sid[one._id] = subscription
@@ -218,7 +221,7 @@ class NatsDriver:
                 without_waiting(made.unsubscribe())
 
     def _is_slow(self, sid: int) -> None:
-        self._events.lost(self._by_sid.get(sid, 0), 1, "more waits for it than the client library keeps")
+        self._events.lost(self._by_sid.get(sid, 0), 1, "more messages wait for it than the client library keeps")
 
     # Stored
 
@@ -244,7 +247,7 @@ class NatsDriver:
         self._publish(token, b"+WPI")
 
     def refuse(self, subscription: int, tokens: list[str]) -> None:
-        # The one that was refused last comes first.
+        # JetStream redelivers the entry that was refused last first.
         for token in reversed(tokens):
             self._publish(token, b"-NAK")
 
@@ -257,8 +260,8 @@ class NatsDriver:
     async def forget(self, role: str) -> bool:
         return await self._consumers.forget(role)
 
-    async def states(self) -> list[ConsumerState]:
-        return await self._consumers.states()
+    async def standings(self, topic: str, number: int, without: set[str]) -> dict[str, Standing]:
+        return await self._consumers.standings(topic, number, without)
 
     # A few keys
 
@@ -267,6 +270,9 @@ class NatsDriver:
 
     async def discard(self, table: str, key: str) -> None:
         await self.store_at.discard(table, key)
+
+    async def kept(self, table: str, key: str) -> bytes | None:
+        return await self.store_at.kept(table, key)
 
     async def page(self, table: str, after: str) -> tuple[list[tuple[str, bytes]], str]:
         return await self.store_at.page(table, after)
@@ -284,7 +290,7 @@ class NatsDriver:
     def tell(self, address: str, data: bytes) -> None:
         self._publish(f"{self._names.control}to.{address}" if address else f"{self._names.control}all", data)
 
-    async def _told(self, message: Msg) -> None:
+    def _told(self, message: Msg) -> None:
         self._events.told(message.data)
 
     async def is_connected(self, address: str) -> bool:

@@ -1,11 +1,11 @@
 """JetStream's fast ingest: messages one by one, confirmed together. It needs server 2.14, and `allow_batched`.
 
 The reply subject of a message carries the protocol: `INBOX.ID.FLOW.fail.NUMBER.OPERATION.$FI`. Messages of a batch are
-numbered from 1. The first answer of the server says how many messages it takes between two acknowledgements; with
+numbered from 1. The first answer of the server contains the number of messages between two acknowledgements. With
 `fail`, an acknowledgement covers everything up to its number. The last message commits the batch.
 
-Whatever goes wrong, the messages that were not confirmed are sent again in another batch. Each has a `Nats-Msg-Id`, so
-the stream has it once. The protocol's ping is not used: subscribers of the topic would get it as a message.
+After any error, the messages that were not confirmed are sent again in another batch. Each has a `Nats-Msg-Id`, so the
+stream stores it once. The protocol's ping is not used: subscribers of the topic would get it as a message.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from nats.aio.msg import Msg
 from trunkline.brokers.nats.refusals import FOR_NOW, JetStreamRefused, of_answer
 
 FLOW = 100
-"""Messages between two acknowledgements, unless the server wants fewer."""
+"""Messages between two acknowledgements, unless the server asks for fewer."""
 OUTSTANDING = 2
-"""Acknowledgements that may be missing before sending stops."""
+"""The most acknowledgements that may be outstanding. Beyond that, sending stops."""
 MAX_MESSAGES = 10_000
 AGAIN_S = 0.25
 SILENT_S = 10.0
-"""If the server says nothing for so long, the messages are sent again."""
+"""If the server does not answer for this long, the messages are sent again."""
 START, APPEND, COMMIT = 0, 1, 2
 NOT_ENABLED = (10205, 10206, 10209)
 UNKNOWN = 10208
 """The server does not know the batch: it was restarted, or has ended the batch."""
 LATER = (*FOR_NOW, 10158, 10211)
-"""A message with the same name is being stored; there are too many batches."""
+"""Errors after which messages are sent again later. The last two: a message with the same id is being stored, and there
+are too many batches."""
 
 
 def answer_of(message: Msg) -> dict[str, Any] | None:
-    """What JetStream answers; None if another program has answered: it may subscribe to an open topic, too."""
+    """The answer of JetStream. None if it is from another program, which may also subscribe to an open topic."""
     try:
         found = json.loads(message.data)
     except ValueError:
@@ -45,7 +46,7 @@ def answer_of(message: Msg) -> dict[str, Any] | None:
 
 
 class OpenMessage(NamedTuple):
-    """A message as the server gets it."""
+    """A message as it is sent to the server."""
 
     batch: int
     place: int
@@ -63,25 +64,29 @@ class IngestEvents(NamedTuple):
     confirmed: Callable[[Iterable[OpenMessage]], None]
     refused: Callable[[OpenMessage, JetStreamRefused], None]
     disabled: Callable[[list[OpenMessage]], None]
-    """The stream does not offer it any more: these messages go another way."""
+    """Called when the stream no longer offers fast ingest, with the messages to send in another way."""
 
 
 class FastIngest:
-    """On one connection, into one stream. One batch at a time: what comes meanwhile is appended, or is the next one."""
+    """Fast ingest on one connection into one stream.
+
+    There is one batch at a time. New messages are appended to it, or wait for the next one.
+    """
 
     def __init__(self, write: Callable[[bytes], None], inbox: str, events: IngestEvents) -> None:
         self._write = write
         self._inbox = inbox
-        """Nobody else has it: its last token makes the names of batches unique."""
+        """It is unique, so its last token makes the names of batches unique."""
         self._name = inbox.rpartition(".")[2]
         self._events = events
         self._waiting: deque[OpenMessage] = deque()
         self._batch: list[OpenMessage] = []
         self._most = MAX_MESSAGES
-        """Messages in a batch: fewer after one that failed, so that some are confirmed at each attempt."""
+        """The most messages in a batch. Reduced after a failure, so that some messages are confirmed at each
+        attempt."""
         self._last = 0
         self._reply = ""
-        """What the reply subjects of this batch begin with."""
+        """The prefix of the reply subjects of this batch."""
         self._sent = 0
         self._confirmed = 0
         self._flow = FLOW
@@ -98,7 +103,7 @@ class FastIngest:
         self._begin()
 
     def ended(self) -> None:
-        """The connection has ended: what was not confirmed comes again on the next one."""
+        """The connection has ended. Unconfirmed messages are sent again on the next one."""
         for timer in (self._watch, self._pause):
             if timer is not None:
                 timer.cancel()
@@ -119,7 +124,7 @@ class FastIngest:
         self._sent = self._confirmed = 0
         self._refused.clear()
         self._flow = FLOW
-        # The server must say how much it takes before it gets more than one.
+        # Only one message may be sent before the server has answered how many it accepts.
         self._send(1)
         self._answered_at = asyncio.get_running_loop().time()
         if self._watch is None:
@@ -149,7 +154,7 @@ class FastIngest:
         self._again(delay_s)
 
     def _again(self, delay_s: float = 0.0) -> None:
-        """Send what was not confirmed in another batch, before everything that waits."""
+        """Send the unconfirmed messages in another batch, before all waiting ones."""
         self._waiting.extendleft(reversed(self._batch[self._confirmed :]))
         self._batch = []
         self._reply = ""
@@ -162,15 +167,15 @@ class FastIngest:
         self._pause = None
         self._begin()
 
-    # What the server answers
+    # Answers of the server
 
-    async def answered(self, message: Msg) -> None:
+    def answered(self, message: Msg) -> None:
         if not self._reply or not message.subject.startswith(self._reply):
-            return  # of a batch that was given up
+            return  # an answer for a batch that was abandoned
         number = int(message.subject[len(self._reply) :].partition(".")[0])
         self._answered_at = asyncio.get_running_loop().time()
         if (message.headers or {}).get("Status"):
-            self._retry(AGAIN_S)  # nobody answers for the stream: it has no leader for now
+            self._retry(AGAIN_S)  # no responder: the stream has no leader at the moment
             return
         answer = answer_of(message)
         if answer is None:
@@ -184,7 +189,7 @@ class FastIngest:
                 if not self._refused and self._sent < min(room, len(self._batch)):
                     self._send(min(room, len(self._batch)))
             case "gap":
-                return  # the server ends the batch, and says then how far it came
+                return  # the server ends the batch, and then reports how much it stored
             case "err" if error is not None:
                 self._refused[int(answer["seq"])] = error
             case None if error is not None:
@@ -199,7 +204,7 @@ class FastIngest:
             self._events.confirmed(stored)
 
     def _committed(self, upto: int) -> None:
-        """The batch has ended: everything up to this number is stored."""
+        """The batch has ended. Everything up to this number is stored."""
         if upto >= len(self._batch):
             self._most = min(2 * self._most, MAX_MESSAGES)
         self._confirm(upto)
@@ -220,7 +225,7 @@ class FastIngest:
             self._refuse(number, error)
 
     def _refuse(self, number: int, error: JetStreamRefused) -> None:
-        """One message is refused; the others that were not confirmed are sent again."""
+        """Report one refused message, and send the other unconfirmed ones again."""
         if self._confirmed < number <= self._sent:
             message = self._batch.pop(number - 1)
             self._events.refused(message, error)

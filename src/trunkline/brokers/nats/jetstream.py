@@ -1,4 +1,4 @@
-"""JetStream, in the few words of its JSON API that are needed here: streams, consumers, single messages."""
+"""The parts of JetStream's JSON API that are used here: streams, consumers, single messages."""
 
 from __future__ import annotations
 
@@ -22,26 +22,28 @@ class StoredMessage(NamedTuple):
 
 
 class PlaceInStream(NamedTuple):
+    deliveries: int
+    """How often this message was delivered to its consumer, including this time."""
     seq: int
     delivered: int
-    """How many its consumer has been given, with this one."""
+    """How many messages were delivered to the consumer, including this one."""
     stored_ns: int
     pending: int
-    """How many more of those that are stored match the consumer."""
+    """How many more stored messages match the consumer."""
 
 
 def place_in_stream(reply: str) -> PlaceInStream | None:
-    """What JetStream says of a message in the subject by which it is acknowledged; None if that is something else."""
+    """The metadata in the subject by which a message is acknowledged; None if it is another subject."""
     tokens = reply.split(".")
     if len(tokens) < 9:
         return None
-    # With a domain and an account in it, two more come before the name of the stream.
-    at = 5 if len(tokens) == 9 else 7
-    return PlaceInStream(*map(int, tokens[at : at + 4]))
+    # With a domain and an account, two more tokens precede the name of the stream.
+    at = 4 if len(tokens) == 9 else 6
+    return PlaceInStream(*map(int, tokens[at : at + 5]))
 
 
 class JetStream:
-    """On one connection. Raises JetStreamRefused, and EngineUnavailable."""
+    """The API on one connection. Raises JetStreamRefused and EngineUnavailable."""
 
     def __init__(self, connection: Client, url: str) -> None:
         self._connection = connection
@@ -77,7 +79,7 @@ class JetStream:
                 return found
 
     async def message(self, stream: str, **which: Any) -> StoredMessage | None:
-        """By `seq`, by `last_by_subj`, or the first from `seq` on with `next_by_subj`."""
+        """A message by `seq`, by `last_by_subj`, or the first one from `seq` on that matches `next_by_subj`."""
         found = await self._or_none(NO_MESSAGE, f"STREAM.MSG.GET.{stream}", **which)
         if found is None:
             return None
@@ -97,10 +99,10 @@ class JetStream:
 
 
 def merged(patterns: Sequence[str]) -> list[str]:
-    """Patterns of which none overlaps another, and that together match all that these match.
+    """Patterns that do not overlap, and together match everything that the given ones match.
 
-    A stream may not have subjects that overlap. What one covers needs no pattern of its own; of two that overlap in
-    part one is made that matches both, and more.
+    The subjects of a stream must not overlap. A pattern that another one covers is omitted. Two patterns that overlap
+    in part are replaced by one that matches both, and more.
     """
     found: list[str] = []
     for pattern in patterns:
@@ -124,7 +126,7 @@ def _widened(one: str, other: str) -> str:
 
 
 def intersection(one: str, other: str) -> str | None:
-    """The pattern of what matches both; None if there is nothing."""
+    """The pattern of the topics that match both; None if there are none."""
     if not overlaps(one, other):
         return None
     left, right = one.split("."), other.split(".")

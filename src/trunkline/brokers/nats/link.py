@@ -1,6 +1,7 @@
-"""One connection to NATS by nats-py: how it is made, what is sent on it, and how it ends.
+"""One connection to NATS with nats-py: connecting, sending, and the end of the connection.
 
-Every call of nats-py here returns without waiting: its buffers are not limited, because the outbox is.
+Every call of nats-py here returns without waiting: its buffers are unlimited, because the outbox is limited. Data is
+written at `flush`, at the latest in the next turn of the event loop.
 """
 
 from __future__ import annotations
@@ -12,15 +13,20 @@ from typing import Any
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.errors import SlowConsumerError
+from nats.aio.subscription import Subscription
+from nats.errors import SlowConsumerError, UnexpectedEOF
+from nats.protocol.command import pub_cmd
 from trunkline.brokers.engine.settings import EngineUrl
 from trunkline.brokers.nats.address import key_files, login_of, servers_of
 from trunkline.brokers.nats.refusals import NAME, translate, translated
+from trunkline.brokers.nats.straight import Handle, StraightWriter, listen, without_waiting
 from trunkline.errors import EngineUnavailable
 
 log = logging.getLogger("trunkline.connection")
 
 CLOSE_S = 2.0
+CLOSED = "the server closed it: it was stopped, or this process reads too slowly for the max_pending of the server"
+"""The server does not report which of the two it was."""
 
 
 class NatsLink:
@@ -29,13 +35,14 @@ class NatsLink:
         self._where = where
         self._client = client
         self._slow = slow
-        """Called with the number of a subscription of nats-py of which it has dropped a message."""
+        """Called with the number of the nats-py subscription of which a message was dropped."""
         self.servers = servers_of(where.address)
         self.url = ",".join(self.servers)
         self.connection: Client | None = None
         self.inbox = ""
-        """Where answers come: the prefix of their subjects."""
+        """The prefix of the subjects of answers."""
         self.why = ""
+        self._straight: StraightWriter | None = None
         self._ended: asyncio.Future[str]
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -56,13 +63,14 @@ class NatsLink:
                         raise translate(self.url, OSError(self.why)) from error
                     raise
             self.connection = connection
+            self._straight = StraightWriter.of(connection)
             self.inbox = connection.new_inbox()
             await prepare(connection)
         except BaseException:
             self.connection = None
             await _close(connection)
             raise
-        # The library does not always call `closed_cb`: its reader may be cancelled before it gets that far.
+        # nats-py does not always call `closed_cb`: its reader may be cancelled before that.
         if (reading := getattr(connection, "_reading_task", None)) is not None:
             reading.add_done_callback(lambda _: self._end())
 
@@ -88,7 +96,7 @@ class NatsLink:
         if isinstance(error, SlowConsumerError):
             self._slow(error.sid)
         else:
-            self.why = str(error) or type(error).__name__
+            self.why = CLOSED if isinstance(error, UnexpectedEOF) else str(error) or type(error).__name__
             log.debug("%s: %s", self.url, self.why)
 
     async def _closed(self) -> None:
@@ -96,7 +104,7 @@ class NatsLink:
 
     def _end(self) -> None:
         if not self._ended.done():
-            self._ended.set_result(self.why or "the server closed it")
+            self._ended.set_result(self.why or CLOSED)
 
     async def ended(self) -> str:
         why = await self._ended
@@ -123,22 +131,41 @@ class NatsLink:
         return self.connection is not None and self.connection.is_connected
 
     def required(self) -> Client:
-        """The connection; raises EngineUnavailable if there is none."""
+        """The connection. Raises EngineUnavailable if there is none."""
         if self.connection is None:
             raise EngineUnavailable(NAME, self.url, "there is no connection")
         return self.connection
 
     def publish(self, subject: str, data: bytes, reply: str = "", headers: dict[str, str] | None = None) -> None:
-        if self.connection is not None and self.connection.is_connected:
-            without_waiting(self.connection.publish(subject, data, reply=reply, headers=headers))
+        connection = self.connection
+        if connection is None or not connection.is_connected:
+            return
+        if headers is None and self._straight is not None and len(data) <= connection.max_payload:
+            self._straight.add(pub_cmd(subject, reply, data))
+        else:
+            without_waiting(connection.publish(subject, data, reply=reply, headers=headers))
 
     def write(self, commands: bytes) -> None:
-        """Send commands of the protocol as they are: nats-py takes three times as long to make one with headers."""
+        """Send protocol commands as they are. nats-py takes three times as long to make one with headers."""
         connection = self.connection
-        if commands and connection is not None and connection.is_connected:
-            without_waiting(connection._send_command(commands))
-            if connection._flush_queue is not None and connection._flush_queue.empty():
-                without_waiting(connection._flush_pending())
+        if not commands or connection is None or not connection.is_connected:
+            return
+        if self._straight is not None:
+            self._straight.add(commands)
+            return
+        without_waiting(connection._send_command(commands))
+        if connection._flush_queue is not None and connection._flush_queue.empty():
+            without_waiting(connection._flush_pending())
+
+    def flush(self) -> None:
+        """Write the queued data now."""
+        if self.connection is not None and self._straight is not None:
+            self._straight.flush()
+
+    def listen(self, subject: str, handle: Handle) -> Subscription:
+        """Subscribe to a subject. Raises EngineUnavailable."""
+        with translated(self.url):
+            return listen(self.required(), subject, handle)
 
     async def request(
         self, subject: str, data: bytes, headers: dict[str, str] | None = None, timeout_s: float = 0.0
@@ -149,18 +176,8 @@ class NatsLink:
             return await connection.request(subject, data, timeout=limit_s, headers=headers)
 
 
-def without_waiting(work: Coroutine[Any, Any, Any]) -> Any:
-    """Call nats-py without waiting."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        return done.value
-    work.close()
-    raise AssertionError("nats-py waits where it has no reason to")
-
-
 async def _close(connection: Client) -> None:
-    """Close a connection. One to a server that does not answer is left alone after a while."""
+    """Close a connection. Gives up after CLOSE_S if the server does not answer."""
     try:
         async with asyncio.timeout(CLOSE_S):
             await connection.close()

@@ -1,4 +1,4 @@
-"""What JetStream has stored, read through a consumer that acknowledges nothing and is removed afterwards."""
+"""Reads the entries that JetStream stores, with a consumer that acknowledges nothing and is removed afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trunkline.errors import EngineUnavailable, HubRefused, StoreUnusable
 PAGE_ENTRIES = 1000
 PAGE_BYTES = 8 * 1024 * 1024
 IDLE_S = 300
-"""How long the consumer of a reader that died stays."""
+"""How long the server keeps the consumer of a reader that died."""
 ANSWER_S = 30.0
 _NANOS = 1_000_000_000
 
@@ -86,11 +86,11 @@ class NatsLog:
 
     async def _first(self) -> int:
         state = (await self._info())["state"]
-        # Of an empty stream it is 0, or the next number.
+        # `first_seq` of an empty stream is 0 or the next number.
         return max(int(state["first_seq"]), 1) if state["messages"] else int(state["last_seq"]) + 1
 
     async def _deleted(self) -> list[int]:
-        """Entries that were removed one by one, among others that are there."""
+        """Entries that were removed individually, between others that still exist."""
         if not (await self._info())["state"].get("num_deleted"):
             return []
         found = await self._info(deleted_details=True)
@@ -157,5 +157,5 @@ class NatsLog:
     def _entry(self, message: Msg, expected: int) -> Entry:
         place = place_in_stream(message.reply)
         if place is None or place.delivered != expected:
-            raise EngineUnavailable(NAME, self.url, "an entry was lost on its way: the connection is too slow")
+            raise EngineUnavailable(NAME, self.url, "an entry was lost in transit: the connection is too slow")
         return Entry(place.seq, message.subject[len(self._prefix) :], message.data, place.stored_ns)

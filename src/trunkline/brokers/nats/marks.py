@@ -1,4 +1,4 @@
-"""Marks: messages to ourselves. When one comes back, the server has everything that was sent before it."""
+"""Marks: messages of this process to itself. When a mark arrives, the server has received everything sent before it."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from trunkline.brokers.nats.refusals import NAME
 from trunkline.errors import EngineUnavailable
 
 MARK_S = 0.05
-"""How long a mark waits that tells when the server has what was sent, unless somebody waits for it."""
+"""The delay between a batch and the mark that confirms it. If a caller waits, the mark is sent at once."""
 MARK_BYTES = 256 * 1024
 MARK_BATCHES = 16
-"""After so much it waits no longer: publishers run ahead of the server by a window."""
+"""After this many bytes or batches a mark is sent at once, because the window limits unconfirmed messages."""
 
 
 class Marks:
     def __init__(self, link: NatsLink, sent: Callable[[int], None]) -> None:
         self._link = link
         self._report = sent
-        """Called with the number of the last batch that the server has."""
+        """Called with the number of the last batch that the server has received."""
         self.last = 0
         """The number of the last mark."""
         self._sent = 0
         """The number of the last plain batch that was sent."""
         self._under_way: dict[int, tuple[int, list[asyncio.Future[None]]]] = {}
-        """What each confirms, and who waits."""
+        """By mark: the last batch that it confirms, and the callers that wait for it."""
         self._timer: asyncio.TimerHandle | None = None
         self._batches = self._bytes = 0
-        """Since the last mark."""
+        """Batches and bytes sent since the last mark."""
 
     def connected(self) -> None:
         self._sent = 0
@@ -46,8 +46,8 @@ class Marks:
         self._under_way.clear()
 
     def sent(self, number: int, size: int) -> None:
-        """A plain batch was sent."""
-        self._sent = number
+        """Note that a plain batch was sent. Answers may be sent again, after later batches."""
+        self._sent = max(self._sent, number)
         self._bytes += size
         self._batches += 1
         if self._bytes > MARK_BYTES or self._batches > MARK_BATCHES:
@@ -65,14 +65,14 @@ class Marks:
         self._link.publish(f"{self._link.inbox}.m.{self.last}", b"")
 
     async def sync(self) -> None:
-        """Return when the server has everything that was sent before; raises EngineUnavailable."""
+        """Return when the server has received everything that was sent before. Raises EngineUnavailable."""
         self._link.required()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._add([waiter])
         await waiter
 
     def came_back(self, number: int) -> None:
-        # Not at once: what arrived before the mark may still wait for its own callback.
+        # Deferred: messages that arrived before the mark may still wait for their callbacks.
         asyncio.get_running_loop().call_soon(self._confirmed, number)
 
     def _confirmed(self, number: int) -> None:

@@ -1,8 +1,8 @@
-"""Which subjects, streams and consumers belong to a namespace.
+"""The names of the subjects, streams and consumers of a namespace.
 
-`NAMESPACE.TOPIC` for messages, `NAMESPACE-again.PLACE.TOPIC` for what goes back to one place,
+`NAMESPACE.TOPIC` for messages, `NAMESPACE-again.PLACE.TOPIC` for entries that are given back to one place,
 `NAMESPACE-kept.TABLE.KEY` for keys, `NAMESPACE-directory.KEY` for channels, `NAMESPACE-ctl.…` between processes. One
-stream has the first two. Open topics have their own names, and the stream `NAMESPACE-open` if they are durable.
+stream stores the first two. Open topics keep their own names. Durable ones are stored in the stream `NAMESPACE-open`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,6 @@ class NatsNames:
 
 
 def place_of(role: str) -> str:
-    """The name of a consumer: readable, and its own."""
+    """The name of the consumer of a role: readable and unique."""
     readable = re.sub(r"[^A-Za-z0-9_-]", "_", role)[:40]
     return f"{readable}-{sha256(role.encode()).hexdigest()[:12]}"

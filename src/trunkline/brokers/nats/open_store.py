@@ -1,4 +1,4 @@
-"""Open topics that are durable: each message is one message of a stream that other programs read."""
+"""Durable open topics: each message is one message of a stream that other programs can read."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from trunkline.brokers.engine.driver import EngineEvents
+from trunkline.brokers.engine.open_topics import refusal_of_size
 from trunkline.brokers.engine.settings import EngineSettings
 from trunkline.brokers.nats.ingest import AGAIN_S, LATER, FastIngest, IngestEvents, OpenMessage, answer_of
 from trunkline.brokers.nats.jetstream import JetStream, intersection, merged
 from trunkline.brokers.nats.link import NatsLink
 from trunkline.brokers.nats.names import NatsNames
-from trunkline.brokers.nats.refusals import JetStreamRefused, of_answer, translated
+from trunkline.brokers.nats.refusals import JetStreamRefused, of_answer
 from trunkline.brokers.nats.store import DUPLICATES_S, MAX_UPDATES, NANOS
 from trunkline.errors import InvalidSettings, NotStored, Refused
 from trunkline.topic import covers, matches
@@ -43,9 +44,9 @@ class OpenStore:
         self._streams: dict[str, str] = {}
         """The stream of each pattern."""
         self._fast: dict[str, FastIngest] = {}
-        """By stream: those that offer it."""
+        """By stream, for streams that offer fast ingest."""
         self._single: dict[tuple[int, int], OpenMessage] = {}
-        """Messages that wait for an answer of their own."""
+        """Messages that were sent without fast ingest and are not confirmed."""
         self._left: dict[int, int] = {}
         """How many messages of a batch are neither stored nor refused."""
         self._refused: dict[int, dict[int, Refused]] = {}
@@ -53,7 +54,7 @@ class OpenStore:
     # The streams
 
     async def prepare(self, connection: Client, js: JetStream) -> None:
-        """Find the streams of others that store these topics already, and make one for the rest."""
+        """Find the existing streams that store these topics, and create one for the rest."""
         self.ended()
         self._streams.clear()
         own: list[str] = []
@@ -105,7 +106,7 @@ class OpenStore:
             subjects = merged([*found["config"]["subjects"], *patterns])
             if subjects == sorted(found["config"]["subjects"]) and more.items() <= config.items():
                 return config
-            # Others may do the same at this moment: it is read again before it counts.
+            # Other processes may update the stream at the same time, so it is read again before the update counts.
             await js.ask(f"STREAM.UPDATE.{name}", **{**found["config"], "subjects": subjects, **more})
         raise NotStored(f"{patterns}: other processes keep changing the stream {name}: try again")
 
@@ -120,8 +121,7 @@ class OpenStore:
         inbox = connection.new_inbox()
         events = IngestEvents(self._confirmed, self._was_refused, lambda rest: self._disabled(stream, rest))
         self._fast[stream] = ingest = FastIngest(self._link.write, inbox, events)
-        with translated(self._link.url):
-            await connection.subscribe(f"{inbox}.>", cb=ingest.answered)
+        self._link.listen(f"{inbox}.>", ingest.answered)
 
     def ended(self) -> None:
         for ingest in self._fast.values():
@@ -142,9 +142,7 @@ class OpenStore:
             head = header_block({**headers, "Nats-Msg-Id": f"{name}-{index}"})
             message = OpenMessage(number, index, topic, head, payload)
             if len(head) + len(payload) > max_bytes:
-                size = len(head) + len(payload)
-                text = f"{topic}: with its headers it has {size:,} bytes, and the server takes {max_bytes:,}"
-                self._refuse(message, NotStored(text))
+                self._refuse(message, NotStored(str(refusal_of_size(topic, len(head) + len(payload), max_bytes))))
             else:
                 fitting.append(message)
         ingest = self._fast.get(next(self._streams[each] for each in self.durable if matches(each, topic)))
@@ -159,7 +157,7 @@ class OpenStore:
             self._link.write(message.command(f"{self._link.inbox}.o.{message.batch}-{message.place}"))
 
     def answered(self, place: str, answer: Msg) -> None:
-        """Of a message that was sent without fast ingest."""
+        """The answer to a message that was sent without fast ingest."""
         batch, _, index = place.partition("-")
         message = self._single.get((int(batch), int(index)))
         if message is None:
@@ -183,12 +181,12 @@ class OpenStore:
 
     def _disabled(self, stream: str, rest: list[OpenMessage]) -> None:
         log.warning(
-            "%s: the stream %s has no allow_batched any more: messages are confirmed one by one", self._link.url, stream
+            "%s: the stream %s no longer has allow_batched: messages are confirmed one by one", self._link.url, stream
         )
         del self._fast[stream]
         self._send_single(rest)
 
-    # What becomes of them
+    # Confirmation
 
     def _confirmed(self, messages: Iterable[OpenMessage]) -> None:
         for message in messages:
@@ -210,7 +208,7 @@ class OpenStore:
 
 
 def header_block(headers: Mapping[str, str]) -> bytes:
-    """Headers as NATS has them. A value cannot begin a line of its own."""
+    """The header block of a NATS message. Line breaks in values are replaced by spaces."""
     text = "\r\n".join([f"{name}: {value}" for name, value in headers.items()])
     if text.count("\n") != len(headers) - 1 or text.count("\r") != len(headers) - 1:
         text = "\r\n".join([re.sub(r"[\r\n]+", " ", f"{name}: {value}") for name, value in headers.items()])

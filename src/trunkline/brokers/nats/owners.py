@@ -1,7 +1,7 @@
-"""Owners: a durable subscription that is not a group has one subscriber at a time, whichever process it is in.
+"""Owners: a durable subscription that is not a group has one subscriber at a time, across all processes.
 
-Who it is stands under a key that is changed only if nobody else has changed it since it was read. A process is asked
-whether it lives: the server answers at once for one that is not connected.
+A key holds the owner. It is changed only if its value is still the one that was read. A new subscriber first asks the
+old owner whether it is still running. If that process is not connected, the server answers at once.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from trunkline.errors import DuplicateName
 log = logging.getLogger("trunkline.connection")
 
 ALIVE_S = 2.0
-"""How long a process has to answer that it lives."""
+"""How long to wait for the answer of a process."""
 ATTEMPTS = 2
-"""A connection that has just broken is noticed by the server in between."""
+"""Between the attempts, the server can notice a connection that has just broken."""
 AGAIN_S = 0.02
 OWNER_TABLE = "owner"
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 
 
 class Ownership(StrEnum):
-    """Of a process that is asked whether it has a place."""
+    """The answer to the question whether a process owns a place."""
 
     MINE = "mine"
     LEAVING = "leaving"
     NOT_MINE = "not mine"
     NOBODY = "nobody"
-    """The server: no such process is connected."""
+    """Derived from the answer of the server: no such process is connected."""
 
 
 class Owners:
@@ -46,7 +46,7 @@ class Owners:
         self._names = names
         self._store = store
         self._owned: dict[str, int] = {}
-        """Places that this process owns, and the number under which that is stored; 0 while it is being stored."""
+        """Places that this process owns, and the sequence number of the stored key; 0 while it is being stored."""
         self._leaving: set[str] = set()
         self.me = ""
 
@@ -54,7 +54,7 @@ class Owners:
         return f"{self._names.kept}.{OWNER_TABLE}.{place}"
 
     async def own(self, place: str, role: str) -> None:
-        """Make this process the owner of a place; raises DuplicateName if another one is, and lives."""
+        """Make this process the owner of a place. Raises DuplicateName if another running process owns it."""
         subject = self._subject(place)
         self._owned.setdefault(place, 0)
         self._leaving.discard(place)
@@ -76,7 +76,7 @@ class Owners:
             raise
 
     async def _take_turn(self, owner: str, place: str, role: str) -> None:
-        """Return when a place has its owner no more; raises DuplicateName if it stays there."""
+        """Return when the owner has released the place. Raises DuplicateName if it keeps the place."""
         while True:
             match await self._ask(owner, place):
                 case Ownership.NOBODY | Ownership.NOT_MINE:
@@ -87,7 +87,7 @@ class Owners:
                     raise DuplicateName("subscriber", role)
 
     def leaving(self, place: str) -> None:
-        """The subscriber reads no more. It still holds something."""
+        """Note that a subscriber has stopped reading, and still holds entries."""
         self._leaving.add(place)
 
     def leave(self, place: str) -> None:
@@ -95,11 +95,11 @@ class Owners:
         if (number := self._owned.pop(place, 0)) and self._link.live:
             self._link.publish(self._subject(place), b"", headers={EXPECTED: str(number)})
 
-    # Who lives
+    # Which processes are running
 
-    async def answer(self, message: Msg) -> None:
-        """Another process asks whether this one lives, and has a place."""
-        place = message.data.decode()
+    def answer(self, message: Msg) -> None:
+        """Answer another process that asks whether this one is running and owns a place."""
+        place = message.data.decode(errors="replace")
         mine = (
             Ownership.LEAVING
             if place in self._leaving
@@ -111,7 +111,7 @@ class Owners:
             self._link.publish(message.reply, mine.value.encode())
 
     async def is_connected(self, address: str) -> bool:
-        """Whether another process is connected to the engine. One that does not answer in time is taken to be."""
+        """Whether another process is connected to the engine. True if it does not answer in time."""
         return await self._ask(address, "") is not Ownership.NOBODY
 
     async def _ask(self, address: str, place: str) -> Ownership:
@@ -125,5 +125,5 @@ class Owners:
                 except NoRespondersError:
                     return Ownership.NOBODY
                 except NatsTimeoutError:
-                    log.debug("%s does not answer whether it lives", address)
+                    log.debug("%s does not answer the query whether it is alive", address)
         return Ownership.MINE

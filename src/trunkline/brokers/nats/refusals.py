@@ -1,4 +1,4 @@
-"""What nats-py and JetStream raise, as errors of ours. Nowhere else is a foreign error translated."""
+"""Translates errors of nats-py and JetStream into Trunkline's. No other module does."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from trunkline.errors import EngineUnavailable, HubRefused, NotAllowed, NotStore
 
 NAME = "nats"
 NO_STREAM = 10059
+STREAM_EXISTS = 10058
+"""A stream of this name exists, with another configuration."""
 NO_CONSUMER = 10014
 NO_MESSAGE = 10037
 CHANGED = (10071, 10164)
-"""Somebody else has stored something under this subject meanwhile."""
+"""Another client has stored a message under this subject meanwhile."""
 NO_JETSTREAM = (10039, 10076)
-"""Not enabled for this account; not enabled on this server."""
+"""JetStream is not enabled for this account, or not on this server."""
 OVERLAP = (10052, 10065)
 """Subjects of a stream overlap with those of another one, or with each other."""
 FOR_NOW = (10005, 10008, 10023, 10047, 10074, 10077, 10118)
-"""No leader, no quorum, insufficient resources: later it may do."""
+"""No leader, no quorum, insufficient resources: the request may succeed later."""
 _UNAVAILABLE = (
     foreign.ConnectionClosedError,
     foreign.NoServersError,
@@ -39,7 +41,7 @@ _UNAVAILABLE = (
 
 
 class JetStreamRefused(HubRefused):
-    """JetStream answered a question of ours with an error. `number` is its `err_code`."""
+    """JetStream answered a request with an error. `number` is its `err_code`."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__("jetstream", text)
@@ -49,7 +51,7 @@ class JetStreamRefused(HubRefused):
 
 @contextmanager
 def translated(url: str) -> Iterator[None]:
-    """Errors of nats-py in this block become ours."""
+    """Translate errors of nats-py that are raised in this block."""
     try:
         yield
     except (TimeoutError, foreign.Error, OSError) as error:
@@ -80,5 +82,5 @@ def of_answer(answer: dict[str, Any]) -> JetStreamRefused | None:
 
 
 def of_storing(error: JetStreamRefused, topic: str) -> Refused | None:
-    """What a publisher is told; None if it is worth another attempt."""
+    """The error for the publisher; None if the message is to be sent again."""
     return None if error.number in FOR_NOW else NotStored(f"{topic}: {error.text}")

@@ -1,4 +1,4 @@
-"""What JetStream stores for a namespace: the stream of messages, and a few keys."""
+"""The data that JetStream stores for a namespace: the stream of messages, and a few keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trunkline.brokers.engine.settings import EngineSettings
 from trunkline.brokers.nats.jetstream import JetStream, StoredMessage, merged
 from trunkline.brokers.nats.link import NatsLink
 from trunkline.brokers.nats.names import NatsNames, place_of
-from trunkline.brokers.nats.refusals import JetStreamRefused, of_answer
+from trunkline.brokers.nats.refusals import STREAM_EXISTS, JetStreamRefused, of_answer
 from trunkline.errors import EngineUnavailable, NotStored
 from trunkline.topic import covers
 
@@ -32,8 +32,10 @@ class NatsStore:
         self._names = names
         self._settings = settings
         self._changed = changed
-        """Called when others have changed what is stored."""
+        """Called when another process has changed which topics are stored."""
         self._warned = False
+        self._added: set[str] = set()
+        """Patterns that this process has added to the stored topics."""
         self.js: JetStream
         self.durable: tuple[str, ...] = ()
         """Patterns of the topics that are stored."""
@@ -43,14 +45,10 @@ class NatsStore:
         settings, names = self._settings, self._names
         found = await self.js.stream(names.stream)
         if found is None:
-            found = await self.js.ask(
-                f"STREAM.CREATE.{names.stream}",
-                name=names.stream,
+            found = await self._create(
+                names.stream,
                 subjects=self._subjects(merged(settings.durable)),
-                retention="limits",
-                storage="file",
                 discard="old",
-                num_replicas=settings.replicas,
                 max_age=int((settings.max_age_s or 0) * NANOS),
                 max_bytes=settings.max_bytes or -1,
                 duplicate_window=int(min(DUPLICATES_S, settings.max_age_s or DUPLICATES_S) * NANOS),
@@ -59,17 +57,26 @@ class NatsStore:
             self._warn_of_sync()
         self._learn(found)
         if await self.js.stream(names.kept) is None:
-            await self.js.ask(
-                f"STREAM.CREATE.{names.kept}",
-                name=names.kept,
-                subjects=[f"{names.kept}.>"],
-                retention="limits",
-                storage="file",
-                num_replicas=settings.replicas,
-                max_msgs_per_subject=1,
-            )
+            await self._create(names.kept, subjects=[f"{names.kept}.>"], max_msgs_per_subject=1)
         for pattern in settings.durable:
             await self.add_durable(pattern)
+
+    async def _create(self, name: str, **config: Any) -> dict[str, Any]:
+        """A new stream; the one of another process that has created it meanwhile, perhaps for other topics."""
+        replicas = self._settings.replicas
+        try:
+            return await self.js.ask(
+                f"STREAM.CREATE.{name}",
+                name=name,
+                retention="limits",
+                storage="file",
+                num_replicas=replicas,
+                **config,
+            )
+        except JetStreamRefused as refused:
+            if refused.number == STREAM_EXISTS and (found := await self.js.stream(name)) is not None:
+                return found
+            raise
 
     def _subjects(self, patterns: list[str]) -> list[str]:
         return [f"{self._names.again}>", *(self._names.prefix + each for each in patterns)]
@@ -83,7 +90,7 @@ class NatsStore:
                 self._link.url,
             )
 
-    # Which topics are stored
+    # Stored topics
 
     def _learn(self, stream: dict[str, Any]) -> None:
         prefix = self._names.prefix
@@ -93,6 +100,7 @@ class NatsStore:
 
     async def add_durable(self, pattern: str) -> None:
         stream = self._names.stream
+        self._added.add(pattern)
         for _ in range(MAX_UPDATES):
             found = await self.js.stream(stream)
             if found is None:
@@ -102,12 +110,12 @@ class NatsStore:
                 self._link.publish(f"{self._names.control}durable", b"")
                 return
             subjects = self._subjects(merged([*self.durable, pattern]))
-            # Others may do the same at this moment: it is read again before it counts.
+            # Other processes may update the stream at the same time, so it is read again before the update counts.
             await self.js.ask(f"STREAM.UPDATE.{stream}", **{**found["config"], "subjects": subjects})
         raise NotStored(f"{pattern}: other processes keep changing the stored topics: try again")
 
     async def durable_changed(self, message: Msg) -> None:
-        """Another process, or this one, has said that more is stored."""
+        """Another process, or this one, has announced that more topics are stored."""
         self._link.start(self._learn_again())
 
     async def _learn_again(self) -> None:
@@ -121,9 +129,19 @@ class NatsStore:
             self._learn(found)
             if self.durable != before:
                 self._changed()
+            await self._add_again()
+
+    async def _add_again(self) -> None:
+        """JetStream replaces the subjects of a stream. A process that adds one at the same time may remove another."""
+        for pattern in self._added:
+            if not any(covers(each, pattern) for each in self.durable):
+                try:
+                    await self.add_durable(pattern)
+                except (EngineUnavailable, JetStreamRefused, NotStored) as error:
+                    log.error("%s no longer stores %s: %s", self._link.url, pattern, error)
 
     def only_has(self, pattern: str) -> bool:
-        """Whether every topic that is stored matches."""
+        """Whether every stored topic matches the pattern."""
         return all(covers(pattern, each) for each in self.durable)
 
     # Entries
@@ -132,7 +150,7 @@ class NatsStore:
         await self.put(f"{self._names.again}{place_of(role)}.{topic}", data)
 
     async def put(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> int:
-        """Return when it is stored: its number. Raises JetStreamRefused."""
+        """Store a message. Returns its number when it is stored. Raises JetStreamRefused."""
         answer = json.loads((await self._link.request(subject, data, headers)).data)
         if (error := of_answer(answer)) is not None:
             raise error
@@ -146,7 +164,10 @@ class NatsStore:
         return None if found is None else Entry(found.seq, topic, found.data, nanoseconds(found.time))
 
     async def _before(self, subject: str, below: int) -> StoredMessage | None:
-        """The last message of a subject below a number: JetStream finds only the next one, so it is searched for."""
+        """The last message of a subject below a number.
+
+        Needs a search, because JetStream can only find the next one.
+        """
         low, step = below, 1
         found = None
         while found is None and low > 1:
@@ -156,7 +177,7 @@ class NatsStore:
         if found is None:
             return None
         high = below
-        # Between the one that was found and `below` there may be later ones.
+        # There may be later messages between the one found and `below`.
         while found.seq + 1 < high:
             middle = (found.seq + 1 + high) // 2
             each = await self._next(subject, middle, below)
@@ -175,8 +196,13 @@ class NatsStore:
     async def keep(self, table: str, key: str, value: bytes) -> None:
         await self.put(f"{self._names.kept}.{table}.{key}", value)
 
-    async def discard(self, table: str, key: str) -> None:
+    async def discard(self, table: str, key: str = ">") -> None:
+        """Remove a value, or all values of a table."""
         await self.js.purge(self._names.kept, f"{self._names.kept}.{table}.{key}")
+
+    async def kept(self, table: str, key: str) -> bytes | None:
+        found = await self.js.message(self._names.kept, last_by_subj=f"{self._names.kept}.{table}.{key}")
+        return None if found is None else found.data
 
     async def page(self, table: str, after: str) -> tuple[list[tuple[str, bytes]], str]:
         subject = f"{self._names.kept}.{table}."
@@ -192,7 +218,7 @@ class NatsStore:
 
 
 def nanoseconds(moment: str) -> int:
-    """Of a time as JetStream writes it, with up to nine digits of a second."""
+    """The nanoseconds of a time in JetStream's format, which has up to nine decimal places."""
     whole, _, rest = moment.rstrip("Z").partition(".")
     digits, _, _ = rest.partition("+")
     seconds = int(datetime.fromisoformat(f"{whole}+00:00").timestamp())

@@ -1,1 +1,1 @@
-"""Redis and Valkey as a broker: pub/sub for plain topics, Streams for what is stored."""
+"""Redis and Valkey as a broker: pub/sub for plain topics, Streams for stored ones."""

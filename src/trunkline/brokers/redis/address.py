@@ -1,4 +1,4 @@
-"""Where Redis is: what a URL names, and how the one server is found that takes our writes."""
+"""The address of Redis: the parts of a URL, and how the server that accepts writes is found."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SENTINEL_PORT = 26379
 SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 READ_BYTES = 256 * 1024
 _TLS = {"tls_ca": "ssl_ca_certs", "tls_cert": "ssl_certfile", "tls_key": "ssl_keyfile"}
-"""Options of a URL, and what redis-py calls them."""
+"""Options of a URL, and their names in redis-py."""
 
 
 class Node(NamedTuple):
@@ -28,7 +28,7 @@ class Node(NamedTuple):
 
 
 class NotThisServer(Exception):
-    """It answers, and is not the one that takes writes. `instead` is, if it is known."""
+    """A server answered, but does not accept writes. `instead` is the server that does, if it is known."""
 
     def __init__(self, why: str, instead: Node | None = None) -> None:
         super().__init__(why)
@@ -36,10 +36,10 @@ class NotThisServer(Exception):
 
 
 class RedisAddress:
-    """What a URL says: `redis://user:password@one:6379,two:6379/db`.
+    """The parts of a URL: `redis://user:password@one:6379,two:6379/db`.
 
     `rediss:` is TLS. With `redis+sentinel://one,two/service/db` the Sentinels are asked for the server of the service.
-    A cluster is recognised at any of its nodes; `redis+cluster:` says that it must be one.
+    A cluster is recognised at any of its nodes. With `redis+cluster:` the server must be part of a cluster.
     """
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
@@ -63,17 +63,17 @@ class RedisAddress:
         if self.is_cluster and self.db:
             raise UsageError(f"{url}: a cluster has one database only: leave /{self.db} out")
         self.safe = _without_password(url)
-        """For logs and errors."""
+        """The URL without the password, for logs and errors."""
 
     def prefix_of(self, namespace: str) -> str:
-        """What the names of all keys and channels of a namespace begin with.
+        """The prefix of the names of all keys and channels of a namespace.
 
-        The database is in it, because channels know no databases.
+        It includes the database, because channels are not separated by database.
         """
         return f"{{{namespace}{f'@{self.db}' if self.db else ''}}}"
 
     def connection(self, node: Node, connect_s: float, *, sentinel: bool = False) -> AbstractConnection:
-        """A connection that is not open yet. Sentinels have no databases, and passwords of their own."""
+        """A connection that is not open yet. Sentinels have no databases, and have their own passwords."""
         options: dict[str, Any] = {
             "host": node.host,
             "port": node.port,
@@ -92,7 +92,7 @@ class RedisAddress:
         return SSLConnection(**options, **self._tls)
 
     async def find(self, at: Node, connect_s: float) -> Node:
-        """The server to use, seen from one of the addresses; raises NotThisServer, RedisError or OSError."""
+        """The server to use, found from one of the addresses. Raises NotThisServer, RedisError or OSError."""
         if self.is_sentinel:
             answer = await self._ask(at, connect_s, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service, sentinel=True)
             if not answer:
@@ -111,11 +111,11 @@ class RedisAddress:
 
 
 def owner_of(key: str, slots: list[Any], asked: Node) -> Node:
-    """Which node of a cluster has a key, from CLUSTER SLOTS; raises NotThisServer if none has."""
+    """The node of a cluster that has a key, from CLUSTER SLOTS. Raises NotThisServer if there is none."""
     wanted = key_slot(key.encode())
     for low, high, node, *_ in slots:
         if low <= wanted <= high:
-            # An empty host means: the one that was asked.
+            # An empty host means the node that was asked.
             return Node(node[0].decode() or asked.host, node[1])
     raise NotThisServer(f"no node of the cluster has slot {wanted}: it is not complete")
 

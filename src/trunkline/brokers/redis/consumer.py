@@ -1,8 +1,8 @@
-"""A consumer of Redis Streams: reads the entries of a place, acknowledges them, takes over what the dead have left.
+"""A consumer of Redis Streams: reads the entries of a place, acknowledges them, and takes over those of dead consumers.
 
-A place is a consumer group on the stream of each topic that matches, and on a queue of its own for what was given back.
-Nobody blocks on the server: whoever stores something announces its topic on the channel of each place that reads it. A
-look at everything, now and then, makes up for announcements that were lost.
+A place is a consumer group on the stream of each topic that matches, and on a queue of its own for entries that were
+given back. No command blocks on the server: when an entry is stored, its topic is announced on the channel of each
+place that reads it. All topics are also read periodically, in case announcements were lost.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
-from trunkline.brokers.engine.batches import decode, number_of
+from trunkline.brokers.engine.batches import MAX_COUNT, decode, number_of
 from trunkline.brokers.engine.driver import ConsumerSpec, ConsumerTerms, Entry
 from trunkline.brokers.redis import place_scripts as scripts
 from trunkline.brokers.redis.link import LinkEnded, Reply
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunkline.connection")
 
 QUEUE = ""
-"""Stands for the queue of a place where a topic is named."""
+"""Used in place of a topic for the queue of a place."""
 CLAIMS = 16
-"""Entries that are taken over at once."""
+"""The most entries taken over at once."""
 ALIVE = 2
-"""A place that is not durable lives for so many leases after its last subscriber was seen."""
+"""A place that is not durable is kept for this many leases after the last sign of a subscriber."""
 
 
 class StreamConsumer:
@@ -36,12 +36,12 @@ class StreamConsumer:
         self._driver = driver
         self._spec = spec
         self.role = spec.role or f"{driver.me}.{spec.subscription}"
-        """Without a name, nobody shares its place and it goes with its subscriber."""
+        """A place without a name is not shared, and is removed with its subscriber."""
         self._kind = "d" if spec.durable else "e"
         self._me = f"{driver.me}.{spec.subscription}"
         self._topics: set[str] = set()
         self._dirty: set[str] = set()
-        """Topics that may have something to read."""
+        """Topics that may have new entries."""
         self._wanted = 0
         self._room = 0
         self._reading = False
@@ -52,9 +52,9 @@ class StreamConsumer:
         self._last_claim = 0.0
         self._last_look = 0.0
         self._held: dict[str, None] = {}
-        """The tokens of what was handed out and is not acknowledged, so far as this connection knows."""
+        """The tokens of entries that were handed out and are not settled, as far as known on this connection."""
 
-    # Life
+    # Opening and closing
 
     async def open(self) -> ConsumerTerms:
         driver, spec = self._driver, self._spec
@@ -73,7 +73,7 @@ class StreamConsumer:
         self._topics = {topic.decode() for topic in found} | {QUEUE}
         self._dirty = set(self._topics)
         self._open, self.closed = True, False
-        # Nobody else is on it: what an earlier run of it had is ours, with the first pull.
+        # The place has no other subscriber. The first pull takes over the entries of an earlier run.
         self._inherits = spec.durable and not spec.shared
         return ConsumerTerms(int(now[0]) * 1_000_000_000 + int(now[1]) * 1000)
 
@@ -82,14 +82,14 @@ class StreamConsumer:
         return max(1, int(ALIVE * 1000 * self._spec.lease_s))
 
     async def _own(self) -> None:
-        """A durable subscription that is not shared has one subscriber at a time; raises DuplicateName."""
+        """Become the only subscriber of a durable subscription that is not shared. Raises DuplicateName."""
         driver = self._driver
         if driver.has_place(self.role, self._spec.subscription):
             raise DuplicateName("subscriber", self.role)
         words = (self.role, driver.me, self._alive_ms)
         owner = (await driver.session.run(scripts.OWN, *words, "")).decode()
         if owner != driver.me and not await driver.is_connected(owner):
-            # It died without a word.
+            # The owner died without releasing the place.
             owner = (await driver.session.run(scripts.OWN, *words, owner)).decode()
         if owner != driver.me:
             raise DuplicateName("subscriber", self.role)
@@ -99,7 +99,11 @@ class StreamConsumer:
         self._wanted = 0
 
     def close(self) -> None:
-        """It reads no more. Whoever has a place alone leaves it; one that nobody can find again is removed."""
+        """Stop reading.
+
+        The consumer leaves the place when it holds no entries. A place that is not durable is removed with its last
+        consumer.
+        """
         if self.closed:
             return
         self.closed, self._open = True, False
@@ -107,7 +111,7 @@ class StreamConsumer:
         self._left()
 
     def leave(self) -> None:
-        """Called when it is closed and nothing of it is held any more."""
+        """Leave the place. Called when the consumer is closed and holds no entries."""
         self._driver.session.script(self._settled, scripts.LEAVE, self.role, self._me, self._driver.me)
         self._driver.left(self._spec.subscription)
 
@@ -121,7 +125,7 @@ class StreamConsumer:
         self._read()
 
     def woken(self, topic: str) -> None:
-        """Something was stored on a topic."""
+        """An entry was stored on a topic."""
         self._topics.add(topic)
         self._dirty.add(topic)
         self._read()
@@ -183,7 +187,7 @@ class StreamConsumer:
         if isinstance(error, LinkEnded):
             return
         if not self._driver.forgot_scripts(error):
-            log.error("%s of %s failed: %s", what, self.role, error)
+            log.error("%s failed for %s: %s", what, self.role, error)
 
     # Settling
 
@@ -221,7 +225,7 @@ class StreamConsumer:
         if self.closed and not self._held and not self._reading and not self._claiming:
             self.leave()
 
-    # What the dead have left
+    # Entries of dead consumers
 
     def tick(self, now: float) -> None:
         """Called about three times per lease."""
@@ -252,7 +256,7 @@ class StreamConsumer:
     def _claimed(self, reply: Reply) -> None:
         self._claiming = False
         if isinstance(reply, Exception):
-            self._failed(reply, "taking over what others held")
+            self._failed(reply, "taking over entries of other members")
             self._left()
             return
         found, gone = reply
@@ -262,7 +266,7 @@ class StreamConsumer:
             if topic:
                 self._driver.events.trimmed(self._spec.subscription, number, number, 1, 1)
         for topic, entry_id, fields, owner in found:
-            entry = entry_of(topic.decode(), entry_id, fields)
+            entry = entry_of(topic.decode(), entry_id, fields)._replace(again=True)
             if entry.token not in self._held:
                 log.info("%s takes over entry %d, which %s held", self.role, entry.number, owner.decode())
                 self._hand(entry)
@@ -272,23 +276,39 @@ class StreamConsumer:
 
 
 def entry_of(topic: str, entry_id: bytes, fields: list[bytes]) -> Entry:
-    """An entry as the server gives it. One of a queue has its number and its topic among its fields."""
+    """An entry from a reply of the server. An entry of a queue has its number and its topic among its fields.
+
+    The data of an entry that another program has added is its fields. Its receiver reports that it cannot be read.
+    """
     head, _, tail = entry_id.decode().partition("-")
     token = f"{topic} {head}-{tail}"
-    if topic == QUEUE:
-        values = dict(zip(fields[::2], fields[1::2], strict=True))
-        return Entry(int(values[b"s"]), values[b"t"].decode(), values[b"d"], int(values[b"m"]) * 1_000_000, token)
-    return Entry(int(head), topic, fields[5], int(tail) * 1_000_000, token)
+    if topic != QUEUE and is_ours(fields):
+        return Entry(int(head), topic, fields[5], int(tail) * 1_000_000, token)
+    pairs = list(zip(fields[::2], fields[1::2], strict=True))
+    foreign = Entry(int(head), topic or "?", b"\n".join(map(b": ".join, pairs)), 0, token, minor=int(tail) % MAX_COUNT)
+    if topic != QUEUE:
+        return foreign
+    values = dict(pairs)
+    try:
+        number, stored_ns = int(values[b"s"]), int(values[b"m"]) * 1_000_000
+        return Entry(number, values[b"t"].decode(), values[b"d"], stored_ns, token, again=True)
+    except (KeyError, ValueError):
+        return foreign
+
+
+def is_ours(fields: list[bytes]) -> bool:
+    """Whether an entry of a topic has the fields that STORE writes. The scripts check the same."""
+    return fields[::2] == [b"p", b"i", b"d", b"b"] and fields[1].isdigit() and fields[7].isdigit()
 
 
 def _place_of(entry: Entry) -> tuple[bool, int]:
-    """What was given back comes first; the rest is in order, as far as it came together."""
+    """The sort key: entries that were given back come first. Entries read together are sorted by number."""
     if not entry.token.startswith(" "):
         return True, entry.number
     try:
         return False, decode(entry.data)[0].first or number_of(entry.number)
     except InvalidPayload:
-        # Whoever gets it says so.
+        # The receiver reports the error.
         return False, number_of(entry.number)
 
 

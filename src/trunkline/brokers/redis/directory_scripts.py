@@ -1,7 +1,7 @@
-"""The directory of channels in Redis, as values by key. A change names the version that it is based on.
+"""The directory of channels in Redis, as values by key. A change carries the version that it is based on.
 
-`{ns}:d` is a hash of the values, `{ns}:d:at` has the version in which each key was changed last, and `{ns}:d:version`
-is the version of the whole.
+`{ns}:d` is a hash of the values, `{ns}:d:at` has the version of the last change of each key, and `{ns}:d:version` is
+the version of the directory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ for i, key in ipairs(keys) do
 end
 return {version, whole, found}
 """
-"""What has changed since a version. ARGV: the version. Returns the last one, whether this is all, keys and values."""
+"""The changes since a version. ARGV: the version. Returns the last version, whether this is the whole directory, and
+the keys and values."""
 
 WRITE_DIRECTORY = """
 local p, key, expected, removes, value = KEYS[1] .. ':d', ARGV[1], ARGV[2], ARGV[3], ARGV[4]

@@ -1,8 +1,8 @@
-"""Redis or Valkey as an engine: pub/sub for what is published, Streams for what is stored.
+"""Redis or Valkey as an engine: pub/sub for published messages, Streams for stored ones.
 
-Nothing here waits for the server but what is `async`: commands are sent in a pipeline, and their replies come back in
-order. What subscribers of a place read is in `consumer.py`, what the server does in one step in `scripts.py` and
-`place_scripts.py`.
+Only `async` methods wait for the server. Commands are sent in a pipeline, and their replies arrive in order.
+`consumer.py` reads the entries of a place. `scripts.py` and `place_scripts.py` contain the operations that the server
+runs in one step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections.abc import Callable
 from redis.exceptions import RedisError
 from trunkline.brokers.broker import Feature
 from trunkline.brokers.engine.batches import decode
-from trunkline.brokers.engine.driver import ConsumerSpec, ConsumerState, ConsumerTerms, EngineEvents, Entry
+from trunkline.brokers.engine.batches import entry_of as number_parts
+from trunkline.brokers.engine.driver import ConsumerSpec, ConsumerTerms, EngineEvents, Entry, Standing
 from trunkline.brokers.engine.replica import DirectoryChanges
 from trunkline.brokers.engine.settings import EngineUrl
 from trunkline.brokers.redis import open_events, place_scripts, scripts
@@ -35,14 +36,14 @@ from trunkline.topic import NEVER_DURABLE, covers, matches
 log = logging.getLogger("trunkline.connection")
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Redis takes 512 MiB, and has a message in its memory several times."""
+"""Redis accepts 512 MiB, but holds several copies of a message in memory."""
 SAME_MS = 600_000
-"""How far back a batch is looked for that may have been stored before the connection ended."""
+"""How far back to search for a batch that may have been stored before the connection ended."""
 COPY_MS = 1000
-"""How long the server waits for its replicas before it says how many have what was stored."""
+"""How long the server waits for its replicas before it reports how many have the batch."""
 PAGE = 200
 CLIENT = "trunkline-"
-"""What the name of a connection begins with, for CLIENT LIST."""
+"""The prefix of the names of connections, for CLIENT LIST."""
 
 
 class RedisDriver:
@@ -86,7 +87,7 @@ class RedisDriver:
         self._tick()
 
     async def _greet(self, link: RedisLink) -> None:
-        """Prepare a server that takes our writes."""
+        """Prepare a server that accepts writes."""
         await self._durability.check(link)
         await link.ask("CLIENT", "SETNAME", f"{CLIENT}{self.me}")
         await link.ask("SET", f"{self.prefix}:run", self._world.uuid7(), "NX")
@@ -103,9 +104,9 @@ class RedisDriver:
     async def ended(self) -> str:
         why = await self.session.ended()
         if self.session.link is not None and self.session.link.cut_off:
-            why = f"{why}: this process reads too slowly for client-output-buffer-limit pubsub"
+            why = f"{why}: this process reads too slowly for the client-output-buffer-limit pubsub of the server"
             for subscription in self._subscriptions.open:
-                self.events.lost(subscription, 0, "the server cut it off")
+                self.events.lost(subscription, 0, "the server ended the connection")
         await self._close()
         return why
 
@@ -129,7 +130,7 @@ class RedisDriver:
         await self._close()
 
     def _tick(self) -> None:
-        """A few times per lease: is the server there, and have others left something?"""
+        """Called a few times per lease. Checks the server, reads what may have been missed, and removes old entries."""
         if not self.session.live:
             return
         settings, loop = self.settings, asyncio.get_running_loop()
@@ -174,12 +175,12 @@ class RedisDriver:
         topic = publication.topic
         if isinstance(reply, Exception):
             if not isinstance(reply, LinkEnded):
-                # What was sent before it is counted as sent, the rest as lost.
+                # Batches sent before this one count as sent, the others as lost.
                 self.session.lose(f"publishing on {topic} failed: {reply}")
             return
         if isinstance(reply, list) and not publication.is_stored:
-            # More topics are stored than was known when it was sent. Nothing sent like that was published: again, in
-            # order.
+            # More topics are stored than were known when the batch was sent, so the server published none of these
+            # batches. Send them again, in order.
             self._learn_stored(reply)
             known = publication.known
             for each in self._publications:
@@ -190,7 +191,7 @@ class RedisDriver:
         if reply == 0:
             self.events.unheard(publication.number)
             if self._subscriptions.wants(topic):
-                self.session.lose(f"nobody got a message on {topic}, and this process listens to it")
+                self.session.lose(f"a message on {topic} reached no subscriber, although this process subscribes to it")
         else:
             self.events.heard(topic)
         self.events.sent(publication.number)
@@ -212,7 +213,7 @@ class RedisDriver:
             if is_last:
                 self.events.sent(number)
 
-        # The batch is sent when the last of its messages is.
+        # A batch is sent when its last message is sent.
         _, _, size, index = headers["trunkline-place"].split("-")
         is_last = int(index) == int(size) - 1
         self.session.call(done, "PUBLISH", topic, open_events.write(payload, headers))
@@ -223,7 +224,7 @@ class RedisDriver:
     def store(self, number: int, topic: str, data: bytes, name: str) -> None:
         def done(reply: Reply) -> None:
             if isinstance(reply, LinkEnded):
-                # It is sent again over the next connection.
+                # The batch is sent again on the next connection.
                 return
             if isinstance(reply, Exception):
                 if not self.forgot_scripts(reply):
@@ -238,7 +239,7 @@ class RedisDriver:
         self.session.script(done, scripts.STORE, topic, data, name, window_ms)
 
     def _await_copies(self, number: int, entry: int, copies: int) -> None:
-        """A batch is stored when so many replicas have it, too."""
+        """Confirm a batch when this many replicas also have it."""
 
         def done(reply: Reply) -> None:
             if isinstance(reply, LinkEnded):
@@ -253,11 +254,18 @@ class RedisDriver:
         self.session.call(done, "WAIT", copies, COPY_MS)
 
     def forgot_scripts(self, error: Exception) -> bool:
-        """Whether the server does not know a script any more: with the next connection it is told again."""
+        """Whether the server no longer knows a script.
+
+        If so, the connection is ended, and the next one loads the scripts.
+        """
         if code_of(error) != "NOSCRIPT":
             return False
         self.session.lose("the server has forgotten the scripts")
         return True
+
+    def flush(self) -> None:
+        # A task of the link writes in the next turn.
+        return
 
     async def sync(self) -> None:
         await self.session.ask("PING")
@@ -274,9 +282,9 @@ class RedisDriver:
         self._subscriptions.remove(subscription)
 
     def noticed(self, channel: str, data: bytes) -> None:
-        """Something on one of the channels of the namespace itself."""
+        """A message has arrived on one of the namespace's own channels."""
         if channel.startswith("g:"):
-            role, topic = channel[2:], data.decode()
+            role, topic = channel[2:], data.decode(errors="replace")
             for consumer in list(self._consumers.values()):
                 if consumer.role == role:
                     consumer.woken(topic)
@@ -306,30 +314,30 @@ class RedisDriver:
         return terms
 
     async def listen_to(self, role: str) -> None:
-        """Return when wake-ups of a place arrive here."""
+        """Return when this process receives the wake-ups of a place."""
         try:
             await self._subscriptions.listen(f"{self.prefix}:g:{role}")
         except LinkEnded as error:
             raise translate(self.url, error) from error
 
     def has_place(self, role: str, subscription: int) -> bool:
-        """Whether another subscription here is on a place."""
+        """Whether another subscription in this process uses a place."""
         return any(
             each.role == role and not each.closed for number, each in self._consumers.items() if number != subscription
         )
 
     def left(self, subscription: int) -> None:
-        """A consumer has left its place."""
+        """Remove a consumer that has left its place."""
         consumer = self._consumers.pop(subscription, None)
         if consumer is not None and not self.has_place(consumer.role, subscription):
             self._subscriptions.ignore(f"{self.prefix}:g:{consumer.role}")
 
     async def is_connected(self, owner: str) -> bool:
-        """Whether another process is connected to the server; if the server does not tell, it is taken to be."""
+        """Whether another process is connected to the server. True if the server does not permit the query."""
         try:
             clients = await self.session.ask("CLIENT", "LIST")
         except (HubRefused, NotAllowed) as error:
-            log.debug("%s does not tell who is connected: %s", self.url, error)
+            log.debug("%s does not list its clients: %s", self.url, error)
             return True
         return f" name={CLIENT}{owner} ".encode() in clients
 
@@ -338,7 +346,7 @@ class RedisDriver:
             consumer.close()
 
     def leave_place(self, subscription: int) -> None:
-        # A consumer knows what it holds, and leaves when that is settled.
+        # A consumer leaves its place itself, when all entries that it holds are settled.
         return
 
     def pull(self, subscription: int, entries: int, max_bytes: int) -> None:
@@ -361,7 +369,7 @@ class RedisDriver:
         await self.session.run(place_scripts.GIVE, role, topic, data)
 
     async def last(self, topic: str, below: int | None) -> Entry | None:
-        # Of an id, what is not given of the end is the highest.
+        # If the second part of the id is missing, Redis uses the highest value.
         high = "+" if below is None else max(0, below - 1)
         found = await self.session.ask("XREVRANGE", f"{self.prefix}:s:{topic}", high, "-", "COUNT", 1)
         return entry_of(topic, found[0][0], found[0][1]) if found else None
@@ -369,11 +377,11 @@ class RedisDriver:
     async def forget(self, role: str) -> bool:
         return bool(await self.session.run(place_scripts.CLOSE, role))
 
-    async def states(self) -> list[ConsumerState]:
-        return [
-            ConsumerState(role.decode(), pattern.decode(), *numbers)
-            for role, pattern, *numbers in await self.session.run(place_scripts.STATES)
-        ]
+    async def standings(self, topic: str, number: int, without: set[str]) -> dict[str, Standing]:
+        entry, index = number_parts(number)
+        found = await self.session.run(place_scripts.STANDINGS, topic, entry, index)
+        named = {role.decode(): Standing[standing.decode()] for role, standing in found}
+        return {role: standing for role, standing in named.items() if role not in without}
 
     # A few keys
 
@@ -382,6 +390,10 @@ class RedisDriver:
 
     async def discard(self, table: str, key: str) -> None:
         await self.session.run(scripts.KEEP, table, key)
+
+    async def kept(self, table: str, key: str) -> bytes | None:
+        found: bytes | None = await self.session.ask("HGET", f"{self.prefix}:k:{table}", key)
+        return found
 
     async def page(self, table: str, after: str) -> tuple[list[tuple[str, bytes]], str]:
         keys, values = await self.session.run(scripts.PAGE, table, after, PAGE)

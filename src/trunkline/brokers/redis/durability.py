@@ -1,4 +1,4 @@
-"""Whether a server keeps what it has confirmed: it is asked, and if it does not, that is said once, loudly."""
+"""Checks whether a server keeps the data that it has confirmed. If not, a warning is logged once."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from trunkline.brokers.redis.link import RedisLink
 log = logging.getLogger("trunkline.connection")
 
 WANTED = {
-    "appendonly": ("yes", "what is stored is lost when the server ends"),
-    "appendfsync": ("always", "the last second of what is stored is lost in a power failure"),
-    "maxmemory-policy": ("noeviction", "the server may throw away what is stored when its memory is full"),
+    "appendonly": ("yes", "stored messages are lost when the server ends"),
+    "appendfsync": ("always", "a power failure loses the last second of stored messages"),
+    "maxmemory-policy": ("noeviction", "the server may delete stored messages when its memory is full"),
 }
 
 
 class Durability:
-    """Of one server. With `known` the person says that it syncs, and nothing is said about it."""
+    """The check of one server. `known`: the user has stated that the server syncs, so no warning is logged."""
 
     def __init__(self, url: str, *, known: bool) -> None:
         self._url = url
         self._known = known
-        self._said = ""
+        self._logged = ""
         self._text = ""
-        """What is wrong."""
+        """The text of the warning; empty if there is none."""
 
     async def check(self, link: RedisLink) -> None:
         found: dict[str, str] = {}
         try:
             for name in WANTED:
-                # One by one: older servers take one name only.
+                # One request per name: older servers accept only one.
                 reply = [each.decode() for each in await link.ask("CONFIG", "GET", name)]
                 found |= dict(zip(reply[::2], reply[1::2], strict=True))
         except RedisError as error:
             self._text = (
-                f"{self._url}: whether it keeps what it has confirmed could not be checked ({error}): "
-                "see to appendonly yes, appendfsync always and maxmemory-policy noeviction, then pass synced=true"
+                f"{self._url}: its durability could not be checked ({error}): "
+                "set appendonly yes, appendfsync always and maxmemory-policy noeviction, then pass synced=true"
             )
             return
         weak = {name: found[name] for name, (wanted, _) in WANTED.items() if found.get(name, wanted) != wanted}
@@ -46,8 +46,8 @@ class Durability:
         self._text = text if weak else ""
 
     def say(self) -> None:
-        """Something is about to be stored there."""
-        if self._text != self._said and not self._known:
-            self._said = self._text
+        """Log the warning, if there is a new one. Called before something is stored."""
+        if self._text != self._logged and not self._known:
+            self._logged = self._text
             if self._text:
                 log.warning("%s", self._text)

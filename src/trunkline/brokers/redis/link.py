@@ -1,8 +1,8 @@
-"""A link: two connections to one Redis server. One carries commands in a pipeline, the other what is published.
+"""A link: two connections to one Redis server. One carries commands in a pipeline, the other published messages.
 
-redis-py makes the connections (addresses, TLS, passwords) and hiredis reads the replies. Its retries are off: it would
-send a command again without a word, and whether the first one was carried out nobody would know. A link that ends is
-not used again.
+redis-py makes the connections (addresses, TLS, passwords), and hiredis reads the replies. The retries of redis-py are
+disabled: it would silently send a command again, although the first one may have been executed. A link that has ended
+is not used again.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ log = logging.getLogger("trunkline.connection")
 
 Word = str | bytes | int
 Reply = Any
-"""What hiredis made of a reply; an error that the server answered with is a RedisError."""
+"""A reply as hiredis parsed it. An error reply is a RedisError."""
 Done = Callable[[Reply], None]
 
 
 ALONE_S = 0.05
-"""How long after one connection the other may end for the same reason."""
+"""If both connections end within this time, the reason is the same."""
 
 
 class LinkEnded(Exception):
-    """The link is over. Whether commands without a reply were carried out is not known."""
+    """The link has ended. It is unknown whether commands without a reply were executed."""
 
 
 class RedisLink:
     def __init__(self, published: Callable[[Any], None], ended: Callable[[str], None]) -> None:
         self._published = published
-        """Is given each message of the second connection, as hiredis made it."""
+        """Called with each message of the second connection, as hiredis parsed it."""
         self._ended = ended
-        """Is called once, with the reason, when one of the two connections ends."""
+        """Called once, with the reason, when one of the two connections ends."""
         self._commands: AbstractConnection | None = None
         self._subscriptions: AbstractConnection | None = None
         self._waiting: deque[Done | None] = deque()
-        """For each command without a reply: who is told of it."""
+        """The callbacks of commands without a reply, in order."""
         self._unsent: list[bytes] = []
         self._unsent_subscriptions: list[bytes] = []
         self._marks = 0
-        """Those that were not answered."""
+        """How many marks are not answered yet."""
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.over = False
         self.cut_off = False
-        """Whether the server has closed the second connection alone: it was read too slowly."""
+        """Whether the server has closed only the second connection, because this process read it too slowly."""
 
     async def open(self, make: Callable[[], AbstractConnection]) -> None:
-        """Connect twice; raises a RedisError or OSError."""
+        """Open both connections. Raises a RedisError or OSError."""
         self._commands = make()
         self._subscriptions = make()
         try:
@@ -70,7 +70,7 @@ class RedisLink:
     # Commands
 
     def call(self, done: Done | None, *words: Word) -> None:
-        """Send a command after those before it. `done` is given the reply, or LinkEnded; it must not raise."""
+        """Send a command after the earlier ones. `done` is called with the reply or LinkEnded, and must not raise."""
         if self.over or self._commands is None:
             if done is not None:
                 done(LinkEnded("the connection has ended"))
@@ -80,7 +80,7 @@ class RedisLink:
         self._wake.set()
 
     async def ask(self, *words: Word) -> Reply:
-        """The reply to a command; raises LinkEnded, or the error that the server answered with."""
+        """Send a command and return the reply. Raises LinkEnded, or the error that the server answered with."""
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
         def done(reply: Reply) -> None:
@@ -94,22 +94,23 @@ class RedisLink:
         return reply
 
     def subscribe(self, *words: Word) -> None:
-        """A command on the second connection: SUBSCRIBE, PSUBSCRIBE and their opposites."""
+        """Send a command on the second connection: SUBSCRIBE, PSUBSCRIBE and their opposites."""
         if not self.over and self._subscriptions is not None:
             self._unsent_subscriptions += self._subscriptions.pack_command(*words)
             self._wake.set()
 
     def mark(self, token: Word) -> None:
-        """Ask, on the second connection, for a `pong`. Commands are not sent before it has come.
+        """Send a PING on the second connection. No commands are sent before its `pong` has arrived.
 
-        So whoever subscribes and then publishes gets it, although the two take different ways.
+        A client that subscribes and then publishes therefore gets its message, although the two use different
+        connections.
         """
         self._marks += 1
         self.subscribe("PING", token)
 
     @property
     def backlog(self) -> int:
-        """Bytes that have not left this process, as far as is known here."""
+        """Bytes of commands that were not written yet."""
         return sum(map(len, self._unsent))
 
     # The connections
@@ -160,7 +161,7 @@ class RedisLink:
                     self._wake.set()
                 self._published(message)
         except (RedisError, OSError) as error:
-            # If the server is gone, the other connection ends, too.
+            # If the server is gone, the other connection also ends.
             await asyncio.sleep(ALONE_S)
             self.cut_off = not self.over
             self._end(f"the server closed the pub/sub connection alone: {error}")
@@ -168,9 +169,9 @@ class RedisLink:
             self._break(error)
 
     def _break(self, error: Exception) -> None:
-        """Whoever was told of a reply has failed: that is a defect, and must not end in silence."""
+        """End the link after a callback has raised. This is a defect, and is logged."""
         log.error("a reply of the server could not be handled", exc_info=error)
-        self._end(f"a defect: {type(error).__name__}: {error}")
+        self._end(f"a defect in Trunkline: {type(error).__name__}: {error}")
 
     def _end(self, why: str) -> None:
         if self.over:
@@ -183,11 +184,11 @@ class RedisLink:
         self._ended(why)
 
     def fail(self, why: str) -> None:
-        """The server does not answer, or not as it should: end the link."""
+        """End the link, because the server does not answer, or not as expected."""
         self._end(why)
 
     async def aclose(self) -> None:
-        """Disconnect. What was not answered is told LinkEnded; `ended` is not called."""
+        """Disconnect. Commands without a reply get LinkEnded. `ended` is not called."""
         if not self.over:
             self._ended = lambda why: None
             self._end("it was closed")
@@ -204,5 +205,5 @@ class RedisLink:
 
 
 def no_retry() -> Retry:
-    """Never again without a word."""
+    """Disables the silent retries of redis-py."""
     return Retry(NoBackoff(), 0)

@@ -1,4 +1,4 @@
-"""What Redis has stored, read from the stream of each topic. Nothing is written."""
+"""Reads the stored entries from the stream of each topic. Nothing is written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trunkline.brokers.engine.driver import Entry
 from trunkline.brokers.engine.log import LogBeginning, LogPage, LogState, RemovedEntries
 from trunkline.brokers.engine.settings import EngineUrl
 from trunkline.brokers.redis.address import RedisAddress
-from trunkline.brokers.redis.consumer import entry_of
+from trunkline.brokers.redis.consumer import entry_of, is_ours
 from trunkline.brokers.redis.link import RedisLink, Word
 from trunkline.brokers.redis.refusals import NAME
 from trunkline.brokers.redis.session import RedisSession
@@ -18,7 +18,7 @@ from trunkline.errors import EngineUnavailable, StoreUnusable
 from trunkline.topic import matches
 
 FEW = 16
-"""Entries that are asked for while nobody knows how large they are."""
+"""Entries requested at first, while their size is not known."""
 PAGE_ENTRIES = 1000
 PAGE_BYTES = 8 * 1024 * 1024
 ANSWER_S = 30.0
@@ -61,7 +61,8 @@ class RedisLog:
         return LogState(self._prefix, run.decode(), int(last or 0))
 
     async def beginning(self, pattern: str) -> LogBeginning:
-        # Retention removes from the beginning. Entries that somebody deleted in the middle are found by reading only.
+        # Retention removes entries from the beginning. Entries that were deleted in the middle are found only by
+        # reading.
         firsts = [(await self.state()).last + 1]
         removed = 0
         for topic, last in await self._topics(pattern):
@@ -75,16 +76,19 @@ class RedisLog:
         return LogBeginning(min(firsts), removed)
 
     async def _topics(self, pattern: str) -> list[tuple[str, int]]:
-        """Those that match, and the number of the last entry of each."""
+        """The topics that match, and the number of the last entry of each."""
         words = await self._ask("HGETALL", f"{self._prefix}:last")
         found = zip(map(bytes.decode, words[::2]), map(int, words[1::2]), strict=True)
         return sorted((topic, last) for topic, last in found if matches(pattern, topic))
 
     async def _range(self, topic: str, first: int, last: int | str, count: int) -> list[tuple[Entry, int]]:
         """Entries, each with the number of the one before it on its topic."""
-        # Of an id, what is not given of the end is the lowest, or the highest.
+        # If the second part of an id is missing, Redis uses the lowest value for the start, and the highest for the
+        # end.
         found = await self._ask("XRANGE", f"{self._prefix}:s:{topic}", first, last, "COUNT", count)
-        return [(entry_of(topic, entry_id, fields), int(fields[1])) for entry_id, fields in found]
+        return [
+            (entry_of(topic, entry_id, fields), int(fields[1]) if is_ours(fields) else 0) for entry_id, fields in found
+        ]
 
     async def pages(self, pattern: str, first: int, last: int) -> AsyncIterator[LogPage]:
         for topic, newest in await self._topics(pattern):
@@ -104,7 +108,10 @@ class RedisLog:
                 yield LogPage([], [gone])
 
     async def _gone(self, topic: str, after: int, last: int, newest: int) -> RemovedEntries | None:
-        """What was on a topic after an entry, up to `last`, and is there no more: the next one names it."""
+        """The entries of a topic after `after`, up to `last`, that were removed.
+
+        The next entry contains their last number.
+        """
         if newest <= after:
             return None
         following = await self._range(topic, last + 1, "+", 1)

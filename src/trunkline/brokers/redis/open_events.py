@@ -1,7 +1,7 @@
 """Messages of open topics on Redis. Pure.
 
 Redis has no headers, so a message is a CloudEvent in its structured form: one JSON object, with the payload in `data`,
-or in `data_base64` if it is not JSON. What is no such object is a payload alone: a program without Trunkline sent it.
+or in `data_base64` if it is not JSON. Anything else is a payload without headers, sent by a program without Trunkline.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 JSON = "application/json"
 PREFIX = "ce-"
 OTHERS = {"content-type": "datacontenttype", "trunkline-place": "trunklineplace", "traceparent": "traceparent"}
-"""Headers that are no attributes of CloudEvents, and what they are called there: letters and digits alone."""
+"""Headers without the `ce-` prefix, and their CloudEvents attributes, whose names may have only letters and digits."""
 _HEADERS = {value: key for key, value in OTHERS.items()}
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _text = msgspec.json.Decoder(str).decode
@@ -32,7 +32,7 @@ def write(payload: bytes, headers: dict[str, str]) -> bytes:
 
 
 def read(data: bytes) -> tuple[bytes, dict[str, str]]:
-    """The payload and the headers; no headers if it is not an object that `write` makes."""
+    """The payload and the headers. Without headers, if the data is not an object that `write` makes."""
     try:
         event = _decode(data)
         if "specversion" not in event or "id" not in event:

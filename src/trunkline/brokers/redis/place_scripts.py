@@ -1,11 +1,12 @@
-"""What the server does in one step for the places of subscribers: the Lua scripts. The keys are in `scripts.py`."""
+"""The Lua scripts for the places of subscribers. The server runs each in one step. `scripts.py` lists the keys."""
 
 from __future__ import annotations
 
-from trunkline.brokers.redis.scripts import MATCHES
+from trunkline.brokers.redis.scripts import MATCHES, OURS
 
 OPEN = (
     MATCHES
+    + OURS
     + """
 local p, role, kind, pattern, start, value, alive = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local known = redis.call('HGET', p .. ':places', role)
@@ -29,7 +30,9 @@ if not known then
     if start == 'beginning' then
       -- What was removed before it came is not missing.
       local first = redis.call('XRANGE', stream, '-', '+', 'COUNT', 1)[1]
-      from = (first and tonumber(first[2][2]) or newest) + 1
+      if not first then from = newest + 1
+      elseif ours(first) then from = tonumber(first[2][2]) + 1
+      else from = 1 end
     elseif start == 'number' then from = tonumber(value)
     elseif start == 'last' then from = newest
     elseif start == 'time' then
@@ -43,6 +46,7 @@ if not known then
       end
       from = low
     end
+    if start == 'last' or start == 'time' then redis.call('HSET', p .. ':since', role .. ' ' .. topic, from - 1) end
     if from > 1 then at = string.format('%.0f-18446744073709551615', from - 1)
     elseif from == 1 then at = '0' end
     redis.call('XGROUP', 'CREATE', stream, role, at, 'MKSTREAM')
@@ -52,12 +56,14 @@ local now = redis.call('TIME')
 return {known and 'known' or 'new', found, now[1], now[2]}
 """
 )
-"""Open a place, or find it as it is. ARGV: role, kind, pattern, start, its value, how long it lives in ms, consumer.
+"""Open a new or an existing place. ARGV: role, kind, pattern, start, its value, its lifetime in ms, consumer.
 
 Returns 'new', 'known' or 'other', its topics (or the other pattern), and the server's time in seconds and microseconds.
 """
 
-READ = """
+READ = (
+    OURS
+    + """
 local p, role, me, count, room = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local found, more, gaps = {}, {}, {}
 local function removed(stream, taken, most)
@@ -85,7 +91,7 @@ local function read(stream, topic)
     if not reply then return end
     local entry = reply[1][2][1]
     if topic ~= '' then
-      local previous = tonumber(entry[2][2])
+      local previous = ours(entry) and tonumber(entry[2][2]) or 0
       if previous > before then
         gaps[#gaps + 1] = {topic, before + 1, previous, removed(stream, taken, previous - before)}
       end
@@ -93,7 +99,7 @@ local function read(stream, topic)
     end
     found[#found + 1] = {topic, entry[1], entry[2]}
     count = count - 1
-    room = room - #entry[2][6]
+    room = room - #(entry[2][6] or '')
   end
 end
 for i = 5, #ARGV do
@@ -104,11 +110,12 @@ for i = 5, #ARGV do
 end
 return {found, more, gaps}
 """
-"""Read new entries of a place. ARGV: role, consumer, how many, how many bytes, topics; the empty one is its queue.
+)
+"""Read new entries of a place. ARGV: role, consumer, how many, how many bytes, topics. The empty topic is the queue.
 
-Returns entries, topics with more to read, and gaps: topic, first and last number that were removed before they were
-read, and how many entries that were; or -1 and an error, if the stream or its group is gone. A server before Redis 7
-does not count entries: if there are other topics, it is known only that there was one.
+Returns entries, topics with more to read, and gaps. A gap is the topic, the first and last number that were removed
+before they were read, and how many entries that were; or -1 and an error, if the stream or its group is gone. A server
+before Redis 7 does not count entries: if there are other topics, it is only known that there was at least one.
 """
 
 CLAIM = """
@@ -134,8 +141,10 @@ for i = 5, #ARGV do
 end
 return {found, gone}
 """
-"""Take over what other consumers of a place have held for too long. ARGV: role, consumer, idle time in ms, how many,
-topics. Returns entries with their last owner, and those that were removed meanwhile.
+"""Take over entries that other consumers of a place have held for too long.
+
+ARGV: role, consumer, idle time in ms, how many, topics. Returns entries with their last owner, and entries that were
+removed meanwhile.
 """
 
 RETURN = """
@@ -164,22 +173,25 @@ redis.call('XADD', p .. ':q:' .. role, '*', 's', number, 't', topic, 'd', data, 
 redis.call('PUBLISH', p .. ':g:' .. role, '')
 return number
 """
-"""Store something for the subscribers of one place. ARGV: role, topic, data."""
+"""Store an entry for the subscribers of one place. ARGV: role, topic, data."""
 
 _CLOSE = """
 local function close(p, role)
   if redis.call('HDEL', p .. ':places', role) == 0 then return 0 end
   redis.call('HDEL', p .. ':since', role)
   for _, key in ipairs({':q:', ':alive:', ':owner:', ':members:'}) do redis.call('DEL', p .. key .. role) end
+  local notes = 'open-' .. string.sub(redis.sha1hex(role), 1, 16)
+  redis.call('DEL', p .. ':k:' .. notes, p .. ':z:' .. notes)
   for _, topic in ipairs(redis.call('HKEYS', p .. ':last')) do
     redis.pcall('XGROUP', 'DESTROY', p .. ':s:' .. topic, role)
+    redis.call('HDEL', p .. ':since', role .. ' ' .. topic)
   end
   return 1
 end
 """
 
 CLOSE = _CLOSE + "return close(KEYS[1], ARGV[1])"
-"""Remove a place for good. ARGV: role. Returns whether there was one."""
+"""Remove a place permanently. ARGV: role. Returns whether there was one."""
 
 LEAVE = (
     _CLOSE
@@ -199,7 +211,7 @@ end
 return 0
 """
 )
-"""A consumer leaves. With the last one a place that is not durable is removed. ARGV: role, consumer, owner."""
+"""Remove a consumer. A place that is not durable is removed with its last one. ARGV: role, consumer, owner."""
 
 SWEEP = (
     _CLOSE
@@ -214,47 +226,66 @@ end
 return gone
 """
 )
-"""Remove the places that are not durable and that nobody keeps alive. Returns how many."""
+"""Remove places that are not durable and that no subscriber keeps alive. Returns how many."""
 
-STATES = (
+STANDINGS = (
     MATCHES
     + """
-local p, found = KEYS[1], {}
-local last = tonumber(redis.call('GET', p .. ':seq') or '0')
-local topics = redis.call('HGETALL', p .. ':last')
+local p, topic, entry, index, found = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), {}
+local stream = p .. ':s:' .. topic
+local low, high = string.format('%.0f', entry), string.format('%.0f-18446744073709551615', entry)
+local stored = redis.call('XRANGE', stream, low, high, 'COUNT', 1)[1] ~= nil
+local function number(data, from, size)
+  local value = 0
+  for i = from + size - 1, from, -1 do value = value * 256 + (string.byte(data, i) or 0) end
+  return value
+end
+local function given_back(role)
+  -- Whole entries have the number of the original, parts have the number of their first message.
+  for _, each in ipairs(redis.call('XRANGE', p .. ':q:' .. role, '-', '+', 'COUNT', 1000)) do
+    local fields = each[2]
+    local data = fields[5] == 'd' and fields[6] or ''
+    if fields[4] == topic then
+      if number(data, 37, 8) == 0 then
+        if tonumber(fields[2]) == entry then return true end
+      elseif number(data, 39, 6) == entry then
+        local first = number(data, 37, 2)
+        if first <= index and index < first + number(data, 9, 4) then return true end
+      end
+    end
+  end
+end
+local function standing(role)
+  if given_back(role) then return 'WAITING' end
+  local groups = redis.pcall('XINFO', 'GROUPS', stream)
+  for _, group in ipairs(groups.err and {} or groups) do
+    if group[2] == role then
+      if entry > tonumber(string.match(group[8], '%d+')) then return stored and 'WAITING' or 'REMOVED' end
+      if redis.call('XPENDING', stream, role, low, high, 1)[1] then return stored and 'WAITING' or 'REMOVED_HELD' end
+      return stored and 'ACKNOWLEDGED' or 'FORGOTTEN'
+    end
+  end
+  return 'FORGOTTEN'
+end
 local places = redis.call('HGETALL', p .. ':places')
 for i = 1, #places, 2 do
   local role, kind, pattern = places[i], string.sub(places[i + 1], 1, 1), string.sub(places[i + 1], 3)
-  if kind == 'd' then
-    local reached, done = last, last
-    for j = 1, #topics, 2 do
-      if matches(pattern, topics[j]) then
-        local stream = p .. ':s:' .. topics[j]
-        local groups = redis.pcall('XINFO', 'GROUPS', stream)
-        for _, group in ipairs(groups.err and {} or groups) do
-          if group[2] == role then
-            local at = tonumber(string.match(group[8], '%d+'))
-            if at < tonumber(topics[j + 1]) then reached = math.min(reached, at) end
-            local pending = redis.call('XPENDING', stream, role)
-            if pending[1] > 0 then done = math.min(done, tonumber(string.match(pending[2], '%d+')) - 1) end
-          end
-        end
-      end
-    end
-    for _, entry in ipairs(redis.call('XRANGE', p .. ':q:' .. role, '-', '+', 'COUNT', 1000)) do
-      done = math.min(done, tonumber(entry[2][2]) - 1)
-    end
-    local since = tonumber(redis.call('HGET', p .. ':since', role) or '0')
-    found[#found + 1] = {role, pattern, math.min(done, reached), since}
+  local since = redis.call('HGET', p .. ':since', role .. ' ' .. topic) or redis.call('HGET', p .. ':since', role)
+  if kind == 'd' and matches(pattern, topic) and entry > tonumber(since or '0') then
+    found[#found + 1] = {role, standing(role)}
   end
 end
 return found
 """
 )
-"""How far each durable place is: role, pattern, the entry up to which all is done, and the one after which it began."""
+"""What is known about a message at each durable place that it was for. ARGV: topic, number of its entry, its index.
+
+Returns roles, each with the name of a `Standing`. The numbers are those of the head of a batch, see `batches`.
+"""
 
 TRIM = (
     MATCHES
+    + OURS
     + """
 local p, max_ms, max_bytes = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
 if not redis.call('SET', p .. ':trimming', '1', 'NX', 'PX', ARGV[3]) then return 0 end
@@ -262,11 +293,20 @@ local now, removed = redis.call('TIME'), 0
 local oldest = now[1] * 1000 + math.floor(now[2] / 1000) - max_ms
 local smallest = tonumber(redis.call('GET', p .. ':bytes') or '0') - max_bytes
 local kept, places = redis.call('SMEMBERS', p .. ':kept'), redis.call('HGETALL', p .. ':places')
+local function own(stream, from)
+  -- What other programs have added has neither a time nor a size: the next one of ours counts.
+  for i = 1, 100 do
+    local entries = redis.call('XRANGE', stream, from, '+', 'COUNT', i == 1 and 1 or 100)
+    if #entries == 0 then return nil end
+    for _, entry in ipairs(entries) do if ours(entry) then return entry end end
+    from = '(' .. entries[#entries][1]
+  end
+end
 local function first(stream, last, keep)
   local low, high = 1, last + 1
   while low < high do
     local middle = math.floor((low + high) / 2)
-    local entry = redis.call('XRANGE', stream, string.format('%.0f', middle), '+', 'COUNT', 1)[1]
+    local entry = own(stream, string.format('%.0f', middle))
     if entry and not keep(entry) then low = tonumber(string.match(entry[1], '%d+')) + 1 else high = middle end
   end
   return low
@@ -305,9 +345,11 @@ end
 return removed
 """
 )
-"""Remove what need not be kept. ARGV: age in ms and bytes, 0 for any, and how long in ms nobody needs to look again.
+"""Remove entries that need not be kept. ARGV: the age in ms and the size in bytes to keep, 0 for no limit, and the time
+in ms during which no other client trims.
 
-On topics that are stored for a group alone, what all groups have settled is removed. Returns how many entries.
+On topics that are stored only for groups, entries that all groups have settled are removed. Returns how many entries
+were removed.
 """
 
 OWN = """
@@ -317,6 +359,9 @@ if owner and owner ~= me and owner ~= over then return owner end
 redis.call('SET', p .. ':owner:' .. role, me, 'PX', ms)
 return me
 """
-"""Own a place that is not shared. ARGV: role, who, for how long in ms, and an owner that is gone. Returns the owner."""
+"""Become the owner of a place that is not shared.
 
-SCRIPTS = (OPEN, READ, CLAIM, RETURN, GIVE, CLOSE, LEAVE, SWEEP, TRIM, STATES, OWN)
+ARGV: role, the new owner, for how long in ms, and an old owner that is gone. Returns the owner.
+"""
+
+SCRIPTS = (OPEN, READ, CLAIM, RETURN, GIVE, CLOSE, LEAVE, SWEEP, TRIM, STANDINGS, OWN)

@@ -1,10 +1,10 @@
-"""A batch on its way to a Redis server."""
+"""A batch that is being sent to a Redis server."""
 
 from __future__ import annotations
 
 
 class Publication:
-    """A batch of a topic that is not stored, under way."""
+    """A batch that was published on a topic that is not stored, and is not confirmed."""
 
     __slots__ = ("attempt", "data", "is_stored", "known", "number", "topic")
 
@@ -14,6 +14,6 @@ class Publication:
         self.data = data
         self.attempt = 0
         self.is_stored = False
-        """Whether its topic was found to be stored, after all."""
+        """Whether its topic turned out to be stored."""
         self.known = 0
         """How many patterns of stored topics were known when it was sent."""

@@ -1,4 +1,4 @@
-"""What redis-py raises and Redis answers, as errors of ours. Nowhere else is a foreign error translated."""
+"""Translates errors of redis-py and error replies of Redis into Trunkline's. No other module does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME = "redis"
 FOR_NOW = frozenset(
     {"LOADING", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "BUSY", "READONLY", "MOVED", "ASK", "NOREPLICAS", "MISCONF"}
 )
-"""Later, or at another server, it may do."""
+"""The command may succeed later, or at another server."""
 _UNAVAILABLE = (LinkEnded, NotThisServer, OSError, RedisConnectionError, RedisTimeoutError)
 LOGIN = "write user and password in the URL, redis://user:password@host:port"
 _CODES: list[tuple[type[Exception], str]] = [
@@ -33,13 +33,13 @@ _CODES: list[tuple[type[Exception], str]] = [
     (NoPermissionError, "NOPERM"),
     (NoScriptError, "NOSCRIPT"),
 ]
-"""redis-py takes the first word off these."""
+"""redis-py removes the first word from the text of these errors."""
 _CODE = re.compile(r"^([A-Z]{2,})\b|: -([A-Z]{2,})\b")
-"""The first word, also of an error inside of a script."""
+"""The first word of an error, including errors inside a script."""
 
 
 class RedisRefused(HubRefused):
-    """Redis answered a question of ours with an error. `code` is its first word."""
+    """Redis answered a command with an error. `code` is its first word."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(code, text)
@@ -61,7 +61,7 @@ def translate(url: str, error: BaseException) -> TrunklineError:
     if isinstance(error, AuthenticationError | AuthenticationWrongNumberOfArgsError) or code in ("NOAUTH", "WRONGPASS"):
         return NotAllowed(f"{url} refuses this client: {error}: {LOGIN}")
     if code == "NOPERM":
-        return NotAllowed(f"{url} refuses this client: {error}: give the user these commands, keys and channels")
+        return NotAllowed(f"{url} refuses this client: {error}: permit these commands, keys and channels for the user")
     if code in FOR_NOW or isinstance(error, _UNAVAILABLE):
         return EngineUnavailable(NAME, url, _why(error))
     return RedisRefused(code, str(error))
@@ -73,12 +73,12 @@ def _why(error: BaseException) -> str:
 
 
 def of_storing(error: Exception, topic: str) -> Refused | None:
-    """What a publisher is told; None if it is worth another attempt."""
+    """The error for the publisher; None if the batch is to be sent again."""
     code = code_of(error)
     if code in FOR_NOW:
         return None
     if code == "NOPERM":
         return NotAllowed(f"Redis does not let this client store on {topic}: {error}")
     if code == "OOM":
-        return NotStored(f"{topic}: Redis has no memory left: raise maxmemory, or remove what is stored")
+        return NotStored(f"{topic}: Redis has no memory left: raise maxmemory, or delete stored messages")
     return NotStored(f"{topic}: {error}")

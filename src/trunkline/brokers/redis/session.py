@@ -1,6 +1,6 @@
-"""A session: the connection to one server, made, prepared, watched, and the commands on it.
+"""A session: makes, prepares and watches the connection to one server, and sends commands on it.
 
-It is used once after the other: `connect`, then `ended`, then `connect` again.
+It is used repeatedly: `connect`, then `ended`, then `connect` again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trunkline.brokers.redis.refusals import translate
 from trunkline.errors import EngineUnavailable
 
 HOPS = 5
-"""How often a cluster may name another node."""
+"""The most redirections to another node of a cluster."""
 ALL_SCRIPTS = (*scripts.SCRIPTS, *place_scripts.SCRIPTS, *DIRECTORY_SCRIPTS)
 DIGESTS = {script: scripts.digest(script) for script in ALL_SCRIPTS}
 
@@ -30,16 +30,16 @@ class RedisSession:
         self.url = address.safe
         self.prefix = prefix
         self.node: Node | None = None
-        """Which server it is."""
+        """The server of the current connection."""
         self._connect_s = connect_s
         self._next = 0
-        """Of the addresses: the one to try next."""
+        """The index of the address to try next."""
         self.link: RedisLink | None = None
         self._ended: asyncio.Future[str] | None = None
         self._answered = 0.0
 
     async def connect(self, published: Callable[[Any], None], greet: Callable[[RedisLink], Awaitable[None]]) -> None:
-        """Try each address once; raises EngineUnavailable, or why the server refuses this client."""
+        """Try each address once. Raises EngineUnavailable, or the error with which the server refuses this client."""
         nodes = self.address.nodes
         start, self._next = self._next, (self._next + 1) % len(nodes)
         why: BaseException | None = None
@@ -84,7 +84,7 @@ class RedisSession:
         )
 
     async def _check(self, link: RedisLink, node: Node) -> None:
-        """Raises NotThisServer if it does not take writes for us."""
+        """Raises NotThisServer if the server does not accept writes for this namespace."""
         role = await link.ask("ROLE")
         if role[0] != b"master":
             raise NotThisServer(f"{node} is a replica: add the address of the primary")
@@ -105,12 +105,12 @@ class RedisSession:
             await link.aclose()
 
     def lose(self, why: str) -> None:
-        """The connection cannot be used any more."""
+        """End the connection, because it cannot be used any more."""
         if self.link is not None:
             self.link.fail(why)
 
     def watch(self, pause_s: float) -> None:
-        """Called every `pause_s`: ends the connection if the server does not answer."""
+        """Called every `pause_s`. Ends the connection if the server does not answer."""
         now = asyncio.get_running_loop().time()
         if now - self._answered > pause_s + self._connect_s:
             self.lose(f"no answer for {self._connect_s:g} s")
@@ -139,7 +139,7 @@ class RedisSession:
         self.call(done, "EVALSHA", DIGESTS[script], 1, self.prefix, *words)
 
     async def ask(self, *words: Word) -> Any:
-        """The reply; raises what became of it, translated."""
+        """Send a command and return the reply. Errors are translated."""
         try:
             if self.link is None:
                 raise LinkEnded("there is no connection")
@@ -148,7 +148,7 @@ class RedisSession:
             raise translate(self.url, error) from error
 
     async def run(self, script: str, *words: Word) -> Any:
-        """What a script returns; raises as `ask`."""
+        """Run a script and return its result. Raises the same errors as `ask`."""
         return await self.ask("EVALSHA", DIGESTS[script], 1, self.prefix, *words)
 
 

@@ -1,4 +1,4 @@
-"""Plain subscriptions: which channels and globs the server is asked for, and who gets what arrives on them."""
+"""Plain subscriptions: the channels and globs that they need, and the delivery of what arrives there."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     from trunkline.brokers.redis.driver import RedisDriver
 
 OWN = "{"
-"""What the channels of any namespace begin with."""
+"""The first character of the channels of every namespace."""
 Opened = Callable[[Exception | None], None]
 
 
 class Subscriptions:
-    """A subscription is open when the server has answered a PING that was sent after its SUBSCRIBE, on the same
-    connection: what was published before that question is not for it, and everything after it is.
+    """The plain subscriptions of a connection.
+
+    A subscription is open when the server has answered a PING that was sent after its SUBSCRIBE, on the same
+    connection. Messages published before the PING are not delivered to it. All later ones are.
     """
 
     def __init__(self, driver: RedisDriver) -> None:
@@ -29,19 +31,20 @@ class Subscriptions:
         self._head = f"{driver.prefix}:"
         self._topics = f"{driver.prefix}:t:"
         self._sources: dict[str, dict[int, str]] = {}
-        """By channel or glob: the patterns of who wants what it brings, by subscription. Globs begin with a space."""
+        """By channel or glob: the patterns of its subscriptions, by subscription. The key of a glob begins with a
+        space."""
         self._of: dict[int, list[str]] = {}
         """The sources of each subscription."""
         self.open: set[int] = set()
-        """Subscriptions that get what is published."""
+        """Subscriptions that are open."""
         self._own: set[str] = set()
-        """Channels that the driver itself listens to."""
+        """Channels that the driver itself uses."""
         self._asked = 0
         self._answers: dict[bytes, Opened] = {}
         self._link: RedisLink | None = None
 
     async def begin(self, link: RedisLink, channels: list[str]) -> None:
-        """A new connection. Subscriptions are made again by those who have them."""
+        """Start on a new connection. The shared part makes the subscriptions again."""
         self.end()
         self._link = link
         for channel in channels:
@@ -65,7 +68,7 @@ class Subscriptions:
         self._link.mark(token)
 
     async def listen(self, channel: str) -> None:
-        """Return when what is published on a channel of the driver's own arrives; raises LinkEnded."""
+        """Subscribe to a channel of the driver. Returns when its messages will arrive. Raises LinkEnded."""
         if self._link is None:
             raise LinkEnded("there is no connection")
         if channel not in self._own:
@@ -121,7 +124,7 @@ class Subscriptions:
                 self._link.subscribe("PUNSUBSCRIBE" if wild else "UNSUBSCRIBE", source.removeprefix(" "))
 
     def wants(self, topic: str) -> bool:
-        """Whether a subscription here is open that gets what is published on a topic."""
+        """Whether an open subscription of this process matches a topic."""
         return any(
             subscription in self.open and matches(pattern, topic)
             for name, source in self._sources.items()
@@ -130,7 +133,7 @@ class Subscriptions:
         )
 
     def arrived(self, message: Any) -> None:
-        """Called by the link with what comes on its second connection."""
+        """Called by the link with each message of its second connection."""
         kind = message[0]
         if kind == b"message":
             channel = message[1].decode()
@@ -139,7 +142,8 @@ class Subscriptions:
             else:
                 self._deliver(self._sources.get(channel), channel, message[2])
         elif kind == b"pmessage":
-            self._deliver(self._sources.get(f" {message[1].decode()}"), message[2].decode(), message[3])
+            channel = message[2].decode(errors="replace")
+            self._deliver(self._sources.get(f" {message[1].decode()}"), channel, message[3])
         elif kind == b"pong" and (answered := self._answers.pop(message[1], None)) is not None:
             answered(None)
 

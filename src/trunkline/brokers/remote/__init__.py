@@ -1,1 +1,1 @@
-"""What every remote broker needs: outgoing batches, incoming feeds, and restoring both after a reconnection."""
+"""The common part of all remote brokers: outgoing batches, incoming feeds, and restoring both after a reconnection."""

@@ -1,4 +1,4 @@
-"""What the shared part of a remote broker needs from an adapter, and what an adapter passes to it.
+"""The interface between the shared part of a remote broker and an adapter.
 
 An adapter sends a batch, opens a subscription, and sends an acknowledgement. Everything else is shared: windows,
 confirmation, resending, credit, gaps, reports. The values that an adapter passes in are protocols, so it can pass its
@@ -18,7 +18,7 @@ from trunkline.delivery.fates import Fate
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.pending import Failures
 from trunkline.delivery.shared_body import SharedBody
-from trunkline.errors import Refused
+from trunkline.errors import InvalidPayload, Refused
 from trunkline.message import Message
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ ArrivedBody = memoryview | SharedBody
 
 
 class TopicTerms(Protocol):
-    """What a publisher must know of a topic."""
+    """The properties of a topic that a publisher needs."""
 
     @property
     def topic(self) -> str: ...
     @property
     def heard(self) -> bool:
-        """Whether anybody listens."""
+        """Whether the topic has subscribers."""
 
     @property
     def confirm(self) -> bool:
@@ -45,13 +45,13 @@ class TopicTerms(Protocol):
 
     @property
     def durable(self) -> bool:
-        """Whether the broker stores it: an unconfirmed batch is sent again."""
+        """Whether the broker stores the messages. If so, an unconfirmed batch is sent again."""
 
     @property
     def channel(self) -> str | None: ...
     @property
     def schema(self) -> str | None:
-        """If there is one, the adapter checks messages against it before they are sent."""
+        """The schema, or None. The adapter checks messages against it before they are sent."""
 
     @property
     def full(self) -> Sequence[tuple[str, int]]:
@@ -59,11 +59,11 @@ class TopicTerms(Protocol):
 
 
 class PublishLimits(Protocol):
-    """How far the broker lets a publisher run ahead, and what it takes at once."""
+    """How much a publisher may send without confirmation, and the largest frame that the broker accepts."""
 
     @property
     def window(self) -> int:
-        """Messages on one topic that are not confirmed."""
+        """The most unconfirmed messages on one topic."""
 
     @property
     def window_bytes(self) -> int: ...
@@ -72,10 +72,10 @@ class PublishLimits(Protocol):
 
 
 class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A subscription as the broker is asked for it."""
+    """The request for a subscription."""
 
     subscription: int
-    """Its number on this connection: what arrives carries it."""
+    """Its number on this connection. Every batch for the subscription carries it."""
     pattern: str
     name: str
     credit: int
@@ -97,15 +97,15 @@ class SubscriptionTerms(Protocol):
 
     @property
     def role(self) -> str:
-        """The name under which the broker keeps its fates and dead letters; empty if that is the one asked for."""
+        """The name under which the broker keeps the fates and dead letters. Empty if it is the requested name."""
 
     @property
     def report_s(self) -> float | None:
-        """How long reports of fates may wait for others; None if the broker does not want them."""
+        """How long fates may be collected before they are reported; None if the broker does not want reports."""
 
 
 class Origin(Protocol):
-    """Messages of one subscription and topic, and where they are in what their publisher published."""
+    """Messages of one subscription and topic, with their position among the messages of their publisher."""
 
     @property
     def subscription(self) -> int: ...
@@ -115,11 +115,11 @@ class Origin(Protocol):
     def count(self) -> int: ...
     @property
     def origin(self) -> int:
-        """Who published them; 0 if their positions are not counted."""
+        """The publisher; 0 if positions are not counted."""
 
     @property
     def position(self) -> int:
-        """How many messages of this priority their publisher had published on the topic before."""
+        """How many messages of this priority the publisher had published on the topic before these."""
 
     @property
     def priority(self) -> int: ...
@@ -130,7 +130,7 @@ class Arrival(Origin, Protocol):
 
     @property
     def first(self) -> int:
-        """The number of its first message; the others follow without a gap, unless `seqs` lists them."""
+        """The number of the first message. The others follow without a gap, unless `seqs` lists the numbers."""
 
     @property
     def seqs(self) -> list[int] | None: ...
@@ -146,20 +146,20 @@ class DropNotice(Origin, Protocol):
 
 
 class Rejection(msgspec.Struct, frozen=True):
-    """A message of a batch, or all of it, that was not taken as it was."""
+    """A message of a batch, or a whole batch, that the broker did not accept unchanged."""
 
     index: int
-    """Which message; -1 for all of them."""
+    """The index of the message; -1 for the whole batch."""
     error: Callable[[], Refused] | None
-    """For its publisher. None: there is nothing to tell, for the message is a dead letter."""
+    """The error for the publisher. None if the message became a dead letter, which is no error for the publisher."""
     takes_number: bool = True
-    """Whether it counts in the numbers of its batch."""
+    """Whether the message has one of the numbers of its batch."""
     seq: int | None = None
-    """A number of its own, outside those of its batch."""
+    """Its own number, outside the numbers of its batch."""
 
 
 class FateRange(NamedTuple):
-    """What became of consecutive messages of a subscription."""
+    """The fate of consecutive messages of a subscription."""
 
     fate: Fate
     first: int
@@ -168,155 +168,180 @@ class FateRange(NamedTuple):
 
 
 class DeadLetterKeeper(Protocol):
-    """Who knows the dead letters that the broker keeps."""
+    """Receives events about the dead letters that the broker keeps."""
+
+    keeps_unreadable: bool
+    """Whether stored data that is not a batch of messages becomes a dead letter."""
 
     def handled(self, inbox: Inbox, seq: int) -> None:
-        """A dead letter that was replayed here has its fate."""
+        """A dead letter that was replayed here has reached its fate."""
 
     def returns(self, role: str) -> None:
         """The broker redelivers the dead letters of this subscriber."""
 
 
 class Shared(Protocol):
-    """The shared half, as the adapter sees it. Everything is called in the event loop thread."""
+    """The shared part, as an adapter sees it. All methods are called in the thread of the event loop."""
 
     def connected(self, limits: PublishLimits) -> None:
-        """A connection is usable, for the first time or again. Subscriptions are opened, batches sent again."""
+        """A connection is usable, for the first time or again.
+
+        Opens the subscriptions, and sends unconfirmed batches again.
+        """
 
     def disconnected(self) -> None:
-        """The connection has ended; another one is being made."""
+        """The connection has ended, and another one is being made."""
 
     def writable(self) -> None:
         """The backlog has drained."""
 
     def deliver(self, head: Arrival, body: ArrivedBody) -> None:
-        """A batch has arrived. An idle worker that waited for it runs at once."""
+        """Process a batch that arrived. An idle worker that waited for it runs at once."""
 
     def deliver_first(self, head: Arrival, body: ArrivedBody) -> None:
-        """As `deliver`, where more may have come at the same time: workers run when `arrived` is called."""
+        """Like `deliver`, if more batches may have arrived at the same time. Workers run when `arrived` is called."""
 
     def arrived(self) -> None: ...
 
     def dropped(self, notice: DropNotice) -> None: ...
 
+    def losing(self, subscription: int, reason: str) -> None:
+        """Messages of a plain subscription are being lost. The next gaps in it have this reason."""
+
+    def unreadable(self, head: Arrival, body: memoryview, error: InvalidPayload) -> None:
+        """Stored data for a subscription is not a batch of messages."""
+
     def report_now(self, subscription: int) -> None:
-        """The broker asks for the fates of what this subscription got."""
+        """The broker requests the fates of the messages that this subscription received."""
 
     def topic_changed(self, terms: TopicTerms) -> None: ...
 
     def taken(self, runs: Sequence[tuple[int, int, int]], rejections: Mapping[int, list[Rejection]]) -> None:
-        """The broker has these batches: first and last number, and the number of the first message in them."""
+        """The broker has accepted batches.
+
+        Each run is the first and the last batch number, and the number of the first message in it.
+        """
 
     def give_way(self) -> None:
-        """Urgent messages come through the broker: let other processes run after each of the next large batches."""
+        """Urgent messages pass through the broker: let other processes run after each of the next large batches."""
 
     def unserved(self, batch: int, nearest: Sequence[str]) -> None:
-        """Nobody got the requests of a batch that is not `taken` yet; `nearest` are similar topics with subscribers."""
+        """No subscriber received the requests of a batch that is not `taken` yet.
+
+        `nearest` are similar topics with subscribers.
+        """
 
     def rejected(self, batch: int, error: Callable[[], Refused]) -> None:
-        """The broker did not take a batch at all."""
+        """The broker rejected a whole batch."""
 
 
 class Adapter(Protocol):
-    """One connection to a broker elsewhere. Nothing here blocks. Without a connection, what is said is discarded."""
+    """One connection to a remote broker. No method blocks. What is sent without a connection is discarded."""
 
     name: str
-    """What kind of broker it is, for error texts."""
+    """The kind of broker, for error texts."""
     url: str
     live: bool
     """Whether the broker can be used now."""
     connect_s: float
-    """How long anybody waits for a broker that does not answer."""
+    """How long callers wait for a broker that does not answer."""
     max_unsent_bytes: int
     max_inbox_bytes: int
-    """How many bytes may wait in one inbox. A single larger message still passes."""
+    """How many bytes may wait in one inbox. A single larger message is still accepted."""
     malformed: int
     """Frames or batches that could not be read."""
     alone_bytes: int
-    """From this size on a message travels alone on the connection as it is now; NEVER_ALONE if none does."""
+    """Messages of at least this size are sent alone on the current connection; NEVER_ALONE if none are."""
 
     names_full: bool
     """Whether the terms of a topic name the subscribers whose inboxes are full."""
     checks_alone: bool
-    """Whether nobody after this process checks what is published against schemas."""
+    """Whether messages are checked against schemas only in this process."""
 
     @property
     def run(self) -> str:
-        """Another one means that the broker numbers its messages from the beginning."""
+        """Identifies a run of the broker. A new run numbers its messages from the beginning."""
 
     @property
     def keeps_dead_letters(self) -> bool: ...
 
     @property
     def backlog(self) -> int:
-        """Bytes that were sent and have not left this process."""
+        """Bytes that were passed to `send` and have not left this process."""
 
     def attach(self, shared: Shared) -> None:
-        """Called once: who is told of what arrives."""
+        """Set the receiver of events. Called once."""
 
     def lacks(self, feature: Feature) -> bool:
-        """Whether the broker is known not to offer it."""
+        """Whether the broker is known to lack the feature."""
 
     def open(self) -> None:
-        """Connect, if nobody does yet. Never waits."""
+        """Start connecting, unless that has begun already. Never waits."""
 
     async def ready(self) -> object:
-        """Return when it is live; raises HubUnavailable, or why the broker refuses this client."""
+        """Return when the connection is live.
+
+        Raises HubUnavailable, or the error with which the broker refuses this client.
+        """
 
     async def aclose(self) -> None: ...
 
     # Publishing
 
     async def inquire(self, topic: str) -> None:
-        """Return when `topic_changed` was called for this topic; raises Refused."""
+        """Request the terms of a topic. Returns when `topic_changed` was called for it. Raises Refused."""
 
     def inquire_soon(self, topic: str) -> None:
-        """The same on a live connection, without waiting."""
+        """Like `inquire`, on a live connection and without waiting."""
 
     async def check(self, terms: TopicTerms, messages: Sequence[Message]) -> tuple[list[Message], Failures]:
-        """The messages that fit the schema, and those that do not, with why."""
+        """The messages that match the schema, and the others with their errors."""
 
     def encode(self, batch: SentBatch) -> bytes: ...
 
     def send(self, batch: SentBatch) -> None:
-        """Put an encoded batch in line, after those before it. It leaves with `flush`."""
+        """Queue an encoded batch after the earlier ones. `flush` sends it."""
 
     def flush(self) -> None:
-        """Send what is in line."""
+        """Send the queued batches."""
+
+    def send_now(self, batch: SentBatch) -> None:
+        """As `send` and `flush`."""
 
     def withdraw(self, number: int, reason: str) -> None:
-        """The publisher of a batch no longer waits for room."""
+        """Withdraw a batch whose publisher no longer waits for room."""
 
     async def sync(self) -> int:
-        """Return when the broker has everything that was sent before; raises HubUnavailable."""
+        """Return when the broker has everything that was sent before. Raises HubUnavailable."""
 
     # Subscribing
 
     def subscribe(self, request: SubscribeRequest, done: Callable[[SubscriptionTerms | Exception], None]) -> None:
-        """On a live connection. Call `done` before anything of it is delivered.
+        """Open a subscription on a live connection. `done` is called before any of its messages is delivered.
 
-        With HubUnavailable if the connection ends, which makes it up; with another error if the broker refuses.
+        `done` receives HubUnavailable if the connection ends: the subscription is then opened on the next one. It
+        receives another error if the broker refuses.
         """
 
     def unsubscribe(self, subscription: int, pattern: str) -> None: ...
 
     def stop(self, subscription: int) -> None:
-        """Deliver nothing new to this member; what it has can still be acknowledged."""
+        """Deliver no new messages to this member. It can still acknowledge those it has."""
 
     def credit(self, subscription: int, messages: int, size: int) -> None:
-        """So many messages, and bytes, more may be delivered."""
+        """Allow the broker to deliver this many more messages and bytes."""
 
     def acknowledge(self, subscription: int, ranges: list[tuple[int, int]]) -> None: ...
 
     def settle(
         self, subscription: int, seq: int, fate: Fate | None, reason: str, letter: DeadLetter | None = None
     ) -> None:
-        """A member did not deliver a message: its fate, or None if another member is to get it."""
+        """Report a message that a member did not deliver: its fate, or None if another member is to get it."""
 
     def report(
         self, subscription: int, ranges: Sequence[FateRange], letters: Sequence[DeadLetter], *, asked: bool
     ) -> None:
-        """What became of messages of a plain subscription; `asked` answers `report_now`."""
+        """Report the fates of messages of a plain subscription. `asked`: the report answers `report_now`."""
 
     def link(self, pattern: str, topic: str) -> None: ...
 

@@ -26,9 +26,9 @@ class RemoteStream(Stream):
     feed: Feed
 
     async def opened(self) -> None:
-        """Return when the broker has confirmed the subscription; raises HubUnavailable if there is none."""
+        """Return when the broker has confirmed the subscription. Raises HubUnavailable if there is no broker."""
         await self.feed.adapter.ready()
-        # Several may wait for it, and one who gives up must not end it for the others.
+        # Several callers may wait for it. If one is cancelled, the others must still be able to wait.
         await asyncio.shield(self.feed.opening)
 
     def stop(self) -> None:
@@ -38,7 +38,7 @@ class RemoteStream(Stream):
 
 
 class RemoteBroker(Broker):
-    """What brokers elsewhere share. One of them adds its adapter, its name and its features."""
+    """The common part of all remote brokers. Each adds its adapter, its name and its features."""
 
     dead_letters: DeadLetterKeeper | None = None
 
@@ -72,7 +72,7 @@ class RemoteBroker(Broker):
         return True if lane is None else lane.has_subscribers
 
     def subscribers(self, topic: str) -> list[str]:
-        """Those of this process; if there are none, whether there are any elsewhere."""
+        """The subscribers in this process. If there are none, a placeholder if there are subscribers elsewhere."""
         here = super().subscribers(topic)
         lane = self.lanes.get(topic)
         elsewhere = lane is not None and lane.terms is not None and lane.has_subscribers
@@ -104,7 +104,7 @@ class RemoteBroker(Broker):
         assert isinstance(stream, RemoteStream)
         member = delivery.group is not None or delivery.durable or delivery.reads_stored
         if member:
-            # Others get some of it, and what is delivered again has an old number.
+            # Other members get some of the messages, and a redelivered message has an old number.
             stream.keep_exact()
         kind = MemberFeed if member else InboxFeed
         feed = stream.feed = kind(self.shared.adapter, self.shared.next_number(), inbox, delivery)
@@ -134,7 +134,7 @@ class RemoteBroker(Broker):
         self.left(feed)
 
     def left(self, feed: InboxFeed) -> None:
-        """A subscription has ended."""
+        """Called when a subscription has ended."""
         return
 
     def link(self, pattern: str, topic: str) -> bool:
@@ -173,5 +173,5 @@ class RemoteBroker(Broker):
             self.shared.outbox.on_unserved.remove(unserved)
 
     async def before_release(self) -> None:
-        """What is still to be told to the broker, while there is a connection."""
+        """Called before the connection is released, to send what the broker still needs."""
         return

@@ -16,11 +16,14 @@ from trunkline.brokers.remote.adapter import (
     ArrivedBody,
     DeadLetterKeeper,
     DropNotice,
+    Origin,
     SubscribeRequest,
     SubscriptionTerms,
 )
-from trunkline.brokers.remote.places import Places
+from trunkline.brokers.remote.places import Gap, Places
 from trunkline.brokers.remote.reporter import Reporter
+from trunkline.delivery.books import reaches
+from trunkline.delivery.fates import Fate, Outcome
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.options import Delivery
 from trunkline.delivery.route import Take
@@ -32,12 +35,14 @@ from trunkline.message import Message
 
 log = logging.getLogger("trunkline.connection")
 
+DOWN = "the broker or the connection was down"
+NO_RECORD = "no record of it here: it is on its way, was lost, or arrived longer ago than is remembered"
 CHECK_S = 0.02
-"""How often a full inbox is looked at. An iterator takes messages without any call that could be noticed."""
+"""How often a full inbox is checked. An iterator takes messages out of it without a call that could be noticed."""
 
 
 class Feed(abc.ABC):
-    """What all feeds share: how one is opened, again after each reconnection, and closed."""
+    """The common part of all feeds: opening, opening again after a reconnection, closing."""
 
     def __init__(self, adapter: Adapter, number: int, pattern: str) -> None:
         self.adapter = adapter
@@ -45,36 +50,38 @@ class Feed(abc.ABC):
         self.pattern = pattern
         self.closed = False
         self.woken: list[Inbox] = []
-        """Where inboxes are noted that somebody waits at."""
+        """Inboxes that received messages while a worker was waiting."""
         self.missed = 0
-        """Published while this was subscribed, and never arrived: the broker or the connection was down."""
+        """Messages that were published during the subscription and never arrived: the broker or the connection was
+        down."""
+        self.why_missing = DOWN
         self._opening: asyncio.Future[None] | None = None
 
     @property
     def opening(self) -> asyncio.Future[None]:
-        """Done when the broker has confirmed it for the first time."""
+        """Done when the broker has confirmed the subscription for the first time."""
         if self._opening is None:
-            # Not before: a bus may be made before its event loop runs.
+            # Created on first use: a bus may be created before its event loop runs.
             self._opening = asyncio.get_running_loop().create_future()
             self._opening.add_done_callback(_retrieve)
         return self._opening
 
     @abc.abstractmethod
     def request(self) -> SubscribeRequest:
-        """What the broker is asked for."""
+        """The request to the broker."""
 
     @abc.abstractmethod
     def take(self, head: Arrival, body: ArrivedBody) -> None:
-        """A batch has arrived."""
+        """Process a batch that has arrived."""
 
     def open(self) -> None:
-        """Ask the broker for it, if there is a connection; otherwise it is asked when there is one."""
+        """Request the subscription if there is a connection. Otherwise it is requested when there is one."""
         if self.adapter.live and not self.closed:
             self.adapter.subscribe(self.request(), self._opened)
 
     def _opened(self, answer: SubscriptionTerms | Exception) -> None:
         if self.closed or isinstance(answer, HubUnavailable):
-            # If the connection ended, it is opened again with the next one.
+            # If the connection ended, the subscription is opened on the next one.
             return
         if not isinstance(answer, Exception):
             self.subscribed(answer)
@@ -104,25 +111,34 @@ class Feed(abc.ABC):
         return
 
     def report_now(self) -> None:
-        """The broker asks what became of what arrived."""
+        """Answer the broker's request for the fates of delivered messages."""
         return
 
     def read(self, head: Arrival, body: ArrivedBody) -> tuple[list[Message], bool]:
-        """The messages of a batch, and whether all are plain; none if it cannot be read, which is counted."""
-        seqs = range(head.first, head.first + head.count) if head.seqs is None else head.seqs
+        """The messages of a batch, and whether all are plain.
+
+        A batch that cannot be read is counted, and returns none.
+        """
         try:
             if type(body) is memoryview:
+                if head.count == 1 and head.seqs is None:
+                    return columns.read_one(head.topic, body, head.first)
+                seqs = range(head.first, head.first + head.count) if head.seqs is None else head.seqs
                 return columns.read_batch(head.topic, body, seqs)
             message, plain = body.read(head.topic, head.first)
             return [message], plain
         except InvalidPayload as error:
-            self.adapter.malformed += 1
-            log.error("%d messages on %s could not be read: %s", head.count, head.topic, error)
+            self.unreadable(head, body, error)
             return [], True
+
+    def unreadable(self, head: Arrival, body: ArrivedBody, error: InvalidPayload) -> None:
+        """A batch cannot be read."""
+        self.adapter.malformed += 1
+        log.error("%d messages on %s could not be read: %s", head.count, head.topic, error)
 
 
 class TapFeed(Feed):
-    """For the bus itself: answers to requests, rules of routing."""
+    """A feed for the bus itself: replies to requests, routing rules."""
 
     def __init__(self, adapter: Adapter, number: int, pattern: str, take: Take, hears: bool) -> None:
         super().__init__(adapter, number, pattern)
@@ -160,15 +176,17 @@ class InboxFeed(Feed):
         self._credit = 0
         """Messages that the broker may still deliver."""
         self._worth = max(1, inbox.capacity // 4)
-        """How many messages of credit are worth telling the broker, while it has some."""
+        """The least credit, in messages, that is sent to the broker while it still has some."""
         self._enough = -inf if self._endless else inbox.capacity - self._worth
-        """Above it, whatever room there is would not be worth telling."""
+        """While the broker has more credit than this, the room in the inbox is too small to send more."""
         self._max_bytes = adapter.max_inbox_bytes
         self._half = self._max_bytes // 2
         self._credit_bytes = 0
         """Bytes that the broker may still deliver. Below 0 if the last batch was larger than that."""
         self._check: asyncio.TimerHandle | None = None
         self._places = Places()
+        self._opened_ns = 0
+        """When the broker confirmed the subscription for the first time."""
         self._reporter: Reporter | None = None
         self.dead_letters: DeadLetterKeeper | None = None
         inbox.refill = self.give_credit
@@ -198,6 +216,7 @@ class InboxFeed(Feed):
         )
 
     def subscribed(self, terms: SubscriptionTerms) -> None:
+        self._opened_ns = self._opened_ns or self.inbox.time_ns()
         if terms.role:
             self.inbox.role = terms.role
         if self._reporter is not None:
@@ -208,7 +227,7 @@ class InboxFeed(Feed):
                 self._reporter.handled = self.dead_letters.handled
 
     def replayed(self, seq: int) -> None:
-        """A dead letter of this subscription is in its inbox again."""
+        """Note that a dead letter of this subscription is in its inbox again."""
         if self._reporter is not None:
             self._reporter.replayed.add(seq)
 
@@ -217,7 +236,7 @@ class InboxFeed(Feed):
         return self._reporter is not None and seq in self._reporter.replayed
 
     def report(self) -> None:
-        """Report at once what there is to report."""
+        """Send the fates that were not reported yet."""
         if self._reporter is not None:
             self._reporter.report()
 
@@ -229,21 +248,19 @@ class InboxFeed(Feed):
         if self.closed:
             return
         if missing := self._places.passed(head.origin, head.topic, head.priority, head.position, head.count):
-            self._miss(missing, head.topic)
-        count = head.count
-        kept = self.inbox.batch_readers > 0 and self._keep(head, body)
-        if not kept:
-            # In order: what is not open comes first.
-            self.inbox.open()
+            self._miss_before(head, missing)
+        count, first, inbox = head.count, head.first, self.inbox
+        if self._reporter is not None:
+            self._reporter.arrived(first, first + count - 1)
+        kept = inbox.batch_readers > 0 and self._keep(head, body)
+        if not kept and inbox.unopened is not None:
+            # To keep the order, unopened batches are opened first.
+            inbox.open_all()
         messages, plain = ([], True) if kept else self.read(head, body)
         self._credit -= count
         self._credit_bytes -= len(body)
-        if self._reporter is not None:
-            self._reporter.arrived(head.first, head.first + count - 1)
         if messages:
             self.fill(messages, plain)
-        elif not kept:
-            self._unreadable(head, body)
         if self._credit <= self._enough or self._credit_bytes <= self._half:
             self.give_credit()
 
@@ -259,11 +276,12 @@ class InboxFeed(Feed):
             self.woken.append(inbox)
         return True
 
-    def _unreadable(self, head: Arrival, body: ArrivedBody) -> None:
+    def unreadable(self, head: Arrival, body: ArrivedBody, error: InvalidPayload) -> None:
+        super().unreadable(head, body, error)
         if self._reporter is not None:
             self._reporter.unreadable(head.first, head.first + head.count - 1)
         if type(body) is SharedBody:
-            # The broker was down before it could be opened here.
+            # The broker ended before the shared memory could be opened here.
             self._miss(head.count, head.topic)
 
     def fill(self, messages: list[Message], plain: bool) -> None:
@@ -278,11 +296,11 @@ class InboxFeed(Feed):
             try:
                 inbox.offer(message)
             except Refused as error:
-                # On record already, in the books of the inbox.
+                # The inbox has already counted it.
                 log.debug("%s refused %s: %s", inbox.name, message.id, error)
 
     def give_credit(self) -> None:
-        """Give the broker credit for the room there is, if that is worth a message."""
+        """Give the broker credit for the room in the inbox, if there is enough to be worth a message."""
         if self._credit > self._enough and self._credit_bytes > self._half:
             return
         inbox = self.inbox
@@ -292,13 +310,14 @@ class InboxFeed(Feed):
         room = spare if spare >= self._worth or (spare > 0 and not self._credit) else 0
         size = 0
         if self._credit_bytes <= self._half:
-            # Counted only once half of it is used up: that is rare, unless the inbox is full.
+            # The bytes in the inbox are counted only when half of the credit is used up. That is rare, unless the inbox
+            # is full.
             size = self._max_bytes - self._bytes_here() - self._credit_bytes
             size = size if size >= self._half // 2 else 0
         self._credit += room
         self._credit_bytes += size
         short = not self._endless and self._credit < self._worth
-        # Also while there is credit: a batch that needs more of it may wait at the broker.
+        # Also while the broker has credit: a batch that needs more than that may be waiting there.
         inbox.refill_at = -1 if self._endless else len(inbox.queue) + spare - room - self._worth
         if self._credit_bytes <= self._half:
             short = True
@@ -306,7 +325,7 @@ class InboxFeed(Feed):
         if short and self._check is None:
             self._check = asyncio.get_running_loop().call_later(CHECK_S, self._look)
         if room or size:
-            # Last: what it brings may arrive before this returns.
+            # Last, because new messages may arrive before this call returns.
             self.adapter.credit(self.number, room, size)
 
     def _bytes_here(self) -> int:
@@ -316,16 +335,36 @@ class InboxFeed(Feed):
         self._check = None
         self.give_credit()
 
-    def _miss(self, count: int, topic: str) -> None:
-        log.warning("%s misses %d messages on %s: the broker or the connection was down", self.inbox.name, count, topic)
+    def _miss_before(self, head: Origin, count: int) -> None:
+        """Messages of the same publisher before these never arrived."""
+        reason = self.why_missing
+        first = head.position - count
+        gap = Gap(head.origin, head.topic, head.priority, first, head.position, reason, self.inbox.time_ns())
+        self._places.miss(gap)
+        self._miss(count, head.topic, reason)
+
+    def _miss(self, count: int, topic: str, reason: str = DOWN) -> None:
+        log.warning("%s misses %d messages on %s: %s", self.inbox.name, count, topic, reason)
         self.missed += count
         self.inbox.books.miss(count)
+
+    def without_record(self, topic: str, place: tuple[int, int, int], at_ns: int) -> Outcome | None:
+        """The outcome of a message on a topic that has no number here: it never arrived, or it was forgotten.
+
+        `place` is its publisher, priority and position. None if it was published before the subscription was made.
+        """
+        origin, priority, position = place
+        if not reaches(topic, self.pattern):
+            return None
+        if (gap := self._places.gap(origin, topic, priority, position)) is not None:
+            return Outcome(self.inbox.role, Fate.DROPPED, f"it never arrived: {gap.reason}", gap.at_ns)
+        return Outcome(self.inbox.role, Fate.UNKNOWN, NO_RECORD) if 0 < self._opened_ns < at_ns else None
 
     def dropped(self, notice: DropNotice) -> None:
         place = (notice.origin, notice.topic, notice.priority, notice.position, notice.count)
         count = notice.count - (self._places.overlap(*place) if notice.origin else 0)
         if missing := self._places.passed(*place):
-            self._miss(missing, notice.topic)
+            self._miss_before(notice, missing)
         inbox = self.inbox
         inbox.books.drop_elsewhere(count, notice.ranges, notice.reason, inbox.time_ns())
 
@@ -338,6 +377,6 @@ class InboxFeed(Feed):
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:
-    # If nobody awaits it, its error is not reported as unretrieved.
+    # Retrieves the error, so that asyncio does not report it as unretrieved if nobody awaits the future.
     if not future.cancelled():
         future.exception()

@@ -1,4 +1,4 @@
-"""The lane of one topic: a publish that need not wait goes directly into the pending batch."""
+"""The lane of one topic. A publish that need not wait adds its message directly to the pending batch."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ if TYPE_CHECKING:
     from trunkline.brokers.remote.outbox import Outbox
 
 SOON = 256
-"""So many messages on one topic are sent at once, without waiting for the end of the turn."""
+"""When this many messages wait on one topic, they are sent without waiting for the end of the turn."""
 LONG = 8
-"""So many plain messages in a row are worth a batch of their own: beside one of another kind, none would be columns."""
+"""This many consecutive plain messages are sent as a batch of their own. In a batch with a message of another kind,
+none of them could be encoded as columns."""
 FEW = 4
-"""So many messages that were put in one by one may come before a run."""
+"""A run can follow at most this many messages that were added to the batch one by one."""
 LARGE_BYTES = 64 * 1024
-"""What is larger is counted as it is put in, so that the window in bytes holds within a turn, too."""
+"""A larger message is counted when it is added, so that the window in bytes also holds within a turn."""
 
 
 class RemoteLane:
-    """The way in for one topic."""
+    """The publishing path of one topic."""
 
     __slots__ = (
         "asks_who_is_full",
@@ -54,15 +55,16 @@ class RemoteLane:
         self.confirm = True
         self.durable = False
         self.asks_who_is_full = False
-        """Whether a publish waits, and the broker is asked for whom."""
+        """Whether a publish waits, and the broker was asked which subscribers are full."""
         self.immediate = False
-        """Whether a publish need not wait: the topic is known, plain, and nobody stands in line."""
+        """Whether a publish need not wait: the terms are known, need no confirmation or check, and no other publish
+        waits."""
         self.in_flight = 0
         """Messages that the broker has not confirmed."""
         self.published: dict[int, int] = {}
-        """Messages so far, by priority."""
+        """Messages published so far, by priority."""
         self.waiting: list[asyncio.Future[None]] = []
-        """Who waits for room."""
+        """Publishers that wait for room."""
 
     def learn(self, terms: TopicTerms) -> None:
         self.terms = terms
@@ -73,7 +75,7 @@ class RemoteLane:
 
     def measure(self) -> None:
         self.immediate = self.terms is not None and not self.confirm and not self.waiting and self.terms.schema is None
-        # What is published from now on may go another way.
+        # The next publish may take another path.
         self.close_run()
 
     def close_run(self) -> None:
@@ -81,14 +83,17 @@ class RemoteLane:
         if pending is not None and pending.run is not None:
             pending.run.close()
 
+    def count_run(self, run: PlainRun) -> None:
+        self.in_flight += len(run)
+
     def send_run(self, *, full: bool) -> None:
-        """Send the run that waits here; if it must be `full`, only if nothing more fits into it."""
+        """Send the pending run. With `full`, send it only if nothing more fits into it."""
         pending = self.outbox.pending.get(self.topic)
         if pending is not None and pending.run is not None and not (full and len(pending.run) < pending.run.room):
             self.outbox.send_now(pending)
 
     def begin_run(self, sender: str, content_type: str, *, several: bool = False) -> PlainRun | None:
-        """A run for the bus to append to; None if there can be none now."""
+        """Begin a run to which the bus can append. None if that is not possible now."""
         outbox = self.outbox
         self.send_run(full=not several)
         if self.in_flight >= outbox.window or not self.immediate or outbox.full:
@@ -114,7 +119,7 @@ class RemoteLane:
         if self.in_flight >= outbox.window or not self.immediate or outbox.full:
             return False
         if outbox.idle:
-            outbox.send_first(self, [message])
+            outbox.send_lone(self, message, plain=True)
             return True
         pending = outbox.pending.get(self.topic)
         if pending is None:
@@ -140,8 +145,9 @@ class RemoteLane:
             and self.in_flight < outbox.window
             and not outbox.full
         ):
-            outbox.send_topic(self.topic)
-            outbox.send_first(self, [message], plain=alike)
+            if outbox.pending:
+                outbox.send_topic(self.topic)
+            outbox.send_lone(self, message, plain=alike)
             return DONE
         if alike and len(message.payload) <= LARGE_BYTES and self.put_now(message):
             return DONE
@@ -150,7 +156,8 @@ class RemoteLane:
     def post(self, message: Message, owner: Owner) -> bool:
         outbox = self.outbox
         if self.terms is None or (outbox.checks_alone and self.terms.schema is not None):
-            # Whether it is sent again after a reconnection depends on them. And it may have to be checked here.
+            # The terms decide whether the message is sent again after a reconnection, and whether it must be checked
+            # here.
             return False
         pending = outbox.opened(self.topic)
         if pending is None:
@@ -162,12 +169,12 @@ class RemoteLane:
         outbox = self.outbox
         size = 0
         if not alike and (len(messages) > 1 or len(messages[0].payload) > outbox.small_bytes):
-            # Otherwise they are small.
+            # Otherwise the messages are known to be small.
             size = outbox.weigh(messages)
         apart = not alike and not is_plain(messages[0])
         if size <= LARGE_BYTES and self.immediate and self.in_flight < outbox.window and not outbox.full:
             if apart or (outbox.idle and len(messages) == 1):
-                # Of another kind than the rest of its topic, it is in a frame of its own in any case.
+                # Messages of another kind than the rest of the topic need a frame of their own in any case.
                 outbox.send_topic(self.topic)
                 outbox.send_first(self, list(messages), plain=alike)
                 return DONE
@@ -189,7 +196,7 @@ class RemoteLane:
         return self._put_apart(messages) if apart else outbox.put_slowly(self, messages, alike=alike)
 
     def _cut_run(self) -> bool:
-        """Send the run that waits here, if it is long."""
+        """Send the pending run, if it is long."""
         pending = self.outbox.pending.get(self.topic)
         if pending is None or pending.run is None or pending.waiters or len(pending.run) < LONG:
             return False
@@ -197,7 +204,7 @@ class RemoteLane:
         return True
 
     async def _put_apart(self, messages: Sequence[Message]) -> Failures:
-        """Of another kind than the rest: in a frame of its own."""
+        """Send messages of another kind than the rest, in a frame of their own."""
         outbox = self.outbox
         outbox.send_topic(self.topic)
         try:
@@ -206,5 +213,5 @@ class RemoteLane:
             outbox.send_topic(self.topic)
 
     def put_alone(self, messages: Sequence[Message], *, again: bool) -> Awaitable[Failures]:
-        """In one piece, without others, and until the broker has it; `again` if it may have it already."""
+        """Send the messages as one batch, and wait for confirmation. `again`: the broker may have them already."""
         return self.outbox.put_alone(self, messages, again=again)

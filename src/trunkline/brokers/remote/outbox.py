@@ -1,10 +1,10 @@
-"""The outbox: batches on their way to a remote broker.
+"""The outbox: batches to be sent to a remote broker, or to be confirmed by it.
 
 Messages that one iteration of the event loop publishes on one topic are sent as one batch; a single message is sent at
-once. On a plain topic a publish returns when the message is in the outbox, which is ahead of the broker by at most a
-window, in messages and in bytes. Where a subscriber may refuse, or the broker stores first, it returns when the broker
-has confirmed it. After a reconnection, durable batches that were not confirmed are sent again; the others are reported
-as lost.
+once. On a plain topic a publish returns when the message is in the outbox. A window, in messages and in bytes, limits
+what is not confirmed. If a subscriber may refuse messages, or the broker stores them first, a publish returns when the
+broker has confirmed it. After a reconnection, durable batches that were not confirmed are sent again; the others are
+reported as lost.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,52 +35,95 @@ log = logging.getLogger("trunkline.connection")
 
 MAX_BODY_BYTES = 1024 * 1024
 MAX_FRAME_BYTES = 64 * 1024 * 1024
-"""Until the broker has stated its limit."""
+"""Used until the broker has sent its limit."""
 HIGH_BYTES = 1024 * 1024
-"""While so much waits to leave this process, publishers wait, too."""
+"""While this many bytes wait to leave this process, publishers wait."""
 FRAME_BYTES = 256 * 1024
-"""What a frame may need besides what is in its messages."""
+"""The space that a frame may need in addition to its messages."""
 EXTRA_BYTES = 300
-"""What a message counts beyond its frame, for the window in bytes. A hub counts the same."""
+"""Added for each message to the bytes of its frame, for the window in bytes. A hub adds the same."""
 
 COLUMN_BYTES = 64
-"""What a plain message takes in columns, beside its payload: its id, its time, its sizes."""
+"""The size of a plain message in columns without its payload: its id, its time, its sizes."""
 
 YIELDS = 64
-"""Batches after which other processes run, once the broker has asked for it. It asks anew when it confirms some."""
+"""When the broker has asked for it, other processes run after each of this many batches. The broker repeats the request
+with its confirmations."""
 MAX_OWN_TOPICS = 1000
-"""Reply topics of others and topics of dead letters with a lane, about 700 bytes each: most are never used again."""
+"""The most lanes for reply topics of other buses and for topics of dead letters. A lane takes about 700 bytes, and most
+of these are never used again."""
 
 
 class SentBatch:
     """A batch that the broker has not confirmed yet."""
 
-    __slots__ = ("bytes", "data", "lane", "lease", "number", "pending", "position", "resent", "size", "urgent")
+    __slots__ = (
+        "_pending",
+        "bytes",
+        "data",
+        "lane",
+        "lease",
+        "lone",
+        "number",
+        "plain",
+        "position",
+        "resent",
+        "size",
+        "urgent",
+    )
 
-    def __init__(
-        self, number: int, lane: RemoteLane, pending: PendingBatch, size: int, position: int, urgent: bool, resent: bool
-    ) -> None:
+    def __init__(self, number: int, lane: RemoteLane, size: int, position: int, *, urgent: bool) -> None:
         self.number = number
         self.lane = lane
-        self.pending = pending
+        self._pending: PendingBatch | None = None
+        self.lone: Message | None = None
+        """The message, if it was sent alone. Then a pending batch is built only if somebody needs it."""
+        self.plain = True
+        """Whether the lone message was published without additional fields."""
         self.size = size
         self.position = position
-        """How many messages of its priority were published on its topic before."""
+        """How many messages of its priority were published on its topic before this batch."""
         self.urgent = urgent
-        """Whether somebody waits for the confirmation."""
-        self.resent = resent
+        """Whether a publisher waits for the confirmation."""
+        self.resent = False
         """Whether the broker may have it already."""
         self.data = b""
-        """As the adapter encoded it."""
+        """The batch as the adapter encoded it."""
         self.lease: Lease | None = None
-        """Of the shared memory that its payload is in. With the batch it is gone."""
+        """The lease of the shared memory that holds the payload. It is released with the batch."""
         self.bytes = 0
 
     @property
+    def pending(self) -> PendingBatch:
+        """The messages, and the publishers that wait for them."""
+        pending = self._pending
+        if pending is None:
+            assert self.lone is not None
+            pending = self._pending = PendingBatch(self.lane.topic)
+            pending.messages = [self.lone]
+            pending.plain = self.plain
+        return pending
+
+    @pending.setter
+    def pending(self, pending: PendingBatch) -> None:
+        self._pending = pending
+
+    @property
+    def priority(self) -> int:
+        """The priority of its messages. A run has the normal one."""
+        if self.lone is not None:
+            return self.lone.priority
+        return NORMAL if self.pending.run is not None else self.pending.messages[0].priority
+
+    @property
     def asks(self) -> bool:
-        """Whether requests are in it. What is plain, or a run, was published without a type."""
+        """Whether the batch contains requests. Plain messages and runs have no type, so they contain none."""
+        if self.lone is not None:
+            return not self.plain and self.lone.type in ASKING
         pending = self.pending
-        return not pending.plain and pending.run is None and any(each.type in ASKING for each in pending.messages)
+        if pending.plain or pending.run is not None:
+            return False
+        return any(each.type in ASKING for each in pending.messages)
 
 
 class Outbox:
@@ -94,41 +137,42 @@ class Outbox:
         self.window_bytes = adapter.max_unsent_bytes
         self._max_message = MAX_FRAME_BYTES - FRAME_BYTES
         self._max_body = MAX_BODY_BYTES
-        """Of one batch, in bytes of its messages."""
+        """The largest batch, in bytes of its messages."""
         self._each_bytes = 0
-        """What counts for each message beside its payload: where a frame is hardly larger than the largest batch."""
+        """Bytes added for each message to account for its columns. 0 unless the frame limit is close to the largest
+        batch."""
         self.small_bytes = LARGE_BYTES
-        """A payload up to this size fits a frame with whatever header fields it has, and need not be weighed."""
+        """A payload up to this size fits into a frame with any header fields, so its size need not be checked."""
         self.full = False
-        """Whether as many bytes are on their way as may be."""
+        """Whether the window in bytes is used up. Reset when half of it is free again."""
         self._bytes = 0
         self._crowded: dict[RemoteLane, None] = {}
-        """Lanes in which somebody waits for room."""
+        """Lanes with publishers that wait for room."""
         self.pending: dict[str, PendingBatch] = {}
         self.lanes: dict[str, RemoteLane] = {}
         self._own: dict[str, None] = {}
-        """Of the lanes, those of the bus's own topics, oldest first."""
-        self._sent: OrderedDict[int, SentBatch] = OrderedDict()
+        """The lanes of the bus's own topics, oldest first."""
+        self._sent: dict[int, SentBatch] = {}
         self._unsent: deque[SentBatch] = deque()
-        """Made while there was no connection, or one that drains too slowly."""
+        """Batches made while there was no connection, or while earlier ones were still unsent."""
         self._number = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scheduled = False
         self.idle = True
         """Whether the next publish is sent at once: it is the first of a turn of the event loop, and the last turn with
-        a publish had no other."""
+        a publish had only one."""
         self._begun = 0
-        """Batches of this turn."""
+        """Batches begun in this turn."""
         self._yields = 0
-        """After so many more of the batches that are sent in the middle of a turn, other processes run."""
+        """After each of this many more batches sent in the middle of a turn, other processes run."""
         self.confirmed = 0
-        """Messages that the broker has."""
+        """Messages that the broker has confirmed."""
         self.lost_messages = 0
-        """Sent on a connection that ended before the broker had confirmed them."""
+        """Messages sent on a connection that ended before the broker had confirmed them."""
         self.on_lost: list[Callable[[Sequence[Message], Refused], None]] = []
         self.on_unserved: list[Callable[[Message, Sequence[str]], None]] = []
 
-    # Putting in
+    # Adding messages
 
     def lane(self, topic: str) -> RemoteLane:
         lane = self.lanes.get(topic)
@@ -149,7 +193,10 @@ class Outbox:
             self._own.pop(topic, None)
 
     def _forget_own(self) -> None:
-        """Up to two of the oldest for each that comes. One with something on its way counts as the newest then."""
+        """Remove up to two of the oldest for each new lane.
+
+        A lane with messages in flight is kept, and becomes the newest.
+        """
         for topic in list(itertools.islice(self._own, 2)):
             del self._own[topic]
             if self._is_idle(self.lanes[topic]):
@@ -163,13 +210,13 @@ class Outbox:
         return not lane.in_flight and not lane.waiting and lane.topic not in self.pending
 
     def published(self) -> dict[str, int]:
-        """How many messages were published on each topic in use, with those that are not sent yet."""
+        """How many messages were published on each topic in use, including those that are not sent yet."""
         unsent = {topic: pending.count for topic, pending in self.pending.items()}
         counts = {topic: sum(lane.published.values()) + unsent.get(topic, 0) for topic, lane in self.lanes.items()}
         return {topic: count for topic, count in counts.items() if count}
 
     def opened(self, topic: str) -> PendingBatch | None:
-        """What waits on a topic, for one who puts in messages one by one."""
+        """The pending batch of a topic, or None. Its run is opened, so that single messages can be added."""
         pending = self.pending.get(topic)
         if pending is not None and pending.run is not None:
             pending.open()
@@ -177,32 +224,52 @@ class Outbox:
 
     def begin(self, lane: RemoteLane) -> PendingBatch:
         pending = self.pending[lane.topic] = PendingBatch(lane.topic)
-        self._count_in()
-        return pending
-
-    def _count_in(self) -> None:
         self.idle = False
         self._begun += 1
         if not self._scheduled:
-            self._scheduled = True
-            if self._loop is None:
-                self._loop = asyncio.get_running_loop()
-            self._loop.call_soon(self._end_turn)
+            self._schedule()
+        return pending
+
+    def _schedule(self) -> None:
+        self._scheduled = True
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        self._loop.call_soon(self._end_turn)
 
     def send_first(self, lane: RemoteLane, messages: list[Message], *, plain: bool = True) -> None:
-        """A batch that waits for no other: the first of a turn, while `idle`, or one of another kind than the rest."""
-        self._count_in()
+        """Send a batch at once: the first of a turn, while `idle`, or one of another kind than the rest."""
+        self.idle = False
+        self._begun += 1
         pending = PendingBatch(lane.topic)
         pending.messages = messages
         pending.plain = plain
         lane.in_flight += len(messages)
         self._send(lane, pending)
         self._adapter.flush()
+        if not self._scheduled:
+            # After sending, so that the broker can work meanwhile.
+            self._schedule()
+
+    def send_lone(self, lane: RemoteLane, message: Message, *, plain: bool) -> None:
+        """As `send_first`, of one message of a lane that is `immediate`."""
+        self.idle = False
+        self._begun += 1
+        lane.in_flight += 1
+        priority, published = message.priority, lane.published
+        position = published.get(priority, 0)
+        published[priority] = position + 1
+        self._number = number = self._number + 1
+        sent = SentBatch(number, lane, 1, position, urgent=2 * lane.in_flight >= self.window)
+        sent.lone, sent.plain = message, plain
+        self._dispatch(sent)
+        if not self._scheduled:
+            # After sending, so that the broker can work meanwhile.
+            self._schedule()
 
     async def put_slowly(self, lane: RemoteLane, messages: Sequence[Message], *, alike: bool) -> Failures:
-        """The whole way: ask what the topic is, wait for room, and for confirmation where that is needed."""
+        """Request the terms of the topic, wait for room, and wait for confirmation where that is needed."""
         if lane.terms is None:
-            await self._adapter.inquire(lane.topic)
+            await self._slow.inquire(lane)
         broken: Failures = []
         size = self.weigh(messages, alike=alike)
         alone_bytes = self._adapter.alone_bytes
@@ -213,7 +280,7 @@ class Outbox:
                 try:
                     broken += await self.put_slowly(lane, part, alike=alike)
                 except PartlyRefused as error:
-                    # All of this part. The other parts are still sent.
+                    # This whole part was refused. The other parts are still sent.
                     broken += error.refused
                 except SchemaBroken as error:
                     broken += [(message, error) for message in part]
@@ -226,7 +293,7 @@ class Outbox:
         if pending is not None and (
             alone or (lane.confirm and not lane.durable) or pending.size + size > self._max_body
         ):
-            # Each on its own: one that gives up must not take others with it. And no frame too large.
+            # A publish that can be withdrawn must not share a batch with others, and no frame may become too large.
             self.send_now(pending)
             pending = None
         if pending is None:
@@ -245,9 +312,10 @@ class Outbox:
         return broken + await self._confirmed(pending, taken)
 
     async def put_alone(self, lane: RemoteLane, messages: Sequence[Message], *, again: bool) -> Failures:
-        """A batch that travels in one piece and without others. Returns when the broker has it, on plain topics, too.
+        """Send the messages as one batch that no others join. Returns when the broker has confirmed it, also on plain
+        topics.
 
-        If the batch was sent before, `again` keeps it from being stored twice.
+        `again` prevents a batch that was sent before from being stored twice.
         """
         if lane.terms is None:
             await self._adapter.inquire(lane.topic)
@@ -267,9 +335,9 @@ class Outbox:
         return broken + await self._confirmed(pending, taken)
 
     def weigh(self, messages: Sequence[Message], *, alike: bool = False) -> int:
-        """Bytes in all; raises MessageTooLarge for a message that fits no frame.
+        """The total size in bytes. Raises MessageTooLarge if a message does not fit into a frame.
 
-        `alike` promises that the bus has made them, with header fields of one size.
+        `alike` asserts that the bus has made the messages, with header fields of one size.
         """
         if alike:
             header_bytes = messages[0].header_bytes
@@ -281,7 +349,7 @@ class Outbox:
         return sum(sizes) + self._each_bytes * len(sizes)
 
     def _cuts(self, messages: Sequence[Message]) -> list[tuple[int, int]]:
-        """Where to cut messages, so that each part fits a frame well, and those that travel alone are alone."""
+        """Where to cut messages so that each part fits into a frame, and messages that must be sent alone are alone."""
         alone_bytes = self._adapter.alone_bytes
         cuts: list[tuple[int, int]] = []
         start = size = 0
@@ -294,7 +362,7 @@ class Outbox:
         return [*cuts, (start, len(messages))]
 
     async def _check(self, terms: TopicTerms, messages: Sequence[Message]) -> tuple[Sequence[Message], Failures]:
-        """The messages that fit the schema of the topic, and the others; raises if none fits."""
+        """The messages that match the schema of the topic, and the others. Raises if none matches."""
         fitting, broken = await self._adapter.check(terms, messages)
         if not fitting:
             raise broken[0][1] if len(broken) == 1 else PartlyRefused(broken, len(broken))
@@ -327,7 +395,8 @@ class Outbox:
             await self._wait_for(taken, asyncio.wait([taken], timeout=self._adapter.connect_s), pending, "")
             if not taken.done():
                 raise NotConfirmed(self._adapter.url)
-            # What still waited was withdrawn; the rest is with its subscribers, although the confirmation was late.
+            # Messages that were still waiting were withdrawn. The others reached their subscribers, although the
+            # confirmation was late.
             return [
                 (message, BackpressureTimeout(error.subscriber, timeout_s))
                 if isinstance(error, BackpressureTimeout)
@@ -347,7 +416,7 @@ class Outbox:
             raise
 
     def _withdraw(self, pending: PendingBatch, taken: asyncio.Future[Failures], why: str) -> None:
-        """Its publisher waits no longer. A batch that others share, and wait for, is not withdrawn."""
+        """Withdraw a batch whose publisher no longer waits. A batch that others share and wait for is not withdrawn."""
         if any(waiter.future is not taken and not waiter.gone for waiter in pending.waiters):
             return
         for sent in self._sent.values():
@@ -356,11 +425,11 @@ class Outbox:
                 return
 
     def release_gone(self) -> None:
-        """Withdraw what only owners wait for that have given up. Without a connection it fails at once."""
+        """Withdraw the batches whose owners have all given up. Without a connection such a batch fails at once."""
         self.send_all_pending()
         for sent in self._sent.values():
             if _given_up(sent.pending):
-                self._adapter.withdraw(sent.number, "its publisher has given up")
+                self._adapter.withdraw(sent.number, "its publisher was cancelled or timed out")
         unsent, self._unsent = self._unsent, deque()
         for sent in unsent:
             self._keep_unsent(sent)
@@ -375,7 +444,7 @@ class Outbox:
     # Sending
 
     def _end_turn(self) -> None:
-        """At the end of a turn of the event loop in which something was published."""
+        """Called at the end of a turn of the event loop in which something was published."""
         self._scheduled = False
         self.idle = self._begun == 1
         self._begun = 0
@@ -384,13 +453,13 @@ class Outbox:
             self.send_all_pending()
 
     def send_all_pending(self) -> None:
-        """In the middle of a turn: what was published so far."""
+        """Send what was published so far, in the middle of a turn."""
         for pending in list(self.pending.values()):
             self.send_pending(pending)
         self._adapter.flush()
 
     def send_now(self, pending: PendingBatch) -> None:
-        """In the middle of a turn of the event loop: the broker works while this one goes on."""
+        """Send a batch in the middle of a turn, so that the broker can work while the turn continues."""
         self.send_pending(pending)
         self._adapter.flush()
         if self._yields and pending.count > 1:
@@ -402,7 +471,7 @@ class Outbox:
         self._yields = YIELDS
 
     def send_topic(self, topic: str) -> None:
-        """What was published there so far."""
+        """Send what was published on a topic so far."""
         if (pending := self.pending.get(topic)) is not None:
             self.send_now(pending)
 
@@ -421,7 +490,7 @@ class Outbox:
             self._send(lane, pending)
             return
         if pending.owner is not None or any(waiter.owner is not None for waiter in pending.waiters):
-            # A pipeline does not count for itself.
+            # `post` does not count the messages of a pipeline. They are counted here.
             lane.in_flight += sum(len(share) for waiter, share in pending.shares() if waiter.owner is not None)
         if not messages:
             return
@@ -436,7 +505,7 @@ class Outbox:
                 part.size = len(messages[start].payload)
                 self._send(lane, part)
         else:
-            # Where somebody waits, it was cut before.
+            # If a publisher waits for the batch, its messages were already cut into parts.
             self._send(lane, pending)
 
     def _send(self, lane: RemoteLane, pending: PendingBatch, *, resent: bool = False) -> None:
@@ -444,33 +513,44 @@ class Outbox:
             pending.run.close()
             if pending.count == 1:
                 pending.open()
-        size = pending.count
-        priority = pending.messages[0].priority if pending.run is None else NORMAL
+        if pending.run is None:
+            size, priority = len(pending.messages), pending.messages[0].priority
+        else:
+            size, priority = pending.count, NORMAL
         position = lane.published.get(priority, 0)
         lane.published[priority] = position + size
         urgent = lane.confirm or bool(pending.waiters or lane.waiting) or self.full or 2 * lane.in_flight >= self.window
         self._number += 1
-        sent = SentBatch(self._number, lane, pending, size, position, urgent, resent)
-        sent.data = self._adapter.encode(sent)
-        sent.bytes += len(sent.data) + EXTRA_BYTES * sent.size
+        sent = SentBatch(self._number, lane, size, position, urgent=urgent)
+        sent.pending, sent.resent = pending, resent
+        self._dispatch(sent)
+
+    def _dispatch(self, sent: SentBatch) -> None:
+        """Encode a batch and send it, or keep it until there is a connection. A lone message is sent at once."""
+        adapter = self._adapter
+        sent.data = data = adapter.encode(sent)
+        sent.bytes += len(data) + EXTRA_BYTES * sent.size
         self._bytes += sent.bytes
         self.full = self._bytes >= self.window_bytes
         if self.full:
             for other in self.pending:
                 self.lanes[other].close_run()
-        if self._adapter.live and not self._unsent:
-            self._sent[sent.number] = sent
-            self._adapter.send(sent)
-        else:
+        if not adapter.live or self._unsent:
             self._unsent.append(sent)
+            return
+        self._sent[sent.number] = sent
+        if sent.lone is None:
+            adapter.send(sent)
+        else:
+            adapter.send_now(sent)
 
     async def flush(self) -> None:
-        """Return when the broker has everything."""
+        """Return when the broker has received everything that was published."""
         self.send_all_pending()
         if self._number:
             await self._adapter.sync()
 
-    # What the broker confirms
+    # Confirmations
 
     def topic_changed(self, terms: TopicTerms) -> None:
         if (lane := self.lanes.get(terms.topic)) is not None:
@@ -481,30 +561,31 @@ class Outbox:
         """See `Shared.taken`."""
         for begin, end, seq in runs:
             for batch in range(begin, end + 1):
-                sent = self._sent.pop(batch, None)
-                if sent is not None:
-                    self._settle(sent, seq, rejections.get(batch))
+                if (sent := self._sent.pop(batch, None)) is not None:
+                    self._settle(sent, seq, rejections.get(batch) if rejections else None)
                     seq += sent.size
 
     def _settle(self, sent: SentBatch, seq: int, rejections: list[Rejection] | None) -> None:
-        pending = sent.pending
         self.confirmed += sent.size
         if rejections is None:
+            lone = sent.lone
             if seq:
-                pending.number(seq)
-                last = seq + sent.size - 1
-                if last > self._numbers.last:
-                    self._numbers.last = last
+                if lone is None:
+                    sent.pending.number(seq)
+                else:
+                    number(lone, seq)
+                self._numbers.raise_to(seq + sent.size - 1)
             self._count_out(sent)
-            if pending.waiters:
-                pending.settle([])
+            if lone is None and sent.pending.waiters:
+                sent.pending.settle([])
             return
+        pending = sent.pending
         pending.open()
         messages = pending.messages
         placed = _numbered(messages, rejections)
         if seq:
             number_all(placed, seq)
-            self._numbers.last = max(self._numbers.last, seq + len(placed) - 1)
+            self._numbers.raise_to(seq + len(placed) - 1)
         self._count_out(sent)
         for rejection in rejections:
             if rejection.index < 0 and rejection.error is not None:
@@ -520,12 +601,12 @@ class Outbox:
             pending.settle(found)
         for message, error in found:
             if id(message) in unclaimed:
-                # Its publisher did not wait: it is told afterwards.
+                # The publisher did not wait, so the error is reported afterwards.
                 assert isinstance(error, Refused)
                 self._report_lost([message], error)
 
     def rejected(self, number: int, error: Callable[[], Refused]) -> None:
-        """The broker did not take a batch at all: nobody has seen it, and it is not confirmed later."""
+        """The broker rejected a whole batch: no subscriber received it, and it will not be confirmed."""
         sent = self._sent.pop(number, None)
         if sent is not None:
             self._count_out(sent)
@@ -549,7 +630,7 @@ class Outbox:
             self._let_in()
 
     def _let_in(self) -> None:
-        """Wake those who wait for room, if there is enough of it to be worth it."""
+        """Wake publishers that wait for room, if there is enough of it."""
         for lane in list(self._crowded):
             if lane.in_flight <= self.window // 2:
                 for waiter in list(lane.waiting)[: self.window - lane.in_flight]:
@@ -562,7 +643,7 @@ class Outbox:
         if pending.waiters:
             pending.fail(why)
         if unclaimed := pending.unclaimed():
-            # Those who did not wait are told afterwards.
+            # Publishers that did not wait get the error afterwards.
             self._report_lost(unclaimed, why())
 
     def _report_lost(self, messages: Sequence[Message], error: Refused) -> None:
@@ -580,7 +661,7 @@ class Outbox:
         self.window_bytes = min(limits.window_bytes, self._adapter.max_unsent_bytes)
         for lane in self.lanes.values():
             if lane.terms is not None and not isinstance(lane.terms, _OwnTopic):
-                # It may be another run of the broker, or have other subscribers.
+                # The broker may have restarted, or the topic may have other subscribers.
                 self._adapter.inquire_soon(lane.topic)
         unsent, self._unsent = self._unsent, deque()
         for sent in unsent:
@@ -588,15 +669,20 @@ class Outbox:
                 self._sent[sent.number] = sent
                 self._adapter.send(sent)
                 continue
-            # Another broker, with other limits: it would end the connection at each attempt.
-            text = f"a batch of {len(sent.data):,} bytes, and the {self._adapter.name} takes {limits.max_frame_bytes:,}"
+            # The new connection has a lower limit. The broker would end the connection at each attempt.
+            most = limits.max_frame_bytes
+            text = f"a batch has {len(sent.data):,} bytes, and the {self._adapter.name} accepts at most {most:,}"
             self._count_out(sent)
             self._fail(sent.pending, lambda text=text: Refused(text))  # type: ignore[misc]
         self._adapter.flush()
 
     def disconnected(self) -> None:
-        """What was not confirmed: durable batches are sent again, the others are lost, as far as anybody knows."""
-        sent, self._sent = self._sent, OrderedDict()
+        """Keep or fail the unconfirmed batches.
+
+        Durable batches are kept, and sent again. The others are reported as lost: the broker may or may not have
+        received them.
+        """
+        sent, self._sent = self._sent, {}
         lost = 0
         for batch in sent.values():
             if batch.lane.durable:
@@ -617,7 +703,7 @@ class Outbox:
             self._let_in()
 
     def close(self) -> None:
-        """Nothing more will be sent: those who wait get NotConfirmed."""
+        """Stop sending. Publishers that still wait get NotConfirmed."""
         self.send_all_pending()
         for batch in (*self._sent.values(), *self._unsent):
             self._fail(batch.pending, lambda: NotConfirmed(self._adapter.url))
@@ -626,13 +712,13 @@ class Outbox:
 
 
 def _given_up(pending: PendingBatch) -> bool:
-    """Whether all of it was published by owners that have given up."""
+    """Whether all messages of the batch were published by owners that have given up."""
     waiters = pending.waiters
     return bool(waiters) and waiters[0].start == 0 and all(each.owner is not None and each.gone for each in waiters)
 
 
 class _OwnTopic(msgspec.Struct, frozen=True):
-    """A topic of the bus itself, for answers and notices: nobody waits for these, so there is nothing to ask."""
+    """The terms of a topic of the bus itself, for replies and notices. They are fixed, so the broker is not asked."""
 
     topic: str
     heard: bool = True
@@ -644,7 +730,10 @@ class _OwnTopic(msgspec.Struct, frozen=True):
 
 
 def _numbered(messages: Sequence[Message], rejections: Sequence[Rejection]) -> Sequence[Message]:
-    """Those of a batch that have its numbers. What the broker took out has none, or one of its own."""
+    """The messages that have the numbers of their batch.
+
+    Messages that the broker removed from the batch have no number, or their own.
+    """
     out = {each.index: each.seq for each in rejections if not each.takes_number}
     for index, seq in out.items():
         if seq is not None and 0 <= index < len(messages):

@@ -1,4 +1,4 @@
-"""The reporter: reports the fates of messages of a plain subscription to the broker, which keeps them."""
+"""The reporter sends the fates of messages of a plain subscription to the broker, which keeps them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from trunkline.brokers.remote.adapter import Adapter, FateRange
@@ -19,40 +20,44 @@ if TYPE_CHECKING:
     from trunkline.message import Message
 
 MAX_WAIT_S = 0.1
-"""How long a look at what was taken may wait."""
+"""The longest interval between two checks of what was delivered, unless the broker asks for a longer one."""
 MAX_ROWS = 1000
 ENDS = frozenset({Fate.DELIVERED, Fate.FILTERED, Fate.EXPIRED})
-"""Fates after which a dead letter that was replayed is none any more. One that is dropped stays one."""
+"""Fates with which a replayed message stops being a dead letter. If it is dropped, it remains one."""
 
 
 class Reporter(Ledger):
-    """The ledger of one inbox. Deliveries that follow each other are one row."""
+    """The ledger of one inbox. Consecutive deliveries are reported as one row."""
 
     def __init__(self, adapter: Adapter, subscription: int, inbox: Inbox, pause_s: float) -> None:
         self._adapter = adapter
         self._inbox = inbox
         self._subscription = subscription
         self._pause_s = self._wait_s = pause_s
-        """How long fates wait for others to travel with, unless the broker asks."""
+        """How long fates are collected before they are reported, unless the broker asks."""
         self._highest = 0
         self._mixed = False
-        """Whether numbers have arrived in another order than their own: then ranges say little."""
+        """Whether messages have arrived out of the order of their numbers. A range of deliveries is then not
+        reliable."""
         self._open = Ranges()
-        """What arrived and was not reported, up to the last `_fold`."""
+        """Messages that had arrived by the last `_fold`, and have no fate yet."""
         self._arrived_from = 0
-        """The first of what arrived since, without a gap, up to `_highest`; 0 if nothing did."""
+        """The first message of the range without a gap that arrived since then and ends at `_highest`; 0 if there is
+        none."""
         self._taken_from = self._taken_to = 0
-        """What was delivered last, without a gap; 0 if nothing was since the last `_fold`."""
-        self._taken_before: list[tuple[int, int]] = []
-        """What was delivered before that, since the last `_fold`."""
+        """The last range of deliveries without a gap; 0 if nothing was delivered since the last `_fold`."""
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        """The ranges of deliveries before that, since the last `_fold`."""
         self._rows: list[FateRange] = []
         self._reported: deque[FateRange] = deque(maxlen=MAX_ROWS)
-        """The last rows that were reported, and are again after a reconnection: they may not have arrived."""
+        """The last rows that were reported. They are reported again after a reconnection, because they may not have
+        arrived."""
         self._letters: list[DeadLetter] = []
         self.replayed: set[int] = set()
-        """Dead letters that are in the inbox again."""
+        """Dead letters that were replayed, and have no other fate yet."""
         self.handled: Callable[[Inbox, int], None] = lambda inbox, seq: None
-        """Called when one of those has its fate."""
+        """Called when a replayed message has reached a fate in ENDS."""
         self._timer: asyncio.TimerHandle | None = None
 
     def delivered(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
@@ -67,32 +72,43 @@ class Reporter(Ledger):
     def _taken(self, first: int, last: int) -> None:
         if first != self._taken_to + 1 or not self._taken_from:
             if self._taken_from:
-                self._taken_before.append((self._taken_from, self._taken_to))
-                if len(self._taken_before) >= MAX_ROWS:
+                self._firsts.append(self._taken_from)
+                self._lasts.append(self._taken_to)
+                if len(self._firsts) >= MAX_ROWS:
                     self._fold()
             self._taken_from = first
         self._taken_to = last
 
     def _fold(self) -> None:
-        """Enter what arrived and what was delivered. A message costs little before that, and those in a row nothing."""
+        """Record arrivals and deliveries in the ranges.
+
+        This is done rarely, so that a message costs little, and consecutive messages cost nothing.
+        """
         if self._arrived_from:
             self._open.add(self._arrived_from, self._highest)
             self._arrived_from = 0
         if self._taken_from:
-            taken, self._taken_before = [*self._taken_before, (self._taken_from, self._taken_to)], []
-            self._taken_from = 0
-            for first, last in taken:
-                if self._open.take_first(first, last):
-                    # In order, as nearly always: a tenth of the time.
-                    self._rows.append(FateRange(Fate.DELIVERED, first, last, ""))
-                    continue
-                for begin, end in self._open.take(first, last):
-                    self._row(Fate.DELIVERED, begin, end, "")
+            firsts, lasts = [*self._firsts, self._taken_from], [*self._lasts, self._taken_to]
+            self._firsts, self._lasts, self._taken_from = [], [], 0
+            if self._open.take_lowest(firsts, lasts):
+                # The usual case: what has arrived was delivered, in order.
+                self._rows += map(FateRange, repeat(Fate.DELIVERED), firsts, lasts, repeat(""))
+            else:
+                for first, last in zip(firsts, lasts, strict=True):
+                    self._deliver(first, last)
             if self._rows:
                 self._schedule()
 
+    def _deliver(self, first: int, last: int) -> None:
+        if self._open.take_first(first, last):
+            # Deliveries are nearly always in order, and this takes a tenth of the time.
+            self._rows.append(FateRange(Fate.DELIVERED, first, last, ""))
+            return
+        for begin, end in self._open.take(first, last):
+            self._row(Fate.DELIVERED, begin, end, "")
+
     def _count_what_is_gone(self) -> None:
-        """What arrived, is not here any more, and did not end otherwise, was delivered."""
+        """Count as delivered the messages that arrived, are no longer in the inbox, and have no other fate."""
         self._fold()
         waiting = sorted(message.seq for message in self._inbox.unfinished())
         for first, last in list(self._open):
@@ -114,7 +130,7 @@ class Reporter(Ledger):
 
     def arrived(self, first: int, last: int) -> None:
         if first <= self._highest:
-            # Of several topics at a broker with a journal, or of channels that rank differently.
+            # Happens with several topics at a broker with a journal, or with channels of different rank.
             self._fold()
             self._mixed = True
             self._open.add(first, last)
@@ -167,31 +183,39 @@ class Reporter(Ledger):
         self._timer = None
         self.report()
         if self._open.total and self._timer is None:
-            # Nothing is called when the next of these is taken out of a batch. Less often, while none is.
+            # No callback runs when the next of these messages is taken from a batch, so check again. The interval grows
+            # while none is taken.
             self._wait_s = min(max(MAX_WAIT_S, self._pause_s), 2 * self._wait_s)
             self._timer = asyncio.get_running_loop().call_later(self._wait_s, self._tick)
 
     def report(self) -> None:
-        """Report what there is to report."""
+        """Send the fates and dead letters that were not reported yet."""
         self._count_running()
         if self._rows or self._letters:
             self._send(asked=False)
 
     def _count_running(self) -> None:
-        """A batch that is being handed out one by one is counted at its end, and that may take long."""
+        """Count the delivered messages of batches that are still being handed out one by one.
+
+        The inbox counts such a batch only at its end, which may take long.
+        """
         queue = self._inbox.queue
         for first in self._inbox.books.running:
-            # What is in it is plain and in order: all before the head of the queue was handed out.
+            # The messages are plain and in order, so all before the head of the queue were handed out.
             self.delivered(self._inbox, first, queue[0].seq - 1 if queue else self._highest, 0, 0)
         self._fold()
 
     def report_now(self) -> None:
-        """The broker asks."""
+        """Answer a request of the broker."""
         self._count_running()
         self._send(asked=True)
 
     def resume(self) -> None:
-        """On another connection: the last reports may not have arrived, and what is still here is not lost."""
+        """Continue on a new connection.
+
+        The last rows are reported again. The messages in the inbox are reported as in flight, so that they do not count
+        as lost.
+        """
         self._fold()
         self._rows[:0] = self._reported
         for first, last in self._open:

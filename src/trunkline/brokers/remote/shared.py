@@ -19,22 +19,22 @@ from trunkline.brokers.remote.feed import Feed
 from trunkline.brokers.remote.outbox import Outbox
 from trunkline.clock import Sequence as Numbers
 from trunkline.delivery.inbox import Inbox
-from trunkline.errors import HubError, Refused
+from trunkline.errors import HubError, InvalidPayload, Refused
 from trunkline.settings import Settings
 
 
 class SharedConnection:
-    """What an adapter reports to. See `Shared` for what each of the calls from there means."""
+    """Receives the events of an adapter. `Shared` documents each of these calls."""
 
     def __init__(self, adapter: Adapter, settings: Settings) -> None:
         self.adapter = adapter
         self.numbers = Numbers()
-        """The last number that the broker has given, as far as it is known here. None is given here."""
+        """The highest message number known in this process. Only the broker assigns numbers."""
         self.outbox = Outbox(adapter, settings, self.numbers)
         self.users = 0
         self._feeds: dict[int, Feed] = {}
         self._woken: list[Inbox] = []
-        """Inboxes of idle workers that something has arrived for."""
+        """Inboxes of idle workers for which messages have arrived."""
         self._links: dict[tuple[str, str], int] = {}
         self._last_number = 0
         self._home: dict[Hashable, SharedConnection] = {}
@@ -87,12 +87,22 @@ class SharedConnection:
         if feed is not None:
             feed.dropped(notice)
 
+    def losing(self, subscription: int, reason: str) -> None:
+        feed = self._feeds.get(subscription)
+        if feed is not None:
+            feed.why_missing = reason
+
+    def unreadable(self, head: Arrival, body: memoryview, error: InvalidPayload) -> None:
+        feed = self._feeds.get(head.subscription)
+        if feed is not None:
+            feed.unreadable(head, body, error)
+
     def report_now(self, subscription: int) -> None:
         feed = self._feeds.get(subscription)
         if feed is not None:
             feed.report_now()
 
-    # Links: several buses may want the same one, and it is removed with the last of them
+    # Links: several buses may use the same one, which is removed with the last of them
 
     def link(self, pattern: str, topic: str) -> None:
         users = self._links.get((pattern, topic), 0)
@@ -111,7 +121,7 @@ class SharedConnection:
     # The connection
 
     def connected(self, limits: PublishLimits) -> None:
-        # Subscriptions first: whoever publishes to itself must get it.
+        # Subscriptions first: a client that publishes to its own subscription must receive the message.
         for feed in self._feeds.values():
             feed.open()
         for pattern, topic in self._links:
@@ -125,7 +135,7 @@ class SharedConnection:
 
     @classmethod
     def of(cls, key: Hashable, make: Callable[[], Adapter], settings: Settings) -> SharedConnection:
-        """The one of this event loop with this key; a new one, for one user, if no event loop runs."""
+        """The connection of this event loop with this key. Without a running event loop: a new one, for one user."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -138,13 +148,13 @@ class SharedConnection:
         return shared
 
     async def release(self) -> None:
-        """One user less. With the last one the connection ends, after what was published is with the broker."""
+        """Remove one user. The connection ends with the last one, after the broker has received what was published."""
         self.users -= 1
         try:
             if self.adapter.live:
                 await self.outbox.flush()
         except HubError:
-            # Those who wait for what could not be sent get an error below.
+            # Publishers that wait for unsent messages get an error below.
             if self.users:
                 return
         if not self.users:

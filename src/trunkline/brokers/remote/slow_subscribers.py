@@ -1,6 +1,6 @@
-"""What publishers wait for: when a publish has waited for a second, the broker is asked whose inbox is full.
+"""Warnings about publishes that wait: after a second, the broker is asked whose inbox is full, or is named itself.
 
-With NATS and Redis a subscriber cannot slow down a publisher, so the publisher waits for the server itself.
+With NATS and Redis a subscriber cannot slow down a publisher. A publish that waits there waits for the server.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class SlowSubscribers:
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
         self._warned: dict[str, int] = {}
-        """By name: how often it had become full when there was a warning last."""
+        """By subscriber: how often its inbox had become full at the last warning."""
         self._waits_for_broker = False
-        """Whether there was a warning, and no publish has gone on since."""
+        """Whether a warning about the broker was logged, and no publish that waited has continued since."""
 
     async def wait(self, lane: RemoteLane, awaited: asyncio.Future[Any], timeout_s: float) -> bool:
-        """Wait for room, or for confirmation. False if there was none in time."""
+        """Wait for room or for confirmation. Returns False after the timeout."""
         patience_s = min(WARN_AFTER_S, timeout_s)
         await asyncio.wait([awaited], timeout=patience_s)
         if awaited.done() or timeout_s <= patience_s:
@@ -35,18 +35,33 @@ class SlowSubscribers:
         if self._adapter.live and self._adapter.names_full:
             lane.asks_who_is_full = True
             self._adapter.inquire_soon(lane.topic)
-        elif not self._waits_for_broker:
-            self._waits_for_broker = True
-            self._warn_of_broker(lane)
+        else:
+            self._warn_of_broker(lane, "has not confirmed earlier messages")
         await asyncio.wait([awaited], timeout=timeout_s - patience_s)
         if awaited.done():
             self._waits_for_broker = False
         return awaited.done()
 
-    def _warn_of_broker(self, lane: RemoteLane) -> None:
-        adapter = self._adapter
-        missing = "has not confirmed earlier messages" if adapter.live else "is not connected"
-        log.warning("a publish on %s has waited %g s because %s %s", lane.topic, WARN_AFTER_S, adapter.url, missing)
+    async def inquire(self, lane: RemoteLane) -> None:
+        """Request the terms of a topic, which its first publish needs."""
+        loop = asyncio.get_running_loop()
+        warning = loop.call_later(
+            WARN_AFTER_S, self._warn_of_broker, lane, "has not answered the query about the topic"
+        )
+        try:
+            await self._adapter.inquire(lane.topic)
+            if warning.when() <= loop.time():
+                self._waits_for_broker = False
+        finally:
+            warning.cancel()
+
+    def _warn_of_broker(self, lane: RemoteLane, missing: str) -> None:
+        """Log that a publish has waited for WARN_AFTER_S. Logged once, until a publish that waited has continued."""
+        if self._waits_for_broker:
+            return
+        self._waits_for_broker = True
+        url, why = self._adapter.url, missing if self._adapter.live else "is not connected"
+        log.warning("a publish on %s has waited %g s because %s %s", lane.topic, WARN_AFTER_S, url, why)
 
     def learn(self, lane: RemoteLane, terms: TopicTerms) -> None:
         if not lane.asks_who_is_full:
