@@ -1,4 +1,4 @@
-"""The books of a subscriber elsewhere, and the ranges they are made of, against plain sets and dicts."""
+"""The books of a remote subscriber, and their ranges, compared with plain sets and dicts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_ranges_are_a_set(steps: list[tuple[bool, int, int]]) -> None:
 
 
 class Told(RuleBasedStateMachine):
-    """Messages are handed over, dropped, reported on, and lost; the truth is a dict."""
+    """Messages are delivered, dropped, reported on, and lost. A dict has the expected result."""
 
     @initialize()
     def begin(self) -> None:
@@ -97,14 +97,16 @@ class Told(RuleBasedStateMachine):
 
     @rule(wanted=st.integers(1, 4), others=st.lists(st.tuples(numbers, numbers), max_size=1))
     def report_in_order(self, wanted: int, others: list[tuple[int, int]]) -> None:
-        """The oldest that are open, as ranges without a gap, and perhaps another one that ends it."""
-        oldest = list(self.books.open)[:wanted]
-        ranges = [*oldest, *(sorted_pair(pair) for pair in others)]
-        taken = self.books.report_in_order(ranges, self.now)
-        assert taken >= len(oldest)
-        reported = spread(ranges[:taken])
-        assert all(self.truth[number] is None for number in reported)
-        self.truth |= dict.fromkeys(reported, Fate.DELIVERED)
+        """The oldest open messages, as ranges without a gap, perhaps followed by another one that is not the next."""
+        opened = list(self.books.open)
+        ranges = [*opened[:wanted], *(sorted_pair(pair) for pair in others)]
+        firsts, lasts = [first for first, _ in ranges], [last for _, last in ranges]
+        taken = self.books.report_in_order(firsts, lasts, self.now)
+        assert taken == (ranges != [] and ranges == opened[: len(ranges)])
+        if taken:
+            reported = spread(ranges)
+            assert all(self.truth[number] is None for number in reported)
+            self.truth |= dict.fromkeys(reported, Fate.DELIVERED)
 
     @rule(one=numbers, other=numbers)
     def still_has(self, one: int, other: int) -> None:
@@ -133,7 +135,7 @@ class Told(RuleBasedStateMachine):
     def agree(self) -> None:
         if not hasattr(self, "books"):
             return
-        # Of what lies between, and is of another topic, nobody asks.
+        # Messages in between, on another topic, do not count.
         for number in self.truth:
             known = self.books.fate_of(number)
             assert (None if known is None else known[0]) is (self.truth[number] or Fate.IN_FLIGHT)

@@ -1,4 +1,4 @@
-"""The circuit breaker: closed, open, half open, and a probe whose result never comes."""
+"""The circuit breaker: closed, open, half open, and a probe without a result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def opened(failures: int = 3, probes: int = 1) -> Circuit:
 
 
 def state(circuit: Circuit) -> BreakerState:
-    """The state now: mypy believes that an attribute stays what it was."""
+    """The current state. For mypy, which assumes that an attribute does not change."""
     return circuit.state
 
 
@@ -165,7 +165,7 @@ events = st.lists(
 def test_it_lets_no_more_through_than_it_should_and_never_stays_shut(
     events: list[tuple[str, int]], failures: int, probes: int
 ) -> None:
-    """Results come only for what was let through, as on a bus; some never come."""
+    """Results come only for calls that were allowed, as on a bus. Some never come."""
     circuit = Circuit(Breaker(failures=failures, open_s=OPEN_S, probes=probes))
     now = 0
     under_way = 0

@@ -1,4 +1,4 @@
-"""Custody: leases, pauses between attempts, dead letters, and what comes back."""
+"""Custody: leases, pauses between attempts, dead letters, and redelivery."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_an_acknowledged_message_is_delivered_and_gone(trial: Trial) -> No
 
 
 async def test_a_batch_is_held_and_acknowledged_together(trial: Trial) -> None:
-    """What of it failed, was acknowledged before, or is somebody else's by now is left as it is."""
+    """Messages that failed, were acknowledged before, or now belong to another member are not changed."""
     stream = await trial.open("t", Delivery(ack=True, lease_s=1, retry=TRY, capacity=5))
     await trial.publish("t", *"12345")
     batches = stream.batches(4)
@@ -306,7 +306,7 @@ async def test_others_are_delivered_while_one_waits_for_its_next_attempt(trial: 
 
 
 async def test_what_waits_for_its_next_attempt_keeps_its_place(trial: Trial) -> None:
-    """Nobody who waits for room is let into it: the inbox never holds more than its capacity."""
+    """No waiting publisher gets that room: the inbox never holds more than its capacity."""
     stream = await trial.open("t", Delivery(ack=True, capacity=1, overflow=Overflow.BLOCK, retry=TRY))
     await trial.publish("t", "1")
     stream.nack(await trial.take(stream))
@@ -334,7 +334,7 @@ async def test_a_retry_past_its_ttl_is_expired(trial: Trial) -> None:
 
 @pytest.mark.parametrize("end", ["acknowledged", "dead", "expired", "dropped for a newer one"])
 async def test_the_story_of_a_message_ends_with_it(trial: Trial, end: str) -> None:
-    """Attempts are kept for the dead letter: whatever the fate, nothing of them stays behind."""
+    """Attempts are kept for the dead letter. They are removed with every fate."""
     stream = await trial.open("t", Delivery(ack=True, capacity=1, overflow=Overflow.DROP_OLDEST, retry=TRY))
     await trial.publish("t", "1", ttl_s=0.6)
     message = await trial.take(stream)
@@ -452,7 +452,7 @@ async def test_a_replay_to_one_that_left_is_refused_and_the_letter_stays(trial: 
 
 
 async def test_a_replay_to_a_successor_of_the_same_name_keeps_both_books_right(trial: Trial) -> None:
-    """The dead one stays in the books of who left; no count of the successor may become negative."""
+    """The dead letter stays in the books of the subscriber that left. No count of its successor may become negative."""
     first = await trial.open("t", Delivery(name="worker", ack=True))
     await trial.publish("t", "1")
     first.reject(await trial.take(first), "no")

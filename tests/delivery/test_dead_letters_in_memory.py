@@ -1,4 +1,4 @@
-"""Dead letters: bounded and in order, found, replayed to the one that failed, removed; and how errors are described."""
+"""Dead letters: bounded, in order, found, replayed to the subscriber that failed, removed; texts of errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def letter(seq: int, subscriber: str = "billing", cause: Cause = Cause.HANDLER_F
 
 
 class Subscribers:
-    """Who gets what is replayed; those that are gone raise."""
+    """The receivers of replays. Subscribers that have left raise."""
 
     def __init__(self, *names: str) -> None:
         self.names = list(names) or ["billing", "shipping"]
@@ -293,7 +293,7 @@ def test_an_error_is_described_by_its_type_and_its_words() -> None:
 
 
 class Mute(Exception):
-    """An error that cannot speak: it happens, in code that formats its own fields."""
+    """An error whose str() raises, as in code that formats its own fields."""
 
     def __str__(self) -> str:
         raise RuntimeError("no words")

@@ -1,4 +1,4 @@
-"""The deduplication window against a plain list of what came when."""
+"""The deduplication window compared with a plain list of arrivals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of fates: ranges that merge, rows that win over them, honesty after forgetting; and the books."""
+"""The record of fates: merged ranges, single rows that take precedence, correct answers after forgetting; the books."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inbox: order of priority, what each policy does when it is full, and publishers that wait for room."""
+"""The inbox: order by priority, each policy when it is full, and publishers that wait for room."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENT = Backpressure(wait_s=0.1, timeout_s=30)
 
 
 class Box:
-    """An inbox and what is put into it. After every step its books must balance."""
+    """An inbox and its messages. After every step its books must balance."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ async def test_the_first_loss_is_logged_once(simulation: Simulation, caplog: pyt
     box = Box(simulation, overflow=Overflow.DROP_OLDEST)
     box.put(*numbers(10))
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
-        "box is full (3) and begins to lose messages: drop_oldest"
+        "the inbox of box is full (3), and messages are lost: drop_oldest"
     ]
 
 
@@ -214,7 +214,7 @@ async def test_the_first_loss_is_logged_once(simulation: Simulation, caplog: pyt
     steps=st.lists(st.one_of(st.none(), st.sampled_from([0, 25, 49, 50, 51, 75, 100])), max_size=40),
 )
 def test_does_what_a_sorted_list_would(capacity: int, overflow: Overflow, steps: list[int | None]) -> None:
-    """A number is a message of that priority, None takes one out."""
+    """A number is a message of that priority, None takes one."""
 
     async def main(simulation: Simulation) -> None:
         box = Box(simulation, capacity, overflow)
@@ -262,13 +262,13 @@ async def test_waiting_publishers_enter_in_the_order_in_which_they_came(simulati
         while len(taken) < 8:
             taken += filter(None, [box.pull()])
             await asyncio.sleep(0.001)
-            # Who enters in one turn may return in any order, but nobody returns before the message is in.
+            # Publishers that enter in one iteration may return in any order, but none before its message is in.
             assert set(returned) == set(numbers(min(8, len(taken) + box.inbox.depth)))
     assert taken == numbers(8)
 
 
 async def test_one_wake_up_for_many_places(simulation: Simulation) -> None:
-    """As long as publishers have not waited long, a large inbox lets them in by the dozen."""
+    """While publishers have not waited long, a large inbox accepts many of them at once."""
     box = Box(simulation, capacity=200)
     waiting = box.put(*numbers(300))
     assert len(waiting) == 100
@@ -347,7 +347,7 @@ async def test_nobody_waits_longer_than_the_timeout(simulation: Simulation) -> N
 
 
 async def test_the_timeout_counts_from_the_moment_of_parking(simulation: Simulation) -> None:
-    """A publisher may have waited elsewhere before it comes to wait here: its message was parked all the same."""
+    """A publisher may have waited elsewhere before it waits here: its message counts as parked in any case."""
     box = Box(simulation, capacity=1)
     (parked,) = box.put("1", "2")
     await asyncio.sleep(0.75)
@@ -359,7 +359,7 @@ async def test_the_timeout_counts_from_the_moment_of_parking(simulation: Simulat
 
 @contextmanager
 def debug_times(simulation: Simulation) -> Iterator[list[float]]:
-    """When the delivery log said something, in virtual time."""
+    """The virtual times at which the delivery log has entries."""
     times: list[float] = []
 
     class Clock(logging.Handler):
@@ -386,7 +386,7 @@ async def test_too_many_waiting_is_congested(simulation: Simulation) -> None:
     assert (refusal.value.subscriber, refusal.value.waiting, refusal.value.retryable) == ("box", 2, True)
     outcome = box.inbox.outcome_of(late)
     assert outcome is not None
-    assert (outcome.fate, outcome.reason) == (Fate.DROPPED, "congested: 2 publishes waited already")
+    assert (outcome.fate, outcome.reason) == (Fate.DROPPED, "congested: 2 publishes already wait for room")
     assert box.pull_all() == ["1", "2", "3"]
 
 
@@ -418,7 +418,7 @@ async def test_cancelled_in_the_moment_of_entering_it_stays_in(simulation: Simul
 
 
 async def test_who_gives_up_waiting_leaves_room_for_the_short_cut(simulation: Simulation) -> None:
-    """While somebody waits, `room` is 0, so that nobody overtakes; afterwards it is not."""
+    """While a publisher waits, `room` is 0, so that none overtakes it. Afterwards it is not."""
     box = Box(simulation, capacity=2)
     (parked,) = box.put("1", "2", "3")
     assert (box.inbox.room, box.inbox.needs_pull) == (0, True)

@@ -1,4 +1,4 @@
-"""Leases against a plain table: who is due, in which order, and when to look next."""
+"""Leases compared with a plain table: which are due, in which order, and when the next check is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Token buckets: never more than the rate and the burst allow, over any stretch; recovery; keys apart."""
+"""Token buckets: never more than the rate and the burst allow, over any period; recovery; separate keys."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_there_are_never_more_buckets_than_allowed_once_they_are_full_again() ->
 
 
 def test_a_key_is_not_forgotten_before_its_bucket_is_full_again() -> None:
-    # Or else who uses many keys at once has no limit at all.
+    # Otherwise a sender with many keys would have no limit.
     buckets = Buckets(Rate(per_s=1, burst=1), max_buckets=1)
     assert buckets.take("a", 0) == 0
     buckets.take("b", 0)

@@ -22,7 +22,7 @@ def answer(
 
 
 class Caller:
-    """Who waits: collects answers, and is content after `wants` of them (0: never)."""
+    """A requester: collects answers, and is complete after `wants` of them (0: never)."""
 
     def __init__(self, wants: int = 1) -> None:
         self.wants = wants
@@ -46,7 +46,7 @@ def requests(max_messages: int = 1000, max_age_s: float = 60.0) -> Requests:
 
 
 def receive(table: Requests, message: Message, now_s: float) -> bool:
-    """What a bus does with an answer."""
+    """The steps of a bus for an answer."""
     if table.answer(message):
         return True
     table.keep_orphan(message, now_s)

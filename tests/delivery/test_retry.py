@@ -1,4 +1,4 @@
-"""Retries: how often, and pauses that double, are bounded, and never overflow."""
+"""Retries: how often, and pauses that double up to a limit and never overflow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trunkline.errors import InboxFull, InvalidPayload, InvalidSettings, Reject,
 
 
 class Dice(random.Random):
-    """Dice that always show the same."""
+    """A random generator that always returns the same value."""
 
     def __init__(self, value: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The stream: ways of taking, acknowledgement, stopping and draining, and streams that nobody closed."""
+"""The stream: ways of taking, acknowledgement, stopping and draining, and streams that were never closed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ACK = Delivery(ack=True, retry=SOON)
 
 @contextmanager
 def no_spinning() -> Iterator[None]:
-    """Fail if the loop does not turn for a second: a coroutine that never waits cannot be stopped otherwise."""
+    """Fail if the loop makes no progress for a second: a coroutine that never waits cannot be stopped otherwise."""
 
     def fail(_: int, frame: FrameType | None) -> None:
         raise AssertionError(f"the event loop is stuck in {frame}")
@@ -114,7 +114,7 @@ async def test_a_loop_that_is_cancelled_loses_nothing(trial: Trial) -> None:
 
 
 async def test_what_is_being_handled_in_a_loop_is_known_as_delivered(trial: Trial) -> None:
-    """Several tasks may iterate over one stream: at no moment is the fate of what they took unknown."""
+    """Several tasks may iterate over one stream. The fates of their messages are known at every moment."""
     stream = await trial.open("t")
     taken: list[Message] = []
 
@@ -337,7 +337,7 @@ async def test_drained_waits_for_the_slowest_of_several(trial: Trial, simulation
 
 
 async def test_drained_returns_even_if_nobody_asks_for_more(trial: Trial) -> None:
-    """A consumer that takes what it wants, acknowledges it and goes away has finished, too."""
+    """A consumer that takes some messages, acknowledges them and leaves has finished as well."""
     stream = await trial.open("t", ACK)
     await trial.publish("t", "1")
     message = await trial.take(stream)
@@ -403,11 +403,11 @@ async def test_quiet_returns_even_if_nobody_asks_for_more(trial: Trial) -> None:
         await waiting
 
 
-# Streams that nobody closed
+# Streams that were never closed
 
 
 async def abandon(trial: Trial, delivery: Delivery = Delivery()) -> str:
-    """Subscribe, and lose the stream; return the name of the subscriber."""
+    """Subscribe, and drop the stream. Returns the name of the subscriber."""
     stream = trial.broker.subscribe("t", delivery)
     await stream.opened()
     name = stream.name

@@ -1,4 +1,4 @@
-"""Unopened messages: whoever takes them sees the same messages, in the same order and with the same books."""
+"""Unopened messages: every way of taking them gives the same messages, in the same order and with the same books."""
 
 from __future__ import annotations
 
@@ -66,6 +66,19 @@ def test_a_batch_looks_like_the_list_of_its_messages() -> None:
     assert (expected[3].topic, expected[3].id, expected[3].timestamp_ns) == (TOPIC, "id-00004", 4)
     with pytest.raises(TypeError):
         hash(batch)
+
+
+def test_some_may_have_a_trace() -> None:
+    ids, traces = [f"id-{number:05}" for number in range(5)], [None, "one", None, None, "two"]
+    body = columns.pack_run(ids, list(range(5)), [b"x"] * 5, "me", "text/plain", traces)
+    found = columns.read_plain(body, 5)
+    assert found is not None
+    first, rest = UnopenedBatch(TOPIC, 1, 5, found, len(body)).split(2)
+    assert [message.trace for message in (*first.open(), *rest.open())] == traces
+    assert [message.trace for message in columns.read(TOPIC, body, range(1, 6))] == traces
+    for wrong in (traces[1:], [1, 2, 3, 4, 5], 7, {"a": "b"}):
+        body = columns.pack_run(ids, list(range(5)), [b"x"] * 5, "me", "text/plain", wrong)  # type: ignore[arg-type]
+        assert columns.read_plain(body, 5) is None
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 5, 100])

@@ -1,4 +1,4 @@
-"""What lives as long as the process is there before anybody looks for what a test leaves behind."""
+"""Creates objects that live as long as the process before a test checks for leaks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def leaves_nothing() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the person who runs the tests are not meant."""
+    """The keys of the user who runs the tests are ignored."""
     for name in ("TRUNKLINE_KEYS", "TRUNKLINE_INSECURE"):
         monkeypatch.delenv(name, raising=False)
 

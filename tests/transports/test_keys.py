@@ -1,4 +1,4 @@
-"""The store of keys: who can read it, what it makes, and where a hub may listen without it."""
+"""The store of keys: its permissions, the keys it makes, and where a hub may listen without keys."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_making_keys_needs_an_optional_part(tmp_path: Path, monkeypatch: pytest.
         KeyStore(tmp_path / "keys").make_hub()
 
 
-# Where keys are looked for, and where nobody needs any
+# Where keys are searched for, and where none are needed
 
 
 def test_keys_are_those_that_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What one ZeroMQ message holds: packed and cut again, whatever comes."""
+"""Packets in ZeroMQ messages: packing and splitting, and invalid input."""
 
 from __future__ import annotations
 

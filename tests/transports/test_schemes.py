@@ -1,4 +1,4 @@
-"""Which URL is carried by what, and a transport of one's own."""
+"""The transport of each URL scheme, and custom transports."""
 
 from __future__ import annotations
 
@@ -45,3 +45,10 @@ def test_a_transport_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert got.decode() == "coo"
 
     asyncio.run(main())
+
+
+def test_an_address_without_a_scheme_to_listen_at() -> None:
+    for url, meant in (("localhost:7420", "tcp://localhost:7420"), ("/x.sock", "unix:///x.sock")):
+        with pytest.raises(UnknownScheme) as error:
+            transport_for(url)
+        assert str(error.value) == f"no broker serves {url!r}; did you mean {meant!r}?"

@@ -1,4 +1,4 @@
-"""Socket files: who may open them, who cleans up, and who is at the other end."""
+"""Socket files: permissions, cleanup, and the identity of the peer."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_places() -> None:
     assert at("tcp", "::1", 80) == "tcp://[::1]:80"
     assert path_of("unix:///run/x") == path_of("unix:/run/x") == Path("/run/x")
     for url in ("tcp://host:port", "tcp://host:99999", "tcp://[::1"):
-        with pytest.raises(InvalidSettings, match="is not a valid address"):
+        with pytest.raises(InvalidSettings, match=r"is not a valid address: write it as tcp://127\.0\.0\.1:7420"):
             place_of(url)
     with pytest.raises(InvalidSettings, match="names no socket file"):
         path_of("unix://")
@@ -116,3 +116,25 @@ def test_an_address_of_six_parts(tmp_path: Path) -> None:
     if not socket.has_ipv6:
         pytest.skip("no IPv6 here")
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("addresses", "text"), [(1, "Connection refused"), (2, "no address of host accepts the connection")]
+)
+def test_a_refused_connection_in_plain_words(addresses: int, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """asyncio says "Connect call failed" and "Multiple exceptions", with addresses as tuples."""
+    places = []
+    for _ in range(addresses):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            places.append((socket.AF_INET, socket.SOCK_STREAM, 6, "", taken.getsockname()))
+
+    async def resolve(*_: object, **__: object) -> list[object]:
+        return [*places]
+
+    async def connect() -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+        await TcpTransport().connect("tcp://host:1", End, max_frame_bytes=MAX_FRAME_BYTES)
+
+    with pytest.raises(OSError, match=text):
+        asyncio.run(connect())

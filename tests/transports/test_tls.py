@@ -1,4 +1,4 @@
-"""Who comes in with keys, and who does not: TLS with certificates, and CURVE over ZeroMQ."""
+"""Connections with and without keys: TLS with certificates, and CURVE over ZeroMQ."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def scene(run: Run, kind: str, tmp_path: Path) -> Play:
 
 
 async def sent_away(here: Place, keys: KeyStore | None) -> None:
-    """Either it cannot connect, or it is thrown out at once; and the hub's user hears nothing of it."""
+    """It cannot connect, or is disconnected at once. The user of the hub is not informed."""
     before = len(here.ends)
     try:
         transport = TcpTransport(keys) if here.kind == "tls" else ZmqTcpTransport(keys)
@@ -63,7 +63,7 @@ async def sent_away(here: Place, keys: KeyStore | None) -> None:
 
 
 async def comes_in(here: Place, keys: KeyStore | None = None) -> str:
-    """Its identity, as the hub knows it."""
+    """Its identity at the hub."""
     before = len(here.ends)
     client = await here.connect(keys)
     hub = await here.arrived(before + 1)
@@ -115,7 +115,7 @@ def test_a_client_does_not_believe_a_hub_of_other_keys(scene: Play, tmp_path: Pa
 
     async def played(here: Place) -> None:
         assert here.client_keys is not None
-        # Its own keys are good, but whom it expects is somebody else.
+        # Its own keys are valid, but it expects another hub.
         for name in ("own.pem", "own.key", "own.curve"):
             (eve.path / name).write_bytes((here.client_keys.path / name).read_bytes())
         await sent_away(here, eve)

@@ -1,4 +1,4 @@
-"""A bus on a hub keeps the contract of every broker, whatever carries it: in real time, over real sockets."""
+"""A bus on a hub keeps the contract of every broker over every transport: in real time, over real sockets."""
 
 from __future__ import annotations
 

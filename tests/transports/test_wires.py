@@ -1,4 +1,4 @@
-"""What every wire does, whatever carries it: the same tests over sockets, TLS and ZeroMQ, on both event loops."""
+"""The behaviour of every wire: the same tests over sockets, TLS and ZeroMQ, on both event loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is peculiar to ZeroMQ: strangers, clients that vanish, and one context for all."""
+"""Peculiarities of ZeroMQ: foreign programs, clients that vanish, and one shared context."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ async def main():
 asyncio.run(main())
 """
 
-# Others who speak to a hub
+# Foreign clients of a hub
 
 
 class Stranger:
-    """A DEALER that is not ours, and says what it likes."""
+    """A foreign DEALER that sends arbitrary messages."""
 
     def __init__(self, address: str, **options: int | bytes) -> None:
         self._inbox: list[bytes] = []
@@ -70,7 +70,7 @@ class Stranger:
         return self._inbox.pop(0)
 
     def vanish(self) -> None:
-        """Without a word."""
+        """End without a goodbye."""
         self._watch.stop()
         close_socket(self._socket, 0.0)
 
@@ -85,7 +85,7 @@ async def stranger(here: Place, **options: int | bytes) -> AsyncIterator[Strange
 
 
 async def ended_soon(end: End) -> None:
-    """If not, whatever ends it is to be tried again."""
+    """If not, the client must try again."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(0.1):
             await end.ended()
@@ -176,7 +176,7 @@ def test_a_client_that_vanishes_is_found_at_the_next_word(tmp_path: Path) -> Non
                 # The hub's heartbeat.
                 end.wire.send([(b"are you there?",)])
                 await ended_soon(end)
-        assert end.lost_because == ["the client is gone"]
+        assert end.lost_because == ["the client has disconnected"]
 
     play(asyncio.run, "zmq+ipc", tmp_path, played)
 
@@ -218,7 +218,7 @@ def test_a_hub_that_vanishes_is_noticed_after_what_it_said(run: Run, tmp_path: P
 
 
 def test_nobody_takes_the_place_of_another(tmp_path: Path) -> None:
-    """With a key of one's own, but under the number that another had: it is neither heard nor told anything."""
+    """With its own key, but under the number of another connection: it is ignored."""
 
     async def played(here: Place) -> None:
         hub_keys, alice = here.hub_keys, here.client_keys
@@ -243,11 +243,11 @@ def test_nobody_takes_the_place_of_another(tmp_path: Path) -> None:
         first.vanish()
         (packet,) = packets.pack([(b"I am alice",)])
         while not end.lost_because:
-            # As long as ZeroMQ has not seen that alice is gone, it lets nobody have her number.
+            # Until ZeroMQ has noticed that alice is gone, her number is taken.
             async with stranger(here, **options("mallory")) as other:
                 other.say(packet)
                 await ended_soon(end)
-        assert end.lost_because == ["somebody else has come in its place"]
+        assert end.lost_because == ["another connection has replaced it"]
         assert not end.frames
 
     play(asyncio.run, "zmq+curve", tmp_path, played)
@@ -291,7 +291,7 @@ def test_who_is_at_a_socket_file_the_kernel_says(tmp_path: Path) -> None:
 
 
 def test_two_hubs_with_keys_in_one_process(tmp_path: Path) -> None:
-    """Each lets in its own clients, and goes on when the other ends."""
+    """Each accepts its own clients, and keeps running when the other ends."""
 
     async def main() -> None:
         for name in ("one", "two"):
@@ -320,7 +320,7 @@ def test_the_socket_file_goes_with_the_listener(tmp_path: Path) -> None:
     async def played(here: Place) -> None:
         await here.both()
         await here.listener.aclose()
-        # At once: another hub may take the place, while those who are connected here stay.
+        # At once: another hub may use the address, while connected clients stay here.
         assert not path_of(here.url).exists()
         again = Place("zmq+ipc", tmp_path)
         await again.listen()

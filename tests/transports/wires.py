@@ -1,4 +1,4 @@
-"""Wires of every kind, with somebody at both ends who writes down what happens."""
+"""Wires of every kind, with a recorder at both ends."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ FILES = ("unix", "zmq+ipc")
 
 
 def begin_what_lasts() -> None:
-    """ZeroMQ's context, with its descriptors, and the pipe through which uvloop hears of signals: no leaks."""
+    """ZeroMQ's context with its descriptors, and uvloop's pipe for signals, are not leaks."""
     close_socket(open_socket(zmq.PAIR), 0.0)
     uvloop.run(asyncio.sleep(0))
 
 
 class End:
-    """Who uses one end of a wire."""
+    """The user of one end of a wire."""
 
     def __init__(self, wire: Wire, changed: asyncio.Event | None = None) -> None:
         self.wire = wire
@@ -65,7 +65,7 @@ class End:
         self._changed.set()
 
     async def until(self, condition: Callable[[End], object]) -> None:
-        """Whatever happens here is looked at, until the condition holds."""
+        """Wait until the condition holds, checking after each event here."""
         async with asyncio.timeout(DEADLINE_S):
             while not condition(self):
                 self._changed.clear()
@@ -81,7 +81,7 @@ class End:
 
 
 class Place:
-    """Somewhere that somebody listens, and those who have connected."""
+    """A listening address, and its connections."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind = kind
@@ -122,7 +122,7 @@ class Place:
         return self.ends[-1]
 
     async def connect(self, keys: KeyStore | None = None) -> End:
-        """A client; it has its own keys, if the place wants any."""
+        """A client. It has its own keys, if the address needs them."""
         ends: list[End] = []
 
         def mine(wire: Wire) -> End:
@@ -141,7 +141,7 @@ class Place:
         return self.ends[count - 1]
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Whatever happens at the hub's ends is looked at, until the condition holds."""
+        """Wait until the condition holds, checking after each event at the hub's ends."""
         async with asyncio.timeout(DEADLINE_S):
             while not condition():
                 self._changed.clear()
@@ -155,7 +155,7 @@ class Place:
 
 @asynccontextmanager
 async def place(kind: str, folder: Path) -> AsyncIterator[Place]:
-    """All that is connected is broken off at the end."""
+    """All connections are aborted at the end."""
     here = Place(kind, folder)
     await here.listen()
     clients: list[End] = []

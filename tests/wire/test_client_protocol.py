@@ -1,4 +1,4 @@
-"""The client's protocol without sockets: what it does at which event, and that no frame gets it out of step."""
+"""The client's protocol without sockets: its reaction to each event, and that no frame breaks its state."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def view(said: control.Control) -> memoryview:
 
 
 def sent(actions: Iterable[Action]) -> list[control.Control]:
-    """What the frames to be sent say."""
+    """The decoded frames to be sent."""
     found = [action.frame for action in actions if isinstance(action, SendFrame)]
     return [control.read_from_client(memoryview(frame)[1:]) for frame in found]
 
@@ -247,7 +247,7 @@ def test_a_stream_that_cannot_be_cut_into_frames_is_left() -> None:
 
 
 def test_what_came_before_a_batch_is_acted_on_before_it() -> None:
-    """A notice of a drop explains the gap before the batch that follows it in the same read."""
+    """A notice of a drop explains the gap before the next batch in the same read."""
     client = live()
     happened: list[str] = []
     client.deliver = lambda head, body: happened.append(f"batch {head.first}")
@@ -289,7 +289,7 @@ FRAMES = [
     )
 )
 def test_no_frame_gets_it_out_of_step(arrived: list[bytes]) -> None:
-    """Whatever comes is delivered, acted on, or counted as malformed; what is asked afterwards is answered."""
+    """All input is delivered, acted on, or counted as malformed. Later requests are answered."""
     client = live()
     number, _ = client.ask(lambda number: control.Topic(id=number, topic="t"))
     batches = 0

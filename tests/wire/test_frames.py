@@ -1,4 +1,4 @@
-"""Frames: a stream gives the same ones however it is cut, and any bytes are a frame or raise ProtocolError."""
+"""Frames: a stream gives the same frames however it is split, and any bytes are a frame or raise ProtocolError."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_comes_before_a_bad_length_is_not_lost(
 
 
 def test_the_first_frame_is_small() -> None:
-    """Nobody has said who it is yet: nothing large is kept for it."""
+    """Before HELLO, no large frame is kept."""
     splitter = Splitter()
     splitter.feed(LENGTH.pack(FIRST_FRAME_BYTES + 1))
     assert splitter.broken is not None

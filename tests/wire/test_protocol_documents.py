@@ -1,4 +1,4 @@
-"""docs/protocol says what the code does: it is made from the types, and every code that is used is explained."""
+"""docs/protocol matches the code: it is generated from the types, and every code in use is explained."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The hub's side of the protocol, without sockets: whatever comes, its promises hold."""
+"""The hub's side of the protocol, without sockets: its promises hold for any input."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -198,6 +199,34 @@ def test_taken_of_many_batches_travels_with_the_next_frame_without_a_timer() -> 
             (taken,) = rest
             assert isinstance(taken, control.Taken)
             assert len(taken.runs) == server.JOIN_BATCHES
+
+
+def test_a_frame_overtakes_nothing_and_leaves_nothing_behind() -> None:
+    def clear(change: Callable[[Protocol], object]) -> bool:
+        protocol = protocol_of()
+        assert protocol.clear
+        change(protocol)
+        return protocol.clear
+
+    def joins(protocol: Protocol) -> None:
+        protocol.confirm(0, 1, 1, urgent=False)
+        protocol.report()
+
+    def drops(protocol: Protocol) -> None:
+        protocol.congested = True
+        protocol.notify(control.Dropped(subscription=1, ranges=[(1, 1)], topic="t", count=1, reason="full"))
+
+    def many(protocol: Protocol) -> None:
+        for number in range(server.JOIN_BATCHES):
+            protocol.confirm(number, 1 + number, 0, urgent=False)
+
+    assert clear(lambda protocol: protocol.confirm(0, 1, 1, urgent=False)), "TAKEN may wait for others"
+    assert not clear(lambda protocol: protocol.confirm(0, 1, 1, urgent=True))
+    assert not clear(joins)
+    assert not clear(many)
+    assert not clear(drops)
+    assert not clear(lambda protocol: protocol.deliver((b"before",)))
+    assert not clear(lambda protocol: protocol.end("bye"))
 
 
 def test_taken_is_due_when_somebody_waits_or_enough_has_gathered() -> None:

@@ -18,13 +18,15 @@ BatchBody = bytes | SharedBody
 
 
 class Publisher(Protocol):
-    """Learns what became of its batches."""
+    """The publisher of batches. It is notified when a batch is settled."""
 
     def settled(self, batch: Batch) -> None: ...
 
 
 class Batch:
-    """Published at once, by somebody elsewhere. It is settled when it waits nowhere any more."""
+    """Messages of one topic that were published together. The batch is settled when it waits nowhere, for example for
+    room at a subscriber.
+    """
 
     __slots__ = (
         "again",
@@ -53,7 +55,7 @@ class Batch:
         self.count = head.count
         self.priority = head.priority
         self.rank = head.priority
-        """Its priority among others that wait: the one its publisher gave it, or that of its channel."""
+        """Its priority among waiting batches: that of its publisher, or that of its channel."""
         self.again = head.again
         self.asks = head.asks
         self.urgent = head.urgent
@@ -61,9 +63,9 @@ class Batch:
         self.position = head.position
         self.body = body
         self.first = 0
-        """The number of its first message; 0 while it has none."""
+        """The number of its first message; 0 until numbers are assigned."""
         self.waiting = 1
-        """In how many places it still waits; one of them is the engine, while it routes the batch."""
+        """The number of places where the batch still waits. One of them is the engine, while it routes the batch."""
         self.failures: list[Failure] = []
         self.gone = False
         """Whether its publisher has withdrawn it."""
@@ -79,7 +81,7 @@ class Batch:
         return self.first + self.count - 1
 
     def done(self) -> None:
-        """It waits in one place less."""
+        """The batch waits in one place less. After the last one it is settled."""
         self.waiting -= 1
         if not self.waiting and self.publisher is not None:
             self.publisher.settled(self)
@@ -88,7 +90,7 @@ class Batch:
         self.failures.append(Failure(batch=self.number, index=index, code=code, text=text, details=details))
 
     def open(self) -> list[Message]:
-        """Its messages; raises InvalidPayload if the body holds something else."""
+        """Decode its messages; raises InvalidPayload if the body is not valid."""
         first = self.first
         if isinstance(self.body, SharedBody):
             return [self.body.read(self.topic, first, hand_on=True)[0]]
@@ -100,13 +102,13 @@ class Batch:
         return self.body.envelope if isinstance(self.body, SharedBody) else self.body
 
     def take_over(self, resent: Batch) -> None:
-        """Its publisher has lost its connection and sent it again: from now on it counts for the new one."""
+        """The publisher reconnected and sent the batch again: from now on it belongs to the new connection."""
         self.publisher, self.number, self.urgent = resent.publisher, resent.number, resent.urgent
 
-    # As the owner of pending messages: the engine opened it for subscribers in its process, or for its journal
+    # The methods of `Owner`: the engine opened the batch for subscribers in its process, or for its journal
 
     def withdraw(self) -> None:
-        """Its publisher waits no longer: it is dropped where it still waits."""
+        """The publisher no longer waits: drop the batch where it still waits."""
         self.gone = True
         callbacks, self.on_withdrawn = self.on_withdrawn, None
         for callback in callbacks or ():
@@ -118,7 +120,7 @@ class Batch:
         self.on_withdrawn.append(callback)
 
     def settled(self, messages: Sequence[Message], failures: Failures) -> None:
-        """They are with all subscribers, and some may have been refused there."""
+        """The messages were offered to all subscribers. `failures` are those that a subscriber refused."""
         self.first = messages[0].seq
         if failures:
             place = {id(message): index for index, message in enumerate(messages)}
@@ -127,7 +129,7 @@ class Batch:
         self.done()
 
     def failed(self, messages: Sequence[Message], error: Refused) -> None:
-        """They were not stored, and nobody has seen them."""
+        """The messages were neither stored nor delivered."""
         self.fail(-1, "not_stored", error.why if isinstance(error, NotStored) else str(error))
         self.done()
 
@@ -143,15 +145,16 @@ class BatchPart:
         self.count = count
         self.body = body
         self.why_lost = why_lost
-        """Not empty if it is lost: then only the notice of its loss waits for its turn."""
+        """Not empty if the messages are lost: then this part is only the notice of the loss, in their place in the
+        queue."""
 
     def lose(self, why: str) -> BatchPart:
-        """The notice of its loss."""
+        """Returns the notice of its loss."""
         return BatchPart(self.batch, self.first, self.count, b"", why)
 
     @property
     def priority(self) -> int:
-        """Its priority among others that wait."""
+        """Its priority among waiting batches."""
         return self.batch.rank
 
     @property
@@ -160,12 +163,12 @@ class BatchPart:
 
     @property
     def position(self) -> int:
-        """How many messages its publisher has published on its topic before."""
+        """The number of messages that its publisher had published on the topic before."""
         return self.batch.position + self.first - self.batch.first
 
     def split(self, count: int) -> tuple[BatchPart, BatchPart]:
         """The first `count` messages, and the others."""
-        # What is in shared memory is one message: there is nothing to split.
+        # A body in shared memory has only one message: it is never split.
         assert isinstance(self.body, bytes)
         messages = columns.read(self.batch.topic, self.body, range(self.first, self.first + self.count))
         return self._part(messages[:count]), self._part(messages[count:])

@@ -1,16 +1,17 @@
 """The books of a subscriber: its counters, and the fate of each message, by number. Pure.
 
-Delivered messages are kept as ranges of numbers, others as rows; a row covers a range if its messages are alike. Both
-are bounded: the counters are always exact, and the ranges and rows answer `explain` for recent messages.
+Delivered messages are kept as ranges of numbers, others as rows. A row covers consecutive messages with the same fate
+and reason. Both are bounded: the counters are always exact, but the ranges and rows answer `explain` only for recent
+messages.
 
-For a remote subscriber, a message that was sent is not yet delivered: its number is open until the subscriber has
-reported on it. When the subscriber is gone, open messages are lost with it. If it reconnects, its report replaces that.
+A message that was sent to a remote subscriber is not yet delivered: its number is open until the subscriber reports its
+fate. When the subscriber is gone, its open messages count as lost. If it reconnects, its reports replace that.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -22,20 +23,20 @@ from trunkline.topic import BROADCAST, ENDPOINT_PREFIX, matches
 MERGE_NS: Final = 1_000_000_000
 MAX_ROWS = 10_000
 MAX_ROWS_ELSEWHERE: Final = 1000
-"""Of each of the many subscribers of a hub."""
+"""The limit for each remote subscriber of a hub."""
 MAX_ROWS_LEFT: Final = 100_000
-"""Of all subscribers together that left and are remembered: about 20 MB."""
+"""The limit for all remembered subscribers that left, together: about 20 MB."""
 MAX_OPEN = 65_536
-"""Ranges that may be open. The oldest beyond it count as dropped."""
+"""The maximum number of open ranges. Beyond it, the oldest count as dropped."""
 LOST: Final = "lost with its subscriber"
-UNREPORTED: Final = "its subscriber has not reported on it, and has received too much since"
+UNREPORTED: Final = "its subscriber has not reported on it, and has received too many messages since"
 
 _first = attrgetter("first")
 _last = attrgetter("last")
 
 
 class FateEntry:
-    """What became of the messages of this subscriber from `first` to `last`."""
+    """The fate of this subscriber's messages from `first` to `last`."""
 
     __slots__ = ("at_ns", "fate", "first", "last", "reason", "since_ns")
 
@@ -52,10 +53,11 @@ class FateEntry:
 
 
 class Books:
-    """Nothing else writes counters or fates of a subscriber, but for loops marked as twins, which count for speed.
+    """The counters and fates of a subscriber. Nothing else writes them, except loops that update the counters directly
+    for speed.
 
-    `exact` keeps a row for each delivered message as well: for a subscriber that gets only some of what its pattern
-    matches (a group, a filter, a rule), a range would claim what went to others.
+    With `exact`, delivered messages have rows, too. This is for a subscriber that gets only some of the messages that
+    its pattern matches (a group, a filter, a rule): a range would include messages that went to others.
     """
 
     __slots__ = (
@@ -76,33 +78,34 @@ class Books:
         self.accepted = 0
         self.delivered = 0
         self.covered = 0
-        """How many of the delivered have their range. A loop that counts one by one records its range at its end."""
+        """The number of delivered messages that are recorded. A loop that counts one by one records its range at its
+        end."""
         self.settled: dict[Fate, int] = dict.fromkeys((Fate.FILTERED, Fate.EXPIRED, Fate.DROPPED, Fate.DEAD), 0)
         self.open = Ranges()
-        """Handed over to a subscriber elsewhere, and not reported on."""
+        """Sent to a remote subscriber, and not reported yet."""
         self.exact = False
         self.running: list[int] = []
         """The first number of each batch that is being taken one by one."""
         self.spans: list[FateEntry] = []
-        """Delivered: all of this subscriber from `first` to `last` that has no row of its own."""
+        """Delivered: each entry covers all messages of this subscriber from `first` to `last` that have no row."""
         self.rows: list[FateEntry] = []
-        """In the order of their numbers. They do not overlap."""
+        """Sorted by number. They do not overlap."""
         self._forgotten = 0
         self._max_rows = MAX_ROWS if max_rows is None else max_rows
 
     @property
     def size(self) -> int:
-        """Rows and ranges: a measure of the memory that they take."""
+        """The number of rows and ranges: a measure of their memory."""
         return len(self.rows) + len(self.spans)
 
     def limit_rows(self, most: int) -> None:
-        """Before anything is in them."""
+        """Set the maximum number of rows, before anything is recorded."""
         self._max_rows = most
 
     # Delivery
 
     def deliver(self, first: int, last: int, count: int, now_ns: int) -> None:
-        """So many were taken, all of its messages from `first` to `last`."""
+        """Record `count` delivered messages: all messages of this subscriber from `first` to `last`."""
         self.delivered += count
         self.covered += count
         self.cover(first, last, now_ns)
@@ -118,7 +121,7 @@ class Books:
             self.cover(number, number, now_ns)
 
     def deliver_each(self, numbers: Sequence[int], now_ns: int) -> None:
-        """As `deliver_one` for each."""
+        """Like `deliver_one` for each."""
         self.delivered += len(numbers)
         self.covered += len(numbers)
         at, count = 0, len(numbers)
@@ -136,12 +139,13 @@ class Books:
                 self.cover(first, last, now_ns)
 
     def cover(self, first: int, last: int, now_ns: int) -> None:
-        """Record as delivered what was counted before: what was taken first and last, in whatever order that is."""
+        """Record the range of messages that were already counted as delivered. The two ends may be in any order."""
         if last < first:
             first, last = last, first
         if self.spans:
             span = self.spans[-1]
-            # Batches of one second share a range: a subscriber in step with its publisher would fill the books at once.
+            # Deliveries within one second share a range: a subscriber that takes each message as it is published would
+            # soon fill the books.
             if 0 <= now_ns - span.since_ns < MERGE_NS:
                 if first < span.first:
                     span.first = first
@@ -153,10 +157,10 @@ class Books:
         if len(self.spans) > self._max_rows:
             del self.spans[0]
 
-    # Other ends
+    # Other fates
 
     def end(self, first: int, last: int, fate: Fate, reason: str, now_ns: int) -> None:
-        """How these ended. None of them is open."""
+        """Record the fate of these messages. None of them may be open."""
         count = last - first + 1
         if fate is Fate.DELIVERED:
             self.deliver(first, last, count, now_ns)
@@ -165,18 +169,18 @@ class Books:
             self._put(first, last, fate, reason, now_ns)
 
     def miss(self, count: int) -> None:
-        """So many were for this subscriber and never came. Their numbers are not known."""
+        """Count messages that were for this subscriber and never arrived. Their numbers are not known."""
         self.accepted += count
         self.settled[Fate.DROPPED] += count
 
     def drop_elsewhere(self, count: int, ranges: Sequence[tuple[int, int]], reason: str, now_ns: int) -> None:
-        """The hub dropped so many that it had not counted as missing before, and says which."""
+        """Record messages that the hub dropped. `count` is the number of those that `miss` has not counted before."""
         self.miss(count)
         for first, last in ranges:
             self._put(first, last, Fate.DROPPED, reason, now_ns)
 
     def reopen(self) -> None:
-        """A message that died here is in flight again."""
+        """A dead message was redelivered: it is in flight again."""
         self.settled[Fate.DEAD] -= 1
 
     def _put(self, first: int, last: int, fate: Fate, reason: str, now_ns: int) -> None:
@@ -197,7 +201,7 @@ class Books:
             self._forget_lowest()
 
     def cut(self, first: int, last: int) -> list[FateEntry]:
-        """Forget what the rows say of these. Returns the rows that said something."""
+        """Remove these numbers from the rows. Returns the rows that contained some of them, as they were."""
         rows = self.rows
         start = bisect_left(rows, first, key=_last)
         stop = bisect_right(rows, last, start, key=_first)
@@ -216,50 +220,47 @@ class Books:
     def _forget_lowest(self) -> None:
         self._forgotten = max(self._forgotten, self.rows.pop(0).last)
 
-    # A subscriber elsewhere
+    # Remote subscribers
 
     def hand(self, first: int, last: int, now_ns: int) -> None:
-        """These are on their way."""
+        """These messages were sent to the subscriber: they are open."""
         self.open.add(first, last)
-        if len(self.open) > MAX_OPEN:
+        if self.open.total > MAX_OPEN and len(self.open) > MAX_OPEN:
             oldest = next(iter(self.open))
             for begin, end in self.open.take(*oldest):
                 self.end(begin, end, Fate.DROPPED, UNREPORTED, now_ns)
 
     def report_next(self, first: int, last: int, now_ns: int) -> bool:
-        """The subscriber says that these were delivered, which are the oldest it has not reported on.
+        """The subscriber reports these messages as delivered. They must be its oldest open messages.
 
-        That is what nearly all reports say. False if they are others: then `report` is to be asked, and nothing has
-        happened.
+        Nearly all reports are of this kind. If they are not the oldest, this returns False and changes nothing: then
+        call `report`.
         """
         if not self.open.take_first(first, last):
             return False
         self.deliver(first, last, last - first + 1, now_ns)
         return True
 
-    def report_in_order(self, ranges: Iterable[tuple[int, int]], now_ns: int) -> int:
-        """As `report_next`, of several ranges, up to the first that is not the oldest. How many were taken.
+    def report_in_order(self, firsts: list[int], lasts: list[int], now_ns: int) -> bool:
+        """Like `report_next`, for several ranges.
 
-        They have gaps if other subscribers got what is in between, as with requests and answers in turn.
+        There are gaps between them if other subscribers got the messages in between, as with alternating requests and
+        answers.
         """
-        taken = count = begin = end = 0
-        for first, last in ranges:
-            if not self.open.take_first(first, last):
-                break
-            begin, end = begin or first, last
-            count += last - first + 1
-            taken += 1
-        if taken:
-            self.deliver(begin, end, count, now_ns)
-        return taken
+        before = self.open.total
+        if not firsts or not self.open.take_lowest(firsts, lasts):
+            return False
+        self.deliver(firsts[0], lasts[-1], before - self.open.total, now_ns)
+        return True
 
     def report(self, first: int, last: int, fate: Fate, reason: str, now_ns: int) -> list[tuple[int, int]]:
-        """The subscriber says how these ended. Returns those that count: handed to it, and not reported on before.
+        """The subscriber reports the fate of these messages. Returns the ranges that count: sent to it, and not
+        reported before.
 
-        What was lost, or dead and given again, may still end otherwise.
+        A message that was lost, or was dead and then redelivered, can still get another fate.
         """
         if fate is Fate.IN_FLIGHT:
-            # It has come again, and still has them.
+            # The subscriber has reconnected, and still has them.
             found = self._open_again(first, last, dead=False)
             for begin, end in found:
                 self.open.add(begin, end)
@@ -283,30 +284,30 @@ class Books:
         return found
 
     def add_handed(self, first: int, last: int) -> None:
-        """These were handed over before these books were begun, unless they are in them."""
+        """Add messages that were sent before these books existed. Those that are already recorded are skipped."""
         for number in range(first, last + 1):
             if not self.has(number, number):
                 self.accepted += 1
                 self.open.add(number, number)
 
     def revive(self, number: int, now_ns: int) -> None:
-        """A message that died here before, perhaps longer ago than is known, is given to its subscriber again."""
+        """A dead message is redelivered. If the books no longer contain it, it is recorded as dead again first."""
         if self.fate_of(number) is None:
             self.accepted += 1
-            self.end(number, number, Fate.DEAD, "it died before", now_ns)
+            self.end(number, number, Fate.DEAD, "it is already a dead letter", now_ns)
 
     def lose(self, now_ns: int) -> list[tuple[int, int]]:
-        """The subscriber is gone: what it had not reported on."""
+        """The subscriber is gone: its open messages are lost. Returns their ranges."""
         lost = list(self.open)
         self.open.clear()
         for first, last in lost:
             self.end(first, last, Fate.DROPPED, LOST, now_ns)
         return lost
 
-    # What they tell
+    # Queries
 
     def has(self, first: int, last: int) -> bool:
-        """Whether it was offered all of these, as far as that is still known."""
+        """Whether the subscriber was offered all of these, as far as that is still known."""
         missing = last - first + 1 - self.open.count(first, last)
         if missing:
             for row in (*self.rows, *self.spans):
@@ -314,7 +315,9 @@ class Books:
         return missing <= 0
 
     def fate_of(self, number: int) -> tuple[Fate, str, int] | None:
-        """Of a message that its pattern matches; None if it was not offered, or longer ago than is known."""
+        """The fate, reason and time of a message that matches the pattern; None if it was not offered, or is no longer
+        known.
+        """
         if self.open.total and number in self.open:
             return Fate.IN_FLIGHT, "handed over; its subscriber has not reported on it", 0
         rows = self.rows
@@ -336,7 +339,7 @@ class Books:
         return None if known is None else Outcome(name, *known)
 
     def account(self, in_flight: int = 0) -> Account:
-        """`in_flight` were accepted, and are neither handed over nor settled."""
+        """`in_flight` is the number of messages that were accepted, and are neither handed over nor settled."""
         return Account(
             accepted=self.accepted,
             delivered=self.delivered,
@@ -349,7 +352,7 @@ class Books:
 
 
 class Leaver:
-    """What is kept of a subscriber elsewhere that is gone: its books."""
+    """The books of a remote subscriber that is gone."""
 
     __slots__ = ("books", "name", "pattern")
 
@@ -366,5 +369,5 @@ class Leaver:
 
 
 def reaches(topic: str, pattern: str) -> bool:
-    """Whether a subscription to the pattern gets the topic, links apart: an endpoint also gets broadcasts."""
+    """Whether a subscription to the pattern gets the topic, apart from links. An endpoint also gets broadcasts."""
     return matches(pattern, topic) or (topic == BROADCAST and pattern.startswith(ENDPOINT_PREFIX))

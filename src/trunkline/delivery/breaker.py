@@ -1,4 +1,6 @@
-"""The circuit breaker: stops sending to a recipient that keeps failing, and tries again later. Pure: times come in."""
+"""The circuit breaker: stops sending to a recipient that keeps failing, and tries again later. Pure: the caller passes
+the time.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ class Circuit:
         self._probes = 0
 
     def allow(self, now: float) -> float:
-        """0 to let one message through, or the seconds until the next try."""
+        """Returns 0 to let one message through, or the seconds until the next attempt."""
         if self.state is BreakerState.OPEN:
             left = self._opened_at + self._rules.open_s - now
             if left > 0:
@@ -45,7 +47,7 @@ class Circuit:
             self._opened_at = now
         if self.state is BreakerState.HALF_OPEN:
             if self._probes >= self._rules.probes:
-                # A probe whose result never comes (expired, dropped) must not keep the circuit shut for ever.
+                # A probe whose result never arrives (expired, dropped) must not block the recipient for ever.
                 left = self._opened_at + self._rules.open_s - now
                 if left > 0:
                     return left

@@ -1,6 +1,7 @@
 """Custody: messages that were handed out and must be acknowledged. Leases, retries and dead letters.
 
-It belongs to one inbox. A message in custody is acknowledged (delivered), tried again after a pause, or dead.
+A custody belongs to one inbox. A message in it is acknowledged (delivered), tried again after a pause, or becomes a
+dead letter.
 """
 
 from __future__ import annotations
@@ -36,16 +37,18 @@ class Custody:
         self._on_dead = on_dead
         self.leases = Leases(lease_s)
         self.working: set[int] = set()
-        """Handlers at work right now: their leases are renewed instead of ended."""
+        """The numbers of messages whose handlers are running: their leases are renewed instead of ended."""
         self.attempts: dict[int, list[Attempt]] = {}
-        """Failed ones, of each message that has no fate yet."""
+        """The failed attempts at each message that has no fate yet."""
         self._delayed: dict[int, tuple[Message, asyncio.TimerHandle]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def full(self) -> bool:
-        """As much is held as the inbox may hold: take no more before something is acknowledged."""
+        """Whether as many messages are held as the inbox has capacity for. No more are taken until one of them is
+        released.
+        """
         return self._inbox.held >= self._inbox.capacity
 
     def hold(self, message: Message) -> Message:
@@ -72,7 +75,7 @@ class Custody:
         return self.leases.holds(message) and self.leases.renew(message.seq, asyncio.get_running_loop().time())
 
     def ack(self, message: Message) -> bool:
-        """It was handled. False if the lease had ended before: someone else may have got it since."""
+        """The message was handled. False if its lease had ended: it may have been delivered to another consumer."""
         if not self._release(message):
             return False
         self.forget(message.seq)
@@ -80,7 +83,7 @@ class Custody:
         return True
 
     def ack_many(self, messages: Sequence[Message]) -> list[Message]:
-        """They were handled. Returns those whose leases had not ended before."""
+        """The messages were handled. Returns those whose leases had not ended."""
         done = self.leases.end_many(messages)
         if not done:
             return done
@@ -96,7 +99,9 @@ class Custody:
         return done
 
     def fail(self, message: Message, error: BaseException, cause: Cause = Cause.HANDLER_FAILED) -> float | None:
-        """It was not handled: try again after a pause, which is returned, or give it up as a dead letter (None)."""
+        """The message was not handled. Returns the pause before the next attempt; None if it is a dead letter now, or
+        if its lease had ended.
+        """
         if not self._release(message):
             return None
         attempt = message.attempts + 1
@@ -106,7 +111,8 @@ class Custody:
             self._bury(failed, error, cause)
             return None
         pause_s = self._retry.pause_s(attempt, self._chance)
-        # Whoever let a lease end may be dead: another member of the group, if there is one, gets the next attempt.
+        # A consumer that let a lease end may have crashed: another member of the group, if there is one, gets the next
+        # attempt.
         elsewhere = cause is Cause.NOT_ACKNOWLEDGED
         timer = asyncio.get_running_loop().call_later(pause_s, self._try_again, failed.seq, elsewhere)
         self._delayed[failed.seq] = (failed, timer)
@@ -116,7 +122,9 @@ class Custody:
         return pause_s
 
     def give_back(self, message: Message) -> bool:
-        """It was not worked on: it goes first again, and no attempt is counted."""
+        """The message was not processed: put it back at the front, without counting an attempt. False if its lease had
+        ended.
+        """
         if not self._release(message):
             return False
         self._inbox.return_to_front(message)
@@ -154,35 +162,41 @@ class Custody:
         )
         self._on_dead(letter, self._inbox, True)
 
+    def bury_unread(self, message: Message, error: BaseException) -> None:
+        """Record a message as dead that was never handed out, because it cannot be read."""
+        self._bury(message, error, Cause.INVALID_PAYLOAD)
+
     def end(self, message: Message, fate: Fate, reason: str) -> bool:
-        """Whoever holds it says how it ended, otherwise than by delivery. False if the lease had ended before."""
+        """Record a fate other than delivery for a held message. False if its lease had ended."""
         if not self._release(message):
             return False
         self._inbox.settle(message, fate, reason)
         return True
 
     def bury(self, message: Message, letter: DeadLetter) -> bool:
-        """Whoever holds it has given it up, and has written and announced the letter. False if the lease had ended."""
+        """Record a held message as dead. Its holder has already stored and announced the letter. False if its lease had
+        ended.
+        """
         if not self.end(message, Fate.DEAD, f"{letter.cause}: {letter.reason}"):
             return False
         self._on_dead(letter, self._inbox, False)
         return True
 
     def history_of(self, seq: int) -> list[Attempt]:
-        """The failed attempts at a message that is on its way."""
+        """The failed attempts at a message that has no fate yet."""
         return self.attempts.get(seq, [])
 
     def hand_over(self, seq: int) -> list[Attempt]:
-        """The failed attempts at a message that goes to somebody else."""
+        """Remove and return the failed attempts at a message that is passed on."""
         return self.attempts.pop(seq, [])
 
     def take_over(self, seq: int, attempts: list[Attempt]) -> None:
-        """A message comes from another member of the group, with its story."""
+        """Take over the failed attempts at a message from another member of the group."""
         if attempts:
             self.attempts[seq] = attempts
 
     def forget(self, seq: int) -> None:
-        """The message has its fate: its failed attempts no longer matter."""
+        """The message has its fate: forget its failed attempts."""
         if self.attempts:
             self.attempts.pop(seq, None)
 
@@ -211,7 +225,7 @@ class Custody:
         return None
 
     def pauses(self) -> dict[int, float]:
-        """How many seconds each message that waits for its next attempt has to wait still."""
+        """The remaining pause, in seconds, of each message that waits for its next attempt."""
         now = asyncio.get_running_loop().time() if self._delayed else 0.0
         return {seq: max(0.0, timer.when() - now) for seq, (_, timer) in self._delayed.items()}
 

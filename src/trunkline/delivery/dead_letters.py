@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import force_setattr
 
+from trunkline.codec import RAW, UNOPENED
 from trunkline.errors import InvalidMessage, InvalidPayload, UsageError
 from trunkline.message import Message
 from trunkline.topic import EVERYTHING, matches
@@ -19,8 +20,12 @@ if TYPE_CHECKING:
     from trunkline.delivery.ledger import Ledger
 
 
+UNREADABLE = "unreadable-"
+"""The beginning of the id of a message that stands for stored data which is not a message. The number follows it."""
+UNREADABLE_BYTES = 64 * 1024
+
 Key = tuple[str, int]
-"""A subscriber, and the number of a message: there is one dead letter of both at most."""
+"""A subscriber, and the number of a message. Each pair has at most one dead letter."""
 
 
 class Cause(enum.StrEnum):
@@ -54,7 +59,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         payload = self.message.payload
         if type(payload) is memoryview:
-            # Shared memory is for messages on their way: a letter may be kept for long.
+            # Copied, because a dead letter may be kept for a long time. Shared memory is for messages in flight.
             force_setattr(self, "message", msgspec.structs.replace(self.message, payload=bytes(payload)))
 
     @property
@@ -66,7 +71,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> DeadLetter:
-        """The letter `data` holds; raises InvalidPayload, whatever the bytes."""
+        """Decode a letter. Raises InvalidPayload for any invalid bytes."""
         try:
             return _decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidMessage) as error:
@@ -77,7 +82,7 @@ _decode = msgspec.msgpack.Decoder(DeadLetter).decode
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters: those that fit everything that is given."""
+    """Selects the dead letters that match all given fields."""
 
     topic: str = EVERYTHING
     """A pattern."""
@@ -94,12 +99,29 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def unreadable_message(topic: str, seq: int, data: memoryview, at_ns: int, error: InvalidPayload) -> Message:
+    """A message that stands for stored data which is not a message, so that it can be a dead letter.
+
+    Its payload is the data, cut to UNREADABLE_BYTES. Decoding the payload raises InvalidPayload with the reason.
+    """
+    cut = f"; the first {UNREADABLE_BYTES:,} of {len(data):,} bytes are kept" if len(data) > UNREADABLE_BYTES else ""
+    return Message(
+        id=f"{UNREADABLE}{seq}",
+        topic=topic,
+        payload=bytes(data[:UNREADABLE_BYTES]),
+        timestamp_ns=at_ns,
+        content_type=RAW,
+        encoding=f"{UNOPENED}{error}{cut}",
+        seq=seq,
+    )
+
+
 def describe(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
     except Exception as trouble:
-        # Somebody else's error: its text is code that may fail, too.
-        return f"{type(error).__name__}: (its text could not be made: {type(trouble).__name__})"
+        # The `__str__` of a foreign exception may raise, too.
+        return f"{type(error).__name__}: (str() of it raised {type(trouble).__name__})"
 
 
 def traceback_of(error: BaseException) -> str:
@@ -110,16 +132,16 @@ def traceback_of(error: BaseException) -> str:
 
 
 class DeadLetters:
-    """The last dead letters, oldest first; beyond `max_letters` the oldest go, and are counted in `evicted`.
+    """The latest dead letters, oldest first. Beyond `max_letters`, the oldest are removed and counted in `evicted`.
 
-    Replaying gives a message back to the one subscriber that failed on it, and to nobody else.
+    Replaying a letter delivers its message only to the subscriber that failed on it.
     """
 
     def __init__(self, max_letters: int, redeliver: Callable[[str, Message, object], None]) -> None:
         self._max = max_letters
         self._redeliver = redeliver
         self._letters: OrderedDict[Key, tuple[DeadLetter, object]] = OrderedDict()
-        """Each with whoever it died at."""
+        """Each letter with its origin: see `add`."""
         self.total = 0
         self.evicted = 0
         self.ledger: Ledger | None = None
@@ -131,7 +153,9 @@ class DeadLetters:
         return iter([letter for letter, _ in self._letters.values()])
 
     def add(self, letter: DeadLetter, origin: object = None) -> None:
-        """Keep a letter; `origin` is whoever it died at, and is handed back when it is replayed."""
+        """Keep a letter. `origin` is the inbox where the message died, if there is one. Replaying passes it to
+        `redeliver`.
+        """
         self._letters.pop(letter.key, None)
         self._letters[letter.key] = letter, origin
         self.total += 1
@@ -140,7 +164,7 @@ class DeadLetters:
             self.evicted += 1
 
     def restore(self, letter: DeadLetter) -> None:
-        """Keep one that is on record already: it died before this process began."""
+        """Keep a letter that is already stored: the message died before this process started."""
         self._letters[letter.key] = letter, None
 
     def find(
@@ -150,10 +174,10 @@ class DeadLetters:
         return [letter for letter in self if choice.holds(letter)]
 
     def replay(self, letter: DeadLetter, **changes: Any) -> Message:
-        """Give the message back to the subscriber that failed, as it was or with some fields changed.
+        """Deliver the message again to the subscriber that failed, unchanged or with some fields changed.
 
-        It starts with no attempts counted, and leaves the dead letters. Raises UnknownHandler if the subscriber is
-        gone, and InvalidMessage if the changes make no sense; the letter stays then.
+        Its attempts start at 0, and the letter is removed. Raises UnknownHandler if the subscriber is gone, and
+        InvalidMessage if the changes are not valid; in both cases the letter is kept.
         """
         if letter.key not in self._letters:
             raise UsageError(f"the dead letter {letter.message.id} no longer exists: it was replayed or removed")
@@ -170,7 +194,7 @@ class DeadLetters:
         return message
 
     def replay_stored(self, letter: DeadLetter) -> Message:
-        """As `replay`, also for one that is not here, but where all of them are stored."""
+        """Like `replay`, also for a letter that is in the store but not in memory."""
         if letter.key in self._letters:
             return self.replay(letter)
         self.restore(letter)
@@ -187,5 +211,5 @@ class DeadLetters:
         return removed
 
     def clear(self) -> int:
-        """Throw all of them away; say how many that were."""
+        """Remove all dead letters. Returns their number."""
         return sum(self.remove(letter) for letter in self)

@@ -1,4 +1,4 @@
-"""Deduplication: whether an id was seen within the window. Pure: times come in."""
+"""Deduplication: whether an id was seen within the window. Pure: the caller passes the time."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ class Window:
     def __init__(self, window_s: float, max_ids: int = MAX_IDS) -> None:
         self.window_s = window_s
         self._max = max_ids
-        # Ordered: taking the first out of a plain dict, again and again, walks over all that were there before.
+        # Not a plain dict: there, repeatedly removing the first key walks over all keys removed before.
         self._seen: OrderedDict[str, float] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._seen)
 
     def seen(self, id: str, now: float) -> bool:
-        """Whether the id came before, within the window; if not, it has come now."""
+        """Whether the id was seen before, within the window. If not, it is recorded."""
         seen = self._seen
-        # Ids stand in the order in which they came, so the oldest are in front. One from the future came before the
-        # clock went back: nobody knows how old it is.
+        # Ids are in order of arrival, so the oldest come first. If the time of an id is in the future, the clock was
+        # set back: its age is unknown, and it is removed.
         while seen:
             oldest, at = next(iter(seen.items()))
             if 0 <= now - at < self.window_s:

@@ -1,6 +1,7 @@
-"""Eager steps: an idle worker continues inside the call that has a message for it, not in the next iteration.
+"""Eager steps: an idle worker continues inside the call that has a message for it, not in the next iteration of the
+event loop.
 
-It runs as its own task: `asyncio.current_task()`, context, timeouts and cancellation are the worker's. CPython
+The worker runs as its own task: `asyncio.current_task()`, context, timeouts and cancellation are the worker's. CPython
 documents `_enter_task` and `_leave_task` for this, under "Extending".
 """
 
@@ -16,24 +17,29 @@ if TYPE_CHECKING:
     from trunkline.delivery.inbox import Inbox
 
 MAX_DEPTH: Final = 8
-"""Of workers that run inside each other: further ones continue in the next turn of the event loop."""
+"""The maximum number of workers that run inside each other. Further ones continue in the next iteration of the event
+loop."""
 MAX_IN_A_ROW: Final = 16
-"""So many requests are answered without a turn of the event loop: then others run."""
+"""After this many requests that were answered without yielding to the event loop, other tasks run."""
 
 
 TOLD: Final = 1
 EVERYONE: Final = 2
-"""Whom `EagerSteps.collecting` is for: actors only, or handlers too."""
+"""Values of `EagerSteps.collecting`: workers of actors only, or of handlers, too."""
 
 
 class Sleeper(asyncio.Future[None]):
-    """What an idle worker awaits. `set_result` continues it in the next turn of the event loop, `step` at once."""
+    """The future that an idle worker awaits. `set_result` continues the worker in the next iteration of the event loop,
+    `step` at once.
+    """
+
+    __slots__ = ("_context", "_resume")
 
     _resume: Callable[[asyncio.Future[None]], object]
     _context: Context
 
     def add_done_callback(self, fn: Callable[[Any], object], *, context: Context | None = None) -> None:
-        # Called by the task that awaits this, with its own way to continue.
+        # Called by the task that awaits this future. `fn` continues the task.
         self._resume = fn
         self._context = context  # type: ignore[assignment]  # a task always has one
         super().add_done_callback(fn, context=context)
@@ -56,31 +62,32 @@ class Sleeper(asyncio.Future[None]):
 
 
 class EagerSteps:
-    """Of one broker: which idle workers have something to do, and how they are run.
+    """The idle workers of one broker that have messages to process. Runs them.
 
-    Not inside a caller that is handling an error: that would become the context of the worker's own errors.
+    A worker does not run inside a caller that is handling an exception: that would become the context of the worker's
+    own exceptions.
     """
 
-    __slots__ = ("_told", "collecting", "depth", "left", "ready")
+    __slots__ = ("_has_run", "collecting", "depth", "left", "ready")
 
     enabled = True
-    """Set to False by tests, which hold both ways equal."""
+    """Tests set it to False, to check that the behaviour is the same without eager steps."""
 
     def __init__(self) -> None:
         self.collecting = 0
-        """Which inboxes note here that they have something, instead of waking who waits for it."""
+        """Which inboxes add themselves to `ready` instead of waking a sleeper: `TOLD`, `EVERYONE`, or 0 for none."""
         self.ready: list[Inbox] = []
         self.depth = 0
         """How many workers run inside each other."""
         self.left = MAX_IN_A_ROW
-        """How many requests may still be answered before others run."""
-        self._told = False
+        """The number of requests that may still be answered before other tasks run."""
+        self._has_run = False
 
     def may_run(self) -> bool:
         return self.enabled and self.depth < MAX_DEPTH and sys.exception() is None
 
     def run(self) -> None:
-        """Run the workers that have something to do."""
+        """Run the workers that have messages to process."""
         ready, self.ready = self.ready, []
         self.depth += 1
         try:
@@ -92,8 +99,9 @@ class EagerSteps:
                 inbox.wake()
 
     def run_one(self, inbox: Inbox) -> None:
-        """Run a worker that has something to do, in a callback of the event loop."""
-        if not self.may_run():
+        """Run a worker that has messages to process, in a callback of the event loop."""
+        # The same condition as in `may_run`.
+        if not self.enabled or self.depth >= MAX_DEPTH or sys.exception() is not None:
             inbox.wake()
             return
         self.depth += 1
@@ -103,22 +111,24 @@ class EagerSteps:
             self.depth -= 1
 
     def run_once(self) -> None:
-        """As `run`, once in a turn of the event loop: what comes after the first message is handled together."""
-        if self._told or not self.may_run():
+        """Like `run`, but once per iteration of the event loop: messages after the first are processed together, in the
+        next iteration.
+        """
+        if self._has_run or not self.may_run():
             self.wake_all()
             return
-        self._told = True
-        asyncio.get_running_loop().call_soon(self._next_turn)
+        self._has_run = True
+        asyncio.get_running_loop().call_soon(self._next_iteration)
         self.run()
 
-    def _next_turn(self) -> None:
-        self._told = False
+    def _next_iteration(self) -> None:
+        self._has_run = False
 
     def wake_all(self) -> None:
-        """As `run`, in the next turn of the event loop."""
+        """Like `run`, but in the next iteration of the event loop."""
         while self.ready:
             self.ready.pop(0).wake()
 
 
 NEVER: Final = EagerSteps()
-"""Of inboxes that no broker serves."""
+"""For inboxes without a broker."""

@@ -1,4 +1,4 @@
-"""Fates: what became of a message for one subscriber, and the counters that must add up."""
+"""Fates: the outcome of a message for one subscriber, and the counters that must add up."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ class Fate(enum.StrEnum):
     DEAD = "dead"
     IN_FLIGHT = "in flight"
     REFUSED = "refused"
-    """Not accepted: the publisher got an error, no subscriber saw it."""
+    """Not accepted: the publisher got an error, and no subscriber got the message."""
+    UNKNOWN = "unknown"
+    """Only in the answer of `explain`: nobody has a record of the outcome any more. The reason says why."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The fate of one message for one subscriber; `reason` says why, `at_ns` when (0: no longer known)."""
+    """The fate of one message for one subscriber, with its reason and its time (0 if no longer known)."""
 
     subscriber: str
     fate: Fate

@@ -1,7 +1,7 @@
-"""Handing messages to subscribers on behalf of publishers that do not call it: a journal, or a client of the hub.
+"""Hands out messages to subscribers for publishers that do not do it themselves: a journal, or a client of the hub.
 
-Where a full inbox has the policy `block`, later messages of the topic wait in line. Publishers learn when their
-messages have been handed out, so a slow subscriber slows them down.
+While a message waits for a full inbox with the policy `block`, later messages of its topic wait in line. Publishers are
+notified when their messages have been handed out, so a slow subscriber slows them down.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class HandOut:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def waits(self, topic: str) -> bool:
-        """Whether some of a topic wait in line: nobody may pass them."""
+        """Whether messages of a topic wait in line. Later ones must not overtake them."""
         return topic in self._lines
 
     def give(self, pending: HandedBatch) -> None:
-        """Offer messages to all who listen, in order; those behind one that must wait, wait in line."""
+        """Offer messages to all subscribers, in order. If one has to wait for room, those after it wait in line."""
         line = self._lines.get(pending.topic)
         if line is not None:
             line.append(pending)
@@ -48,7 +48,7 @@ class HandOut:
         task.add_done_callback(self._tasks.discard)
 
     def _offer(self, pending: HandedBatch, start: int) -> tuple[int, Unsettled] | None:
-        """Offer from `start` on; where somebody has to wait, that place and what is left to do there."""
+        """Offer the messages from `start` on. If one has to wait, returns its index and what is left to do for it."""
         try:
             route = self._resolve(pending.topic)
         except StreamClosed:
@@ -79,15 +79,17 @@ class HandOut:
         finally:
             del self._lines[topic]
             for pending in line:
-                # Only when the broker closes: they are stored.
+                # Reached only when the broker closes. These messages are stored.
                 pending.settle(pending.failures)
 
     async def _settle(self, pending: HandedBatch, index: int, unsettled: Unsettled, hopeless: bool) -> bool:
-        """Wait for room, unless one before waited in vain: the rest would wait as long, with as little hope."""
+        """Wait for room, unless an earlier message of the batch got no room in time: each later one would wait as long.
+        Returns whether this message or an earlier one got no room in time.
+        """
         message = pending.messages[index]
         waiter = pending.waiter_of(index)
         if hopeless or waiter.gone:
-            unsettled.drop("one before it waited in vain" if hopeless else GIVEN_UP)
+            unsettled.drop("an earlier message of the batch got no room" if hopeless else GIVEN_UP)
             if hopeless:
                 pending.failures.append((message, pending.failures[-1][1]))
             return hopeless
@@ -97,7 +99,7 @@ class HandOut:
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
-            # Its publisher has gone: it was dropped where it still waited.
+            # The publisher is gone: the message was dropped where it still waited.
         except (BackpressureTimeout, Congested) as error:
             pending.failures.append((message, error))
             return True
@@ -113,7 +115,9 @@ class HandOut:
 
 
 def sinks_for(route: Route, pending: HandedBatch, index: int) -> Iterable[Sink | Tap]:
-    """Who is offered a message of a pending batch: one from a batch goes to outlets with its batch, unopened."""
+    """The sinks that are offered a message of a pending batch. The messages of a routed batch go to outlets as that
+    batch, unopened.
+    """
     if route.outlets and pending.batches and isinstance(pending.waiter_of(index).owner, Batch):
         return route.local
     return route.sinks

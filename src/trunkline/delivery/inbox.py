@@ -13,8 +13,9 @@ from trunkline.delivery.books import Books
 from trunkline.delivery.eager import EVERYONE, NEVER, EagerSteps, Sleeper
 from trunkline.delivery.fates import Account, Fate, Outcome
 from trunkline.delivery.parking import Parked, Waiting
+from trunkline.delivery.plain_run import PlainRun
 from trunkline.delivery.subscriber import Overflow, Subscriber
-from trunkline.delivery.unopened import UnopenedBatch, UnopenedQueue
+from trunkline.delivery.unopened import AdmittedMessage, Unopened, UnopenedBatch, UnopenedQueue
 from trunkline.errors import Congested, InboxFull
 from trunkline.message import NORMAL, Message
 from trunkline.topic import matches
@@ -28,7 +29,7 @@ ADMIT_AFTER_S: Final = 0.05
 
 
 Gate = Callable[[Message], str | None]
-"""Says why a message is not for this subscriber (a filter, a duplicate), or None to let it in."""
+"""Returns why a message is not for this subscriber (a filter, a duplicate), or None to accept it."""
 
 
 class Inbox(Subscriber[Message]):
@@ -58,16 +59,17 @@ class Inbox(Subscriber[Message]):
         "refill_at",
         "role",
         "room",
+        "run",
         "sleepers",
         "successor_of",
         "told",
         "unopened",
     )
 
+    # Messages that return for their next attempt may exceed the capacity: new ones do not evict them.
     one_for_one = True
-    # What comes back for its next attempt may exceed the capacity: newcomers do not push it out.
     parking: ClassVar[type[Parked]] = Parked
-    """How its publishers wait for room."""
+    """The class of publishes that wait for room."""
 
     def __init__(
         self,
@@ -81,59 +83,67 @@ class Inbox(Subscriber[Message]):
     ) -> None:
         super().__init__(name, pattern, time_ns, capacity, overflow, Books())
         self.role = name
-        """In whose name it works: its own, or that of the durable subscription it shares."""
+        """The name in fates and dead letters: its own, or that of the durable subscription that it shares."""
         self.max_parked = max_parked
         self.gate: Gate | None = None
         self.full: Callable[[Message], Overflow] | None = None
-        """Says for each message that finds no room what becomes of it, instead of `overflow`."""
+        """Returns the policy for a message that does not fit. It replaces `overflow`."""
         self.queue = self._lanes.normal
         """The lane of normal priority, for the fast paths."""
         self.room = capacity
-        """How long `queue` may grow before `offer` must be asked. 0 while publishers wait or the inbox is closed."""
+        """Publishers may append to `queue` directly while it is shorter than this; otherwise they must call `offer`. 0
+        while publishers wait, while some messages here are unopened, and when the inbox is closed."""
         self.marked = 0
-        """How many of the waiting messages have a ttl or require an acknowledgement."""
+        """The number of waiting messages that have a ttl or require an acknowledgement."""
         self.needs_pull = False
-        """Whether the next message needs `pull`: other lanes in use, marked messages, publishers waiting."""
-        # A list: an empty deque takes 760 bytes, and few ever sleep here.
+        """Whether the next message must be taken with `pull`: other lanes are in use, messages are marked, publishers
+        wait, or there are several readers."""
+        # A list: an empty deque takes 760 bytes, and sleepers are few.
         self.sleepers: list[asyncio.Future[None]] = []
         self.eager: EagerSteps = NEVER
         self.told = False
-        """Whether an idle worker runs at once on any message, as an actor does, and not only on a request."""
+        """Whether an idle worker continues at once for any message, as an actor does, and not only for a request."""
         self.parked: list[Parked] = []
         self._admission: asyncio.TimerHandle | None = None
         self.readers = 0
-        """Tasks that iterate over its stream. Of several, none may take a range for itself."""
+        """The number of tasks that iterate over its stream. If there are several, none of them may record a range as
+        delivered."""
         self.batch_readers = 0
-        """Tasks that iterate over batches or payloads: plain messages may stay unopened for them."""
+        """The number of tasks that iterate over batches or payloads. For them, plain messages may stay unopened."""
         self.unopened: UnopenedQueue | None = None
-        """What came as columns. Whoever wants a message, or changes the order of messages, opens all of it."""
+        """Messages that came as columns. Taking a message opens the oldest batch. Changing the order of messages
+        requires opening all of them."""
+        self.run: PlainRun | None = None
+        """The run that its bus is appending to. Code that inspects the inbox closes it first: then the run is counted,
+        and is the last entry of `unopened`."""
         self.held = 0
-        """Handed out, not yet acknowledged."""
+        """The number of messages that were handed out and are not yet acknowledged."""
         self.delayed = 0
-        """Waiting for their next attempt; they keep their place in the capacity."""
+        """The number of messages that wait for their next attempt. They keep their place in the capacity."""
         self.abandoned = False
-        """Its stream is gone without a goodbye: whoever notices lets it leave."""
+        """Whether its stream was garbage-collected without being closed. Code that notices this removes the inbox."""
         self.gone = False
-        """It has left."""
+        """Whether the subscriber has left."""
         self.leave: Callable[[Inbox], None] | None = None
         self.successor_of: Callable[[Message], Inbox | None] | None = None
-        """Who of its group takes over a message, if it has a group."""
+        """Returns the member of its group that takes over a message. None without a group."""
         self.back: Callable[[Message, list[Attempt]], None] | None = None
-        """Where a message goes that has no successor: back to the journal it came from. None: it is dropped."""
+        """Called with a message that has no successor: returns it to its journal. None: such a message is dropped."""
         self.refill: Callable[[], None] | None = None
-        """Asks for more messages, where these must be asked for. Called when somebody waits for one, and when no more
-        than `refill_at` of normal priority are left."""
+        """Requests more messages from a source that sends them on request. Called when a task waits for one, and when
+        no more than `refill_at` of normal priority are left."""
         self.refill_at = -1
         self.custody: Custody | None = None
         self.idle: asyncio.Event | None = None
-        """If there: somebody waits for the moment when nothing is in flight."""
+        """Not None if a task waits until nothing is in flight."""
 
-    # What goes in
+    # Input
 
     def offer(self, message: Message) -> Waiting | None:
-        """Take the message or settle its fate now; or return the Parked whose `wait` the publisher must await.
+        """Take the message, or record its fate, or return a Parked whose `wait` the publisher must await.
 
-        Raises InboxFull (policy `reject`) or Congested (too many wait); the fate is recorded then, too.
+        Raises InboxFull (policy `reject`) or Congested (too many publishers wait). In these cases the fate is recorded,
+        too.
         """
         self.books.accepted += 1
         if (
@@ -143,13 +153,13 @@ class Inbox(Subscriber[Message]):
             and not message.requires_ack
             and self.gate is None
         ):
-            # Nothing special about it: the same three steps as in the publishers' short cut.
+            # A plain message: the same three steps as in the publishers' fast path.
             self.queue.append(message)
             if self.sleepers:
                 self.wake()
             return None
         if self.closed or self.abandoned:
-            self.settle(message, Fate.DROPPED, "the subscriber is gone")
+            self.settle(message, Fate.DROPPED, "the subscriber has left")
             if self.abandoned and self.leave is not None:
                 self.leave(self)
             return None
@@ -159,12 +169,12 @@ class Inbox(Subscriber[Message]):
         if self.free > 0 and not self.parked:
             self._put(message)
             return None
-        # Evicted in order: what is not open comes first.
-        self.open()
         return self._overflow(self.overflow if self.full is None else self.full(message), message)
 
     @property
     def depth(self) -> int:
+        if self.run is not None:
+            self.run.close()
         unopened = self.unopened
         return len(self.queue) + self._lanes.elsewhere + (0 if unopened is None else unopened.count)
 
@@ -174,6 +184,8 @@ class Inbox(Subscriber[Message]):
         first = next(iter(self._lanes), None)
         if first is not None:
             return first.timestamp_ns
+        if self.run is not None:
+            self.run.close()
         return 0 if self.unopened is None else self.unopened.since_ns
 
     @property
@@ -185,17 +197,28 @@ class Inbox(Subscriber[Message]):
         return self.depth + len(self.parked) + self.held + self.delayed
 
     def _put(self, message: Message, *, front: bool = False) -> None:
-        if self.unopened is not None and (message.priority < NORMAL or (message.priority == NORMAL and not front)):
-            # What is not open comes before it.
-            self.open()
+        if message.priority < NORMAL or (message.priority == NORMAL and not front):
+            # Unopened messages come before it.
+            self.open_all()
         self._lanes.put(message, front=front)
-        if message.ttl_s is not None or message.requires_ack:
+        if self._is_marked(message):
             self.marked += 1
         self._measure()
         if self.sleepers:
             self.wake()
 
+    def _put_last(self, message: Message) -> None:
+        """Like `_put`, but a plain message that comes after unopened ones does not open them."""
+        if self.unopened is None or not self.unopened.count or message.priority != NORMAL or self._is_marked(message):
+            self._put(message)
+            return
+        self.unopened.put(AdmittedMessage(message))
+        if self.sleepers:
+            self.wake()
+
     def _measure(self) -> None:
+        if self.run is not None:
+            self.run.close()
         elsewhere = self._lanes.elsewhere
         self.needs_pull = bool(self.parked or elsewhere or self.marked or self.readers > 1)
         self.room = 0 if self.parked or self.closed or self.abandoned else self.capacity - elsewhere - self.delayed
@@ -204,7 +227,7 @@ class Inbox(Subscriber[Message]):
 
     def _wait_for_room(self, message: Message) -> Parked:
         if len(self.parked) >= self.max_parked:
-            self.settle(message, Fate.DROPPED, f"congested: {len(self.parked)} publishes waited already")
+            self.settle(message, Fate.DROPPED, f"congested: {len(self.parked)} publishes already wait for room")
             raise Congested(self.name, len(self.parked))
         self._count_waiting(1)
         parked = self.parking(self, message)
@@ -213,6 +236,8 @@ class Inbox(Subscriber[Message]):
         return parked
 
     def _enqueue(self, message: Message) -> None:
+        # Messages are evicted in order, so the unopened ones are opened first.
+        self.open_all()
         self._put(message)
 
     def _overfull(self) -> str | None:
@@ -235,17 +260,17 @@ class Inbox(Subscriber[Message]):
         self._drop(message, why)
         raise InboxFull(self.name, self.capacity)
 
-    # What comes out
+    # Output
 
     def pull(self) -> Message | None:
-        """The next message, or None if there is none now. What is expired gets its fate on the way.
+        """The next message, or None if there is none now. Expired messages get their fate and are skipped.
 
-        The caller says what becomes of it: `count_delivered`, or `held` and later a fate.
+        The caller must account for the message: with `count_delivered`, or with `held` and later a fate.
         """
         while True:
             message = self._lanes.pop()
             if message is None:
-                if self.open():
+                if not self.room and self.open():
                     continue
                 if self.parked:
                     self.admit()
@@ -260,24 +285,53 @@ class Inbox(Subscriber[Message]):
             if message.ttl_s is None or not self.expire(message):
                 return message
 
+    @staticmethod
+    def _is_marked(message: Message) -> bool:
+        return message.ttl_s is not None or message.requires_ack
+
     def _unmark(self, message: Message) -> None:
-        if message.ttl_s is not None or message.requires_ack:
+        if self._is_marked(message):
             self.marked -= 1
         if self.needs_pull:
             self._measure()
 
     def expire(self, message: Message) -> bool:
-        """Whether the message is past its ttl; if so, that is its fate."""
+        """Whether the message is past its ttl. If so, its fate is recorded."""
         expires_ns = message.expires_ns
         if expires_ns is None or self.time_ns() < expires_ns:
             return False
         self.settle(message, Fate.EXPIRED, f"its ttl of {message.ttl_s:g} s had passed when it was taken")
         return True
 
-    # What is not open
+    # Unopened messages
+
+    def takes_run(self) -> int:
+        """The maximum length of a run that begins now; 0 if none can begin.
+
+        A run must not require waking a sleeper, or comparing its messages with others of different priority.
+        """
+        if self.sleepers or self.parked or self.closed or self.abandoned:
+            return 0
+        if self._lanes.elsewhere or self.refill is not None or self.gate is not None:
+            return 0
+        return self.free
+
+    def begin_run(self, run: PlainRun) -> None:
+        self.run = run
+        self.room = 0
+
+    def end_run(self, part: Unopened) -> None:
+        """The run is closed, and its messages have numbers."""
+        self.run = None
+        self.books.accepted += part.count
+        if self.unopened is None:
+            self.unopened = UnopenedQueue()
+        self.unopened.put(part)
 
     def keep(self, batch: UnopenedBatch) -> bool:
-        """Take plain messages as they are, if there is room for all and somebody may want them so."""
+        """Take plain messages unopened, if there is room for all of them and a reader takes batches. False if nothing
+        was taken.
+        """
         if not self.batch_readers or self.gate is not None or self._lanes.elsewhere or batch.count > self.free:
             return False
         if self.closed or self.abandoned or self.parked:
@@ -290,16 +344,23 @@ class Inbox(Subscriber[Message]):
         return True
 
     def open(self) -> bool:
-        """Build the messages that are not open, and put them where they belong. Whether there were any."""
+        """Build the messages of the oldest unopened batch, and append them to `queue`. False if there is none."""
+        if self.run is not None:
+            self.run.close()
         if self.unopened is None or not self.unopened.count:
             return False
-        for batch in self.unopened.take(self.unopened.count):
-            self.queue.extend(batch.open())
+        self.queue.extend(self.unopened.take_first())
         self._measure()
         return True
 
-    def take_unopened(self, most: int) -> list[UnopenedBatch]:
-        """Up to so many messages that are not open, if they are next. That is their delivery."""
+    def open_all(self) -> None:
+        while (self.run is not None or self.unopened is not None) and self.open():
+            pass
+
+    def take_unopened(self, most: int) -> list[Unopened]:
+        """Take up to `most` unopened messages, if they are next. They count as delivered."""
+        if self.run is not None:
+            self.run.close()
         if self.unopened is None or not self.unopened.count or len(self._lanes):
             return []
         taken = self.unopened.take(most)
@@ -311,7 +372,7 @@ class Inbox(Subscriber[Message]):
         return taken
 
     def count_delivered_many(self, first: int, last: int, count: int) -> None:
-        """Taken in one go, with numbers that rise."""
+        """Count messages that were taken together, with ascending numbers."""
         now_ns = self.time_ns()
         self.books.deliver(first, last, count, now_ns)
         if self.ledger is not None:
@@ -328,7 +389,7 @@ class Inbox(Subscriber[Message]):
             self.check_idle()
 
     def count_delivered_each(self, messages: Sequence[Message]) -> None:
-        """Acknowledged together, whatever their numbers."""
+        """Count messages that were acknowledged together, with any numbers."""
         now_ns = self.time_ns()
         numbers = [message.seq for message in messages]
         self.books.deliver_each(numbers, now_ns)
@@ -338,14 +399,14 @@ class Inbox(Subscriber[Message]):
             self.check_idle()
 
     def read_by(self, change: int) -> None:
-        """A task begins (1) or ends (-1) to iterate over its stream."""
+        """A task starts (1) or stops (-1) iterating over its stream."""
         self.readers += change
         self._measure()
 
     async def sleep(self, *, eager: bool = False) -> None:
-        """Return at the next wake-up: something came in, was acknowledged, or the inbox was closed.
+        """Return at the next wake-up: a message arrived or was acknowledged, or the inbox was closed.
 
-        An `eager` sleeper may be continued inside the call that has something for it.
+        An `eager` sleeper may continue inside the call that has a message for it.
         """
         loop = asyncio.get_running_loop()
         sleeper = self.fall_asleep(Sleeper(loop=loop) if eager else loop.create_future())
@@ -356,24 +417,24 @@ class Inbox(Subscriber[Message]):
             raise
 
     def fall_asleep(self, sleeper: asyncio.Future[None]) -> asyncio.Future[None]:
-        """The next wake-up is for this one, which is to be awaited; if that is cancelled, call `disturbed`."""
+        """Register a sleeper for a wake-up. The caller must await it, and call `disturbed` if that is cancelled."""
         if self.idle is not None:
             self.check_idle()
         self.sleepers.append(sleeper)
         if self.refill is not None:
-            # After the sleeper is in its place: what is asked for may arrive at once.
+            # After the sleeper is registered: the requested messages may arrive at once.
             self.refill()
         return sleeper
 
     def disturbed(self, sleeper: asyncio.Future[None]) -> None:
         if not sleeper.cancelled():
-            # Woken and cancelled in the same turn: pass the wake-up on, or another sleeper misses a message.
+            # Woken and cancelled in the same iteration: pass the wake-up on, or another sleeper misses a message.
             self.wake()
         elif sleeper in self.sleepers:
             self.sleepers.remove(sleeper)
 
     def check_idle(self) -> None:
-        """Tell whoever waits for it if nothing is in flight."""
+        """Wake the tasks in `quiet` if nothing is in flight."""
         if self.idle is not None and not self.in_flight:
             self.idle.set()
 
@@ -395,7 +456,7 @@ class Inbox(Subscriber[Message]):
                 return
 
     def wake_now(self) -> None:
-        """As `wake`; a worker that may be continued at once is."""
+        """Like `wake`, but an eager sleeper continues at once."""
         while self.sleepers:
             sleeper = self.sleepers.pop(0)
             if not sleeper.done():
@@ -409,11 +470,11 @@ class Inbox(Subscriber[Message]):
 
     @property
     def elsewhere(self) -> int:
-        """How many wait in lanes of another than the normal priority."""
+        """The number of waiting messages whose priority is not normal."""
         return self._lanes.elsewhere
 
     def make_room(self) -> None:
-        # One wake-up for many places; but nobody waits longer than a moment for room that is there.
+        # One wake-up admits many messages. But no publisher waits longer than ADMIT_AFTER_S while there is room.
         if self.free >= min(ADMIT_ROOM, self.capacity):
             self.admit()
         elif self._admission is None:
@@ -432,7 +493,7 @@ class Inbox(Subscriber[Message]):
         while self.parked and self.free > 0:
             parked = self.parked.pop(0)
             parked.entered.set_result(None)
-            self._put(parked.message)
+            self._put_last(parked.message)
         self._measure()
 
     def take_over_parked(self, parked: Parked) -> None:
@@ -443,28 +504,28 @@ class Inbox(Subscriber[Message]):
         self.admit()
 
     def unpark(self, parked: Parked, why: str, fate: Fate = Fate.DROPPED) -> None:
-        """Take a publish out of the waiting line; nothing happens if it has entered."""
+        """Remove a publish that waits for room, and record its fate. Does nothing if its message has entered."""
         if not parked.entered.done():
             parked.entered.cancel()
             self.parked.remove(parked)
             self.settle(parked.message, fate, why)
             self._measure()
 
-    # What comes back
+    # Returned messages
 
     def return_to_front(self, message: Message) -> None:
-        """A message that was handed out goes first again."""
+        """Put a message that was handed out back at the front."""
         self._put(message, front=True)
 
     def readmit(self, message: Message) -> None:
-        """A message that was let in before, here or at another member, comes again: it is not asked for twice."""
+        """Take a message that was accepted before, here or by another member. The gate does not check it again."""
         self.books.accepted += 1
         self._put(message)
 
     def pass_on(self, message: Message) -> bool:
-        """Give a message to another member of the group, or back to where it came from; False if there is neither.
+        """Pass a message on to another member of the group, or return it to its journal. False if neither is possible.
 
-        The other's books have it then: here it is as if it had never come.
+        The message then counts in the books of the other member, and no longer in these.
         """
         successor = None if self.successor_of is None else self.successor_of(message)
         if self.custody is None:
@@ -487,7 +548,7 @@ class Inbox(Subscriber[Message]):
         if self.parked:
             self.admit()
         if self.sleepers:
-            # It may have been the last that could come back to them.
+            # The sleepers wait for messages that may return. This may have been the last one.
             self.wake()
         return True
 
@@ -499,7 +560,7 @@ class Inbox(Subscriber[Message]):
     # Fates
 
     def settle(self, message: Message, fate: Fate, reason: str) -> None:
-        """Record how it ended, for anything but delivery."""
+        """Record a fate other than delivery."""
         now_ns = self.time_ns()
         self.books.end(message.seq, message.seq, fate, reason, now_ns)
         if self.ledger is not None:
@@ -513,7 +574,7 @@ class Inbox(Subscriber[Message]):
         return self.books.account(self.in_flight)
 
     def outcome_of(self, message: Message) -> Outcome | None:
-        """What became of a message here; None if this inbox never had it, as far as it can tell."""
+        """The outcome of a message here; None if this inbox never had it, as far as is known."""
         if self.custody is not None and (outcome := self.custody.outcome_of(message)) is not None:
             return outcome
         for waiting in self.messages():
@@ -525,11 +586,13 @@ class Inbox(Subscriber[Message]):
 
     def messages(self) -> list[Message]:
         """Everything that waits here, in the order it would be taken; publishes that wait for room come last."""
-        self.open()
+        self.open_all()
         return [*self._lanes, *(parked.message for parked in self.parked)]
 
     def bytes_waiting(self) -> int:
-        """Payloads and header fields of everything that waits here."""
+        """The size of payloads and header fields of all messages that wait here, in bytes."""
+        if self.run is not None:
+            self.run.close()
         waiting = (*self._lanes, *(parked.message for parked in self.parked))
         size: int = sum([len(message.payload) + message.header_bytes for message in waiting])
         return size if self.unopened is None else size + self.unopened.size
@@ -542,9 +605,13 @@ class Inbox(Subscriber[Message]):
     # The end
 
     def close(self) -> None:
-        """Take no more; what is in can still be taken. Publishers that wait are let go, their fate recorded."""
+        """Accept no more messages; those that are in can still be taken. Waiting publishers are released: their
+        messages go to another member of the group, or are dropped.
+        """
         if self.closed:
             return
+        if self.run is not None:
+            self.run.close()
         self.closed = True
         if self._admission is not None:
             self._admission.cancel()
@@ -563,7 +630,7 @@ class Inbox(Subscriber[Message]):
             self.wake()
 
     def discard(self) -> list[Message]:
-        """Take out everything that waits, let waiting publishers go on; the caller says what becomes of it."""
+        """Remove and return everything that waits, and release waiting publishers. The caller records the fates."""
         left = self.messages()
         while self.parked:
             self.parked.pop(0).entered.set_result(None)

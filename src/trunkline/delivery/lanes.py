@@ -1,4 +1,4 @@
-"""Lanes: messages, or batches of them, by priority, the highest first, first in first out within one."""
+"""Lanes: a queue of messages or batches. The highest priority comes first; each priority is first in, first out."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ T = TypeVar("T", bound=Ranked)
 
 
 class Lanes(Generic[T]):
-    """A queue per priority. Most messages have the normal one, so its lane stands apart and is read directly."""
+    """A queue per priority. Most messages have normal priority, so its lane is separate and is read directly."""
 
     __slots__ = ("_levels", "_others", "elsewhere", "normal")
 
     def __init__(self) -> None:
         self.normal: deque[T] = deque()
-        """Never replaced: the fast paths keep it."""
+        """Never replaced: the fast paths keep a reference to it."""
         self._others: dict[int, deque[T]] = {}
         self._levels: list[int] = []
         self.elsewhere = 0
-        """How many wait in lanes of another priority."""
+        """The number of items in lanes of other priorities."""
 
     def __len__(self) -> int:
         return len(self.normal) + self.elsewhere
@@ -45,7 +45,7 @@ class Lanes(Generic[T]):
 
     @property
     def levels(self) -> list[int]:
-        """The priorities of what waits, the highest first."""
+        """The priorities of the waiting items, the highest first."""
         found = [level for level in self._levels if self._others[level]] if self.elsewhere else []
         if self.normal:
             found.append(NORMAL)

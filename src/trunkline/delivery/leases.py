@@ -1,4 +1,4 @@
-"""Leases: which messages are held, and until when. Pure: times come in, expired messages come out."""
+"""Leases: which messages are held, and until when. Pure: the caller passes the time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Leases:
     def __init__(self, lease_s: float) -> None:
         self.lease_s = lease_s
         self.held: dict[int, tuple[Message, float]] = {}
-        """Each message with the end of its lease: `math.inf` for one that is held as long as its handler works."""
+        """Each message with the end of its lease: `math.inf` if it is held as long as its handler runs."""
 
     def __len__(self) -> int:
         return len(self.held)
@@ -35,7 +35,7 @@ class Leases:
         for message in messages:
             seq = message.seq
             if seq in held:
-                # To the end: all later ones end later.
+                # Moved to the end, because the order is that of the lease ends.
                 del held[seq]
             held[seq] = (message, ends)
 
@@ -52,7 +52,7 @@ class Leases:
         return None if held is None else held[0]
 
     def end_many(self, messages: Sequence[Message]) -> list[Message]:
-        """Those of them that were held, as by `holds`; they are not any more."""
+        """End the leases of these messages. Returns those that were held, as defined by `holds`."""
         held = self.held
         ended: list[Message] = []
         for message in messages:
@@ -64,7 +64,7 @@ class Leases:
         return ended
 
     def holds(self, message: Message) -> bool:
-        """Whether this very attempt at the message is held: a later one is somebody else's."""
+        """Whether this attempt at the message is held. A later attempt has its own lease."""
         held = self.held.get(message.seq)
         return held is not None and (held[0] is message or held[0].attempts == message.attempts)
 
@@ -73,7 +73,7 @@ class Leases:
         return self.held[message.seq][0] if self.holds(message) else message
 
     def due(self, now: float) -> list[Message]:
-        """What is held past its lease, longest first; it stays held until `end` or `renew`."""
+        """The messages whose leases have ended, the longest overdue first. They stay held until `end` or `renew`."""
         due: list[Message] = []
         for message, ends in self.held.values():
             if ends == math.inf:

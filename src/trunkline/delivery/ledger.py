@@ -14,63 +14,63 @@ if TYPE_CHECKING:
 
 
 class Ledger:
-    """Everything here is called in the event loop thread, returns at once, and never raises.
+    """All methods are called in the event loop thread, return at once, and never raise.
 
-    By default nothing is kept: a ledger implements what it wants to be told of.
+    By default they do nothing: a ledger overrides those whose events it records.
     """
 
     hears_of_deliveries: ClassVar[bool] = True
     """Whether `delivered`, `delivered_one` and `delivered_each` do anything."""
 
     def delivered(self, inbox: Inbox, first: int, last: int, count: int, at_ns: int) -> None:
-        """Everything of this inbox from `first` to `last` that has no row of its own."""
+        """The inbox delivered all its messages from `first` to `last` that have no row of their own."""
 
     def delivered_one(self, inbox: Inbox, message: Message, at_ns: int) -> None:
-        """One message, with a row of its own."""
+        """The inbox delivered one message, which has its own row."""
 
     def delivered_each(self, inbox: Inbox, messages: Sequence[Message], at_ns: int) -> None:
-        """As `delivered_one` for each."""
+        """Like `delivered_one` for each."""
         for message in messages:
             self.delivered_one(inbox, message, at_ns)
 
     def settled(self, inbox: Inbox, message: Message, fate: Fate, reason: str, at_ns: int) -> None:
-        """It ended otherwise than by delivery."""
+        """The message has a fate other than delivery."""
 
     def retrying(self, inbox: Inbox, message: Message, story: Sequence[Attempt], pause_s: float) -> None:
-        """It failed, and is tried again after a pause."""
+        """The message failed, and is tried again after a pause."""
 
     def passed_on(self, inbox: Inbox, successor: Inbox, message: Message, story: Sequence[Attempt]) -> None:
-        """Another member of the group has it now."""
+        """The message was passed on to another member of the group."""
 
     def died(self, letter: DeadLetter, inbox: Inbox | None) -> None:
-        """It could not be handled at an inbox, or anywhere."""
+        """A message became a dead letter, at this inbox or without one."""
 
     def revived(self, letter: DeadLetter, message: Message) -> None:
-        """A dead letter goes back to the subscriber that failed, as `message`."""
+        """A dead letter was redelivered, as `message`, to the subscriber that failed."""
 
     def removed(self, letter: DeadLetter) -> None:
-        """Somebody looked at a dead letter and threw it away."""
+        """A dead letter was deleted."""
 
     def orphaned(self, orphan: Orphan) -> None:
-        """An answer came to a request that nobody has registered."""
+        """An answer arrived whose request is not registered."""
 
     def claimed(self, orphan: Orphan) -> None:
-        """The request an orphan answers has come."""
+        """The request of an orphan was registered, and took it."""
 
     def refused(self, message: Message, who: str, reason: str, at_ns: int) -> None:
-        """It was written, and then not published: a later hook said no."""
+        """The message was stored, but not published: a later hook refused it."""
 
     def fate(
         self, subscriber: str, pattern: str, fate: Fate, first: int, last: int, count: int, reason: str, at_ns: int
     ) -> None:
-        """What a subscriber in another process says of a range."""
+        """The messages of a range have this fate at a remote subscriber."""
 
     def keeps_of(self, pattern: str) -> bool:
-        """Whether anything that matches is written down."""
+        """Whether messages on any matching topic are stored."""
         return False
 
     def attends(self, subscriber: str, pattern: str, since: int) -> None:
-        """A subscriber elsewhere gets what matches, of messages after number `since`."""
+        """A remote subscriber is connected. It gets matching messages after number `since`."""
 
     def leaves(self, subscriber: str) -> None:
-        """It is gone, and what it was offered has its fates."""
+        """A remote subscriber is gone, and all messages that it was offered have their fates."""

@@ -1,4 +1,4 @@
-"""Rate limits: token buckets per key. Pure: times come in."""
+"""Rate limits: token buckets per key. Pure: the caller passes the time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Rate(Group, frozen=True, kw_only=True):
 class Buckets:
     """One bucket per key, for up to `max_buckets` keys. A key whose bucket is full again can be forgotten.
 
-    If all are in use, further keys share one bucket: nobody gets around the limit by inventing names.
+    If all are in use, further keys share one bucket, so that nobody can evade the limit by inventing names.
     """
 
     def __init__(self, rate: Rate, max_buckets: int = MAX_BUCKETS) -> None:
@@ -33,12 +33,12 @@ class Buckets:
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, key: str, now: float) -> float:
-        """0 if one token was there, or the seconds until it will be."""
+        """Take one token. Returns 0 if there was one, or the seconds until there will be one."""
         if key not in self._levels and len(self._levels) >= self._max and not self._forget_one(now):
             key = OTHERS
         level = self._level(self._levels.pop(key, (self._rate.size, now)), now)
         wait_s = 0.0
-        # A hair less than one is one: who waited as long as told must not be told to wait again.
+        # Rounding errors are tolerated: a caller that waited for the returned time must not have to wait again.
         if level >= 1.0 - 1e-6:
             level = max(0.0, level - 1.0)
         else:
@@ -47,7 +47,7 @@ class Buckets:
         return wait_s
 
     def charge(self, key: str, count: int, now: float) -> float:
-        """Take several at once, on credit if need be: the seconds until the debt is paid."""
+        """Take several tokens at once. The level may become negative: returns the seconds until it is 0 again."""
         if key not in self._levels and len(self._levels) >= self._max and not self._forget_one(now):
             key = OTHERS
         level = self._level(self._levels.pop(key, (self._rate.size, now)), now) - count

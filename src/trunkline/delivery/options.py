@@ -26,14 +26,14 @@ class Delivery(Group, frozen=True, kw_only=True):
     `durable` needs a journal, and a `name` or a `group`: messages that were not acknowledged are delivered again after
     a restart, to the subscription of the same name. It implies `ack`.
 
-    `start` says where a subscription to stored topics starts: at the "end", at the "beginning", at a sequence number,
+    `start` is where a subscription to stored topics starts: at the "end", at the "beginning", at a sequence number,
     at a point in time ("2026-11-16T10:00:00Z"), or with the "last" message of each topic that matches. Later messages
     follow without a gap. A durable subscription starts there the first time. One that is not durable starts there each
     time; unless that is the "end", it is fed from the journal, so no publisher waits for it.
 
-    Of the subscriptions that one client has at a hub under the same `one_of`, a message goes to the one that names its
-    topic exactly, if there is one: that topic then has credit of its own, and does not hold up the others. Only a hub
-    knows this; elsewhere each of them gets the message.
+    `one_of` groups subscriptions of one client at a hub. If the pattern of one of them is exactly the topic of a
+    message, the others do not get it. That topic then has its own credit, and does not hold up the others. Only a hub
+    supports this; with other brokers each subscription gets the message.
     """
 
     may_be_zero = frozenset({"start"})
@@ -66,7 +66,7 @@ class Delivery(Group, frozen=True, kw_only=True):
 
     @property
     def reads_stored(self) -> bool:
-        """Whether it needs more of a broker than what is published from now on, and a durable cursor."""
+        """Whether the broker must read stored messages for it, other than with a durable cursor."""
         return self.start == LAST or (self.start != END and not self.durable)
 
 

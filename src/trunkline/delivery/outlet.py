@@ -2,15 +2,13 @@
 
 Without credit the subscriber's policy decides: with `block` the batch waits, and so does its publisher; with `reject`
 the publisher gets an error. With the other two policies the subscriber's own inbox drops messages, and its credit is
-unlimited; the outlet drops only what a connection that does not drain cannot take.
+unlimited; the outlet drops messages only if the connection does not drain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import takewhile
 from math import inf
-from operator import attrgetter
 from typing import Protocol
 
 from trunkline.delivery.batch import Batch, BatchBody, BatchPart
@@ -25,25 +23,26 @@ from trunkline.wire.frames import DeliverHead, PublishHead
 
 ENDLESS = -1
 _DELIVERED = Fate.DELIVERED.value
-_ends_of = attrgetter("first", "last")
 MAX_EARLIER = 10_000
-"""Of more messages of before this run that a client reports on at once, the journal alone is told."""
+"""The maximum range of messages from before this run of the hub that one report may add to the books. A larger range is
+reported only to the journal."""
 MAX_FAILURES = 100_000
-"""Of a batch of which more is refused, all counts as refused: what there is to say must not exceed what was sent."""
+"""If more messages of a batch are refused, the whole batch is reported as refused: the report must not exceed the
+batch."""
 
 
 class OutletClient(Protocol):
     """The connection of a subscriber."""
 
     waiting_bytes: int
-    """Of what waits in those of its outlets that drop: no publisher is held up by it."""
+    """The bytes that wait in those of its outlets that drop messages. No publisher waits for them."""
     max_waiting_bytes: int
     max_body_bytes: int
-    """What it takes in one frame."""
+    """The maximum size of a body in one frame."""
 
     @property
     def full(self) -> bool:
-        """Whether it drains too slowly to be given more."""
+        """Whether the connection drains too slowly to send more."""
 
     def deliver(self, head: DeliverHead, body: BatchBody) -> None: ...
 
@@ -98,23 +97,24 @@ class Outlet(Subscriber[BatchPart]):
         self._leads = leads
         self.subscription = subscription
         self.credit = credit
-        """How many messages more may be sent; ENDLESS if there is no limit."""
+        """How many more messages may be sent; ENDLESS if there is no limit."""
         self.credit_bytes: float = inf if credit_bytes == ENDLESS else credit_bytes
-        """How many bytes more may be sent. The last batch may exceed it."""
+        """How many more bytes may be sent. The last batch may exceed it."""
         self.hears = hears
         self._last_lost: BatchPart | None = None
-        """The notice of a loss that is the last of those that wait."""
+        """The last entry of the queue, if that is the notice of a loss."""
         self.waiting = 0
-        """Messages that wait here."""
+        """The number of messages that wait here."""
         self.waiting_bytes = 0
         self._since_ns = 0
         self.tap = tap
-        """A part of a bus, which is not a subscriber: it has no account."""
+        """Whether it serves an internal part of a bus. That is not a subscriber, and has no account."""
         self.reports = reports
-        """Whether its client reports what became of messages. If not, what was sent counts as delivered."""
+        """Whether its client reports the fates of messages. If not, messages count as delivered when they are sent."""
         self.ledger = ledger
         self.one_of = one_of
-        """Of several with the same, the one whose pattern is the topic of a message gets it alone."""
+        """Of several outlets with the same value, the one whose pattern is the topic of a message is the only one that
+        gets it."""
 
     def offer(self, batch: Batch) -> None:
         self.books.accepted += batch.count
@@ -125,14 +125,32 @@ class Outlet(Subscriber[BatchPart]):
             self._overflow(self.overflow, part)
 
     def offer_straight(self, head: PublishHead, body: BatchBody, origin: int, first: int) -> bool:
-        """As `offer`, without a batch, of one that can be sent now. False if it cannot: then nothing has happened."""
-        count = head.count
-        if self._lanes or not self._may_send(count) or len(body) > self._client.max_body_bytes:
+        """Like `offer`, without building a Batch, if the messages can be sent now. Otherwise returns False and changes
+        nothing.
+        """
+        count, client, lanes, size, credit = head.count, self._client, self._lanes, len(body), self.credit
+        if (
+            lanes.normal
+            or lanes.elsewhere
+            or (credit < count and credit != ENDLESS)
+            or self.credit_bytes <= 0
+            or size > client.max_body_bytes
+            or client.full
+        ):
             return False
-        self.books.accepted += count
-        self._hand(
+        # Like `_hand`, but it sends first: the subscriber can work while the counters are updated.
+        client.deliver(
             DeliverHead(self.subscription, first, head.topic, count, None, origin, head.position, head.priority), body
         )
+        books = self.books
+        books.accepted += count
+        if credit != ENDLESS:
+            self.credit = credit - count
+        self.credit_bytes -= size
+        if self.reports:
+            books.hand(first, first + count - 1, self.time_ns())
+        else:
+            books.delivered += count
         return True
 
     def _may_send(self, count: int) -> bool:
@@ -163,8 +181,8 @@ class Outlet(Subscriber[BatchPart]):
         self._client.deliver(head, body)
 
     def _send_in_parts(self, part: BatchPart) -> None:
-        """Its client takes smaller frames than its publisher sends."""
-        reason = f"a frame of {len(part.body):,} bytes: its subscriber takes {self._client.max_body_bytes:,}"
+        """Send a body that is too large for the client in parts. A single message that is too large is dropped."""
+        reason = f"a frame of {len(part.body):,} bytes: its subscriber accepts at most {self._client.max_body_bytes:,}"
         try:
             if part.count > 1:
                 for half in part.split(part.count // 2):
@@ -185,7 +203,7 @@ class Outlet(Subscriber[BatchPart]):
             self._client.congested(self)
 
     def _wait_for_room(self, part: BatchPart) -> None:
-        # Its publisher waits with it.
+        # The publisher waits until this part is sent.
         part.batch.waiting += 1
         self._count_waiting(part.count)
         self._enqueue(part)
@@ -198,7 +216,7 @@ class Outlet(Subscriber[BatchPart]):
         self.pump()
 
     def pump(self, least: int = 0) -> None:
-        """Send what waits, of priority `least` or higher, as far as there is credit, the highest first."""
+        """Send waiting messages of priority `least` or higher, the highest first, as far as there is credit."""
         while self._lanes and not self.closed:
             if self._client.full:
                 self._client.congested(self)
@@ -214,8 +232,9 @@ class Outlet(Subscriber[BatchPart]):
                 return
             if self.credit != ENDLESS and part.count > self.credit:
                 if part.count <= self.capacity // 2:
-                    # Not worth taking it apart: it fits once more was taken. A client with an empty inbox has given
-                    # credit for at least three quarters of its capacity, and need not give more before that is used.
+                    # Not worth splitting: it fits when the client has taken more. A client with an empty inbox has
+                    # granted credit for at least three quarters of its capacity, and need not grant more before that is
+                    # used.
                     self._push(part)
                     return
                 try:
@@ -253,7 +272,7 @@ class Outlet(Subscriber[BatchPart]):
         if self.overflow is not Overflow.BLOCK:
             self._client.waiting_bytes += size
 
-    # What is not sent
+    # Dropped messages
 
     def _overfull(self) -> str | None:
         client = self._client
@@ -301,7 +320,7 @@ class Outlet(Subscriber[BatchPart]):
     def _drop(self, part: BatchPart, why: str) -> None:
         self._lost(part, why)
         if self._lanes:
-            # After those that wait: out of its order it would seem to be missing.
+            # The notice follows the waiting messages: sent out of order, it would look like missing messages.
             self._lose(part, why)
         else:
             self._report_dropped(part, why)
@@ -315,7 +334,9 @@ class Outlet(Subscriber[BatchPart]):
         self._report_dropped(part, why)
 
     def _lose(self, part: BatchPart, reason: str) -> None:
-        """The word of a loss joins the last one, if that is of the same kind and nothing came between."""
+        """Queue the notice of a loss. It is merged with the last notice if it continues it and nothing was queued in
+        between.
+        """
         last = self._last_lost
         if last is not None and _follows(last, part, reason):
             last.count += part.count
@@ -349,22 +370,22 @@ class Outlet(Subscriber[BatchPart]):
 
     @property
     def levels(self) -> list[int]:
-        """The priorities of what waits here, the highest first."""
+        """The priorities of the waiting batches, the highest first."""
         return self._lanes.levels
 
     def holds(self, batch: Batch) -> bool:
-        """Whether some of it waits here."""
+        """Whether a part of the batch waits here."""
         return any(part.batch is batch and not part.why_lost for part in self._lanes)
 
     def withdraw(self, batch: Batch, reason: str) -> None:
-        """Its publisher waits no longer: what still waits here is dropped."""
+        """The publisher no longer waits: drop the messages of the batch that still wait here."""
         parts = list(self._lanes)
         found = [part for part in parts if part.batch is batch and not part.why_lost]
         if not found:
             return
         self._lanes.clear()
         for part in parts:
-            # The word of the loss waits at its place: those before it are still to come.
+            # The notice of the loss takes the place of the messages: those before it are not sent yet.
             self._lanes.put(part.lose(reason) if part.batch is batch and not part.why_lost else part)
         self._last_lost = None
         for part in found:
@@ -377,7 +398,7 @@ class Outlet(Subscriber[BatchPart]):
         self.pump()
 
     def close(self) -> int:
-        """Its subscriber is gone: what waited, and what it had not reported on, is lost with it. How many that is."""
+        """The subscriber is gone: its waiting and unreported messages are lost. Returns their number."""
         self.closed = True
         before = self.books.settled[Fate.DROPPED]
         for first, last in self.books.lose(self.time_ns()):
@@ -391,7 +412,7 @@ class Outlet(Subscriber[BatchPart]):
                 self._leave_queue(part)
         return self.books.settled[Fate.DROPPED] - before
 
-    # What it can tell
+    # Reports and queries
 
     def report_next(self, first: int, last: int) -> bool:
         """See `Books.report_next`."""
@@ -403,14 +424,19 @@ class Outlet(Subscriber[BatchPart]):
             self.ledger.fate(self.name, self.pattern, Fate.DELIVERED, first, last, count, "", now_ns)
         return True
 
-    def report_in_order(self, rows: Sequence[FateRow]) -> int:
-        """Take the first rows, as far as `Books.report_in_order` can: nearly always all. How many rows that were."""
+    def report_in_order(self, rows: Sequence[FateRow]) -> bool:
+        """Record all rows, if `Books.report_in_order` can: nearly always."""
         if self.ledger is not None:
-            return 0
-        return self.books.report_in_order(map(_ends_of, takewhile(_says_delivered, rows)), self.time_ns())
+            return False
+        delivered = [
+            row for row in rows if row.fate == _DELIVERED and not row.reason and row.count == row.last - row.first + 1
+        ]
+        return len(delivered) == len(rows) and self.books.report_in_order(
+            [row.first for row in rows], [row.last for row in rows], self.time_ns()
+        )
 
     def report(self, first: int, last: int, fate: Fate, reason: str) -> int:
-        """Its client says how these ended. How many of them it could speak of."""
+        """The client reports the fate of these messages. Returns the number of those that count."""
         now_ns = self.time_ns()
         found = self.books.report(first, last, fate, reason, now_ns)
         for begin, end in found:
@@ -419,7 +445,7 @@ class Outlet(Subscriber[BatchPart]):
         return sum(end - begin + 1 for begin, end in found)
 
     def report_earlier(self, first: int, last: int, fate: Fate, reason: str) -> None:
-        """As `report`, of what its client has from before this run of the hub. Nobody but a journal knows of these."""
+        """Like `report`, for messages that the client got before this run of the hub. Only a journal knows them."""
         if self.ledger is None:
             return
         if last - first < MAX_EARLIER:
@@ -431,7 +457,7 @@ class Outlet(Subscriber[BatchPart]):
 
     @property
     def waiting_since_ns(self) -> int:
-        """Since when messages have been waiting without a pause; 0 if none wait."""
+        """The time since which messages have been waiting without interruption; 0 if none wait."""
         return self._since_ns if self.waiting else 0
 
     def account(self) -> Account:
@@ -454,7 +480,3 @@ def _follows(last: BatchPart, part: BatchPart, reason: str) -> bool:
         and last.last + 1 == part.first
         and last.position + last.count == part.position
     )
-
-
-def _says_delivered(row: FateRow) -> bool:
-    return row.fate == _DELIVERED and not row.reason and row.count == row.last - row.first + 1

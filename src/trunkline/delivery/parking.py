@@ -38,23 +38,23 @@ class Waiting(abc.ABC):
     @property
     @abc.abstractmethod
     def subscriber(self) -> Inbox | Outlet:
-        """One that it waits for."""
+        """One of the subscribers that it waits for."""
 
     @abc.abstractmethod
     def unpark(self, why: str) -> None:
-        """Wait no longer: it is dropped where it has not entered; nothing happens if it has."""
+        """Stop waiting: the message is dropped where it has not entered. Does nothing if it has entered."""
 
     def give_up(self, why: str) -> None:
-        """It has waited for too long: nothing happens if it has entered."""
+        """Stop waiting after the timeout. Does nothing if the message has entered."""
         self.unpark(why)
 
     async def wait(self, limits: Backpressure) -> None:
         """Return when the message has entered; raise BackpressureTimeout if there is no room in time.
 
-        Cancelled or timed out, the message leaves the waiting line and its fate is recorded as dropped.
+        If the wait is cancelled or times out, the message no longer waits for room, and is recorded as dropped.
         """
         loop = asyncio.get_running_loop()
-        # From the moment of parking: a publisher that waits for several waits for all of them at once.
+        # Counted from parking: a publisher that waits for several subscribers waits for all of them at the same time.
         deadline = self.since + limits.timeout_s
         stretch_s = limits.wait_s
         warn_at = self.since + WARN_AFTER_S
@@ -79,7 +79,7 @@ class Waiting(abc.ABC):
 
 
 class Parked(Waiting):
-    """For room in an inbox. The message moves in by itself, and wakes its publisher."""
+    """A publish that waits for room in an inbox. The inbox admits the message, and wakes the publisher."""
 
     __slots__ = ("inbox", "message")
 
@@ -101,7 +101,7 @@ class Parked(Waiting):
 
 
 class WaitingBatch(Waiting):
-    """For room at subscribers elsewhere, of a publisher in this process."""
+    """A publish of this process that waits for room at remote subscribers."""
 
     __slots__ = ("_batch", "_outlets")
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from trunkline.delivery.batch import Batch as RoutedBatch
 
 Failures = list[tuple[Message, Exception]]
-"""Messages that a subscriber refused. One without a number was offered to nobody: its broker has not accepted it."""
+"""Messages that a subscriber refused. A message without a number was not offered: its broker did not accept it."""
 
 
 class Owner(Protocol):
-    """Who published many messages, and is told of them together."""
+    """The publisher of many messages, which is notified about them together."""
 
     gone: bool
-    """Whether it has given up: nobody waits for room on its behalf any more."""
+    """Whether it has given up. Then its messages no longer wait for room."""
 
     def when_gone(self, callback: Callable[[], object]) -> None: ...
 
@@ -33,7 +33,9 @@ class Owner(Protocol):
 
 
 class Waiter:
-    """Who published the messages from `start` to where the next waiter begins: one that awaits, or an owner of many."""
+    """The publisher of the messages from `start` up to the next waiter: a task that awaits a future, or an owner of
+    many messages. It has neither if it does not wait.
+    """
 
     __slots__ = ("future", "owner", "start")
 
@@ -44,7 +46,7 @@ class Waiter:
 
     @property
     def gone(self) -> bool:
-        """Whether nobody waits any more: the publisher was cancelled."""
+        """Whether the publisher does not wait, for example because it was cancelled."""
         return self.owner.gone if self.owner is not None else self.future is None or self.future.cancelled()
 
     def when_gone(self, callback: Callable[[], object]) -> None:
@@ -60,7 +62,7 @@ class Waiter:
             self.future.set_result(failures)
 
     def failed(self, messages: Batch[Message], why: Callable[[], Refused]) -> None:
-        # An error for each: raised in several places at once, one would grow a traceback of all of them.
+        # Each waiter gets its own exception: one that is raised in several places would collect the tracebacks of all.
         if self.owner is not None:
             self.owner.failed(messages, why())
         elif self.future is not None and not self.future.done():
@@ -68,7 +70,9 @@ class Waiter:
 
 
 class PendingBatch:
-    """While the last of it is an owner's, the owner may append plain messages itself."""
+    """Messages of one topic, with their publishers. While the last waiter is an owner, that owner may append plain
+    messages directly.
+    """
 
     __slots__ = ("alike", "messages", "owner", "plain", "plain_tail", "run", "size", "topic", "waiters")
 
@@ -76,19 +80,19 @@ class PendingBatch:
         self.topic = topic
         self.messages: list[Message] = []
         self.run: PlainRun | None = None
-        """What comes after the messages, and is alike with them. `open` turns it into messages."""
+        """Messages that follow `messages`, as columns, with the same sender and format. `open` builds them."""
         self.waiters: list[Waiter] = []
-        """Who published them, in order."""
+        """The publishers of the messages, in order."""
         self.owner: Owner | None = None
-        """If the last waiter is an owner: it may append plain messages directly."""
+        """The owner of the last waiter, if that has one: it may append plain messages directly."""
         self.plain = True
-        """Whether all were published without a field of their own."""
+        """Whether all messages were published without additional fields."""
         self.alike = False
-        """Whether all are plain, and have one sender and one format."""
+        """Whether all messages are plain, and have the same sender and format."""
         self.plain_tail = 0
-        """If not all are plain: how many plain ones have come since the last other one."""
+        """If not all are plain: the number of plain messages after the last one that is not plain."""
         self.size = 0
-        """Bytes of payload, as far as whoever sends it has counted them."""
+        """The bytes of payload, as far as the sender has counted them."""
 
     def open(self) -> None:
         if self.run is not None:
@@ -100,7 +104,7 @@ class PendingBatch:
         return len(self.messages) if self.run is None else len(self.messages) + len(self.run)
 
     def begin_run(self, run: PlainRun) -> bool:
-        """Whether the run can come after what there is: a few messages like its own."""
+        """Append a run. False if it cannot follow the messages, because they differ from it in sender or format."""
         for message in self.messages:
             if message.content_type != run.content_type or message.sender != run.sender:
                 return False
@@ -108,7 +112,7 @@ class PendingBatch:
         return True
 
     def columns(self, run: PlainRun) -> tuple[list[str], list[int], list[bytes]]:
-        """Ids, times and payloads, with those of its run."""
+        """The ids, times and payloads of the messages and of the run."""
         head = self.messages
         if not head:
             return run.ids, run.times, run.payloads
@@ -118,10 +122,19 @@ class PendingBatch:
             [message.payload for message in head] + run.payloads,
         )
 
+    def traces(self, run: PlainRun) -> list[str | None] | None:
+        """The column of traces; None if no message has one. Only messages of the run can have one."""
+        if not run.traces:
+            return None
+        column: list[str | None] = [None] * self.count
+        for index, trace in run.traces.items():
+            column[len(self.messages) + index] = trace
+        return column
+
     def number(self, first: int) -> None:
         """Give its messages consecutive numbers."""
         if len(self.messages) == 1:
-            # Most often, and in a quarter of the time.
+            # The most frequent case, in a quarter of the time.
             number(self.messages[0], first)
         else:
             number_all(self.messages, first)
@@ -129,20 +142,20 @@ class PendingBatch:
             self.run.number(first + len(self.messages))
 
     def leave(self, messages: Batch[Message]) -> None:
-        """Some whose publisher does not wait, after some whose publishers do."""
+        """Append messages whose publisher does not wait, after messages whose publishers do."""
         self.waiters.append(Waiter(None, None, len(self.messages)))
         self.owner = None
         self.messages.extend(messages)
 
     def add(self, message: Message, future: asyncio.Future[Failures] | None) -> None:
-        """One plain message."""
+        """Append one plain message."""
         self.waiters.append(Waiter(future, None, len(self.messages)))
         self.owner = None
         self.alike = False
         self.messages.append(message)
 
     def post(self, message: Message, owner: Owner) -> None:
-        """As `add`, for an owner."""
+        """Like `add`, for an owner."""
         if self.owner is not owner:
             self.waiters.append(Waiter(None, owner, len(self.messages)))
             self.owner = owner
@@ -150,7 +163,7 @@ class PendingBatch:
         self.messages.append(message)
 
     def extend(self, messages: Batch[Message], future: asyncio.Future[Failures] | None, *, alike: bool) -> None:
-        """Several at once; `alike` if all are plain, of one sender and format."""
+        """Append several messages; `alike` if all are plain, and of the same sender and format."""
         self.waiters.append(Waiter(future, None, len(self.messages)))
         self.owner = None
         self.alike = alike and not self.messages
@@ -158,7 +171,7 @@ class PendingBatch:
         self.messages.extend(messages)
 
     def waiter_of(self, index: int) -> Waiter:
-        """Who published the message at this place."""
+        """The publisher of the message at this index."""
         return next(waiter for waiter in reversed(self.waiters) if waiter.start <= index)
 
     def shares(self) -> Iterator[tuple[Waiter, list[Message]]]:
@@ -168,7 +181,9 @@ class PendingBatch:
             yield waiter, self.messages[waiter.start : end]
 
     def part(self, start: int, end: int) -> PendingBatch:
-        """Some of it, as a batch of its own. Only owners, who are told of many, may be told in parts."""
+        """The messages from `start` to `end`, as a batch of their own. No waiter may have a future: only owners can be
+        notified in parts.
+        """
         part = PendingBatch(self.topic)
         part.plain, part.alike = self.plain, self.alike
         part.messages = self.messages[start:end]
@@ -191,7 +206,7 @@ class PendingBatch:
         return found
 
     def settle(self, failures: Failures) -> None:
-        """It is with everybody who listens: tell those who published it, each of its own failures."""
+        """All messages were offered: notify each publisher of its own failures."""
         if not failures:
             for waiter, messages in self.shares():
                 waiter.settled(messages, [])
@@ -201,13 +216,13 @@ class PendingBatch:
             waiter.settled(messages, [failed[id(message)] for message in messages if id(message) in failed])
 
     def fail(self, why: Callable[[], Refused]) -> None:
-        """Nobody has seen it."""
+        """No message was delivered: notify the publishers of the error."""
         for waiter, messages in self.shares():
             waiter.failed(messages, why)
 
 
 class HandedBatch(PendingBatch):
-    """A batch on its way to subscribers, and what some of them refused."""
+    """A batch that is being handed out, and the messages that subscribers refused."""
 
     __slots__ = ("batches", "failures")
 
@@ -215,10 +230,10 @@ class HandedBatch(PendingBatch):
         super().__init__(topic)
         self.failures: Failures = []
         self.batches: Batch[tuple[int, RoutedBatch]] = ()
-        """Those that came as batches of publishers elsewhere, and where each begins."""
+        """The batches of remote publishers that it contains, each with the index of its first message."""
 
     def own(self, messages: Batch[Message], batch: RoutedBatch) -> None:
-        """As `extend`, of a batch that was opened."""
+        """Like `extend`, for the messages of a batch that was opened."""
         self.batches = [*self.batches, (len(self.messages), batch)]
         self.waiters.append(Waiter(None, batch, len(self.messages)))
         self.owner = None

@@ -1,16 +1,17 @@
 """A run: plain messages that one bus publishes one after the other on one topic, kept as columns.
 
 They are sent as columns, and most publishers never read what they have published. So a message is built only when it is
-read.
+read. In one process, the messages of a run are built together, when a subscriber takes the first of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import repeat
 from typing import Protocol
 
 from trunkline.message import Message
-from trunkline.unchecked import number_all, unchecked_many
+from trunkline.unchecked import number_all, seal, unchecked_many
 
 
 class RunLane(Protocol):
@@ -18,23 +19,37 @@ class RunLane(Protocol):
 
     topic: str
     has_subscribers: bool
-    in_flight: int
+
+    def count_run(self, run: PlainRun) -> None:
+        """The run is closed: nothing more is appended to it."""
+
+
+class RunSampling(Protocol):
+    """Decides which messages of a run start a trace."""
+
+    def decide(self, run: PlainRun) -> None:
+        """Decide about the messages since `decided`: set that, and the `traces` of some."""
 
 
 class PlainRun:
-    """While it is shorter than `room`, its bus may append to its columns. The lane counts it when it is closed."""
+    """The bus may append to its columns while it is shorter than `room`. The lane counts the run when it is closed."""
 
     __slots__ = (
+        "_closed",
         "_first",
         "_messages",
+        "_wanted",
         "content_type",
+        "decided",
         "ids",
         "lane",
         "payloads",
         "room",
         "routed",
+        "sampling",
         "sender",
         "times",
+        "traces",
     )
 
     def __init__(self, lane: RunLane | None, sender: str, content_type: str, room: int) -> None:
@@ -43,39 +58,78 @@ class PlainRun:
         self.sender = sender
         self.content_type = content_type
         self.room = room
-        """0 when it is closed."""
+        """The maximum length; 0 when the run is closed, or must be closed before the next message."""
+        self._closed = lane is None
         self.ids: list[str] = []
         self.payloads: list[bytes] = []
         self.times: list[int] = []
+        self.traces: dict[int, str] = {}
+        """The `traceparent` of each message that has one, by index."""
+        self.sampling: RunSampling | None = None
+        self.decided = 0
+        """How many messages `sampling` has decided about."""
         self._first = 0
         self._messages: list[Message] | None = None
+        self._wanted = 0
+        """The number of messages that the holders of parts have not opened, in total."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def topic(self) -> str:
+        return "" if self.lane is None else self.lane.topic
+
+    def extend(self, ids: Sequence[str], payloads: Sequence[bytes], now_ns: int) -> None:
+        """Append messages that are not sampled. `Bus.publish` appends the others directly."""
+        if self.sampling is not None:
+            self.sampling.decide(self)
+        self.ids += ids
+        self.payloads += payloads
+        self.times += repeat(now_ns, len(ids))
+        self.decided = len(self.ids)
+
     def close(self) -> None:
-        """Nothing more is appended."""
-        if self.room and self.lane is not None:
+        """Close the run: nothing more is appended, and the lane counts it."""
+        if not self._closed and self.lane is not None:
+            self._closed = True
             self.room = 0
-            self.lane.in_flight += len(self.ids)
+            if self.sampling is not None:
+                self.sampling.decide(self)
+            self.lane.count_run(self)
 
     @property
     def messages(self) -> list[Message]:
-        """Built once: everybody who looks sees the same messages. The run is closed then."""
+        """The messages. They are built once for all holders of parts, and again for each later use. Closes the run."""
         if self._messages is None:
             self.close()
             first, count = self._first, len(self.ids)
-            assert self.lane is not None
             self._messages = unchecked_many(
                 self.ids,
-                repeat(self.lane.topic),
+                repeat(self.topic),
                 self.payloads,
                 self.times,
                 range(first, first + count) if first else repeat(0),
                 repeat(self.sender),
                 repeat(self.content_type),
             )
+            for index, trace in self.traces.items():
+                seal(self._messages[index], "trace", trace)
         return self._messages
+
+    def share(self, parts: int) -> None:
+        """Set the number of holders that have the whole run as a RunPart."""
+        self._wanted = parts * len(self.ids)
+
+    def open_part(self, start: int, end: int) -> list[Message]:
+        """The messages of a part. After the last part the run drops its references: messages that a history kept alive
+        would cost their readers cache misses.
+        """
+        messages = self.messages if end - start == len(self.ids) else self.messages[start:end]
+        self._wanted -= end - start
+        if not self._wanted:
+            self._messages = None
+        return messages
 
     def number(self, first: int) -> None:
         """Give its messages consecutive numbers."""
@@ -85,3 +139,46 @@ class PlainRun:
 
 
 NO_RUN = PlainRun(None, "", "", 0)
+
+
+class RunPart:
+    """Consecutive messages of a closed run. They are not built until the run is opened."""
+
+    __slots__ = ("_end", "_run", "_start", "count", "first")
+
+    def __init__(self, run: PlainRun, first: int, start: int, end: int) -> None:
+        self._run = run
+        self.first = first
+        self._start = start
+        self._end = end
+        self.count = end - start
+
+    @property
+    def last(self) -> int:
+        return self.first + self.count - 1
+
+    @property
+    def size(self) -> int:
+        """The size of payloads and header fields, in bytes."""
+        return sum(
+            [len(message.payload) + message.header_bytes for message in self._run.messages[self._start : self._end]]
+        )
+
+    @property
+    def since_ns(self) -> int:
+        """When the first message was published."""
+        return self._run.times[self._start]
+
+    def open(self) -> list[Message]:
+        return self._run.open_part(self._start, self._end)
+
+    def payloads(self) -> list[bytes]:
+        return self._run.payloads[self._start : self._end]
+
+    def split(self, count: int) -> tuple[RunPart, RunPart]:
+        """The first `count` messages, and the others."""
+        middle = self._start + count
+        return (
+            RunPart(self._run, self.first, self._start, middle),
+            RunPart(self._run, self.first + count, middle, self._end),
+        )

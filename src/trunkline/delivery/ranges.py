@@ -15,10 +15,10 @@ class Ranges:
         self._begins: list[int] = []
         self._ends: list[int] = []
         self.total = 0
-        """How many numbers."""
+        """How many numbers are in the set."""
 
     def __len__(self) -> int:
-        """Ranges."""
+        """The number of ranges."""
         return len(self._begins)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -29,13 +29,13 @@ class Ranges:
         return place >= 0 and number <= self._ends[place]
 
     def count(self, first: int, last: int) -> int:
-        """How many from `first` to `last` are in."""
+        """How many numbers from `first` to `last` are in the set."""
         start, stop = bisect_left(self._ends, first), bisect_right(self._begins, last)
         inside = zip(self._begins[start:stop], self._ends[start:stop], strict=True)
         return sum(min(last, end) - max(first, begin) + 1 for begin, end in inside)
 
     def add(self, first: int, last: int) -> None:
-        """None of these is in."""
+        """Add numbers, none of which is in the set."""
         begins, ends = self._begins, self._ends
         self.total += last - first + 1
         if not ends or first > ends[-1] + 1:
@@ -44,13 +44,13 @@ class Ranges:
         elif first == ends[-1] + 1:
             ends[-1] = last
         else:
-            # Of another priority, they are in another order.
+            # Messages of another priority arrive in another order.
             place = bisect_left(begins, first)
             begins.insert(place, first)
             ends.insert(place, last)
 
     def take(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Those that are in from `first` to `last`: they are not any more."""
+        """Remove the numbers from `first` to `last`. Returns the ranges that were in the set."""
         begins, ends = self._begins, self._ends
         start = bisect_left(ends, first)
         stop = bisect_right(begins, last)
@@ -74,7 +74,9 @@ class Ranges:
         return found
 
     def take_first(self, first: int, last: int) -> bool:
-        """Take these, if all of them are in and nothing below them is. False if that is not so: then none is taken."""
+        """Remove these numbers, if all of them are in the set and no lower number is. Otherwise returns False and
+        removes none.
+        """
         begins, ends = self._begins, self._ends
         if not begins or begins[0] != first or ends[0] < last:
             return False
@@ -83,6 +85,15 @@ class Ranges:
         else:
             begins[0] = last + 1
         self.total -= last - first + 1
+        return True
+
+    def take_lowest(self, firsts: list[int], lasts: list[int]) -> bool:
+        """Remove these ranges, if they are the lowest of the set. Otherwise returns False and removes none."""
+        begins, ends, count = self._begins, self._ends, len(firsts)
+        if begins[:count] != firsts or ends[:count] != lasts:
+            return False
+        del begins[:count], ends[:count]
+        self.total -= sum(lasts) - sum(firsts) + count
         return True
 
     def clear(self) -> None:

@@ -1,6 +1,6 @@
-"""Requests and orphans: every answer is matched with its request, also if it comes too early or too late.
+"""Requests and orphans: every answer is matched with its request, even if it arrives too early or too late.
 
-Pure: times come in, and waiting requests are callbacks. Kernels, actors and agents share it.
+Pure: the caller passes the time, and results are reported by callbacks. Kernels, actors and agents use it.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 MAX_IDLE_TIMEOUTS = 16
 
 Answer = Callable[[Message], bool]
-"""Takes an answer; returns True when the request is complete and wants no more."""
+"""Takes an answer; returns True when the request is complete and expects no more."""
 
 
 class Why(enum.StrEnum):
     EARLY = "no request with this id (yet)"
     LATE = "its request was answered, timed out or was given up"
     ANSWERED = "its request was complete already"
-    STALE = "its request was given up after its time limit"
+    STALE = "its request reached its time limit"
     CLOSED = "its request was closed by its caller"
     DROPPED = "its request was dropped without being closed"
     WRONG_ID = "its request was never sent by this client"
     NO_REQUEST_ID = "it names no request"
-    UNKNOWN_TYPE = "its request does not know what to do with it"
+    UNKNOWN_TYPE = "its request has no use for it"
 
 
 LATE = Why.LATE
@@ -46,11 +46,11 @@ class Orphan(msgspec.Struct, frozen=True):
     message: Message
     why: Why
     at_s: float
-    """When it came, by the clock that its age is counted by. The time of day is in the message."""
+    """When it arrived, by the clock that measures its age. The time of day is in the message."""
 
 
 class OpenRequest(Protocol):
-    """What the table must know of a request."""
+    """The attributes of a request that the table uses."""
 
     request_id: str
     sender: str
@@ -63,7 +63,7 @@ class OpenRequest(Protocol):
 
     @property
     def accepts(self) -> Callable[[Message], bool] | None:
-        """Which answers it knows what to do with; None: any."""
+        """Returns whether the request can process an answer; None if it can process any."""
 
     @property
     def answer(self) -> Answer: ...
@@ -73,7 +73,7 @@ class OpenRequest(Protocol):
 
 
 class Pending(msgspec.Struct):
-    """One open request: who asked what and when, and whom to tell of the answer, or that none will come."""
+    """One open request: its sender, topic and time, and callbacks for an answer and for a failure."""
 
     request_id: str
     sender: str
@@ -90,7 +90,7 @@ class Pending(msgspec.Struct):
 
 
 class OrphanBox:
-    """Orphans in the order they came: at most `max_messages`, none older than `max_age_s`."""
+    """Orphans in order of arrival: at most `max_messages`, none older than `max_age_s`."""
 
     def __init__(self, limits: OrphanLimits) -> None:
         self._limits = limits
@@ -113,7 +113,7 @@ class OrphanBox:
         self.restore(orphan)
 
     def restore(self, orphan: Orphan) -> None:
-        """Keep one that is on record already."""
+        """Keep an orphan that is already stored."""
         self.expire(orphan.at_s)
         self._orphans.append(orphan)
         self.total += 1
@@ -122,7 +122,7 @@ class OrphanBox:
             self.evicted += 1
 
     def expire(self, now_s: float) -> int:
-        """Let go of what is too old; say how many that were."""
+        """Remove orphans that are too old. Returns their number."""
         before = len(self._orphans)
         while self._orphans and now_s - self._orphans[0].at_s > self._limits.max_age_s:
             self._orphans.popleft()
@@ -142,7 +142,9 @@ class OrphanBox:
         ]
 
     def claim(self, request_id: str, give: Callable[[Message], bool], why: Callable[[Message], Why]) -> None:
-        """Give what answers this request, in the order it came. `why` says what keeps the rest here."""
+        """Pass the answers to this request to `give`, in order of arrival. Those that are not accepted stay, with the
+        reason from `why`.
+        """
         kept: deque[Orphan] = deque()
         for orphan in self._orphans:
             if orphan.message.request_id == request_id:
@@ -157,11 +159,13 @@ class OrphanBox:
 
 
 class Requests:
-    """The table of open requests. An answer is routed by one lookup; without one it becomes an orphan."""
+    """The table of open requests. The request of an answer is found by one lookup. An answer without a request becomes
+    an orphan.
+    """
 
     def __init__(self, limits: OrphanLimits) -> None:
         self._open: dict[str, OpenRequest] = {}
-        # By how long they wait: within one timeout the oldest is always the next to be due. One timer serves all.
+        # Grouped by timeout: within a group the oldest is always the next to be due. One timer serves all.
         self._by_timeout: dict[float, dict[str, OpenRequest]] = {}
         self._ended: OrderedDict[str, Why] = OrderedDict()
         self._max_ended = limits.max_messages
@@ -180,9 +184,10 @@ class Requests:
         return self._open.get(request_id)
 
     def open(self, pending: OpenRequest, *, timed: bool = True) -> None:
-        """Register a request, before it is sent. Orphans that answer it are claimed, in order, at once.
+        """Register a request, before it is sent. Orphans that answer it are claimed at once, in order.
 
-        An id that is open already is a DuplicateName. One that is not `timed` is never due, until `time` is called.
+        Raises DuplicateName if the id is already open. A request that is not `timed` is never due before `time` is
+        called.
         """
         request_id = pending.request_id
         if request_id in self._open:
@@ -197,14 +202,14 @@ class Requests:
             self.orphans.claim(request_id, self.answer, self.why)
 
     def time(self, pending: OpenRequest) -> None:
-        """From now on, an open request is due when its time is over."""
+        """From now on, an open request is due at its deadline."""
         waiting = self._by_timeout.get(pending.timeout_s)
         if waiting is None:
             waiting = self._by_timeout[pending.timeout_s] = {}
         waiting[pending.request_id] = pending
 
     def answer(self, message: Message) -> bool:
-        """Give an answer to its request; False if there is none: then it is an orphan."""
+        """Pass an answer to its request. False if no open request accepts it: then it is an orphan."""
         request_id = message.request_id
         pending = None if request_id is None else self._open.get(request_id)
         if pending is None or (pending.accepts is not None and not pending.accepts(message)):
@@ -214,13 +219,13 @@ class Requests:
         return True
 
     def keep_orphan(self, message: Message, now_s: float, why: Why | None = None) -> Orphan:
-        """Keep an answer that has no request (yet), or none that can take it; `why`, if the caller knows better."""
+        """Keep an answer that no open request accepts. `why` is the reason, if the caller knows it better."""
         orphan = Orphan(message, why or self.why(message), now_s)
         self.orphans.add(orphan)
         return orphan
 
     def why(self, message: Message) -> Why:
-        """Why no request takes an answer."""
+        """Why no request accepts an answer."""
         if message.request_id is None:
             return Why.NO_REQUEST_ID
         if message.request_id in self._open:
@@ -228,7 +233,7 @@ class Requests:
         return self._ended.get(message.request_id, Why.EARLY)
 
     def replay_orphan(self, orphan: Orphan) -> None:
-        """An orphan from before a restart: for its request, if that is open, and to be claimed otherwise."""
+        """Pass an orphan from before a restart to its request, if that is open. Otherwise keep it to be claimed."""
         if self.answer(orphan.message):
             self.orphans.claimed += 1
             if self.orphans.ledger is not None:
@@ -237,7 +242,7 @@ class Requests:
             self.orphans.restore(orphan)
 
     def extend(self, request_id: str, now_s: float, timeout_s: float) -> None:
-        """Give an open request `timeout_s` from now on. One that is not open stays as it is."""
+        """Restart the timeout of an open request, with `timeout_s` from now. Otherwise does nothing."""
         pending = self._open.get(request_id)
         if pending is not None:
             self._by_timeout.get(pending.timeout_s, {}).pop(request_id, None)
@@ -246,7 +251,7 @@ class Requests:
             self.time(pending)
 
     def end_as(self, request_id: str, why: Why) -> None:
-        """What answers to a request that ends, or has ended, are orphans for."""
+        """Set the reason with which answers to a request that ends, or has ended, become orphans."""
         self._ended[request_id] = why
         if len(self._ended) > self._max_ended:
             self._ended.popitem(last=False)
@@ -266,7 +271,7 @@ class Requests:
             self._ended.popitem(last=False)
 
     def due(self, now_s: float) -> list[OpenRequest]:
-        """Take out the requests whose time is over."""
+        """Remove and return the requests whose deadline has passed."""
         due: list[OpenRequest] = []
         for timeout_s, waiting in list(self._by_timeout.items()):
             while waiting:

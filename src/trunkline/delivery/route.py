@@ -13,6 +13,7 @@ from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.outlet import Outlet
 from trunkline.delivery.parking import Waiting, WaitingBatch
 from trunkline.delivery.pending import Failures
+from trunkline.delivery.plain_run import PlainRun, RunPart
 from trunkline.delivery.shared_body import body_of
 from trunkline.delivery.subscriber import Overflow
 from trunkline.errors import BackpressureTimeout, Congested, InboxFull, Refused
@@ -21,22 +22,26 @@ from trunkline.settings import Backpressure
 from trunkline.unchecked import number, number_all, take_numbers
 from trunkline.wire.frames import PublishHead
 
+MAX_RUN = 256
+"""The maximum length of a run. Its messages are built together, and are still in the processor's cache when they are
+taken."""
+
 
 class Sink(Protocol):
-    """Takes messages: an inbox, a group that picks one of its members, or the outlets to subscribers elsewhere."""
+    """Takes messages: an inbox, a group that picks one of its members, or the outlets of remote subscribers."""
 
     def offer(self, message: Message) -> Waiting | None: ...
 
 
 Take = Callable[[Message], Iterable[Sink] | None]
-"""Sees a message as it passes; may name further sinks for it. Never waits, never raises."""
+"""Called with each message; may return further sinks for it. Never waits, never raises."""
 
 InboxOf = Callable[[str], Inbox | None]
-"""The one inbox that gets everything on a topic, if that is known beforehand: then nobody has to be asked each time."""
+"""Returns the only inbox for a topic, if that is known in advance: then `Take` need not be called for each message."""
 
 
 class Tap:
-    """Sees every message of a route: the table of requests, the router."""
+    """A callback for every message of a route: of the table of requests, or of the router."""
 
     __slots__ = ("hears", "inbox_of", "take")
 
@@ -47,7 +52,7 @@ class Tap:
 
 
 class Unsettled:
-    """What is left to do for a message after it was offered: wait for room, tell the publisher of a refusal."""
+    """What is left to do for a message after it was offered: wait for room, and report a refusal to the publisher."""
 
     __slots__ = ("refused", "waiting")
 
@@ -56,9 +61,9 @@ class Unsettled:
         self.refused: list[Refused] = []
 
     async def settle(self, limits: Backpressure) -> None:
-        """Wait for room where a policy says so; then raise the first refusal.
+        """Wait for room where a policy requires it; then raise the first refusal.
 
-        Cancelled, the message is dropped where it still waited and stays where it has arrived.
+        If this is cancelled, the message is dropped where it still waits, and stays where it has arrived.
         """
         try:
             for parked in self.waiting:
@@ -72,7 +77,7 @@ class Unsettled:
             raise self.refused[0]
 
     def drop(self, why: str) -> None:
-        """Wait no longer."""
+        """Stop waiting: the message is dropped where it still waits."""
         for parked in self.waiting:
             parked.unpark(why)
 
@@ -95,7 +100,7 @@ def offer(message: Message, sinks: Iterable[Sink | Tap]) -> Unsettled | None:
 
 
 class _Done(Awaitable[Failures]):
-    """What a publish returns that need not wait: awaiting it costs next to nothing."""
+    """The result of a publish that need not wait. Awaiting it costs almost nothing."""
 
     def __await__(self) -> Generator[Any, None, Failures]:
         return _nothing()
@@ -110,12 +115,12 @@ DONE = _Done()
 
 
 def is_plain(message: Message) -> bool:
-    """Whether no inbox has to treat it with care."""
+    """Whether the message has normal priority, no ttl, and requires no acknowledgement."""
     return message.priority == NORMAL and message.ttl_s is None and not message.requires_ack
 
 
 class Engine(Protocol):
-    """What a route needs of the broker in whose process it is."""
+    """The part of its broker that a route uses."""
 
     sequence: Numbers
 
@@ -126,9 +131,9 @@ class Engine(Protocol):
 
 
 class Route:
-    """Where messages on `topic` go, and the lane there: an awaited put is in the inboxes.
+    """The sinks of messages on `topic`, and the lane to them: after an awaited put, the message is in the inboxes.
 
-    `plain` inboxes are written directly, the rest is offered.
+    Messages are appended to `plain` inboxes directly, and offered to all other sinks.
     """
 
     __slots__ = (
@@ -158,21 +163,22 @@ class Route:
         self.special: tuple[Sink | Tap, ...] = ()
         self.sinks: tuple[Sink | Tap, ...] = ()
         self.outlets: tuple[Outlet, ...] = ()
-        """Subscribers elsewhere: they take batches unopened."""
+        """Remote subscribers: they take batches unopened."""
         self.local: tuple[Sink | Tap, ...] = ()
         """The other sinks."""
         self.only: Outlet | None = None
-        """The one that gets everything here, if that is an outlet that refuses nothing."""
+        """The outlet, if it is the only sink and rejects nothing."""
         self.stored = False
-        """Whether messages here are stored before anybody sees them."""
+        """Whether messages on this topic are stored before delivery."""
         self.has_subscribers = False
-        """Whether a message here reaches anybody."""
+        """Whether a message on this topic reaches a subscriber."""
         self.unserved = True
-        """Whether nobody at all sees a message here, unless it is stored: not even a rule that may choose a handler."""
+        """Whether there is no sink at all, not even a rule that may choose a handler. A message can only be stored
+        then."""
         self.only_inbox: Inbox | None = None
-        """The plain inbox that gets everything here, if nobody else gets anything."""
+        """The plain inbox, if it is the only sink."""
         self.all_plain = False
-        """Whether it reaches somebody, and plain inboxes only."""
+        """Whether there is at least one sink, and all sinks are plain inboxes."""
 
     def lead_to(self, plain: list[Inbox], special: list[Sink | Tap], outlets: list[Outlet]) -> None:
         self.plain = tuple(plain)
@@ -197,11 +203,42 @@ class Route:
         yield from (outlet for outlet in self.outlets if outlet.waiting and outlet.overflow is Overflow.BLOCK)
 
     def reserve(self, count: int) -> int:
-        """The first of so many numbers, for messages that are put here next."""
+        """Reserve `count` numbers for the messages that are put here next. Returns the first."""
+        # `Sequence.reserve`, inlined: every request and every answer calls this.
         sequence = self._engine.sequence
-        first = sequence.last + 1
-        sequence.last += count
+        if sequence.unnumbered is not None:
+            sequence.unnumbered.close()
+        first = sequence.number + 1
+        sequence.number += count
         return first
+
+    def begin_run(self, sender: str, content_type: str) -> PlainRun | None:
+        """Start a run that a bus appends to; None if that is not possible now."""
+        if not self.all_plain:
+            return None
+        sequence = self._engine.sequence
+        if sequence.unnumbered is not None:
+            sequence.unnumbered.close()
+        room = min([inbox.takes_run() for inbox in self.plain])
+        if room <= 0:
+            return None
+        sequence.unnumbered = run = PlainRun(self, sender, content_type, min(room, MAX_RUN))
+        for inbox in self.plain:
+            inbox.begin_run(run)
+        return run
+
+    def count_run(self, run: PlainRun) -> None:
+        """The run is closed: number its messages, and put them into the inboxes, unopened."""
+        sequence = self._engine.sequence
+        sequence.unnumbered = None
+        count = len(run)
+        first = sequence.reserve(count)
+        run.number(first)
+        self.published += count
+        run.share(len(self.plain))
+        part = RunPart(run, first, 0, count)
+        for inbox in self.plain:
+            inbox.end_run(part)
 
     def put_now(self, message: Message) -> bool:
         return False
@@ -230,7 +267,7 @@ class Route:
         return self._put_each(messages)
 
     async def _put_each(self, messages: Sequence[Message]) -> Failures:
-        """Some have to be offered one by one, and some may have to wait for room."""
+        """Put messages of which some must be offered one by one, and some may have to wait for room."""
         engine = self._engine
         plain = is_plain(messages[0])
         count = len(messages)
@@ -238,12 +275,13 @@ class Route:
         at = 0
         waited = False
         while at < count:
-            # Asked again after each wait: subscriptions may have changed meanwhile.
+            # Resolved again after each wait: subscriptions may have changed meanwhile.
             route = engine.resolve(self.topic)
             size = route.room_for(count - at) if plain and not route.special else 0
             chunk = messages[at : at + (size or 1)]
             if waited:
-                # Others published meanwhile: numbers must rise in every inbox. Nobody has seen these yet.
+                # Others published meanwhile, and numbers must ascend in every inbox. These messages were not offered
+                # yet, so they can be renumbered.
                 number_all(chunk, route.reserve(len(chunk)))
             at += len(chunk)
             if size:
@@ -255,7 +293,7 @@ class Route:
                     waited = True
                     await unsettled.settle(engine.limits)
             except (BackpressureTimeout, Congested) as error:
-                # The rest would wait as long, one by one, with as little hope.
+                # Each of the rest would wait as long, with the same result.
                 take_numbers(messages[at:])
                 failures.extend((late, error) for late in messages[at - 1 :])
                 break
@@ -277,12 +315,12 @@ class Route:
                 inbox.wake()
 
     def room_for(self, wanted: int) -> int:
-        """For how many messages, up to `wanted`, all its inboxes have room."""
+        """The number of messages, up to `wanted`, that all its plain inboxes have room for."""
         return max(0, min(wanted, *(inbox.room - len(inbox.queue) for inbox in self.plain))) if self.plain else wanted
 
 
 class OutletSink:
-    """Subscribers elsewhere, for publishers in this process: a message is packed once for all of them."""
+    """The outlets of remote subscribers, for publishers in this process. A message is packed once for all of them."""
 
     __slots__ = ("_outlets",)
 
@@ -303,16 +341,16 @@ class OutletSink:
 
 
 class SubscriberGroup:
-    """Competing consumers: each message goes to one member, the one with the least to do."""
+    """Competing consumers: each message goes to the member with the fewest messages in flight."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.size = 0
-        """How many members it has, on whatever topics."""
+        """The number of members, of all patterns."""
         self._turn = 0
 
     def pick(self, members: Sequence[Inbox]) -> Inbox:
-        # Ties go round in turn, so that idle members share evenly.
+        # Ties are resolved round-robin, so that idle members share evenly.
         self._turn += 1
         start = self._turn % len(members)
         best = members[start]
@@ -326,7 +364,7 @@ class SubscriberGroup:
 
 
 class GroupMember:
-    """An inbox that shares what it gets with the others of its group."""
+    """An inbox that shares its messages with the other members of its group."""
 
     __slots__ = ("group", "inbox")
 
@@ -346,7 +384,7 @@ class GroupSink:
 
     def offer(self, message: Message) -> Waiting | None:
         there = [member for member in self.members if not member.closed and not member.abandoned]
-        # Nobody there: the books of the first say that it is gone.
+        # If no member is left, the first one records the message as dropped.
         parked = self._group.pick(there or self.members[:1]).offer(message)
         for member in self.members:
             if member.abandoned and member.leave is not None:

@@ -1,6 +1,7 @@
-"""The routing tree: from a topic to its subscribers, in this process and elsewhere.
+"""The routing tree: finds the subscribers of a topic, local and remote.
 
-A route is found once, and kept until subscriptions change. Then it is discarded, and holds no subscriber any more.
+A route is found once, and kept until subscriptions change. Then it is discarded, so that it holds no reference to a
+subscriber.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from trunkline.topic import (
 )
 
 MAX_COMPARED = 256
-"""Patterns that are compared with a topic that nobody subscribes to, and topics for which the result is kept."""
+"""The maximum number of patterns that are compared with a topic without subscribers, and of topics for which the result
+is kept."""
 MAX_UNUSED = 10_000
-"""Topics that were not used between two changes of subscriptions, and whose counts are kept: at most 5 MB."""
+"""The maximum number of topics whose counts are kept although they were not used between two changes of subscriptions:
+at most 5 MB."""
 
 
 class TopicLink:
-    """What matches its pattern also goes to the subscribers of `topic`."""
+    """Messages that match its pattern also go to the subscribers of `topic`."""
 
     __slots__ = ("topic",)
 
@@ -46,11 +49,11 @@ class RoutingTree:
     def __init__(self, engine: Engine, max_topics: int) -> None:
         self._engine = engine
         self.routes: dict[str, Route] = {}
-        """Those that are known to be right. They are never mended: whoever holds one may still be using it."""
+        """The valid routes. An invalid route is replaced and never updated, because a caller may still be using it."""
         self.private_replies = False
-        """Whether an answer only reaches a subscription to its very topic, and no wildcard."""
+        """Whether an answer reaches only a subscription to exactly its topic, and no wildcard."""
         self.changed: Callable[[], None] = lambda: None
-        """Called when subscriptions have changed, and all routes with them."""
+        """Called when subscriptions have changed, and the routes were discarded."""
         self._max_topics = max_topics
         self._published: OrderedDict[str, int] = OrderedDict()
         """How many messages were published on topics that have no route now."""
@@ -58,10 +61,10 @@ class RoutingTree:
         self._links: dict[tuple[str, str], TopicLink] = {}
         self._groups: dict[str, SubscriberGroup] = {}
         self._nearest: dict[str, list[str]] = {}
-        """By topic without subscribers, until subscriptions change."""
+        """The result of `nearest` for topics without subscribers, until subscriptions change."""
 
     def route(self, topic: str) -> Route:
-        """Raises InvalidTopic."""
+        """The route of a topic. Raises InvalidTopic."""
         route = self.routes.get(topic)
         if route is None:
             route = Route(validate_topic(topic), self._engine)
@@ -113,7 +116,7 @@ class RoutingTree:
         return list(found)
 
     def nearest(self, topic: str) -> list[str]:
-        """The patterns with subscribers that are most like a topic without."""
+        """The patterns with subscribers that are most similar to a topic without subscribers."""
         found = self._nearest.get(topic)
         if found is None:
             if len(self._nearest) >= MAX_COMPARED:
@@ -131,14 +134,15 @@ class RoutingTree:
             self._tree.remove(each, entry)
         self.forget()
         if pattern.startswith(REPLY_PREFIX):
-            # Nobody else ever has this topic.
+            # A reply topic belongs to one subscriber: it is not used again.
             self._published.pop(pattern, None)
 
     def forget(self) -> None:
-        """Subscriptions have changed: every route is found anew."""
+        """Discard all routes. They are found again when they are needed."""
+        self._end_run()
         for route in self.routes.values():
             self._keep_count(route)
-        # Those in use are the newest.
+        # The topics in use are the newest entries.
         while len(self._published) > len(self.routes) + MAX_UNUSED:
             self._published.popitem(last=False)
         self.routes.clear()
@@ -146,8 +150,14 @@ class RoutingTree:
         self.changed()
 
     def forget_route(self, topic: str) -> None:
+        self._end_run()
         if (route := self.routes.pop(topic, None)) is not None:
             self._keep_count(route)
+
+    def _end_run(self) -> None:
+        """Close the open run, so that its messages are counted."""
+        if (run := self._engine.sequence.unnumbered) is not None:
+            run.close()
 
     def _keep_count(self, route: Route) -> None:
         if route.published:
@@ -155,13 +165,14 @@ class RoutingTree:
 
     def published(self) -> dict[str, int]:
         """How many messages were published on each topic."""
+        self._end_run()
         live = {topic: route.published for topic, route in self.routes.items() if route.published}
         return {**self._published, **live}
 
     # Links
 
     def link(self, pattern: str, topic: str) -> bool:
-        """False if it was there already."""
+        """Add a link; False if it exists already."""
         if (pattern, topic) in self._links:
             return False
         link = TopicLink(validate_topic(topic))
@@ -171,7 +182,7 @@ class RoutingTree:
         return True
 
     def unlink(self, pattern: str, topic: str) -> bool:
-        """False if there was none."""
+        """Remove a link; False if there is none."""
         link = self._links.pop((pattern, topic), None)
         if link is None:
             return False
@@ -180,7 +191,7 @@ class RoutingTree:
         return True
 
     def leads(self, topic: str, pattern: str) -> bool:
-        """Whether a subscription to the pattern gets the topic, also by a link."""
+        """Whether a subscription to the pattern gets the topic, directly or by a link."""
         own = patterns(pattern)
         return any(matches(each, topic) for each in own) or any(
             matches(wide, topic) and any(matches(each, to) for each in own) for wide, to in self._links
@@ -189,7 +200,7 @@ class RoutingTree:
     # Groups
 
     def join(self, name: str, inbox: Inbox) -> GroupMember:
-        """A new member of the group of this name."""
+        """Add an inbox to the group of this name."""
         group = self._groups.setdefault(name, SubscriberGroup(name))
         group.size += 1
         member = GroupMember(group, inbox)
@@ -202,7 +213,9 @@ class RoutingTree:
             del self._groups[member.group.name]
 
     def _successor_of(self, leaver: GroupMember) -> Callable[[Message], Inbox | None]:
-        """Who of the group takes over a message of a member that leaves; None if nobody stays for it."""
+        """Returns a function that chooses the member that takes over a message from `leaver`; None if there is no other
+        member for it.
+        """
 
         def choose(message: Message) -> Inbox | None:
             stay = tuple(
@@ -219,5 +232,5 @@ class RoutingTree:
 
 
 def patterns(pattern: str) -> tuple[str, ...]:
-    """What a subscription to the pattern gets: an endpoint also gets broadcasts."""
+    """The patterns that a subscription to this pattern gets: an endpoint also gets broadcasts."""
     return (pattern, BROADCAST) if pattern.startswith(ENDPOINT_PREFIX) else (pattern,)

@@ -13,14 +13,15 @@ from trunkline.segments import MappedSegment, Segment
 from trunkline.unchecked import seal
 
 MAX_MAPPED = 256
-"""Payloads of one connection that are read in place at once: each takes a descriptor, and a process may have 1,024."""
+"""The maximum number of payloads of one connection that are read in place at the same time. Each takes a descriptor,
+and a process may have 1,024."""
 _PAYLOAD = b"\xa7payload\xc6"
-"""In MessagePack: the name of the field, and what begins a long binary."""
+"""In MessagePack: the name of the field, and the type byte of a long binary."""
 
 
 @final
 class SharedBody:
-    """It counts with its full size wherever bytes are counted: the memory is held by it."""
+    """Its length includes the payload, because it keeps the shared memory in use."""
 
     __slots__ = ("_mapped", "_whole", "envelope", "segment", "size")
 
@@ -28,19 +29,19 @@ class SharedBody:
         self, envelope: bytes, segment: Segment | None, size: int, mapped: WeakSet[MappedSegment] | None = None
     ) -> None:
         self.envelope = envelope
-        """The message alone, without its payload."""
+        """The message without its payload."""
         self.segment = segment
-        """None if it could not be opened: then nobody can read the message."""
+        """None if the segment could not be opened: then the message cannot be read."""
         self.size = size
         self._mapped = mapped
-        """What the reader has mapped: if that is MAX_MAPPED, the payload is copied."""
+        """The segments that the reader has mapped. If there are MAX_MAPPED, the payload is copied."""
         self._whole: bytes | None = None
 
     def __len__(self) -> int:
         return len(self.envelope) + self.size
 
     def whole(self) -> bytes:
-        """The body as it would be without shared memory. It is made once."""
+        """The body as it would be without shared memory. It is built once."""
         if self._whole is None:
             assert self.segment is not None
             self._whole = b"".join(
@@ -51,8 +52,8 @@ class SharedBody:
     def read(self, topic: str, seq: int, *, hand_on: bool = False) -> tuple[Message, bool]:
         """The message, and whether it is plain; raises InvalidPayload.
 
-        Its payload is a view of the memory if it can be decoded in place, otherwise bytes. If the message may be handed
-        on to others, the view leads to the segment.
+        Its payload is a view of the shared memory if it can be decoded in place, otherwise bytes. With `hand_on`, the
+        view refers to its segment, so that the message can be passed on without a copy.
         """
         segment = self.segment
         if segment is None:
@@ -69,7 +70,7 @@ class SharedBody:
         try:
             mapped = segment.map()
         except OSError:
-            # Of descriptors or of mappings there are no more.
+            # No more descriptors or mappings are available.
             return segment.read()
         if self._mapped is not None:
             self._mapped.add(mapped)
@@ -79,12 +80,12 @@ class SharedBody:
 
 
 def body_of(message: Message) -> bytes | SharedBody:
-    """The body of a batch of this message."""
+    """The body of a batch that contains only this message."""
     return shared_body(message) or columns.pack_batch([message])
 
 
 def shared_body(message: Message) -> SharedBody | None:
-    """The body of a message that came with its payload in shared memory, and has it there still."""
+    """The body of a message whose payload arrived in shared memory and is still there; otherwise None."""
     payload = message.payload
     if payload.__class__ is not memoryview or not isinstance(payload.obj, MappedSegment):
         return None
@@ -98,5 +99,5 @@ def _one_field_more(envelope: bytes) -> bytes:
     if envelope[0] < 0x8F:
         return bytes((envelope[0] + 1,)) + envelope[1:]
     count, fields = (15, envelope[1:]) if envelope[0] == 0x8F else (int.from_bytes(envelope[1:3], "big"), envelope[3:])
-    # No message has so many: nobody can read it, one way or the other.
+    # No valid message has this many fields: it cannot be read either way.
     return b"\xde" + min(count + 1, 0xFFFF).to_bytes(2, "big") + fields

@@ -19,7 +19,8 @@ from trunkline.message import Message
 class Stream:
     """An independent stream of the messages that match a pattern. Several tasks may take from it.
 
-    Without `ack`, taking a message is its delivery. With it, and for messages that require it, delivery is `ack`.
+    Without `ack`, a message counts as delivered when it is taken. With `ack`, and for messages that require it, a
+    message counts as delivered when it is acknowledged.
     """
 
     def __init__(self, inbox: Inbox, custody: Custody, *, ack: bool) -> None:
@@ -27,7 +28,7 @@ class Stream:
         self.custody = custody
         self._ack = ack
         self._simple = not ack and not inbox.books.exact
-        """Taking is delivery, and ranges are enough to record it: the short cuts are open."""
+        """Whether the fast paths can be used: taking is delivery, and ranges are enough to record it."""
         self._read: Callable[[Message], Message] | None = None
         self.on_ack: Callable[[Message], None] | None = None
         """Called with each message that requires an acknowledgement and got it, by `ack` or `ack_many`."""
@@ -42,7 +43,9 @@ class Stream:
         return self._inbox
 
     def keep_exact(self) -> None:
-        """Keep a row for each delivery: the numbers of what comes here may not rise, or others get some of it."""
+        """Keep a row for each delivery, because numbers may not ascend here, or other subscribers get some of the
+        messages.
+        """
         self._inbox.books.exact = True
         self._simple = False
 
@@ -56,7 +59,7 @@ class Stream:
 
     @property
     def durable(self) -> bool:
-        """Whether what is not acknowledged comes again, also after a restart."""
+        """Whether unacknowledged messages are delivered again, also after a restart."""
         return self._inbox.back is not None
 
     @property
@@ -75,7 +78,7 @@ class Stream:
         """Return when the broker has confirmed the subscription; in memory that is at once."""
 
     async def recv(self, timeout_s: float | None = None) -> Message | None:
-        """The next message, or None when the stream is closed and empty. Cancelling takes nothing.
+        """The next message, or None when the stream is closed and empty. A cancelled call takes no message.
 
         Raises StreamEmpty if none comes within `timeout_s`.
         """
@@ -92,7 +95,9 @@ class Stream:
                 return None
 
     def try_recv(self) -> Message:
-        """The next message, now; raises StreamEmpty if there is none, StreamClosed if there will be none."""
+        """The next message, without waiting. Raises StreamEmpty if there is none now, StreamClosed if there will be
+        none.
+        """
         if (message := self.take()) is not None:
             return message
         if self._ended:
@@ -100,7 +105,7 @@ class Stream:
         raise StreamEmpty(self.name)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        # The hot loop: a plain message in an inbox with nothing special about it costs one popleft and one count.
+        # The hot loop: a plain message in a simple inbox costs one popleft and one increment.
         inbox = self._inbox
         queue = inbox.queue
         books = inbox.books
@@ -108,13 +113,13 @@ class Stream:
         inbox.read_by(1)
         try:
             while True:
-                if queue and simple and not inbox.needs_pull:
+                if simple and not inbox.needs_pull and (queue or (not inbox.room and inbox.open())):
                     before = books.delivered - books.covered
                     first = queue[0].seq
                     books.running.append(first)
                     message = None
                     try:
-                        while queue and not inbox.needs_pull:
+                        while (queue or (not inbox.room and inbox.open())) and not inbox.needs_pull:
                             message = queue.popleft()
                             books.delivered += 1
                             yield message
@@ -159,7 +164,7 @@ class Stream:
                 yield bytes_of(batch)
 
     def take(self) -> Message | None:
-        """The next message, now, or None: at the end, too, which `more` tells."""
+        """The next message, without waiting, or None. At the end of the stream, `more` returns False."""
         if self.custody.full:
             return None
         message = self._inbox.pull()
@@ -173,12 +178,14 @@ class Stream:
 
     def _take_many(self, max_size: int) -> Sequence[Message]:
         inbox = self._inbox
+        if inbox.run is not None:
+            inbox.run.close()
         if inbox.unopened is not None and inbox.unopened.count:
             if self._simple and (unopened := inbox.take_unopened(max_size)):
                 return MessageBatch(unopened)
             if inbox.queue:
-                # These come first, and what is not open with them.
-                inbox.open()
+                # The messages in the queue come first. The unopened ones are opened and follow them.
+                inbox.open_all()
         batch: list[Message] = []
         if self._ack and self._read is None and not inbox.needs_pull:
             return self._hold_many(max_size)
@@ -213,19 +220,20 @@ class Stream:
 
     @property
     def _ended(self) -> bool:
-        """Closed, and nothing is there or can come back."""
+        """Whether the stream is closed, and no message is left or can return."""
         inbox = self._inbox
         return inbox.closed and not inbox.depth and not inbox.held and not inbox.delayed
 
     async def more(self, *, eager: bool = False) -> bool:
-        """Wait until there may be something to take; False at the end. `eager` as `Inbox.sleep` says."""
+        """Wait until there may be a message to take; False at the end. For `eager` see `Inbox.sleep`."""
         inbox = self._inbox
         if inbox.depth and not self.custody.full:
             return True
         if not self._ended:
-            # Also when closed: what is held or delayed may come back, and wakes us.
+            # Also when closed: a held or delayed message may return, and wakes the sleeper.
             await inbox.sleep(eager=eager)
-        # A wake-up reaches one: who finds more than it can take, or the end, tells the next.
+        # A wake-up reaches one sleeper. It wakes the next one if more than one message waits, or if the stream has
+        # ended.
         if inbox.sleepers and ((inbox.depth > 1 and not self.custody.full) or self._ended):
             inbox.wake()
         return not self._ended
@@ -240,7 +248,9 @@ class Stream:
         return done
 
     def ack_many(self, messages: Sequence[Message]) -> int:
-        """They were handled: as `ack` for each, in less time. Returns of how many the lease had not ended."""
+        """The messages were handled: like `ack` for each, but faster. Returns the number of those whose leases had not
+        ended.
+        """
         done = self.custody.ack_many(messages)
         if self.on_ack is not None:
             for message in done:
@@ -278,11 +288,11 @@ class Stream:
 
     @property
     def busy(self) -> bool:
-        """Whether something is in flight here, or on its way."""
+        """Whether messages are in flight here, or on their way."""
         return bool(self._inbox.in_flight)
 
     async def drained(self) -> None:
-        """After `stop`: return when all messages were taken and handled, or at once if nobody takes from the stream."""
+        """After `stop`: return when all messages were taken and handled, or at once if no task takes from it."""
         inbox = self._inbox
         if inbox.books.delivered or inbox.held or inbox.sleepers:
             await self.quiet()
@@ -302,19 +312,22 @@ class Stream:
     def __del__(self) -> None:
         inbox = self._inbox
         if not inbox.gone:
-            # Nobody can take from it any more. The next publish removes it; waiting publishers are let go now.
+            # No task can take from it any more. The next publish removes it; waiting publishers are released now.
             warnings.warn(
                 f"{inbox.name} was never closed: use `async with`, or aclose()", ResourceWarning, stacklevel=2
             )
             inbox.abandoned = True
             inbox.room = 0
+            if inbox.run is not None:
+                # Closed by the next publish, not now: this may be called in the middle of one.
+                inbox.run.room = 0
             if inbox.parked:
                 parked = inbox.parked[0].entered
                 parked.get_loop().call_soon_threadsafe(inbox.leave or Inbox.close, inbox)
 
 
 def bytes_of(messages: Sequence[Message]) -> list[bytes]:
-    """Their payloads. One that is in shared memory is copied."""
+    """The payloads of the messages. A payload in shared memory is copied."""
     if isinstance(messages, MessageBatch):
         return messages.payloads()
     payloads = [message.payload for message in messages]

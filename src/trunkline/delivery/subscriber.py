@@ -24,7 +24,7 @@ log = logging.getLogger("trunkline.delivery")
 
 HIGHEST = 100
 WARN_AFTER_S = 1.0
-"""A publish that has waited so long for room is reported."""
+"""A publish that has waited this long for room is logged."""
 
 
 def warn_of_waiting(logger: logging.Logger, topic: str, subscriber: str) -> None:
@@ -66,7 +66,7 @@ class Subscriber(abc.ABC, Generic[Item]):
     )
 
     one_for_one = False
-    """Whether an item makes room for one item only, also if more is queued than may be."""
+    """Whether a new item evicts only one other item, even if the queue exceeds its capacity by more."""
 
     def __init__(
         self, name: str, pattern: str, time_ns: Callable[[], int], capacity: int, overflow: Overflow, books: Books
@@ -79,26 +79,29 @@ class Subscriber(abc.ABC, Generic[Item]):
         self.overflow = overflow
         self.books = books
         self.ledger: Ledger | None = None
-        """Who writes its fates down."""
+        """Records its fates."""
         self.closed = False
         self.times_full = 0
-        """How often publishers had to wait after it had taken as much as it has room for without a wait."""
+        """How often the queue became full: a publisher had to wait, and at least `capacity` messages had come without
+        waiting since the last wait."""
         self._waited_at = 0
-        """How many messages had come when the last of those that had to wait came."""
+        """The number of accepted messages at the last one that had to wait."""
         self._warned = 0
         self._lanes: Lanes[Item] = Lanes()
 
     def _overflow(self, policy: Overflow, item: Item) -> Waiting | None:
-        """Do what the policy says with an item that does not fit, or not whole."""
+        """Apply the policy to an item that does not fit, or fits only in part."""
         if policy is Overflow.BLOCK:
             return self._wait_for_room(item)
         if policy is Overflow.DROP_OLDEST:
-            # The oldest of the lowest priority goes, which may be the newcomer.
+            # The oldest item of the lowest priority is evicted. It may be the new one.
             self._enqueue(item)
             while (why := self._overfull()) is not None:
                 victim = self._lanes.pop_lowest(HIGHEST)
                 assert victim is not None
-                self._evict(victim, f"drop_oldest: {why}" + (" of what ranks higher" if victim is item else ""))
+                self._evict(
+                    victim, f"drop_oldest: {why}" + (" of messages with a higher priority" if victim is item else "")
+                )
                 if self.one_for_one:
                     break
             return None
@@ -110,39 +113,41 @@ class Subscriber(abc.ABC, Generic[Item]):
         return None
 
     def _count_waiting(self, count: int) -> None:
-        """To be called when so many messages, which count as accepted, begin to wait for room."""
+        """Must be called when `count` messages, already counted as accepted, begin to wait for room."""
         accepted = self.books.accepted
         if not self.times_full or accepted - count - self._waited_at >= self.capacity:
             self.times_full += 1
         self._waited_at = accepted
 
     def warn_of_waiting(self, topic: str) -> None:
-        """A publish has waited for WARN_AFTER_S: say so once, until it has had room again."""
+        """Log that a publish has waited for WARN_AFTER_S. Logged once, until the queue becomes full again."""
         if self._warned != self.times_full:
             self._warned = self.times_full
             warn_of_waiting(log, topic, self.name)
 
     def _begin_to_lose(self, policy: Overflow) -> None:
-        """To be called before a message is dropped."""
+        """Log the first loss. Must be called before a message is dropped."""
         if not self.books.settled[Fate.DROPPED]:
-            log.warning("%s is full (%d) and begins to lose messages: %s", self.name, self.capacity, policy.value)
+            log.warning(
+                "the inbox of %s is full (%d), and messages are lost: %s", self.name, self.capacity, policy.value
+            )
 
-    # What the two kinds of queue do in their own way
+    # Implemented by the two kinds of queue
 
     @abc.abstractmethod
     def _wait_for_room(self, item: Item) -> Waiting | None:
-        """Its publisher waits until there is room."""
+        """Let the publisher wait until there is room."""
 
     @abc.abstractmethod
     def _enqueue(self, item: Item) -> None: ...
 
     @abc.abstractmethod
     def _overfull(self) -> str | None:
-        """Why something must go, if more is queued than may be."""
+        """Why an item must be evicted, if the queue exceeds a limit; otherwise None."""
 
     @abc.abstractmethod
     def _evict(self, item: Item, why: str) -> None:
-        """Drop an item that was taken out of the queue, or as much of it as must go."""
+        """Drop an item that was removed from the queue, or as much of it as necessary."""
 
     @abc.abstractmethod
     def _take_what_fits(self, policy: Overflow, item: Item) -> tuple[Item | None, str]:
@@ -153,4 +158,4 @@ class Subscriber(abc.ABC, Generic[Item]):
 
     @abc.abstractmethod
     def _refuse(self, item: Item, why: str) -> None:
-        """Drop it, and tell its publisher."""
+        """Drop an item, and report an error to its publisher."""

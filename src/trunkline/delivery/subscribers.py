@@ -38,11 +38,13 @@ KEPT_FAILURES = 1000
 DEPARTED = ""
 MAX_PATTERNS = 200
 OTHER_PATTERNS = "others"
-"""Patterns are counted apart, so many of them; the rest is counted together."""
+"""Up to MAX_PATTERNS patterns are counted separately, all others together under this name."""
 
 
 def group_of(pattern: str) -> str:
-    """Under which pattern a subscriber is counted. Reply topics and endpoints come and go: each kind counts as one."""
+    """The pattern under which a subscriber is counted. Reply topics and endpoints are short-lived: each kind counts as
+    one.
+    """
     for prefix in (REPLY_PREFIX, ENDPOINT_PREFIX):
         if pattern.startswith(prefix):
             return f"{prefix}>"
@@ -50,7 +52,7 @@ def group_of(pattern: str) -> str:
 
 
 class Served(Protocol):
-    """What must be known of a subscriber, here or elsewhere."""
+    """The common interface of subscribers, local and remote."""
 
     name: str
     pattern: str
@@ -59,7 +61,7 @@ class Served(Protocol):
     def account(self) -> Account: ...
 
     def outcome_of(self, message: Message) -> Outcome | None:
-        """What became of a message here; None if it never had it, as far as it can tell."""
+        """The outcome of a message here; None if the subscriber never had it, as far as is known."""
 
 
 class Subscribers:
@@ -68,21 +70,21 @@ class Subscribers:
         self.settings = settings
         self.dead_letters = DeadLetters(settings.max_dead_letters, self.redeliver)
         self.announcers: list[Callable[[DeadLetter], None]] = []
-        """Who tells of dead letters. Of several buses on one broker, the first does."""
+        """Callbacks that announce dead letters. If several buses use one broker, only the first is called."""
         self.listeners: list[Callable[[Message, bool], None]] = []
-        """Called with each message that a handler or an actor is done with, and whether that went well."""
+        """Called with each message that a handler or an actor has processed, and whether it succeeded."""
         self.eager = EagerSteps()
         self._failed: dict[str, None] = {}
         self.ledger: Ledger | None = None
         self.exact = False
-        """Whether numbers may come out of order, so that every delivery needs a row of its own."""
+        """Whether numbers may arrive out of order, so that every delivery needs its own row."""
         self.receivers: dict[str, Callable[[Message], None]] = {}
-        """Durable subscriptions: they take back what died at one of their members, whoever that was."""
+        """The durable subscriptions, by name. They take back dead messages of any of their members."""
         self._inboxes: dict[str, Inbox] = {}
         self._elsewhere: dict[str, Served] = {}
         self._leavers: deque[Served] = deque()
         self._departed: dict[str, Account] = {}
-        """By pattern, of those who left before the leavers that are kept."""
+        """By pattern: the accounts of subscribers that left and are no longer in `_leavers`."""
         self._numbers = itertools.count(1)
 
     def __iter__(self) -> Iterator[Inbox]:
@@ -93,11 +95,11 @@ class Subscribers:
 
     @property
     def count(self) -> int:
-        """How many subscribers there are, here and elsewhere."""
+        """The number of subscribers, local and remote."""
         return len(self._inboxes) + len(self._elsewhere)
 
     def record_in(self, ledger: Ledger) -> None:
-        """From now on, somebody writes down what becomes of messages."""
+        """Record the fates of messages in this ledger from now on."""
         self.ledger = ledger
         self.dead_letters.ledger = ledger
         for inbox in self:
@@ -106,9 +108,9 @@ class Subscribers:
     def join(
         self, pattern: str, delivery: Delivery, leave: Callable[[Inbox], None], kind: type[Stream] = Stream
     ) -> tuple[Inbox, Stream]:
-        """A new subscriber. `leave` is called when its stream is closed."""
+        """Add a subscriber. `leave` is called when its stream is closed."""
         capacity = delivery.capacity or self.settings.backpressure.max_pending
-        # First, for it may make no sense: then nobody has come.
+        # Created first: if the filter is not valid, no subscriber is added.
         gate = self._gate(delivery)
         inbox = self.enroll(self._name(pattern, delivery), pattern, capacity, delivery.overflow, Inbox)
         inbox.leave = leave
@@ -123,7 +125,7 @@ class Subscribers:
     def enroll(
         self, name: str, pattern: str, capacity: int, overflow: Overflow, kind: Callable[..., AnyInbox]
     ) -> AnyInbox:
-        """An inbox under a name that nobody has, and nothing else: whoever takes from it says what becomes of it."""
+        """Add an inbox under a free name, without a stream. The code that takes from it records the fates."""
         max_parked = self.settings.backpressure.max_pending
         inbox = kind(name, pattern, self.world.time_ns, capacity=capacity, overflow=overflow, max_parked=max_parked)
         inbox.ledger = self.ledger
@@ -133,7 +135,7 @@ class Subscribers:
         return inbox
 
     def part(self, inbox: Inbox) -> None:
-        """A subscriber leaves; what it had goes to its successor, or is dropped. Leaving twice is fine."""
+        """Remove a subscriber. Its messages go to its successor, or are dropped. Removing it twice is fine."""
         if inbox.gone:
             return
         inbox.gone = True
@@ -143,7 +145,7 @@ class Subscribers:
         left = inbox.discard()
         inbox.close()
         dropped = 0
-        # From the last: each goes before those that went before it, and so they end in order.
+        # In reverse order: each message is put at the front, before those passed on earlier, so they end up in order.
         for message in reversed(left):
             if not inbox.pass_on(message):
                 inbox.settle(message, Fate.DROPPED, "its subscriber left before taking it")
@@ -152,10 +154,12 @@ class Subscribers:
         self._keep(inbox)
         log.debug("%s left (%d subscribers now, %d messages dropped)", inbox.name, len(self._inboxes), dropped)
 
-    # Subscribers elsewhere
+    # Remote subscribers
 
     def admit(self, subscriber: Served, before: Served | None = None) -> None:
-        """One elsewhere, under a name that is free; `before` is the same one on its last connection, if it was here."""
+        """Add a remote subscriber under a free name. `before` is the same subscriber on its last connection, if it had
+        one.
+        """
         if before is not None:
             if before in self._leavers:
                 self._leavers.remove(before)
@@ -164,13 +168,13 @@ class Subscribers:
         self._elsewhere[subscriber.name] = subscriber
 
     def dismiss(self, leaver: Served) -> None:
-        """The one of this name is gone, and what it was offered has its fates. `leaver` is what is kept of it."""
+        """Remove a remote subscriber whose messages all have their fates. `leaver` is kept in its place."""
         del self._elsewhere[leaver.name]
         self._keep(leaver)
 
     def _keep(self, leaver: Served) -> None:
         self._leavers.append(leaver)
-        # Not kept as a sum: what a leaver still held may get its fate later.
+        # Computed each time: the messages that a leaver still held may get their fates later, which changes its size.
         rows = sum(each.books.size for each in self._leavers)
         while len(self._leavers) > KEPT_LEAVERS or (rows > MAX_ROWS_LEFT and len(self._leavers) > 1):
             oldest = self._leavers.popleft()
@@ -186,7 +190,7 @@ class Subscribers:
         return pattern if pattern in counted or len(counted) < MAX_PATTERNS else OTHER_PATTERNS
 
     def redeliver(self, name: str, message: Message, origin: object) -> None:
-        """Give a dead message back to the subscriber it died at, or to its successor of the same name."""
+        """Deliver a dead message again to the subscriber where it died, or to its successor of the same name."""
         if (receive := self.receivers.get(name)) is not None:
             receive(message)
             return
@@ -200,7 +204,7 @@ class Subscribers:
         inbox.return_to_front(message)
 
     def takes_back(self, name: str) -> bool:
-        """Whether a dead letter of this subscriber can be given back to it now."""
+        """Whether a dead letter of this subscriber can be redelivered to it now."""
         return name in self.receivers or ((inbox := self._inboxes.get(name)) is not None and not inbox.closed)
 
     def _name(self, pattern: str, delivery: Delivery) -> str:
@@ -212,10 +216,10 @@ class Subscribers:
         return delivery.name
 
     def free_name(self, wanted: str) -> str:
-        """`wanted`, or with a number if that is taken."""
+        """`wanted`, or `wanted` with a number if that name is taken."""
         if not self._is_taken(wanted):
             return wanted
-        # Halved, not counted up: thousands may want the same name.
+        # A binary search: thousands may want the same name.
         taken, free = 1, 2
         while self._is_taken(f"{wanted}#{free}"):
             taken, free = free, 2 * free
@@ -237,7 +241,7 @@ class Subscribers:
 
         def gate(message: Message) -> str | None:
             if accept is not None and not accept(message, lambda: message.decode(max_bytes=limit)):
-                return f"does not fit {accept.expression!r}"
+                return f"does not match {accept.expression!r}"
             if window is not None and window.seen(message.id, time_ns() / 1e9):
                 return f"a duplicate within {window.window_s:g} s"
             return None
@@ -245,7 +249,7 @@ class Subscribers:
         return gate
 
     def handled(self, message: Message, well: bool) -> None:
-        """A handler or an actor of this process is done with a message, or a request had no answer in time."""
+        """A handler or an actor of this process has processed a message, or a request was not answered in time."""
         if not self.listeners:
             return
         if not well and message.type is MessageType.REQUEST:
@@ -256,12 +260,14 @@ class Subscribers:
             listener(message, well)
 
     def answered(self, request: Message, well: bool) -> None:
-        """A request of this process has its answer. A failure that is known from its handler counts once."""
+        """A request of this process was answered. A failure that its handler already reported is not counted again."""
         if well or request.id not in self._failed:
             self.handled(request, well)
 
     def bury(self, letter: DeadLetter) -> None:
-        """A message that nobody could take, or whose death is on record with whoever it died at."""
+        """Add a dead letter of a message that no subscriber could take, or whose fate is already recorded at its
+        subscriber.
+        """
         self.dead_letters.add(letter)
         if self.ledger is not None:
             self.ledger.died(letter, None)
@@ -283,7 +289,7 @@ class Subscribers:
         if announce and self.announcers:
             self.announcers[0](letter)
 
-    # What it can tell
+    # Queries
 
     def accounts(self) -> Mapping[str, Account]:
         accounts = {name: each.account() for name, each in (self._inboxes | self._elsewhere).items()}

@@ -1,4 +1,4 @@
-"""Unopened messages: plain messages that arrived as columns, and are built when one of them is first read.
+"""Unopened messages: plain messages that arrived or were published as columns, and are built when one of them is read.
 
 Building the messages is most of the cost of receiving a batch. To count them, to forward them, or to take their
 payloads, they need not be built.
@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
 import msgspec
 
 from trunkline import columns
+from trunkline.delivery.plain_run import RunPart
 from trunkline.message import Message
 
 
 class UnopenedBatch(msgspec.Struct, frozen=True):
-    """Messages of one topic with consecutive numbers, as they came."""
+    """Messages of one topic with consecutive numbers, as they arrived."""
 
     topic: str
     first: int
@@ -33,7 +34,7 @@ class UnopenedBatch(msgspec.Struct, frozen=True):
 
     @property
     def since_ns(self) -> int:
-        """When the first was published."""
+        """When the first message was published."""
         return columns.unpack("q", self.body.times[:8])[0]
 
     def open(self) -> list[Message]:
@@ -43,7 +44,7 @@ class UnopenedBatch(msgspec.Struct, frozen=True):
         return self.body.payloads.split(self.count)
 
     def split(self, count: int) -> tuple[UnopenedBatch, UnopenedBatch]:
-        """The first `count` of them, and the others."""
+        """The first `count` messages, and the others."""
         size = self.size * count // self.count
         front, rest = self.body.part(0, count), self.body.part(count, self.count)
         return (
@@ -52,32 +53,73 @@ class UnopenedBatch(msgspec.Struct, frozen=True):
         )
 
 
-class UnopenedQueue:
-    """Batches in the order they came. They are behind everything of normal priority that is open."""
+class AdmittedMessage(msgspec.Struct, frozen=True):
+    """A message whose publisher has waited for room. It comes after unopened messages."""
 
-    __slots__ = ("_batches", "count", "size")
+    message: Message
+    count: int = 1
 
-    def __init__(self) -> None:
-        self._batches: deque[UnopenedBatch] = deque()
-        self.count = 0
-        """Messages."""
-        self.size = 0
-        """In bytes."""
+    @property
+    def first(self) -> int:
+        return self.message.seq
+
+    last = first
 
     @property
     def since_ns(self) -> int:
-        """When the first was published; 0 if there is none."""
+        return self.message.timestamp_ns
+
+    @property
+    def size(self) -> int:
+        return len(self.message.payload) + self.message.header_bytes
+
+    def open(self) -> list[Message]:
+        return [self.message]
+
+    def payloads(self) -> list[bytes]:
+        return [self.message.payload]
+
+    def split(self, count: int) -> NoReturn:
+        raise AssertionError(f"one message cannot be split: {count} were requested")
+
+
+Unopened = UnopenedBatch | RunPart | AdmittedMessage
+
+
+class UnopenedQueue:
+    """Batches in order of arrival. They come after all open messages of normal priority."""
+
+    __slots__ = ("_batches", "count")
+
+    def __init__(self) -> None:
+        self._batches: deque[Unopened] = deque()
+        self.count = 0
+        """The number of messages."""
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum([batch.size for batch in self._batches])
+
+    @property
+    def since_ns(self) -> int:
+        """When the first message was published; 0 if there is none."""
         return self._batches[0].since_ns if self._batches else 0
 
-    def put(self, batch: UnopenedBatch) -> None:
+    def put(self, batch: Unopened) -> None:
         self._batches.append(batch)
         self.count += batch.count
-        self.size += batch.size
 
-    def take(self, most: int) -> list[UnopenedBatch]:
-        """The oldest, up to so many messages."""
+    def take_first(self) -> list[Message]:
+        """The messages of the oldest batch, opened."""
+        batch = self._batches.popleft()
+        self.count -= batch.count
+        return batch.open()
+
+    def take(self, most: int) -> list[Unopened]:
+        """Take the oldest, up to `most` messages."""
         batches = self._batches
-        taken: list[UnopenedBatch] = []
+        taken: list[Unopened] = []
         while most and batches:
             batch = batches.popleft()
             if batch.count > most:
@@ -85,17 +127,16 @@ class UnopenedQueue:
                 batches.appendleft(rest)
             most -= batch.count
             self.count -= batch.count
-            self.size -= batch.size
             taken.append(batch)
         return taken
 
 
 class MessageBatch(Sequence[Message]):
-    """What `batches()` gives out of messages that are not open: a sequence that builds them at the first look."""
+    """The result of `batches()` for unopened messages: a sequence that builds them at the first access."""
 
     __slots__ = ("_count", "_messages", "_unopened")
 
-    def __init__(self, unopened: Sequence[UnopenedBatch]) -> None:
+    def __init__(self, unopened: Sequence[Unopened]) -> None:
         self._unopened = unopened
         self._count = sum([batch.count for batch in unopened])
         self._messages: list[Message] | None = None
@@ -107,7 +148,7 @@ class MessageBatch(Sequence[Message]):
         return self._messages
 
     def payloads(self) -> list[bytes]:
-        """Those of all messages. No message is built for them."""
+        """The payloads of all messages, without building the messages."""
         if self._messages is not None:
             return [message.payload for message in self._messages]
         return [payload for batch in self._unopened for payload in batch.payloads()]
@@ -132,7 +173,7 @@ class MessageBatch(Sequence[Message]):
         return [*other, *self._open()]
 
     def __eq__(self, other: object) -> bool:
-        """As a list of the same messages."""
+        """Equal to a list of the same messages."""
         if isinstance(other, MessageBatch):
             return self._open() == other._open()
         return self._open() == other if isinstance(other, list) else NotImplemented
@@ -143,5 +184,5 @@ class MessageBatch(Sequence[Message]):
         return repr(self._open())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy in another process is a list."""
+        """Pickled as a list."""
         return list, (self._open(),)

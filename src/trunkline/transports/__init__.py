@@ -1,4 +1,4 @@
-"""Transports: thin shells that carry frames between a hub and its clients. Anybody can write one: see transport.py."""
+"""Transports: thin shells that carry frames between a hub and its clients. To write your own, see transport.py."""
 
 from trunkline.transports.schemes import register
 

@@ -1,4 +1,4 @@
-"""Places to listen at: what a URL says, and a socket there that is bound and listens."""
+"""Addresses: parsing of URLs, and sockets that listen there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trunkline.folders import alone
 
 DEFAULT_PORT = 7420
 QUEUE = 1024
-"""Connections that wait to be taken."""
+"""The number of connections that may wait to be accepted."""
 MAX_PATH_BYTES = 107 if sys.platform == "linux" else 103
 """The system's limit for the path of a socket file."""
 
@@ -38,8 +38,17 @@ def place_of(url: str) -> tuple[str, int]:
         parts = urlsplit(url)
         host, port = parts.hostname or "127.0.0.1", parts.port
     except ValueError as error:
-        raise InvalidSettings(f"{url} is not a valid address: {error}") from error
+        text = f"{url} is not a valid address: write it as {url.partition(':')[0]}://127.0.0.1:{DEFAULT_PORT}"
+        raise InvalidSettings(text) from error
     return "0.0.0.0" if host == "*" else host, DEFAULT_PORT if port is None else port
+
+
+def meant(url: str) -> str:
+    """The URL that was probably meant by a path or by `host:port`; empty if it is neither."""
+    if url.startswith(("/", "./", "~")):
+        return f"unix://{Path(url).expanduser().absolute()}"
+    host, _, port = url.rpartition(":")
+    return f"tcp://{url}" if host and port.isdigit() and "/" not in host else ""
 
 
 def at(scheme: str, host: str, port: int) -> str:
@@ -47,7 +56,7 @@ def at(scheme: str, host: str, port: int) -> str:
 
 
 def in_use(url: str, error: OSError) -> OSError:
-    """The error of who could not listen at `url`: if somebody else does, with what to do."""
+    """The error of a failed `listen`: if the address is in use, with the next step."""
     if error.errno != errno.EADDRINUSE:
         return error
     if url.startswith(("unix:", "zmq+ipc:")):
@@ -58,7 +67,7 @@ def in_use(url: str, error: OSError) -> OSError:
 
 
 class SocketFile:
-    """A socket that listens at a path, with mode 0600. Raises OSError if somebody listens there already."""
+    """A socket that listens at a path, with mode 0600. Raises OSError if another process listens there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -68,7 +77,7 @@ class SocketFile:
             # Two hubs that find the same stale file must not remove each other's.
             with alone(path.parent):
                 _clear(path)
-                # Made with the mode it is to have: between making and changing it, others might connect.
+                # Created with its final mode: others might connect before a later change.
                 mask = os.umask(0o177)
                 try:
                     self.socket.bind(str(path))
@@ -81,26 +90,26 @@ class SocketFile:
             raise
 
     def remove(self) -> None:
-        """Only our own: another hub may have taken the place over."""
+        """Remove only our own file: another hub may listen there now."""
         with contextlib.suppress(OSError):
             if _stamp(self.path) == self._stamp:
                 self.path.unlink()
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    # The number alone may be that of a file which is gone.
+    # The inode number alone may belong to a deleted file.
     found = path.stat()
     return found.st_ino, found.st_mtime_ns
 
 
 def _clear(path: Path) -> None:
-    """Remove a socket file that nobody listens on any more; raises OSError if somebody does."""
+    """Remove a stale socket file; raises OSError if a process listens on it."""
     if not path.is_socket():
         if path.exists():
             raise FileExistsError(errno.EEXIST, "exists, and is not a socket", str(path))
         return
     with socket.socket(socket.AF_UNIX) as trial:
-        # Who listens and has no time answers with EAGAIN.
+        # A busy listener answers with EAGAIN.
         trial.setblocking(False)
         try:
             trial.connect(str(path))

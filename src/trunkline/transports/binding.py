@@ -1,4 +1,4 @@
-"""Where a hub may listen without keys: on this machine only, unless it is told twice."""
+"""Without keys, a hub listens on this machine only, unless both a setting and the environment allow more."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ VARIABLE: Final = "TRUNKLINE_INSECURE"
 
 
 def allowed_to_bind(url: str, keys: KeyStore | None, exposed: bool) -> None:
-    """Raises InvalidSettings if anybody in the network could connect, and not both of setting and environment want it.
+    """Raises InvalidSettings if other machines could connect without keys, unless setting and environment allow it.
 
-    `exposed` is the setting: `--insecure`, `insecure = true`. The other word is TRUNKLINE_INSECURE=1.
+    `exposed` is the setting: `--insecure`, `insecure = true`. The environment is TRUNKLINE_INSECURE=1.
     """
     host, _ = place_of(url)
     if keys is not None or is_loopback(host):
@@ -25,10 +25,8 @@ def allowed_to_bind(url: str, keys: KeyStore | None, exposed: bool) -> None:
     if exposed and allowed:
         return
     if exposed or allowed:
-        missing = f"set {VARIABLE}=1 as well" if exposed else "say --insecure (or insecure=True) as well"
-        raise InvalidSettings(
-            f"{url}: without keys, anybody who can reach it could use it. If you want that, {missing}"
-        )
+        missing = f"set {VARIABLE}=1 as well" if exposed else "pass --insecure (or insecure=True) as well"
+        raise InvalidSettings(f"{url}: without keys, everybody on the network can use it. If you want that, {missing}")
     name = "HOST" if is_every_address(host) else host
     raise InvalidSettings(
         f"{url}: without keys a hub listens on this machine only, at 127.0.0.1: "

@@ -1,7 +1,7 @@
-"""Descriptor files: how processes of one person on one machine find each other's channels without a hub.
+"""Descriptor files: processes of one user on one machine find channels by them, without a hub.
 
-A producer writes what its channel is into a file in the runtime directory, and takes it away when it ends. One that was
-killed leaves it behind: a file counts only while the process that wrote it lives.
+A producer describes its channel in a file in the runtime directory, and removes the file when it ends. A killed
+producer leaves it behind, so a file is valid only while the process that wrote it lives.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
-    """What a producer says of its channel."""
+    """A producer's description of its channel."""
 
     channel: str
     shm_name: str = ""
@@ -32,7 +32,7 @@ class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] = {}
     pid: int = 0
     started: str = ""
-    """When that process began, as the system counts: another one may get its number."""
+    """The start time of the process, because its pid may be reused."""
 
 
 class Descriptors:
@@ -44,7 +44,7 @@ class Descriptors:
         return (self._given or runtime_directory()) / FOLDER
 
     def announce(self, descriptor: Descriptor) -> None:
-        """Have others find it. Raises OSError if the file cannot be written."""
+        """Write the file. Raises OSError."""
         own = msgspec.structs.replace(descriptor, pid=os.getpid(), started=_started(os.getpid()))
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._path(own.channel)
@@ -52,11 +52,11 @@ class Descriptors:
         descriptor_file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor_file, "wb") as file:
             file.write(msgspec.json.encode(own))
-        # Whole or not at all: somebody may be reading.
+        # Atomic, because another process may be reading.
         fresh.replace(path)
 
     def withdraw(self, channel: str) -> bool:
-        """Take our own away; False if there is none, or it is another process's."""
+        """Remove our own file; False if there is none, or if it belongs to another process."""
         path = self._path(channel)
         found = _read(path)
         if found is None or found.pid != os.getpid():
@@ -65,12 +65,12 @@ class Descriptors:
         return True
 
     def find(self, channel: str) -> Descriptor | None:
-        """What a living producer says of a channel."""
+        """The descriptor of a living producer."""
         found = self._living(self._path(channel))
         return found if found is not None and found.channel == channel else None
 
     def all(self) -> list[Descriptor]:
-        """Those of all living producers, by channel."""
+        """The descriptors of all living producers, by channel."""
         if not self._folder.is_dir():
             return []
         found = (self._living(path) for path in sorted(self._folder.glob("*.json")))
@@ -86,7 +86,7 @@ class Descriptors:
         return found
 
     def _path(self, channel: str) -> Path:
-        # Names that differ only in what a file name cannot have must not meet: the number tells them apart.
+        # A hash keeps names apart that differ only in characters that a file name cannot have.
         safe = _UNSAFE.sub("_", channel)[:100]
         number = "" if safe == channel else f"-{hashlib.sha256(channel.encode()).hexdigest()[:12]}"
         return self._folder / f"{safe}{number}.json"
@@ -96,7 +96,7 @@ def _read(path: Path) -> Descriptor | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Descriptor)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        # Gone meanwhile, or not ours to understand.
+        # Removed in the meantime, or not readable.
         return None
 
 
@@ -111,9 +111,9 @@ def _lives(descriptor: Descriptor) -> bool:
 
 
 def _started(pid: int) -> str:
-    """When a process began, in the system's own count; empty where it does not say."""
+    """The start time of a process as the system reports it; empty if it does not."""
     try:
-        # After the name, which is in brackets and may hold anything.
+        # After the name, which is in parentheses and may contain any character.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return ""

@@ -1,4 +1,4 @@
-"""Where the page of a hub is, for processes of the same person on the same machine: a file in the runtime directory."""
+"""The address of a hub's page, for processes of the same user: a file in the runtime directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trunkline.transports.runtime import runtime_directory
 
 class PageNotice(msgspec.Struct, frozen=True):
     address: str
-    """Without the token: what is printed into a notebook may be saved and sent around."""
+    """Without the token, because the output of a notebook may be saved and shared."""
     pid: int
 
 
@@ -26,7 +26,7 @@ def _path(hub: str) -> Path:
 
 @contextlib.contextmanager
 def announced(hub: str, address: str) -> Iterator[None]:
-    """The page of this hub is found while it lasts."""
+    """Announces the page of this hub inside the block."""
     path = _path(hub)
     notice = msgspec.json.encode(PageNotice(address, os.getpid()))
     part = path.with_suffix(f".{os.getpid()}")
@@ -35,7 +35,7 @@ def announced(hub: str, address: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # Another page may have taken the place over.
+        # Another page may have replaced the file.
         with contextlib.suppress(FileNotFoundError):
             if path.read_bytes() == notice:
                 path.unlink()

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from trunkline.transports.transport import LINGER_S, Accept, Frame, Listener, PeerIdentity, Receiver, Wire
 
 _listening: dict[str, Accept] = {}
-"""By URL. Of one process, as are the addresses of the kernel for the others."""
+"""Listeners by URL, for this process."""
 
 
 class End:
-    """One end of a pair. What is sent arrives with the next turn of the event loop."""
+    """One end of a pair. Frames arrive in the next iteration of the event loop."""
 
     def __init__(self, peer: PeerIdentity) -> None:
         self.peer = peer
@@ -67,7 +67,7 @@ class End:
             asyncio.get_running_loop().call_soon(self._end)
 
     def _end(self) -> None:
-        """After what was sent: the other side may be paused."""
+        """After the frames that were sent: the other side may be paused."""
         if self.other._paused and self.other._inbound and not self._ended:
             self._linger = asyncio.get_running_loop().call_later(LINGER_S, self.abort)
         else:

@@ -1,4 +1,4 @@
-"""The runtime directory: where processes of one person on one machine find each other."""
+"""The runtime directory, where processes of one user on one machine find each other."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SOCKET = "hub.sock"
 
 
 def runtime_directory() -> Path:
-    """`$TRUNKLINE_RUNTIME`, or a directory that only this person can read. It is made if it is not there."""
+    """`$TRUNKLINE_RUNTIME`, or a directory that only this user can read. It is created if it does not exist."""
     path = _place()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = path.stat()
     if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
-        # In a directory for everybody, anybody may have made it first.
+        # In a shared directory, another user may have created it first.
         raise InvalidSettings(
             f"{path} belongs to another user, or others can write to it: set TRUNKLINE_RUNTIME to a private directory"
         )
@@ -35,12 +35,12 @@ def _place() -> Path:
 
 
 def default_url() -> str:
-    """Where a hub listens, and where clients look for it, if nobody says otherwise."""
+    """The default address of a hub and its clients."""
     return f"unix://{runtime_directory() / SOCKET}"
 
 
 def hub_answers() -> bool:
-    """Whether a hub listens on the default socket. Never waits, and makes nothing."""
+    """Whether a hub listens on the default socket. Never waits, and creates nothing."""
     path = _place() / SOCKET
     try:
         if path.stat().st_uid != os.getuid():

@@ -1,4 +1,4 @@
-"""Which scheme is carried by which transport: one table, and a way to add to it."""
+"""The table of URL schemes and their transports, and a function to add one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 
 from trunkline.errors import MissingExtra, UnknownScheme
 from trunkline.keys.store import KeyStore, keys_in_use
+from trunkline.transports.addresses import meant
 from trunkline.transports.transport import Transport
 
 Make = Callable[[KeyStore | None, bool], Transport]
-"""From the keys, if there are any, and whether it may listen beyond this machine without."""
+"""Creates a transport from the keys, if any, and whether it may serve other machines without keys."""
 
 
 def _pair(keys: KeyStore | None, exposed: bool) -> Transport:
@@ -58,7 +59,7 @@ TRANSPORTS: dict[str, Make] = {"pair": _pair, "unix": _unix, "tcp": _tcp, "zmq+i
 
 
 def register(scheme: str, transport: Transport) -> None:
-    """From now on, `scheme:…` is carried by this transport."""
+    """Use this transport for `scheme:…`."""
     TRANSPORTS[scheme] = lambda keys, exposed: transport
 
 
@@ -69,10 +70,10 @@ def scheme_of(url: str) -> str:
 def transport_for(url: str, keys: str | Path | None = None, *, insecure: bool = False) -> Transport:
     """Raises UnknownScheme, and MissingExtra if an optional part is not installed.
 
-    `keys` is a directory of keys, by default what TRUNKLINE_KEYS names. `insecure` is one of the two words it takes to
-    listen beyond this machine without keys: see binding.py.
+    `keys` is a directory of keys, by default what TRUNKLINE_KEYS names. `insecure` is one of the two permissions to
+    serve other machines without keys: see binding.py.
     """
     make = TRANSPORTS.get(scheme_of(url)) if ":" in url else None
     if make is None:
-        raise UnknownScheme(url, [f"{scheme}:" for scheme in TRANSPORTS])
+        raise UnknownScheme(url, [f"{scheme}:" for scheme in TRANSPORTS], meant(url))
     return make(keys_in_use(keys), insecure)

@@ -32,17 +32,22 @@ from trunkline.wire.frames import LENGTH, Splitter
 log = logging.getLogger("trunkline.transports")
 
 HANDSHAKE_S = 10.0
-"""So long a TLS handshake may take."""
+"""The time limit of a TLS handshake."""
 
 
 JOINED_BYTES = 32 * 1024
 UNSENT_BYTES = 128 * 1024
-"""What the kernel may hold of a TCP connection beyond what is on its way: it would take megabytes, and nothing
-overtakes them. A unix socket holds about as much by itself."""
+"""The limit of unsent bytes in the kernel for a TCP connection: the default is megabytes, and nothing overtakes them.
+
+A unix socket holds about as much by itself.
+"""
+
+
+_length = LENGTH.pack
 
 
 class SocketWire(asyncio.Protocol):
-    """One connection, on either side. `admit` says who is there, or raises ConnectionRefusedError."""
+    """One connection, on either side. `admit` identifies the peer, or raises ConnectionRefusedError."""
 
     def __init__(
         self,
@@ -58,8 +63,10 @@ class SocketWire(asyncio.Protocol):
         self._opened = opened
         self._admit = admit or peer_of
         self._closed = refused
-        """What it most probably means if the other side ends it without a word."""
+        """The probable reason if the other side closes the connection without a message."""
         self._transport: asyncio.Transport
+        self._descriptor = -1
+        """The socket, if bytes can be written to it directly; otherwise -1."""
         self._why = ""
         self._paused = False
         self._closing = False
@@ -67,15 +74,17 @@ class SocketWire(asyncio.Protocol):
         self._linger: asyncio.TimerHandle | None = None
         self.peer = PeerIdentity("anonymous", "")
 
-    # What asyncio tells
+    # Callbacks of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Not always a subclass: those of uvloop are none.
+        # Not always a subclass: the transports of uvloop are not.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(HIGH_BYTES, LOW_BYTES)
         sock: socket.socket | None = self._transport.get_extra_info("socket")
         if sock is not None and sock.family != socket.AF_UNIX and hasattr(socket, "TCP_NOTSENT_LOWAT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        if sock is not None and os.name == "posix" and self._transport.get_extra_info("ssl_object") is None:
+            self._descriptor = sock.fileno()
         try:
             self.peer = self._admit(self._transport)
         except ConnectionRefusedError as refused:
@@ -86,15 +95,15 @@ class SocketWire(asyncio.Protocol):
         self._opened()
 
     def data_received(self, data: bytes) -> None:
-        if self._receiver is None or self._closing:
+        receiver, splitter = self._receiver, self._splitter
+        if receiver is None or self._closing:
             return
         self._closed = "the connection was closed"
-        frames = self._splitter.feed(data)
-        if frames:
-            self._receiver.received(frames)
-        if self._splitter.broken is not None and not self._why:
-            self._why = self._splitter.broken.text
-            self._receiver.broken(self._splitter.broken)
+        if frames := splitter.feed(data):
+            receiver.received(frames)
+        if splitter.broken is not None and not self._why:
+            self._why = splitter.broken.text
+            receiver.broken(splitter.broken)
 
     def resume_writing(self) -> None:
         if self._receiver is not None:
@@ -107,16 +116,29 @@ class SocketWire(asyncio.Protocol):
         if self._receiver is not None:
             self._receiver.lost(self._why or (self._closed if error is None else _text(error)))
 
-    # What its user asks for
+    # The interface of Wire
 
     def send(self, frames: Sequence[Frame]) -> None:
-        if self._closing or self._transport.is_closing():
+        transport = self._transport
+        if self._closing or transport.is_closing():
             return
         if len(frames) == 1:
             (frame,) = frames
-            size = sum(map(len, frame))
+            size = len(frame[0]) if len(frame) == 1 else sum(map(len, frame))
             if size <= JOINED_BYTES:
-                self._transport.write(b"".join((LENGTH.pack(size), *frame)))
+                data = _length(size) + (frame[0] if len(frame) == 1 else b"".join(frame))
+                if self._descriptor >= 0 and not transport.get_write_buffer_size():
+                    # Nothing waits before it. With uvloop's own `write`, a request through a hub takes 6 % more
+                    # instructions.
+                    try:
+                        written = os.write(self._descriptor, data)
+                    except OSError:
+                        # The socket is full, or the connection has ended. The transport waits, or reports the end.
+                        written = 0
+                    if written == len(data):
+                        return
+                    data = data[written:]
+                transport.write(data)
                 return
         buffers: list[Any] = []
         total = 0
@@ -125,17 +147,17 @@ class SocketWire(asyncio.Protocol):
             for part in frame:
                 size += len(part)
             total += size
-            buffers.append(LENGTH.pack(size))
+            buffers.append(_length(size))
             buffers.extend(frame)
         if total <= JOINED_BYTES:
-            # One buffer costs less than several small ones.
-            self._transport.write(b"".join(buffers))
+            # One buffer is cheaper than several small ones.
+            transport.write(b"".join(buffers))
         else:
-            self._transport.writelines(buffers)
-            if self._transport.get_write_buffer_size() > HIGH_BYTES:
+            transport.writelines(buffers)
+            if transport.get_write_buffer_size() > HIGH_BYTES:
                 # asyncio of 3.12 and 3.13 does not notice by itself that `writelines` went beyond the limit: it would
                 # never say that there is room again. Setting the limits makes it look.
-                self._transport.set_write_buffer_limits(HIGH_BYTES, LOW_BYTES)
+                transport.set_write_buffer_limits(HIGH_BYTES, LOW_BYTES)
 
     @property
     def backlog(self) -> int:
@@ -155,7 +177,7 @@ class SocketWire(asyncio.Protocol):
         if self._closing or self._lost:
             return
         self._closing = True
-        # Somebody who does not read must not keep it for ever.
+        # A peer that does not read must not keep it open for ever.
         self._linger = asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
         if self._transport.is_closing() or not self._transport.can_write_eof():
             self._transport.close()
@@ -174,14 +196,14 @@ class SocketWire(asyncio.Protocol):
 
 def _text(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the certificate there is not one that we believe: {error.verify_message}"
+        return f"the certificate of the other side is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         return f"TLS failed, perhaps because only one side has keys: {(error.reason or str(error)).lower()}"
     return str(error)
 
 
 def peer_of(transport: asyncio.Transport) -> PeerIdentity:
-    """Who is there: by the certificate it has shown, or by what the kernel says of the process."""
+    """The identity of the peer: from its certificate, or from the kernel's information about its process."""
     encrypted: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
     address = transport.get_extra_info("peername")
     where = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "unix"
@@ -213,7 +235,7 @@ class _Server:
 
 
 class UnixTransport:
-    """`unix:///run/user/1000/trunkline.sock`. Whoever may open the socket file may connect: its mode is 0600."""
+    """`unix:///run/user/1000/trunkline.sock`. Every user who may open the socket file may connect; its mode is 0600."""
 
     async def connect(self, url: str, receiver: Callable[[Wire], Receiver], *, max_frame_bytes: int) -> Wire:
         opened = asyncio.Event()
@@ -242,8 +264,8 @@ class TcpTransport:
         host, port = place_of(url)
         context = None if self._keys is None else self._keys.client_context()
         opened = asyncio.Event()
-        refused = "it ended the connection without a word: perhaps it has keys, and " + (
-            "we have none" if context is None else "ours are not good for it"
+        refused = "it ended the connection without an answer: perhaps it has keys, and " + (
+            "this side has none" if context is None else "it does not accept those of this side"
         )
         try:
             _, wire = await asyncio.get_running_loop().create_connection(
@@ -255,6 +277,14 @@ class TcpTransport:
             )
         except ssl.SSLError as error:
             raise ConnectionRefusedError(errno.ECONNREFUSED, _text(error)) from error
+        except ConnectionRefusedError as error:
+            # asyncio's own text is "Connect call failed", and the address as a tuple.
+            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED)) from error
+        except OSError as error:
+            if error.errno is None:
+                # asyncio lists the errors of all addresses of the host.
+                raise OSError(errno.EHOSTUNREACH, f"no address of {host} accepts the connection") from error
+            raise
         await opened.wait()
         return wire
 
@@ -274,7 +304,7 @@ class TcpTransport:
         return _Server(server, at("tcp", host, port))
 
     def _admit(self, transport: asyncio.Transport) -> PeerIdentity:
-        """Its certificate is good, or it would not be here; whether it is still wanted, the register says."""
+        """The handshake has checked the certificate. The register says whether it is revoked."""
         peer = peer_of(transport)
         if self._keys is None:
             return peer
@@ -282,7 +312,7 @@ class TcpTransport:
         try:
             name = self._keys.name_of_certificate(certificate["serialNumber"])
         except (OSError, KeyError, TrunklineError) as error:
-            # In doubt, nobody comes in.
+            # In doubt, the client is refused.
             raise ConnectionRefusedError(
                 f"{peer.address}: the owner of the certificate could not be determined: {error}"
             ) from error

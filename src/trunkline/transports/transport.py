@@ -1,6 +1,6 @@
-"""What a transport is: it connects and listens, and carries frames both ways. It understands none of them.
+"""The interface of a transport: it connects and listens, and carries frames both ways without reading them.
 
-Write one by giving these few methods; `trunkline.transports.register("myscheme", MyTransport())` makes
+To write one, implement these few methods; `trunkline.transports.register("myscheme", MyTransport())` makes
 `tl.connect("myscheme://…")` and a hub's `listen` use it.
 """
 
@@ -19,14 +19,14 @@ Frame = tuple[Part, ...]
 
 @dataclass(frozen=True)
 class PeerIdentity:
-    """Who is at the other end, as the transport knows it: nothing that the peer has only said."""
+    """The identity of the other end, as the transport knows it. Nothing here is claimed by the peer itself."""
 
     identity: str
     """`uid:1000`, `cert:alice`, `key:…`; `anonymous` if the transport cannot tell."""
     address: str
-    """For people who read logs."""
+    """For logs."""
     process: int = 0
-    """The number of its process, as the kernel has it, if that is on this host and of the same user; otherwise 0."""
+    """The pid of the peer from the kernel, if it is on this host and of the same user; otherwise 0."""
 
 
 class Wire(Protocol):
@@ -35,21 +35,24 @@ class Wire(Protocol):
     peer: PeerIdentity
 
     def send(self, frames: Sequence[Frame]) -> None:
-        """Send these, in order. Never waits, never raises: what cannot be sent any more is gone, and `lost` is told."""
+        """Send these, in order.
+
+        Never waits, never raises. After the connection has ended they are dropped, and `lost` is called.
+        """
 
     @property
     def backlog(self) -> int:
-        """Bytes that were given to `send` and have not left this process."""
+        """Bytes that were passed to `send` and have not left this process."""
 
     def pause(self) -> None:
-        """Take in no more frames until `resume`: the sender is to wait."""
+        """Accept no more frames until `resume`, so that the sender waits."""
 
     def resume(self) -> None: ...
 
     def close(self) -> None:
-        """Send what was given, and end. Closing twice is fine.
+        """Send everything that was passed to `send`, and end. Closing twice is allowed.
 
-        `lost` is told when all of it has left this process, or after LINGER_S in which the other side has taken none.
+        `lost` is called when everything has left this process, or after LINGER_S without progress.
         """
 
     def abort(self) -> None:
@@ -57,41 +60,41 @@ class Wire(Protocol):
 
 
 class Receiver(Protocol):
-    """Who uses a wire."""
+    """The user of a wire."""
 
     def received(self, frames: Sequence[memoryview]) -> None:
-        """Some frames have come, in order."""
+        """Frames have arrived, in order."""
 
     def broken(self, error: ProtocolError) -> None:
-        """What comes cannot be cut into frames any more. Told once: say what is to be said, and close the wire."""
+        """The incoming bytes are not valid frames. Called once: send a last message if needed, and close the wire."""
 
     def writable(self) -> None:
         """The backlog, which was above HIGH_BYTES, has gone below LOW_BYTES."""
 
     def lost(self, why: str) -> None:
-        """The connection has ended, and nothing more will come. Told once, whoever ended it."""
+        """The connection has ended. Called once, whichever side ended it."""
 
 
 HIGH_BYTES = 128 * 1024
-"""Little, for nothing overtakes what is in here: what is urgent passes all that waits before it is given to `send`."""
+"""Small, because nothing overtakes bytes in this buffer. Urgent messages overtake all others before `send`."""
 LOW_BYTES = 64 * 1024
 LINGER_S = 5.0
-"""So long a connection that was closed may take to send what was given to it."""
+"""How long a closed connection may take to send its remaining bytes."""
 
 Accept = Callable[[Wire], Receiver]
-"""Asked for each new connection: who uses it?"""
+"""Called for each new connection. Returns its receiver."""
 
 
 class Listener(Protocol):
     address: str
-    """The URL under which it is reached: with the port it was given, if it asked for any."""
+    """The URL of the listener, with the actual port if it was 0."""
 
     async def aclose(self) -> None:
-        """Take no new connections. Those that are there stay."""
+        """Accept no new connections. Existing ones stay open."""
 
 
 class Transport(Protocol):
     async def connect(self, url: str, receiver: Callable[[Wire], Receiver], *, max_frame_bytes: int) -> Wire:
-        """Raises OSError, or ConnectionError, with what is wrong."""
+        """Raises OSError, or ConnectionError, with the reason."""
 
     async def listen(self, url: str, accept: Accept, *, max_frame_bytes: int) -> Listener: ...

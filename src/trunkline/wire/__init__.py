@@ -1,1 +1,1 @@
-"""The wire protocol: what a hub and its clients say to each other, as pure code over frames."""
+"""The wire protocol between a hub and its clients, as pure code over frames."""

@@ -1,7 +1,8 @@
-"""The client's side of the protocol as a state machine: events in, actions out. No sockets, no clock, no futures.
+"""The client's side of the protocol, as a state machine without sockets, clock or futures.
 
-Each event returns the actions it leads to, in order. Perform each action before asking for the next one: what follows
-in the same read of a socket may depend on it. Batches that arrive are not actions, but a call: there are many of them.
+Each event method returns the resulting actions in order. Perform each action before requesting the next one: frames
+from the same read of a socket may depend on it. Arriving batches are passed to a callback instead, because there are
+many of them.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from typing import Final, NamedTuple
 
 from trunkline.errors import HubRefused, HubUnavailable, ProtocolError, TrunklineError
 from trunkline.wire import control, frames
-from trunkline.wire.frames import DeliverHead, Kind, SharedPayload
+from trunkline.wire.frames import DeliverHead, Kind, SharedPayload, open_deliver
 
-# An attribute of an enum is looked up ten times as slowly as a name of this module.
+# Access to an enum attribute takes ten times as long as access to a name of this module.
 _CONTROL: Final = int(Kind.CONTROL)
 _DELIVER: Final = int(Kind.DELIVER)
 _DELIVER_SHARED: Final = int(Kind.DELIVER_SHARED)
 SILENT_BEATS = 3
 """A hub that is silent for this many heartbeats is gone."""
 BLOCKED_S = 1.0
-"""A tick that comes so much too late means that this program's event loop was blocked."""
+"""A tick that is late by more than this means that the event loop of this program was blocked."""
 
 
 class Phase(enum.Enum):
     DISCONNECTED = enum.auto()
     GREETING = enum.auto()
-    """HELLO was sent, and is not answered yet."""
+    """HELLO was sent and is not answered yet."""
     LIVE = enum.auto()
     CLOSED = enum.auto()
 
@@ -43,20 +44,20 @@ class Welcomed(NamedTuple):
 
 
 class Rejected(NamedTuple):
-    """The hub does not want this client: end the connection, and tell those who wait for it."""
+    """The hub rejected this client: end the connection, and pass the error to the callers that wait for it."""
 
     error: HubRefused | ProtocolError
 
 
 class Answered(NamedTuple):
-    """What was asked under this number has its answer, or failed."""
+    """The request with this number was answered, or failed."""
 
     number: int
     answer: control.Control | TrunklineError
 
 
 class Notified(NamedTuple):
-    """A control message that answers nothing."""
+    """A control message that is not an answer."""
 
     message: control.Control
 
@@ -78,13 +79,16 @@ class Disconnected(NamedTuple):
 
 
 class Blocked(NamedTuple):
-    """This program's event loop did not run for so long: that the hub was not heard means nothing."""
+    """The event loop of this program was blocked.
+
+    The silence of the hub during this time does not mean that it is gone.
+    """
 
     late_s: float
 
 
 class Reconnect(NamedTuple):
-    """There is no connection: make one after a pause."""
+    """There is no connection: connect after a pause."""
 
     after_s: float
     why: str
@@ -94,53 +98,53 @@ Action = SendFrame | Welcomed | Rejected | Answered | Notified | Malformed | Abo
 
 
 class ClientProtocol:
-    """One client, over all its connections, which follow each other."""
+    """One client, across all its successive connections."""
 
     def __init__(self, url: str, backoff_s: float, max_backoff_s: float) -> None:
         self._url = url
         self.phase = Phase.DISCONNECTED
         self.welcome: control.Welcome | None = None
-        """Of this connection, or of the one before."""
+        """The WELCOME of this connection, or of the previous one."""
         self.last_failure = ""
         """Why there is no connection, or why the last one ended."""
         self.deliver: Callable[[DeliverHead, memoryview], None] = lambda head, body: None
         """Called with each batch that arrives."""
         self.deliver_shared: Callable[[DeliverHead, SharedPayload], None] = lambda head, payload: None
-        """The same, of one whose payload is in shared memory."""
+        """Called with each message that arrives with its payload in shared memory."""
         self.sent_at = 0.0
-        """When the last frame was sent: kept by who sends it."""
+        """When the last frame was sent. Set by the sender of the frame."""
         self.connects = 0
         self.malformed = 0
         self.bytes_in = 0
         self.delivered = 0
-        """Messages."""
+        """Messages delivered."""
         self._received_at = 0.0
         self._ticked_at = 0.0
         self._last_number = 0
         self._hello = 0
         self._unanswered: set[int] = set()
         self._ending = ""
-        """Why this connection ends, if that is known before it has ended."""
+        """The reason why this connection ends, if it is known before the end."""
         self._backoff_s = self._pause_s = min(backoff_s, max_backoff_s)
         self._max_backoff_s = max_backoff_s
 
-    # Asking
+    # Requests
 
     def ask(self, make: Callable[[int], control.Control]) -> tuple[int, bytes]:
-        """The number under which the answer comes, and the frame to send."""
+        """Register a request. Returns its number, which the answer carries, and the frame to send."""
         self._last_number += 1
         number = self._last_number
         self._unanswered.add(number)
         return number, frames.control(control.write(make(number)))
 
     def forget(self, number: int) -> None:
-        """Nobody waits for this answer any more."""
+        """Forget a request whose caller no longer waits for the answer."""
         self._unanswered.discard(number)
 
     # Events
 
     def connected(self, hello: Callable[[int], control.Hello], now: float) -> Iterator[Action]:
-        """There is a connection: HELLO comes first."""
+        """A connection was made. Sends HELLO first."""
         self.phase = Phase.GREETING
         self._ending = ""
         self._received_at = now
@@ -148,7 +152,7 @@ class ClientProtocol:
         yield SendFrame(frame)
 
     def unreachable(self, why: str, chance: float) -> Iterator[Action]:
-        """There is no connection: nobody answered at the address."""
+        """No connection could be made: there was no answer at the address."""
         self.last_failure = why
         if self.phase is not Phase.CLOSED:
             yield self._reconnect(chance)
@@ -157,11 +161,11 @@ class ClientProtocol:
         """Frames have arrived."""
         self._received_at = now
         for place, frame in enumerate(batch):
-            # Without a generator, for as long as nothing but good batches arrives: those are not actions.
+            # Avoids a generator while only valid batches arrive: those produce no actions.
             try:
                 if not frame or frame[0] != _DELIVER:
                     return self._received(batch[place:])
-                head, body = frames.open_deliver(frame)
+                head, body = open_deliver(frame)
             except ProtocolError:
                 return self._received(batch[place:])
             self.bytes_in += len(frame)
@@ -175,7 +179,7 @@ class ClientProtocol:
             try:
                 kind = frame[0] if frame else 0
                 if kind == _DELIVER:
-                    head, body = frames.open_deliver(frame)
+                    head, body = open_deliver(frame)
                     self.delivered += head.count
                     self.deliver(head, body)
                 elif kind == _DELIVER_SHARED:
@@ -185,29 +189,32 @@ class ClientProtocol:
                 elif kind == _CONTROL:
                     yield from self._control(control.read_from_hub(frame[1:]))
                 else:
-                    raise ProtocolError("unknown_kind", f"no frame is of kind {kind}")
+                    raise ProtocolError("unknown_kind", f"unknown kind of frame {kind}")
             except ProtocolError as error:
                 self.malformed += 1
                 yield Malformed(error)
 
     def broken(self, error: ProtocolError) -> Iterator[Action]:
-        """What arrives cannot be cut into frames any more."""
+        """The incoming data can no longer be split into frames."""
         self.malformed += 1
-        yield from self.give_up(f"the hub sent what is no frame: {error.text}")
+        yield from self.give_up(f"the hub sent an invalid frame: {error.text}")
 
     def give_up(self, why: str) -> Iterator[Action]:
-        """This connection is of no use. Another one is made after it has ended."""
+        """End this connection. Another one is made after it has ended."""
         self._ending = why
         yield Abort()
 
     def tick(self, now: float) -> Iterator[Action]:
-        """Call it every half heartbeat while the connection is live."""
+        """Check for silence, and send a heartbeat if needed.
+
+        Call it every half heartbeat while the connection is live.
+        """
         if self.phase is Phase.LIVE and self.welcome is not None:
             late_s = self._late_s(now)
             self._ticked_at = now
             if late_s > BLOCKED_S:
                 yield Blocked(late_s)
-                # What the hub has sent meanwhile is still to be read.
+                # Frames that the hub has sent meanwhile are not read yet.
                 self._received_at = max(self._received_at, now - self.welcome.heartbeat_s / 2)
             silent_s = now - self._received_at
             if silent_s > SILENT_BEATS * self.welcome.heartbeat_s:
@@ -216,11 +223,11 @@ class ClientProtocol:
                 yield SendFrame(frames.control(control.write(control.Heartbeat())))
 
     def _late_s(self, now: float) -> float:
-        """By how much the next tick is late."""
+        """How late the next tick is, in seconds."""
         return now - self._ticked_at - self.welcome.heartbeat_s / 2 if self.welcome is not None else 0.0
 
     def lost(self, why: str, chance: float) -> Iterator[Action]:
-        """The connection has ended, whoever ended it. `chance`, from 0 to 1, spreads reconnections in time."""
+        """The connection has ended, from either side. `chance`, from 0 to 1, spreads reconnections in time."""
         if self.phase is Phase.CLOSED:
             return
         was, self.phase = self.phase, Phase.DISCONNECTED
@@ -231,14 +238,14 @@ class ClientProtocol:
         yield self._reconnect(chance)
 
     def close(self) -> Iterator[Action]:
-        """Nobody needs the connection any more."""
+        """Close the connection permanently."""
         was, self.phase = self.phase, Phase.CLOSED
         if was in (Phase.GREETING, Phase.LIVE):
             yield SendFrame(frames.control(control.write(control.Goodbye())))
         self.last_failure = "the connection was closed"
         yield from self._fail_asked()
 
-    # Deciding
+    # Control messages
 
     def _control(self, message: control.Control) -> Iterator[Action]:
         number = getattr(message, "re", 0)
@@ -254,7 +261,7 @@ class ClientProtocol:
                     yield Notified(message)
             return
         if isinstance(message, control.Goodbye):
-            self._ending = message.reason or "the hub said goodbye"
+            self._ending = message.reason or "the hub closed the connection"
             if self.phase is Phase.LIVE and (late_s := self._late_s(self._received_at)) > BLOCKED_S:
                 self._ticked_at = self._received_at
                 yield Blocked(late_s)

@@ -1,7 +1,7 @@
-"""The control protocol: JSON objects, told apart by `type`. What asks has an `id`; what answers has it in `re`.
+"""The control protocol: JSON objects with a `type`. A request has an `id`; its answer repeats it in `re`.
 
-The types here are the protocol: its JSON Schema in docs/protocol is made from them. A field that a reader does not know
-is ignored, so fields may be added within a version; anything else needs a new one.
+The types here define the protocol: its JSON Schema in docs/protocol is generated from them. Readers ignore unknown
+fields, so fields may be added within a version. Any other change needs a new version.
 """
 
 from __future__ import annotations
@@ -15,36 +15,39 @@ from trunkline.errors import ProtocolError
 from trunkline.wire.snapshot import HubSnapshot
 
 VERSIONS: Final = (1,)
-"""Those this Trunkline speaks, the best first."""
+"""The protocol versions that this Trunkline supports, the best first."""
 NO_RESPONDERS: Final = "no_responders"
-"""In TAKEN, of a batch that was taken: nobody got the requests in it."""
+"""In TAKEN, for an accepted batch: no subscriber got the requests in it."""
 LETTERS_KEPT: Final = "dead letters"
-"""The feature of a hub that keeps dead letters in a journal, and tells of them."""
+"""The feature of a hub that keeps dead letters in a journal, and answers queries about them."""
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag=str.upper):
-    """Something that is said on a connection."""
+    """A control message."""
 
 
 class Ask(Control, frozen=True, kw_only=True):
-    """Something that is answered."""
+    """A control message that is answered."""
 
     id: int = 0
-    """Chosen by the client: its answer has it in `re`. Who waits for each answer before asking again needs none."""
+    """Chosen by the client and repeated in `re` of the answer.
+
+    Not needed by a client that sends one request at a time.
+    """
 
 
 class Answer(Control, frozen=True, kw_only=True):
-    """Something that answers."""
+    """A control message that is an answer."""
 
     re: int
-    """The `id` of what it answers."""
+    """The `id` of the request."""
 
 
-# The beginning and the end
+# Connecting and disconnecting
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """A payload in shared memory, to be opened by the other side: whether it can, only trying tells."""
+    """A payload in shared memory. The other side tries to open it, which shows whether shared memory works."""
 
     descriptor: int
     size: int
@@ -52,141 +55,144 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(Ask, frozen=True, kw_only=True, tag="HELLO"):
-    """The first thing a client says."""
+    """The first message of a client."""
 
     versions: list[int]
     name: str
     library: str = ""
     origin: int = 0
-    """A number by which the client is known again, chosen by chance; the same over reconnections.
+    """A random number that identifies the client over reconnections.
 
-    Others see another one, which the hub makes from this one and the client's identity: keep this one to yourself.
+    It is secret: other clients see a number that the hub derives from this one and the client's identity.
     """
     token: str = ""
-    """Never the same twice: a hello that was overheard and is said again is refused."""
+    """Unique for each HELLO: the hub refuses a repeated one, to prevent replay attacks."""
     at_ns: int = 0
-    """When it is said, in seconds since 1970. A token without it is remembered as long as the hub runs."""
+    """The time of sending, in seconds since 1970. Without it, the hub remembers the token as long as it runs."""
     max_frame_bytes: int = 64 * 1024 * 1024
-    """What the client takes in one frame. A message that does not fit is dropped, and that is on record."""
+    """The largest frame that the client accepts. A message that does not fit is dropped, with a recorded fate."""
     memory: Probe | None = None
-    """Of a client that knows PUBLISH_SHARED and DELIVER_SHARED, and is on a unix socket."""
+    """Set by a client that supports PUBLISH_SHARED and DELIVER_SHARED, and uses a unix socket."""
 
 
 class Welcome(Answer, frozen=True, kw_only=True, tag="WELCOME"):
-    """The answer to HELLO: from now on everything else may be said."""
+    """The answer to HELLO. From now on the client may send all other messages."""
 
     version: int
     hub: str
-    """The name of this run of the hub: another one after a restart."""
+    """The id of this run of the hub. It changes with each restart."""
     session: str
     identity: str
-    """Who the transport says the client is."""
+    """The identity of the client, as its transport authenticated it."""
     heartbeat_s: float
-    """Say something at least so often. Who is silent three times as long is gone."""
+    """Send something at least this often. A client that is silent three times as long is disconnected."""
     window: int
-    """How many messages on one topic may be on their way to the hub and not yet taken."""
+    """The maximum number of messages on one topic that the hub has not confirmed yet."""
     window_bytes: int = 32 * 1024 * 1024
-    """How many bytes in all, each message counted with 300 more. Who has more is not read from for a while."""
+    """The same for bytes of all topics, with 300 bytes added for each message.
+
+    Above it, the hub stops reading for a while.
+    """
     max_frame_bytes: int
     features: list[str] = []
-    """What the hub's broker offers beyond publish and subscribe; `dead letters` if it can be asked for them."""
+    """The features of the hub beyond publish and subscribe; `dead letters` if it keeps them."""
     memory: Probe | None = None
-    """The hub's own: a client that can open it says MAPS."""
+    """A probe of the hub. A client that can open it sends MAPS."""
     shares: bool = False
-    """Whether the hub could open the memory of HELLO: then the client may send PUBLISH_SHARED."""
+    """Whether the hub could open the probe in HELLO. Then the client may send PUBLISH_SHARED."""
 
 
 class Maps(Control, frozen=True, kw_only=True, tag="MAPS"):
-    """The client could open the probe of WELCOME: from now on large payloads may come as DELIVER_SHARED."""
+    """The client could open the probe in WELCOME. From now on the hub may send large payloads as DELIVER_SHARED."""
 
 
 class Goodbye(Control, frozen=True, kw_only=True, tag="GOODBYE"):
-    """The last thing either side says."""
+    """The last message of either side."""
 
     reason: str = ""
 
 
 class Heartbeat(Control, frozen=True, kw_only=True, tag="HEARTBEAT"):
-    """Still here. With an `id` it is answered, after everything that was said before it."""
+    """Keeps the connection alive. With an `id` it is answered, after all earlier messages are processed."""
 
     id: int = 0
 
 
 class Beat(Answer, frozen=True, kw_only=True, tag="BEAT"):
-    """The answer to a heartbeat: everything before it was taken up."""
+    """The answer to HEARTBEAT: all earlier messages are processed."""
 
     last: int = 0
-    """The number of the last message that the hub has numbered; 0 for who has no right at all."""
+    """The last message number that the hub has assigned; 0 for a client without any rights."""
 
 
 class Done(Answer, frozen=True, kw_only=True, tag="DONE"):
-    """It was done; `changed` if there was something to do."""
+    """The request succeeded; `changed` if it had an effect."""
 
     changed: bool = True
 
 
 class Error(Control, frozen=True, kw_only=True, tag="ERROR"):
-    """What went wrong. Without `re` it answers no message in particular."""
+    """An error. Without `re` it does not belong to a particular request."""
 
     code: str
     text: str
     details: dict[str, Any] = {}
     re: int = 0
     batch: int = -1
-    """The number of the batch that was not taken because of it; -1 if it is about none, or nobody can tell."""
+    """The number of the batch that was rejected; -1 if there is none, or if it is not known."""
 
 
 # Publishing
 
 
 class Topic(Ask, frozen=True, kw_only=True, tag="TOPIC"):
-    """A client is about to publish here: what must it know? Answered by TOPIC_INFO, now and whenever it changes."""
+    """Sent before the first publish on a topic. Answered by TOPIC_INFO, now and whenever it changes."""
 
     topic: str
 
 
 class TopicInfo(Control, frozen=True, kw_only=True, tag="TOPIC_INFO"):
-    """What a publisher must know of a topic: the answer to TOPIC, and by itself whenever it changes."""
+    """What a publisher must know about a topic: the answer to TOPIC, and an update whenever it changes."""
 
     topic: str
     re: int = 0
     heard: bool = False
-    """Whether anybody listens."""
+    """Whether the topic has subscribers."""
     confirm: bool = False
-    """Wait for TAKEN before a publish is done: a subscriber may refuse it, or it is stored first."""
+    """A publish completes with TAKEN: a subscriber may refuse it, or it is stored first."""
     durable: bool = False
     channel: str | None = None
     """The channel this topic belongs to, if any."""
     schema: str | None = None
-    """The hash of its schema: messages that do not fit are not to be sent."""
+    """The hash of its schema. The client must not send messages that do not fit."""
     full: list[tuple[str, int]] = []
-    """In the answer to TOPIC: subscribers that publishers wait for now, and how often each has become full."""
+    """In the answer to TOPIC: subscribers without room, for which publishers wait, and how often each became full."""
 
 
 class Taken(Control, frozen=True, kw_only=True, tag="TAKEN"):
-    """Batches are with everybody who is to get them."""
+    """Confirms batches: they are with all their subscribers."""
 
     runs: list[tuple[int, int, int]] = []
     """First and last number of consecutive batches, and the number of the first message in them."""
     failures: list[Failure] = []
-    """What a subscriber or the journal refused, of those batches."""
+    """The messages of these batches that a subscriber or the journal refused."""
     yields: bool = False
-    """Whether the client should let other processes run after large frames: urgent messages come through the hub."""
+    """Asks the client to yield the processor after large frames, because urgent messages pass through the hub."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message, or a batch, that was not taken."""
+    """A message, or a batch, that was refused."""
 
     batch: int
     index: int
-    """Which message of the batch; -1 for all of them."""
+    """The index of the message in the batch; -1 for the whole batch."""
     code: str
     text: str
     details: dict[str, Any] = {}
 
 
 class Withdraw(Control, frozen=True, kw_only=True, tag="WITHDRAW"):
-    """A publisher waits no longer: the batch is dropped where it still waits for room."""
+    """The publisher stopped waiting: the batch is dropped where it still waits for room."""
 
     batch: int
     reason: str = ""
@@ -196,64 +202,74 @@ class Withdraw(Control, frozen=True, kw_only=True, tag="WITHDRAW"):
 
 
 class Subscribe(Ask, frozen=True, kw_only=True, tag="SUBSCRIBE"):
-    """From its answer on, what matches the pattern is delivered."""
+    """Subscribe to a pattern. Matching messages are delivered from the answer on."""
 
     subscription: int
-    """A number the client chooses: deliveries carry it."""
+    """A number that the client chooses. Deliveries repeat it."""
     pattern: str
     name: str
     credit: int
-    """So many messages may be sent; -1: as many as there are."""
+    """The number of messages that the hub may send; -1 for no limit."""
     credit_bytes: int = -1
-    """So many bytes may be sent; -1: as many as there are. A batch is sent if any of it is left."""
+    """The number of bytes that the hub may send; -1 for no limit. A batch is sent if any credit is left."""
     capacity: int = 10_000
     overflow: str = "block"
     group: str | None = None
     durable: bool = False
     start: int | str = "end"
     tap: bool = False
-    """It listens for the bus itself: nobody counts it as a subscriber unless it `hears`."""
+    """A subscription of the bus itself. It does not count as a subscriber unless it `hears`."""
     hears: bool = True
     secret: str = ""
-    """For a reply topic: `_reply.` and the first 32 hexadecimal digits of the SHA-256 of this."""
+    """The secret of a reply topic. The topic is `_reply.` and the first 32 hexadecimal digits of its SHA-256."""
     reports: bool = False
-    """Whether the client says with FATES what became of what it gets. If not, what was sent counts as delivered."""
+    """Whether the client reports the fates of messages with FATES. If not, sent messages count as delivered."""
     one_of: str | None = None
-    """Of this client's subscriptions with the same `one_of`, a message goes to the one whose pattern is its topic, if
-    there is one, and to all of them otherwise."""
+    """Groups subscriptions of this client.
+
+    A message goes to the one whose pattern equals its topic, if there is one, and to all of the group otherwise.
+    """
 
 
 class Subscribed(Answer, frozen=True, kw_only=True, tag="SUBSCRIBED"):
-    """The answer to SUBSCRIBE: every batch that comes to the hub from now on is seen."""
+    """The answer to SUBSCRIBE: the subscription receives every batch that reaches the hub from now on."""
 
     subscription: int
     role: str = ""
-    """The name under which the hub knows the subscriber, where its dead letters and fates are kept; it may be another
-    than the one asked for, if that was taken."""
+    """The name of the subscriber at the hub, which keeps its dead letters and fates under it.
+
+    It differs from the requested one if that was in use.
+    """
     report_s: float | None = None
-    """How long FATES may wait for others to travel with; not there if the hub does not want to know them."""
+    """How long FATES may be collected before they are sent; missing if the hub does not need them."""
 
 
 class Mapped(Control, frozen=True, kw_only=True, tag="MAPPED"):
-    """The memory of these deliveries is open, or cannot be opened: the hub need not keep it for this client."""
+    """The client has opened the memory of these deliveries, or cannot open it.
+
+    The hub need not keep it for this client.
+    """
 
     numbers: list[int]
 
 
 class Unsubscribe(Ask, frozen=True, kw_only=True, tag="UNSUBSCRIBE"):
-    """Nothing more is wanted. Answered by DONE."""
+    """End a subscription. Answered by DONE."""
 
     subscription: int
 
 
 class Stop(Control, frozen=True, kw_only=True, tag="STOP"):
-    """A member takes in nothing new: what it has not got goes to the others. It still says what became of the rest."""
+    """A member accepts no new messages; undelivered ones go to other members.
+
+    It still reports the fates of the rest.
+    """
 
     subscription: int
 
 
 class Credit(Control, frozen=True, kw_only=True, tag="CREDIT"):
-    """So many messages, and bytes, more may be sent."""
+    """The hub may send this many messages and bytes more."""
 
     subscription: int
     messages: int
@@ -261,14 +277,17 @@ class Credit(Control, frozen=True, kw_only=True, tag="CREDIT"):
 
 
 class Ack(Control, frozen=True, kw_only=True, tag="ACK"):
-    """Delivered: ranges of message numbers, both ends included. Only members of groups and the durable say so."""
+    """Acknowledges ranges of message numbers, both ends included.
+
+    Sent by members of groups and durable subscriptions.
+    """
 
     subscription: int
     ranges: list[tuple[int, int]]
 
 
 class Nack(Control, frozen=True, kw_only=True, tag="NACK"):
-    """Not delivered: what became of it instead, `returned` if somebody else is to get it."""
+    """A message that was not delivered, with its fate; `returned` if another member is to get it."""
 
     subscription: int
     seq: int
@@ -276,11 +295,11 @@ class Nack(Control, frozen=True, kw_only=True, tag="NACK"):
     reason: str = ""
     attempts: int = 0
     letter: str | None = None
-    """The dead letter, in base64 of its MessagePack."""
+    """The dead letter, as base64 of its MessagePack."""
 
 
 class FateRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of a range of messages; `in flight` if they came on an earlier connection, and are still here."""
+    """The fate of a range of messages; `in flight` if they arrived on an earlier connection and are not finished."""
 
     fate: str
     first: int
@@ -290,25 +309,25 @@ class FateRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Fates(Control, frozen=True, kw_only=True, tag="FATES"):
-    """What became of what a plain subscription got. Said a few times a second, and when the hub asks with REPORT."""
+    """The fates of messages of a plain subscription. Sent a few times a second, and in answer to REPORT."""
 
     subscription: int
     rows: list[FateRow] = []
-    """Ranges without a gap: of every number in it this subscription got the message."""
+    """Ranges without gaps: this subscription got the message of every number in them."""
     letters: list[str] = []
-    """Dead letters, in base64 of their MessagePack."""
+    """Dead letters, as base64 of their MessagePack."""
     asked: bool = False
-    """Whether this is all there was to say when REPORT came."""
+    """Whether this includes everything up to the arrival of REPORT."""
 
 
 class Report(Control, frozen=True, kw_only=True, tag="REPORT"):
-    """Say now what became of what this subscription got: somebody wants to know."""
+    """Asks for the fates of this subscription now, because a client queries them."""
 
     subscription: int
 
 
 class Dropped(Control, frozen=True, kw_only=True, tag="DROPPED"):
-    """The hub had no room for these, or their publisher gave up: they will not come."""
+    """Messages that will not be delivered: the hub had no room for them, or their publisher gave up."""
 
     subscription: int
     ranges: list[tuple[int, int]]
@@ -321,7 +340,7 @@ class Dropped(Control, frozen=True, kw_only=True, tag="DROPPED"):
 
 
 class Link(Ask, frozen=True, kw_only=True, tag="LINK"):
-    """What matches the pattern also goes to whoever listens on the topic."""
+    """Messages that match the pattern are also delivered to the subscribers of the topic."""
 
     pattern: str
     topic: str
@@ -346,7 +365,7 @@ class Last(Ask, frozen=True, kw_only=True, tag="LAST"):
 
     topic: str
     before: int | None = None
-    """Only messages with a lower number."""
+    """Only messages with a lower number count."""
     max_bytes: int = 0
     """The largest frame the client takes; 0: the largest the hub sends."""
 
@@ -355,19 +374,19 @@ class LastAnswer(Answer, frozen=True, kw_only=True, tag="LAST_ANSWER"):
     """The answer to LAST."""
 
     message: str | None = None
-    """The message, in base64 of its MessagePack; without it, none is stored."""
+    """The message, as base64 of its MessagePack; missing if none is stored."""
 
 
 class Explain(Ask, frozen=True, kw_only=True, tag="EXPLAIN"):
-    """What became of a message. Answered by EXPLAIN_ANSWER; `unknown` also without any right on its topic."""
+    """Asks for the fate of a message. Answered by EXPLAIN_ANSWER; `unknown` also without any right on its topic."""
 
     message_id: str
     number: int = 0
-    """The number of the message, if it is known: it is found faster."""
+    """The number of the message, if known: the lookup is faster with it."""
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the message for one subscriber."""
+    """The fate of the message for one subscriber."""
 
     subscriber: str
     fate: str
@@ -379,12 +398,12 @@ class ExplainAnswer(Answer, frozen=True, kw_only=True, tag="EXPLAIN_ANSWER"):
     """The answer to EXPLAIN."""
 
     message: str
-    """The message, in base64 of its MessagePack, without a large payload."""
+    """The message, as base64 of its MessagePack, without a large payload."""
     outcomes: list[Told] = []
 
 
 class Forget(Ask, frozen=True, kw_only=True, tag="FORGET"):
-    """Remove a durable subscription for good. Answered by DONE, `changed` if there was one.
+    """Delete a durable subscription. Answered by DONE, `changed` if there was one.
 
     Errors: `forbidden` for an identity that neither owns it nor administers its topics; `refused` if it has
     subscribers, or if the hub has no journal.
@@ -398,7 +417,7 @@ class Forget(Ask, frozen=True, kw_only=True, tag="FORGET"):
 
 
 class Letters(Ask, frozen=True, kw_only=True, tag="LETTERS"):
-    """Which dead letters there are, oldest first, on topics the client may subscribe to. Answered by LETTERS_ANSWER."""
+    """Lists dead letters, oldest first, on topics that the client may subscribe to. Answered by LETTERS_ANSWER."""
 
     subscriber: str | None = None
     topic: str = ">"
@@ -406,13 +425,13 @@ class Letters(Ask, frozen=True, kw_only=True, tag="LETTERS"):
     cause: str | None = None
     message_id: str | None = None
     brief: bool = False
-    """Without payloads and tracebacks: enough to look them over."""
+    """Without payloads and tracebacks, for an overview."""
     limit: int = 1000
-    """No more than so many in one answer."""
+    """The maximum number in one answer."""
     max_bytes: int = 0
     """The largest frame the client takes; 0: the largest the hub sends."""
     after: str = ""
-    """Where the answer before ended: its `more`."""
+    """The `more` of the previous answer."""
 
 
 class Letter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -421,46 +440,46 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     letter: str
     """Base64 of its MessagePack."""
     whole: bool = True
-    """False: its payload, or its traceback, was left out, because it is too large or was not asked for."""
+    """False if its payload or traceback was left out, because it is too large or was not requested."""
     returns: bool = False
-    """Whether the hub gives it back to its subscriber by LETTER_REPLAY; if not, that is up to the subscriber."""
+    """Whether LETTER_REPLAY redelivers it. If not, only the subscriber itself can replay it."""
 
 
 class LettersAnswer(Answer, frozen=True, kw_only=True, tag="LETTERS_ANSWER"):
-    """The answer to LETTERS. It may hold none, and there may be more all the same."""
+    """The answer to LETTERS. It can be empty although there are more."""
 
     letters: list[Letter]
     more: str = ""
-    """Ask again with this in `after`; empty: these were the last."""
+    """The value of `after` for the next request; empty if these were the last."""
 
 
 class LetterAgain(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A dead letter that is to be handled once more."""
+    """A dead letter to redeliver."""
 
     subscriber: str
     seq: int
     message: str | None = None
-    """The message as it was changed, in base64 of its MessagePack; who changes it must be allowed to publish."""
+    """The changed message, as base64 of its MessagePack. It needs the right to publish."""
 
 
 class LetterReplay(Ask, frozen=True, kw_only=True, tag="LETTER_REPLAY"):
-    """Give dead letters back to those who failed: members of groups, durable subscriptions. Answered by LETTERS_DONE.
+    """Redeliver dead letters to the groups and durable subscriptions that failed. Answered by LETTERS_DONE.
 
-    They are no dead letters any more then, but on their way. A durable subscription gets its own when it next comes.
+    Afterwards they are no longer dead letters, but in flight. A durable subscription gets them when it reconnects.
     """
 
     letters: list[LetterAgain]
 
 
 class LetterRemove(Ask, frozen=True, kw_only=True, tag="LETTER_REMOVE"):
-    """Throw dead letters away: somebody has seen them, or their subscriber has handled them now."""
+    """Delete dead letters."""
 
     letters: list[tuple[str, int]]
     """Subscribers and message numbers."""
 
 
 class LetterFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A dead letter that stays where it is."""
+    """A dead letter that was not changed, and why."""
 
     subscriber: str
     seq: int
@@ -475,11 +494,11 @@ class LettersDone(Answer, frozen=True, kw_only=True, tag="LETTERS_DONE"):
     failures: list[LetterFailure] = []
 
 
-# Who speaks what
+# Channels in shared memory
 
 
 class BufferPolicy(StrEnum):
-    """Which frames a producer keeps for its consumers: the latest one, two, or the last `capacity`."""
+    """The frames that a producer keeps for its consumers: the last one, the last two, or the last `capacity`."""
 
     SINGLE = "Single"
     DOUBLE_BUFFER = "DoubleBuffer"
@@ -491,17 +510,17 @@ MAX_PAGE_BYTES: Final = 1 << 30
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """How a producer lays its data out."""
+    """The memory layout of a producer."""
 
     policy: str = BufferPolicy.RING_BUFFER.value
     """Single, DoubleBuffer or RingBuffer."""
     capacity: int = 10
-    """How many frames a ring has, 1 to 1,048,576; the other policies have as many as their names say."""
+    """The number of frames of a ring, 1 to 1,048,576. The other policies have a fixed number."""
     page_size: int = 4096
     """In bytes: a power of two, up to 1 GiB."""
 
     def problem(self) -> str:
-        """What cannot be, or nothing."""
+        """The problem, or an empty text."""
         if self.policy not in list(BufferPolicy):
             return f"a policy is {', '.join(BufferPolicy)}, not {self.policy!r}"
         if not 1 <= self.capacity <= MAX_CAPACITY:
@@ -512,7 +531,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProducerRegister(Ask, frozen=True, kw_only=True, omit_defaults=False, tag="PRODUCER_REGISTER"):
-    """This client produces on a channel. All fields are sent, also those with their default."""
+    """Registers the client as a producer of a channel. All fields are sent, also those with their default."""
 
     channel: str
     schema_hash: str = ""
@@ -529,7 +548,7 @@ class ProducerUnregister(Ask, frozen=True, kw_only=True, tag="PRODUCER_UNREGISTE
 
 
 class ConsumerRegister(Ask, frozen=True, kw_only=True, tag="CONSUMER_REGISTER"):
-    """This client consumes from a channel; refused if its schema is not the one expected."""
+    """Registers the client as a consumer of a channel; refused if the channel has another schema."""
 
     channel: str
     consumer_id: str
@@ -545,7 +564,7 @@ class ConsumerUnregister(Ask, frozen=True, kw_only=True, tag="CONSUMER_UNREGISTE
 
 
 class DiscoveryRequest(Ask, frozen=True, kw_only=True, tag="DISCOVERY_REQUEST"):
-    """Who produces and consumes on a channel, and where its data is."""
+    """Asks for the producers and consumers of a channel, and the place of its data."""
 
     channel: str
 
@@ -556,7 +575,7 @@ class PeerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     identity: str
     status: str
-    """active, or suspected: not heard of for longer than it should be."""
+    """active, or suspected: silent for longer than allowed."""
     since_ns: int
     config: Config | None = None
     metadata: dict[str, Any] = {}
@@ -588,17 +607,17 @@ class Qos(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_bytes: int | None = None
     max_messages: int | None = None
     invalid: str = "refuse"
-    """What becomes of a message that breaks the schema: refuse, or dead_letter."""
+    """The treatment of messages that do not match the schema: refuse, or dead_letter."""
     group: str | None = None
     """If given, consumers share the messages."""
 
 
 class ChannelCreate(Ask, frozen=True, kw_only=True, tag="CHANNEL_CREATE"):
-    """Make a channel: a contract for the topics of its pattern."""
+    """Create a channel: a contract for the topics of its pattern."""
 
     channel: str
     pattern: str = ""
-    """Which topics belong to it; by default the one with its name."""
+    """The topics of the channel; by default the topic with its name."""
     schema_hash: str = ""
     schema_version: str = ""
     qos: Qos = Qos()
@@ -612,19 +631,19 @@ class ChannelDestroy(Ask, frozen=True, kw_only=True, tag="CHANNEL_DESTROY"):
 
 
 class ChannelList(Ask, frozen=True, kw_only=True, tag="CHANNEL_LIST"):
-    """Which channels there are. Answered by CHANNELS."""
+    """Lists channels. Answered by CHANNELS."""
 
     pattern: str = ">"
 
 
 class ChannelDescribe(Ask, frozen=True, kw_only=True, tag="CHANNEL_DESCRIBE"):
-    """All of one channel. Answered by CHANNELS, with one."""
+    """Describes one channel. Answered by CHANNELS with one entry."""
 
     channel: str
 
 
 class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A channel, and who uses it."""
+    """A channel, its producers and its consumers."""
 
     channel: str
     pattern: str
@@ -637,7 +656,7 @@ class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     producers: list[PeerInfo] = []
     consumers: list[PeerInfo] = []
     memory: dict[str, Any] = {}
-    """Of a channel in shared memory, what its producer last said that it counts; empty if it has not, or is gone."""
+    """The last counters that the producer of a shared-memory channel reported; empty without such a report."""
 
 
 class Channels(Answer, frozen=True, kw_only=True, tag="CHANNELS"):
@@ -647,7 +666,7 @@ class Channels(Answer, frozen=True, kw_only=True, tag="CHANNELS"):
 
 
 class ChannelChanged(Control, frozen=True, kw_only=True, tag="CHANNEL_CHANGED"):
-    """Told to producers and consumers of a channel: somebody came or left, or it was destroyed."""
+    """Sent to the producers and consumers of a channel: a member joined or left, or the channel was destroyed."""
 
     channel: str
     event: str
@@ -658,12 +677,12 @@ class ChannelChanged(Control, frozen=True, kw_only=True, tag="CHANNEL_CHANGED"):
 
 
 class SchemaPut(Ask, frozen=True, kw_only=True, tag="SCHEMA_PUT"):
-    """Register a schema, or its next version. Answered by SCHEMAS, with what was registered."""
+    """Register a schema, or its next version. Answered by SCHEMAS with the registered version."""
 
     name: str
     schema: dict[str, Any]
     version: str = ""
-    """By default the next that the change deserves."""
+    """By default the next version for the kind of change."""
     compatibility: str = ""
     """none, backward, forward or full; by default as the schema had it before, backward for a new one."""
 
@@ -678,7 +697,7 @@ class SchemaGet(Ask, frozen=True, kw_only=True, tag="SCHEMA_GET"):
 
 
 class SchemaList(Ask, frozen=True, kw_only=True, tag="SCHEMA_LIST"):
-    """Which schemas there are, or which versions of one. Answered by SCHEMAS."""
+    """Lists schemas, or the versions of one. Answered by SCHEMAS."""
 
     name: str = ""
 
@@ -694,7 +713,7 @@ class SchemaInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Schemas(Answer, frozen=True, kw_only=True, tag="SCHEMAS"):
-    """The answer to what is asked of schemas."""
+    """The answer to requests about schemas."""
 
     schemas: list[SchemaInfo]
 
@@ -703,7 +722,7 @@ class Schemas(Answer, frozen=True, kw_only=True, tag="SCHEMAS"):
 
 
 class Stats(Ask, frozen=True, kw_only=True, tag="STATS"):
-    """How the hub is doing. Answered by STATS_ANSWER."""
+    """Asks for the state of the hub. Answered by STATS_ANSWER."""
 
 
 class StatsAnswer(Answer, frozen=True, kw_only=True, tag="STATS_ANSWER"):
@@ -713,7 +732,7 @@ class StatsAnswer(Answer, frozen=True, kw_only=True, tag="STATS_ANSWER"):
 
 
 class SnapshotRequest(Ask, frozen=True, kw_only=True, tag="SNAPSHOT"):
-    """Who is connected, who subscribes, and how each is doing. Answered by SNAPSHOT_ANSWER; administrators only."""
+    """Asks for clients and subscribers and their state. Answered by SNAPSHOT_ANSWER; administrators only."""
 
     rows: int = 1000
     """At most this many clients, subscribers and topics each, up to 10,000."""
@@ -726,14 +745,14 @@ class SnapshotAnswer(Answer, frozen=True, kw_only=True, tag="SNAPSHOT_ANSWER"):
 
 
 class Trace(Ask, frozen=True, kw_only=True, tag="TRACE"):
-    """Have the hub tell what is said on connections whose client name fits; administrators only."""
+    """Asks for the control messages of connections whose client name matches; administrators only."""
 
     on: bool = True
     client: str = "*"
 
 
 class Traced(Control, frozen=True, kw_only=True, tag="TRACED"):
-    """Something that was said on a connection, for those who asked by TRACE."""
+    """A control message of another connection, sent to clients that asked with TRACE."""
 
     at_ns: int
     client: str
@@ -816,7 +835,7 @@ class _Reader:
         self._decode = msgspec.json.Decoder(union).decode
 
     def __call__(self, data: bytes | memoryview) -> Control:
-        """Raises ProtocolError, whatever the bytes."""
+        """Raises ProtocolError for any malformed bytes."""
         try:
             read = self._decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The protocol as documents, made from the types that implement it: JSON Schema for machines, a text for people.
+"""Generates the documents of the protocol from the types that implement it: JSON Schema, and a text for people.
 
 `python -m trunkline.wire.document docs/protocol` writes them; a test fails when they are stale.
 """
@@ -31,9 +31,9 @@ Schema = dict[str, Any]
 
 
 def documents() -> dict[str, str]:
-    """Each file's name, and what is in it."""
-    client = schema_of(FROM_CLIENT, "from-client", "What a client may say to a hub.")
-    hub = schema_of(FROM_HUB, "from-hub", "What a hub may say to a client.")
+    """The documents: file names and contents."""
+    client = schema_of(FROM_CLIENT, "from-client", "The messages of a client to a hub.")
+    hub = schema_of(FROM_HUB, "from-hub", "The messages of a hub to a client.")
     return {
         CLIENT_FILE: json.dumps(client, indent=2, ensure_ascii=False) + "\n",
         HUB_FILE: json.dumps(hub, indent=2, ensure_ascii=False) + "\n",
@@ -49,7 +49,7 @@ def schema_of(kinds: tuple[type[control.Control], ...], name: str, description: 
     notes = notes_of(control)
     for title, part in parts.items():
         if "description" in part:
-            # Python 3.13 takes the indentation away by itself.
+            # Python 3.13 removes the indentation by itself.
             part["description"] = inspect.cleandoc(part["description"])
         for field, schema in part["properties"].items():
             if note := notes.get((title, field)):
@@ -65,7 +65,7 @@ def schema_of(kinds: tuple[type[control.Control], ...], name: str, description: 
 
 
 def notes_of(module: Any) -> dict[tuple[str, str], str]:
-    """What is written below the fields of a module's types; a field that is inherited has the note of its origin."""
+    """The strings below the fields of a module's types. An inherited field has the string of its base class."""
     notes: dict[tuple[str, str], str] = {}
     for node in ast.parse(inspect.getsource(module)).body:
         if not isinstance(node, ast.ClassDef):

@@ -8,7 +8,7 @@
     PUBLISH_SHARED, DELIVER_SHARED
             the same, with a body that says where in shared memory the payload of the one message is (SharedPayload)
 
-A transport that keeps the borders of what it carries, such as ZeroMQ, leaves the length out.
+A transport that preserves message boundaries, such as ZeroMQ, omits the length.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ PREFIX: Final = Struct("<BH")
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 MAX_HEAD_BYTES: Final = 0xFFFF
 HEAD_BYTES: Final = 16 * 1024
-"""What the hub's own heads need at most: a topic, and a thousand numbers."""
+"""The maximum size of the hub's own heads: a topic, and a thousand numbers."""
 FIRST_FRAME_BYTES: Final = 64 * 1024
-"""Of HELLO and WELCOME: nobody need hold more for a peer that has not said who it is."""
+"""The size limit of HELLO and WELCOME: no more is buffered for a peer that is not authenticated."""
 MAX_MESSAGES: Final = 1_000_000
-"""In one frame. A message takes eight bytes in a body, and three hundred once it is opened."""
+"""The maximum number of messages in one frame. A message takes eight bytes in a body, and 300 when it is decoded."""
 MAX_POSITION: Final = 2**62
 Parts = tuple[bytes | memoryview, ...]
 """One frame, in parts that follow each other without a gap."""
@@ -57,31 +57,35 @@ _DELIVER: Final = int(Kind.DELIVER)
 _PUBLISH_SHARED: Final = int(Kind.PUBLISH_SHARED)
 _DELIVER_SHARED: Final = int(Kind.DELIVER_SHARED)
 MIN_SHARED_BYTES: Final = 64 * 1024
-"""A smaller payload is not worth a descriptor, of which a hub has fewer than bytes."""
+"""Smaller payloads are sent inline, because file descriptors are limited."""
 
 
 class PublishHead(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A batch on its way to the hub. All its messages share what is said here."""
+    """The head of a batch to the hub. All its messages share these fields."""
 
     number: int
-    """Counted up by the publisher: the hub says by this number what became of the batch."""
+    """A counter of the publisher, with which the hub reports the outcome of the batch."""
     topic: str
     count: int
     priority: int = NORMAL
     requires_ack: bool = False
     ttl_s: float | None = None
     again: bool = False
-    """Sent before, on a connection that ended: a durable topic may have it already."""
+    """Whether it was sent before, on a connection that ended: a durable topic may already have it."""
     position: int = 0
-    """How many messages of this priority this client has published on this topic before: it shows what is missing."""
+    """The number of earlier messages of this client with this topic and priority, which reveals losses."""
     urgent: bool = False
-    """Say at once when it is taken: somebody waits for that. Otherwise the word may wait for others to travel with."""
+    """Whether to confirm it at once, because a publisher waits. Otherwise confirmations are collected."""
     asks: bool = False
-    """It contains requests: TAKEN says so if nobody gets them."""
+    """Whether it contains requests: TAKEN reports if they have no subscriber."""
+
+
+PublishFields = tuple[int, str, int, int, bool, float | None, bool, int, bool, bool]
+"""The fields of a PublishHead, in order. They are encoded to the same bytes, and take less time to make."""
 
 
 class DeliverHead(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A batch on its way to a subscriber."""
+    """The head of a batch to a subscriber."""
 
     subscription: int
     first: int
@@ -90,7 +94,7 @@ class DeliverHead(msgspec.Struct, frozen=True, gc=False, array_like=True):
     count: int
     seqs: list[int] | None = None
     origin: int = 0
-    """Which client published it: the number it gave itself. 0 if nobody counts along."""
+    """The origin of its publisher; 0 if losses are not counted."""
     position: int = 0
     priority: int = NORMAL
 
@@ -99,13 +103,13 @@ class SharedPayload(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The body of a frame whose one message has its payload in shared memory of the sender."""
 
     descriptor: int
-    """Of the sender's process: a sealed memfd, which `/proc/PID/fd/DESCRIPTOR` opens."""
+    """The file descriptor in the sender's process: a sealed memfd, opened by `/proc/PID/fd/DESCRIPTOR`."""
     size: int
-    """Of the payload, in bytes. It begins 64 bytes after the token."""
+    """The size of the payload in bytes. It begins 64 bytes after the start of the token."""
     token: str
-    """What the memory begins with: 32 characters. If it begins with anything else, it is other memory by now."""
+    """The first 32 characters of the memory. If they differ, the memory was reused."""
     envelope: bytes
-    """The message alone, as a map of its fields, without the payload."""
+    """The message as a map of its fields, without the payload."""
     number: int = 0
     """Of DELIVER_SHARED: MAPPED names it when the memory is open, or cannot be opened."""
 
@@ -118,6 +122,7 @@ class SharedPublish(msgspec.Struct, frozen=True, gc=False):
     payload: SharedPayload
 
 
+_prefix = PREFIX.pack
 _encode = msgspec.msgpack.Encoder().encode
 _decode_shared = msgspec.msgpack.Decoder(SharedPayload).decode
 _decode_publish = msgspec.msgpack.Decoder(PublishHead).decode
@@ -133,13 +138,19 @@ def control(data: bytes) -> bytes:
     return CONTROL + data
 
 
-def publish(head: PublishHead, body: bytes) -> bytes:
-    return _start(_PUBLISH, head) + body
+def publish(head: PublishHead | PublishFields, body: bytes) -> bytes:
+    data = _encode(head)
+    if len(data) > MAX_HEAD_BYTES:
+        raise _too_large(data)
+    return b"".join((_prefix(_PUBLISH, len(data)), data, body))
 
 
 def deliver(head: DeliverHead, body: bytes | memoryview) -> tuple[bytes, bytes | memoryview]:
     """A deliver frame in two parts: the body is the same for all who get it."""
-    return _start(_DELIVER, head), body
+    data = _encode(head)
+    if len(data) > MAX_HEAD_BYTES:
+        raise _too_large(data)
+    return _prefix(_DELIVER, len(data)) + data, body
 
 
 def publish_shared(head: PublishHead, payload: SharedPayload) -> bytes:
@@ -153,23 +164,27 @@ def deliver_shared(head: DeliverHead, payload: SharedPayload) -> Parts:
 def _start(kind: int, head: Any) -> bytes:
     data = _encode(head)
     if len(data) > MAX_HEAD_BYTES:
-        raise ProtocolError(
-            "too_large", f"the head of a frame has {len(data):,} bytes, and may have {MAX_HEAD_BYTES:,}"
-        )
-    return PREFIX.pack(kind, len(data)) + data
+        raise _too_large(data)
+    return _prefix(kind, len(data)) + data
+
+
+def _too_large(head: bytes) -> ProtocolError:
+    return ProtocolError("too_large", f"the head of a frame has {len(head):,} bytes, and may have {MAX_HEAD_BYTES:,}")
 
 
 def open_publish(frame: memoryview) -> tuple[PublishHead, memoryview]:
     """Raises ProtocolError for anything that is no such frame."""
-    data, body = _cut(frame)
+    if len(frame) < _PREFIX_BYTES or len(frame) < (end := _PREFIX_BYTES + frame[1] + (frame[2] << 8)):
+        raise _cut_short(frame)
+    body = frame[end:]
     try:
-        head = _decode_publish(data)
+        head = _decode_publish(frame[_PREFIX_BYTES:end])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError("malformed", f"not the head of a publish frame: {error}") from error
     if not (head.number >= 0 and 0 <= head.priority <= 100 and 0 <= head.position <= MAX_POSITION):
-        raise ProtocolError("malformed", "a publish frame with a number, a priority or a position that cannot be")
+        raise ProtocolError("malformed", "a publish frame with an invalid number, priority or position")
     if head.ttl_s is not None and not 0 < head.ttl_s <= MAX_TTL_S:
-        raise ProtocolError("malformed", f"a publish frame whose messages live for {head.ttl_s} s")
+        raise ProtocolError("malformed", f"a publish frame with an invalid ttl of {head.ttl_s} s")
     if not 0 < head.count <= MAX_MESSAGES or len(body) < head.count * _TIME_BYTES:
         raise _impossible(head.count, body)
     return head, body
@@ -177,9 +192,11 @@ def open_publish(frame: memoryview) -> tuple[PublishHead, memoryview]:
 
 def open_deliver(frame: memoryview) -> tuple[DeliverHead, memoryview]:
     """Raises ProtocolError for anything that is no such frame."""
-    data, body = _cut(frame)
+    if len(frame) < _PREFIX_BYTES or len(frame) < (end := _PREFIX_BYTES + frame[1] + (frame[2] << 8)):
+        raise _cut_short(frame)
+    body = frame[end:]
     try:
-        head = _decode_deliver(data)
+        head = _decode_deliver(frame[_PREFIX_BYTES:end])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError("malformed", f"not the head of a deliver frame: {error}") from error
     seqs = head.seqs
@@ -188,7 +205,7 @@ def open_deliver(frame: memoryview) -> tuple[DeliverHead, memoryview]:
     if seqs is not None and len(seqs) != head.count:
         raise ProtocolError("malformed", f"{len(seqs)} numbers for {head.count} messages")
     if not 0 < head.first <= MAX_POSITION or (seqs is not None and not all(0 < seq <= MAX_POSITION for seq in seqs)):
-        raise ProtocolError("malformed", "a deliver frame with numbers that no message has")
+        raise ProtocolError("malformed", "a deliver frame with invalid message numbers")
     return head, body
 
 
@@ -210,21 +227,18 @@ def _shared_payload(count: int, body: memoryview) -> SharedPayload:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError("malformed", f"not a payload in shared memory: {error}") from error
     if count != 1 or not is_alone(payload.envelope) or payload.size < MIN_SHARED_BYTES or payload.descriptor < 0:
-        raise ProtocolError("malformed", "a payload in shared memory that cannot be")
+        raise ProtocolError("malformed", "an invalid payload in shared memory")
     return payload
 
 
 def _impossible(count: int, body: memoryview) -> ProtocolError:
-    return ProtocolError("malformed", f"{len(body):,} bytes cannot be {count:,} messages")
+    return ProtocolError("malformed", f"{len(body):,} bytes are not {count:,} messages")
 
 
-def _cut(frame: memoryview) -> tuple[memoryview, memoryview]:
+def _cut_short(frame: memoryview) -> ProtocolError:
     if len(frame) < _PREFIX_BYTES:
-        raise ProtocolError("malformed", "a data frame without a head")
-    end = _PREFIX_BYTES + frame[1] + (frame[2] << 8)
-    if len(frame) < end:
-        raise ProtocolError("malformed", "a data frame whose head is cut short")
-    return frame[_PREFIX_BYTES:end], frame[end:]
+        return ProtocolError("malformed", "a data frame without a head")
+    return ProtocolError("malformed", "a data frame with a truncated head")
 
 
 _length_of = LENGTH.unpack_from
@@ -244,21 +258,20 @@ class Splitter:
 
     def feed(self, data: bytes) -> list[memoryview]:
         """The frames that are complete now."""
+        size = len(data) - _LENGTH_BYTES
+        if not self._parts and 0 < size <= self._limit and _length_of(data)[0] == size:
+            # One frame, and nothing else.
+            self._limit = self._max_bytes
+            return [memoryview(data)[_LENGTH_BYTES:]]
         if self.broken is not None:
             return []
-        if not self._parts and len(data) > _LENGTH_BYTES:
-            (size,) = _length_of(data)
-            if len(data) == _LENGTH_BYTES + size <= _LENGTH_BYTES + self._limit:
-                # One frame, and nothing else.
-                self._limit = self._max_bytes
-                return [memoryview(data)[_LENGTH_BYTES:]]
         if self._parts:
             self._parts.append(data)
             self._have += len(data)
             if self._have < self._need:
                 # Joined once it is all there: a large frame comes in many pieces.
                 if len(self._parts) > _SMALL_PARTS and self._have < _SMALL_PARTS * len(self._parts):
-                    # Unless somebody sends byte by byte: each piece costs more than what is in it.
+                    # Unless the peer sends byte by byte: each piece costs more than its content.
                     self._parts = [b"".join(self._parts)]
                 return []
             data = b"".join(self._parts)
@@ -274,6 +287,7 @@ class Splitter:
                 self.broken = ProtocolError(
                     "too_large", f"a frame of {size:,} bytes: between 1 and {limit:,} are allowed"
                 )
+                self._limit = 0
                 return frames
             need = LENGTH.size + size
             if end - at < need:

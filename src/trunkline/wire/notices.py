@@ -1,7 +1,7 @@
 """Notices of dropped messages, joined while the client is congested.
 
-A client that does not read, while others publish, misses more and more messages. The notices about them must not grow
-with their number.
+A client that does not read while others publish misses more and more messages. The size of the notices must not grow
+with the number of messages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_RANGES = 100
 
 
 class Notices:
-    """Pure. Consecutive drops for one reason are one notice."""
+    """Joins consecutive drops with the same reason into one notice. No I/O."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[int, str, int, int, str], Dropped] = {}
@@ -26,7 +26,7 @@ class Notices:
         return len(self._kept)
 
     def add(self, dropped: Dropped) -> Iterator[Dropped]:
-        """Keep it; yield those for which there is no room any more: they must be sent."""
+        """Keep a notice. Yields the notices that can no longer be kept and must be sent."""
         key = (dropped.subscription, dropped.topic, dropped.origin, dropped.priority, dropped.reason)
         last = self._kept.pop(key, None)
         if last is not None:
@@ -39,7 +39,7 @@ class Notices:
             yield self._kept.pop(next(iter(self._kept)))
 
     def take(self) -> list[Dropped]:
-        """All of them, the oldest first; none is left."""
+        """Remove and return all notices, oldest first."""
         kept, self._kept = self._kept, {}
         return list(kept.values())
 

@@ -1,8 +1,8 @@
 """The hub's side of the protocol, as a state machine without I/O, clock or event loop.
 
-Frames, times and the size of the transport's backlog come in by method calls. What the caller has to do is returned, or
-is state: `flush` returns the frames to send, `reading` says whether to read, `ended` and `reason` that the connection
-is over and why, `taken_due` that a flush is due. No objects are made for a data frame beyond its head.
+Frames, times and the size of the transport's backlog are passed in by method calls. Results are returned, or are state:
+`flush` returns the frames to send, `reading` is whether to read, `ended` and `reason` are whether and why the
+connection is over, `taken_due` is whether a flush is due. For a data frame no objects are made except its head.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from trunkline.wire.notices import Notices
 
 MAX_CONTROL_BYTES: Final = 16 * 1024 * 1024
 JOIN_BATCHES: Final = 32
-"""TAKEN for so many batches travels with the next frame to their publisher. If it waits for the timer, there are 300 of
-them: settling those takes a client longer than a request, and keeping them makes Python look for cycles among them."""
+"""TAKEN for this many batches is sent with the next frame to their publisher. If it waited for the timer, there would
+be 300 batches. Settling those takes a client longer than a request, and keeping them causes work for Python's garbage
+collector."""
 PAUSE_FACTOR: Final = 4
-"""A client is not read from while its backlog exceeds so many times the size at which it counts as congested."""
-# An attribute of an enum is looked up ten times as slowly as a name of this module.
+"""The hub stops reading from a client while the backlog exceeds this many times `congested_bytes`."""
+# Access to an enum attribute takes ten times as long as access to a name of this module.
 _CONTROL: Final = int(Kind.CONTROL)
 _PUBLISH: Final = int(Kind.PUBLISH)
 _PUBLISH_SHARED: Final = int(Kind.PUBLISH_SHARED)
@@ -30,17 +31,17 @@ _PUBLISH_SHARED: Final = int(Kind.PUBLISH_SHARED)
 
 class ServerLimits(NamedTuple):
     pending_bytes: int
-    """Of batches that are not taken. Beyond it the client is not read from."""
+    """The most bytes of batches that are not taken. Beyond this, the hub stops reading from the client."""
     max_frame_bytes: int
     max_malformed: int
     window: int
     heartbeat_s: float
     congested_bytes: int
-    """A client with a larger backlog gets no more messages until it has drained."""
+    """A client with a larger backlog gets no more messages until the backlog has drained."""
 
 
 class UnconfirmedBatch(Protocol):
-    """A batch that was accepted, and whose publisher gets a TAKEN for it."""
+    """A batch that was accepted, and is not yet confirmed to its publisher by TAKEN."""
 
     number: int
     count: int
@@ -50,14 +51,14 @@ class UnconfirmedBatch(Protocol):
 
     @property
     def size(self) -> int:
-        """In bytes, once it is opened."""
+        """Its size in bytes, when it is opened."""
 
 
 B = TypeVar("B", bound=UnconfirmedBatch)
 
 
 class ServerProtocol(Generic[B]):
-    """One connection. After `ended`, nothing is sent but what the last `flush` returns."""
+    """One connection. After `ended`, only the frames of the last `flush` are sent."""
 
     __slots__ = (
         "_backlog_at_tick",
@@ -101,25 +102,25 @@ class ServerProtocol(Generic[B]):
         self.ended = False
         self.reason = ""
         self.overrun = False
-        """Whether it ended because the client does not read: the transport is to be aborted."""
+        """Whether the connection ended because the client does not read. The transport must then be aborted."""
         self.malformed = 0
         self.active_at = now
-        """When the last frame came."""
+        """When the last frame arrived."""
         self.suspected = False
         self.reading = True
         self._throttled = False
         self._backlogged = False
         self._last_number = -1
         self.pending: dict[int, tuple[B, int]] = {}
-        """By number: batches that are not taken, and their sizes."""
+        """Batches that are not taken, and their sizes, by number."""
         self.pending_bytes = 0
         self.passing = -1
-        """The number of a batch that is being given on at once, without having been pending."""
+        """The number of a batch that is being forwarded at once, without becoming pending."""
         self._runs: list[tuple[int, int, int]] = []
         self._failures: list[control.Failure] = []
         self._next_seq = 0
         self._unreported = self._unreported_batches = 0
-        """Messages and batches that are taken, and their publisher does not know."""
+        """Messages and batches that are taken, and not yet reported to their publisher."""
         self.taken_due = False
         """Whether the next flush sends TAKEN."""
         self.taken_joins = False
@@ -132,11 +133,11 @@ class ServerProtocol(Generic[B]):
         self._out: list[Parts] = []
         self.out_bytes = 0
         self.backlog = 0
-        """As the transport had it last. Between two flushes it only shrinks."""
+        """The last known backlog of the transport. Between two flushes it only shrinks."""
         self.congested = False
         self._backlog_at_tick = 0
 
-    # Frames that come in
+    # Incoming frames
 
     def receive(self, frame: memoryview) -> tuple[PublishHead, memoryview] | SharedPublish | control.Control | None:
         """A batch as its head and body, or a control message; None if the frame is refused. Never raises."""
@@ -162,7 +163,7 @@ class ServerProtocol(Generic[B]):
                 self._last_number = shared.head.number
                 return shared
             if kind != _CONTROL:
-                raise ProtocolError("unknown_kind", f"no frame is of kind {kind}")
+                raise ProtocolError("unknown_kind", f"unknown kind of frame {kind}")
             if len(frame) > MAX_CONTROL_BYTES:
                 raise ProtocolError(
                     "too_large", f"a control frame of {len(frame):,} bytes: {MAX_CONTROL_BYTES:,} at most"
@@ -179,14 +180,14 @@ class ServerProtocol(Generic[B]):
         return ProtocolError("out_of_order", f"batch {number} after batch {self._last_number}")
 
     def refuse(self, error: ProtocolError, batch: int = -1) -> None:
-        """A bad frame: answered and counted. Too many of them, or one before HELLO, end the connection."""
+        """Answer and count a bad frame. Too many of them, or one before HELLO, end the connection."""
         self.malformed += 1
         self.send(control.Error(code=error.code, text=error.text, batch=batch))
         if not self.greeted or self.malformed > self._limits.max_malformed:
             self.end(f"{self.malformed} bad frames, the last: {error.text}")
 
     def accept(self, batch: B) -> None:
-        """A batch goes to the engine: from now on it is pending, until `settle` or `fail`."""
+        """Make a batch pending when it goes to the engine. It is pending until `settle` or `fail`."""
         size = batch.size
         self.pending[batch.number] = (batch, size)
         self.pending_bytes += size
@@ -194,7 +195,10 @@ class ServerProtocol(Generic[B]):
             self.reading = False
 
     def settle(self, batch: B) -> bool:
-        """The engine is done with a batch; False if it is not pending. Its TAKEN is sent with the next due flush."""
+        """The engine is done with a batch.
+
+        Returns False if it is not pending. TAKEN is sent with the next due flush.
+        """
         number = batch.number
         pending = self.pending.pop(number, None)
         if pending is None:
@@ -209,10 +213,10 @@ class ServerProtocol(Generic[B]):
         return True
 
     def confirm(self, number: int, first: int, count: int, *, urgent: bool) -> None:
-        """A batch is taken, from its number `first` on, which need not have been pending."""
+        """Note that a batch is taken, with message numbers from `first` on. It need not have been pending."""
         runs = self._runs
-        begin, end, seq = runs[-1] if runs else (0, -2, 0)
-        if number == end + 1 and first == self._next_seq:
+        if first == self._next_seq and runs and runs[-1][1] == number - 1:
+            begin, _, seq = runs[-1]
             runs[-1] = (begin, number, seq)
         else:
             runs.append((number, number, first))
@@ -223,13 +227,16 @@ class ServerProtocol(Generic[B]):
             self.taken_due = True
 
     def fail(self, frame: memoryview) -> None:
-        """The hub itself failed at a frame. A batch in it is answered by this, unless it is answered already."""
+        """Answer a frame at which the hub itself failed.
+
+        The answer names the batch in the frame, unless that is already answered.
+        """
         number = batch_number(frame)
         pending = self.pending.pop(number, None)
         if pending is not None:
             self.pending_bytes -= pending[1]
             self._update_reading()
-        text = "the hub failed at this frame: its log has the reason"
+        text = "the hub failed to handle this frame: read its log for the cause"
         unanswered = pending is not None or number == self.passing
         self.passing = -1
         self.send(control.Error(code="internal", text=text, batch=number if unanswered else -1))
@@ -237,7 +244,7 @@ class ServerProtocol(Generic[B]):
     # Reading
 
     def throttle(self) -> None:
-        """The client publishes faster than its rate: it is not read from until `unthrottle`."""
+        """Stop reading until `unthrottle`, because the client publishes faster than its rate allows."""
         self._throttled = True
         self.reading = False
 
@@ -255,10 +262,10 @@ class ServerProtocol(Generic[B]):
             self.ended or self._throttled or self._backlogged or self.pending_bytes > self._limits.pending_bytes
         )
 
-    # Frames that go out
+    # Outgoing frames
 
     def send(self, message: control.Control) -> None:
-        """TAKEN for what is settled goes first: what happened first is sent first."""
+        """Send a control message. TAKEN for settled batches is sent first, to keep the order of events."""
         if self.ended:
             return
         if self._runs or self._failures:
@@ -272,7 +279,11 @@ class ServerProtocol(Generic[B]):
             self.congested = True
 
     def deliver(self, frame: Parts) -> None:
-        """A data frame. Notices of what was dropped before it go first: otherwise that seems to be missing."""
+        """Send a data frame.
+
+        Notices of messages that were dropped before it are sent first. Otherwise the client would count those as
+        missing.
+        """
         if self.ended:
             return
         if self.has_notices:
@@ -284,7 +295,7 @@ class ServerProtocol(Generic[B]):
             self.congested = True
 
     def notify(self, dropped: control.Dropped) -> None:
-        """A message was dropped: the client is notified, at once or when it is not congested any more."""
+        """Notify the client of dropped messages: at once, or when it is no longer congested."""
         if not self.congested:
             self.send(dropped)
         elif not self.ended:
@@ -298,7 +309,7 @@ class ServerProtocol(Generic[B]):
             self.send(notice)
 
     def report(self) -> None:
-        """TAKEN for what is settled has waited long enough for others, and then for something to travel with."""
+        """Called by a timer. At the first call, TAKEN may join the next flush. At the second, it is due by itself."""
         waits = bool(self._runs or self._failures)
         self.taken_due = waits and self.taken_joins
         self.taken_joins = waits
@@ -318,8 +329,20 @@ class ServerProtocol(Generic[B]):
         self.out_bytes = 0
         return out
 
+    @property
+    def clear(self) -> bool:
+        """Whether a frame can be sent directly: it would overtake no other, and nothing has to be sent with it."""
+        return not (
+            self._out
+            or self.ended
+            or self.has_notices
+            or self.taken_due
+            or self.taken_joins
+            or self._unreported_batches >= JOIN_BATCHES
+        )
+
     def flushed(self, backlog: int) -> None:
-        """What `flush` returned is with the transport, which has this backlog now."""
+        """The transport has accepted what `flush` returned, and has this backlog now."""
         self.backlog = backlog
         self.congested = self.out_bytes + backlog > self._congested_bytes
         if not self.congested or self.ended:
@@ -328,18 +351,18 @@ class ServerProtocol(Generic[B]):
             self.overrun = True
             self.close("it does not read from its socket")
         elif backlog > PAUSE_FACTOR * self._congested_bytes:
-            # It does not read the answers: it need not ask for more.
+            # The client does not read the answers, so the hub reads no more requests.
             self._backlogged = True
             self.reading = False
 
     def shrunk(self, backlog: int) -> bool:
-        """The transport's backlog now; whether the client is still congested."""
+        """Set the current backlog of the transport. Returns whether the client is still congested."""
         self.backlog = backlog
         self.congested = self.out_bytes + backlog > self._congested_bytes
         return self.congested
 
     def drained(self, backlog: int) -> None:
-        """The transport can take more: notices that waited for that are sent, and the client is read from again."""
+        """The transport can accept more data. Sends waiting notices, and resumes reading."""
         if not self.shrunk(backlog) and self.has_notices:
             self._send_notices()
         self._update_reading()
@@ -347,10 +370,13 @@ class ServerProtocol(Generic[B]):
     # Time
 
     def tick(self, now: float, backlog: int) -> None:
-        """Twice per heartbeat: suspect a client that is silent, end the connection if it is silent for too long."""
+        """Check whether the client is silent, and send a heartbeat. Called twice per heartbeat.
+
+        A silent client is suspected. If it is silent for too long, the connection ends.
+        """
         before, self._backlog_at_tick = self._backlog_at_tick, backlog
         if not self.reading and (not self._backlogged or backlog < before):
-            # Its silence means nothing: it is not read from, and it does read.
+            # The silence means nothing: the hub does not read from the client, and the client still reads.
             self.active_at = now
         silent_s = now - self.active_at
         if silent_s > 3 * self._limits.heartbeat_s:
@@ -360,7 +386,7 @@ class ServerProtocol(Generic[B]):
             self.send(control.Heartbeat())
 
     def hello_missing(self, hello_s: float) -> None:
-        """So long HELLO may take."""
+        """End the connection if there was no HELLO. Called after `hello_s`."""
         if not self.greeted and not self.ended:
             self.send(control.Error(code="no_hello", text=f"no HELLO within {hello_s:g} s"))
             self.end("no HELLO")
@@ -368,13 +394,13 @@ class ServerProtocol(Generic[B]):
     # The end
 
     def end(self, reason: str) -> None:
-        """The connection ends with GOODBYE, which the next flush returns."""
+        """End the connection with GOODBYE, which the next flush returns."""
         if not self.ended:
             self.send(control.Goodbye(reason=reason))
             self._finish(reason)
 
     def close(self, reason: str) -> None:
-        """The connection is gone: nothing is sent any more."""
+        """Close the state after the connection was lost. Nothing more is sent."""
         if not self.ended:
             self._finish(reason)
             self._out.clear()
@@ -397,7 +423,7 @@ def _no_hello() -> ProtocolError:
 
 
 def batch_number(frame: memoryview) -> int:
-    """The number of the batch in a frame that is refused; -1 if it holds none, or the number cannot be read."""
+    """The number of the batch in a refused frame; -1 if it has none, or the number cannot be read."""
     if len(frame) < frames.PREFIX.size or frame[0] not in (_PUBLISH, _PUBLISH_SHARED):
         return -1
     size = frames.PREFIX.unpack_from(frame)[1]

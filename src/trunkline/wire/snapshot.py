@@ -1,4 +1,4 @@
-"""A hub at one moment, as plain values: what SNAPSHOT answers, and what the command line, `top` and the page show."""
+"""The state of a hub at one moment: the answer to SNAPSHOT, shown by the command line, `top` and the page."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class ClientSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     since_ns: int
     library: str = ""
     suspected: bool = False
-    """It has been silent for longer than a heartbeat."""
+    """Whether it has been silent for more than two heartbeats."""
     subscriptions: int = 0
     published: int = 0
     """Messages it has published on this connection."""
     delivered: int = 0
-    """Messages it was sent on this connection."""
+    """Messages that were sent to it on this connection."""
     backlog_bytes: int = 0
-    """Sent to it, and not yet accepted by the network."""
+    """Bytes that were sent to it and are not yet accepted by the network."""
     held_up: int = 0
-    """Batches that it has published and that wait for room at a subscriber."""
+    """Batches of this client that wait for room at a subscriber."""
 
 
 class SubscriberSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,7 +45,7 @@ class SubscriberSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_default
     waiting_since_ns: int = 0
     """Since when messages have been waiting without a pause; 0 if none wait."""
     behind: int = 0
-    """Of a durable subscription: stored messages that match, and that it has not settled."""
+    """Stored messages that match a durable subscription, and that it has not settled."""
     accepted: int = 0
     delivered: int = 0
     filtered: int = 0
@@ -68,7 +68,7 @@ class HubSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     at_ns: int
     hub: str
-    """The name of this run of the hub: another one after a restart."""
+    """The name of this run of the hub. It changes with every restart."""
     since_ns: int
     listening: list[str]
     published: int

@@ -1,7 +1,7 @@
-"""CURVE: who may come in over ZeroMQ, by key.
+"""CURVE authentication: which clients may connect over ZeroMQ, by key.
 
-ZeroMQ asks one address of the context for every connection to a socket that has keys (the ZAP protocol, RFC 27). One
-thread answers for all hubs of the process: each may live in an event loop of its own, and end before the others.
+For every connection to a socket with keys, ZeroMQ sends a request to one address of the context (the ZAP protocol, RFC
+27). One thread answers for all hubs of the process: each hub may run in its own event loop, and end before the others.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from trunkline.transports.zmq.socket import Socket, close_socket, open_socket
 log = logging.getLogger("trunkline.transports")
 
 NameOf = Callable[[bytes], str | None]
-"""Whose public key this is; None if it may not come in."""
+"""Returns the owner of a public key; None if the key is not accepted."""
 
 _ZAP = "inproc://zeromq.zap.01"
 _VERSION = b"1.0"
 
 
 class Authenticator:
-    """Opened for each listener, and closed with it: the thread lives as long as somebody needs it."""
+    """Opened for each listener, and closed with it. The thread runs while at least one listener is open."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -35,10 +35,10 @@ class Authenticator:
         self._sockets: tuple[Socket, ...] = ()
 
     def open(self, name_of: NameOf) -> bytes:
-        """Ask `name_of`, in a thread, for every key that comes. Returns the domain under which this is asked."""
+        """Check every key with `name_of`, in a thread. Returns the ZAP domain for the socket."""
         with self._lock:
             domain = b"trunkline.%d" % next(self._numbers)
-            # In a child process the thread is not alive.
+            # In a forked child process the thread is not alive.
             if self._thread is None or not self._thread.is_alive():
                 self._start(f"inproc://{domain.decode()}")
             self._domains[domain] = name_of
@@ -64,7 +64,7 @@ class Authenticator:
                 self._sockets[-1].send(b"")
                 self._thread.join()
                 self._thread = None
-                # A closed socket gives its address up some time later, and another hub may want it at once.
+                # A closed socket releases its address some time later, but another hub may need it at once.
                 self._sockets[0].unbind(_ZAP)
                 for socket in self._sockets:
                     close_socket(socket, 0.0)
@@ -81,7 +81,7 @@ class Authenticator:
                 return
 
     def decide(self, asked: Sequence[bytes]) -> list[bytes]:
-        """A question of ZeroMQ, and the answer."""
+        """The reply to a ZAP request."""
         number = asked[1] if len(asked) > 1 else b""
         name: str | None = None
         if len(asked) == 7 and asked[0] == _VERSION and asked[5] == b"CURVE":
@@ -89,7 +89,7 @@ class Authenticator:
             try:
                 name = None if name_of is None else name_of(asked[6])
             except Exception:
-                # In doubt, nobody comes in; and the next one is asked for all the same.
+                # If the check fails, the client is refused. The thread continues with the next request.
                 log.exception("the owner of a key could not be determined")
         if name is None:
             log.warning("a client with an unknown or revoked key was refused")
@@ -98,4 +98,4 @@ class Authenticator:
 
 
 authenticator = Authenticator()
-"""Of this process, as the context is."""
+"""One per process, like the context."""

@@ -1,4 +1,4 @@
-"""A client's way to its hub: a DEALER, and a monitor that says when the connection is gone."""
+"""A client's connection to its hub: a DEALER, and a monitor that reports the end of the connection."""
 
 from __future__ import annotations
 
@@ -28,32 +28,35 @@ from trunkline.transports.zmq.socket import (
 from trunkline.transports.zmq.wire import ZmqWire
 
 TURN_PACKETS: Final = 64
-"""Taken in one turn of the event loop at the most."""
+"""The most packets received in one turn of the event loop."""
 
 _EVENTS: Final = {
-    zmq.EVENT_CLOSED: "nobody listens there",
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the hub ended the handshake: its keys are not those that we expect",
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the handshake failed: one of us has keys, and the other none",
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the hub does not accept our key",
+    zmq.EVENT_CLOSED: "nothing listens there",
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the hub ended the handshake: its keys are not the expected ones",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the handshake failed: only one side has keys",
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the hub does not accept the key of this client",
     zmq.EVENT_DISCONNECTED: "the hub ended the connection",
 }
 _monitors = count()
 
 
 class Dealer:
-    """One connection. A DEALER would connect again by itself, to a hub that knows nothing of us: this one does not."""
+    """One connection.
+
+    Automatic reconnection of the DEALER is disabled: after it, the hub would not know the connection.
+    """
 
     def __init__(self, url: str, max_frame_bytes: int, keys: KeyStore | None = None) -> None:
         self.socket = open_socket(zmq.DEALER)
         self._keys = keys
         options: tuple[tuple[int, int | bytes], ...] = (
-            # How much is on its way is the wire's business.
+            # The wire limits the data in flight.
             (zmq.SNDHWM, 0),
             (zmq.RCVHWM, 0),
             (zmq.RECONNECT_IVL, 3_600_000),
             (zmq.MAXMSGSIZE, packets.max_bytes(max_frame_bytes)),
             (zmq.IPV6, 1),
-            # The hub's way to us goes by this: whoever knew it could take our place when we are gone.
+            # The hub routes to this id. A client that knew it could take over the connection after this one is gone.
             (zmq.ROUTING_ID, b"t" + os.urandom(16)),
         )
         for option, value in options:
@@ -69,7 +72,10 @@ class Dealer:
         self._watches: list[SocketWatch] = []
 
     async def open(self, address: str, receiver: Callable[[Wire], Receiver]) -> Wire:
-        """Connect, and wait for the hub's answer: ZeroMQ alone would call it a connection if nobody were there."""
+        """Connect, and wait for the hub's answer.
+
+        ZeroMQ by itself reports a connection even if nothing listens there.
+        """
         self._receiver = receiver
         try:
             if self._keys is not None:
@@ -87,7 +93,7 @@ class Dealer:
             raise
         return self._wire
 
-    # As the way of a wire
+    # The packet channel of the wire
 
     def post(self, packet: bytes) -> bool:
         try:
@@ -110,18 +116,18 @@ class Dealer:
         close_socket(self._monitor, 0.0)
         close_socket(self.socket, linger_s)
 
-    # What comes
+    # Incoming packets
 
     def _drain(self) -> bool:
         if self._opened.cancelled():
-            # Whoever wanted the connection is about to let go of it.
+            # The caller of `open` was cancelled, and is about to release the connection.
             return False
         more = True
         for _ in range(TURN_PACKETS):
             frame = self.socket.recv(NOBLOCK, copy=False)
             packet = frame.buffer
             while frame.more:
-                # We send one part, always: this is no hub of ours.
+                # A Trunkline hub always sends one part, so this is not a Trunkline hub.
                 frame, packet = self.socket.recv(NOBLOCK, copy=False), memoryview(b"")
             if self._opened.done():
                 self._wire.take(packet)
@@ -142,16 +148,16 @@ class Dealer:
         elif packets.is_bye(packet):
             self._fail(packets.read_bye(packet))
         else:
-            self._fail("it is no hub of ours")
+            self._fail("it is not a Trunkline hub")
 
     def _listen(self) -> bool:
-        """Something has happened to the connection: whatever it is, it is the end of it."""
+        """Handle an event of the connection. Every monitored event means that the connection has ended."""
         why = _EVENTS[zmq.Event(parse_monitor_message(self._monitor.recv_multipart(NOBLOCK))["event"])]
         if not self._opened.done():
             self._fail(why)
         if self._opened.cancelled() or self._opened.exception() is not None:
             return False
-        # What came before it is there.
+        # Packets that arrived before the end can still be received.
         while not self.socket.closed and self._get(EVENTS) & POLLIN:
             self._drain()
         self._wire.part(why)

@@ -1,13 +1,13 @@
-"""Packets: what one ZeroMQ message of ours holds. Pure functions to and from bytes.
+"""Packets: the content of one ZeroMQ message. Pure functions to and from bytes.
 
-    OPEN    first from the client, then from the hub: we speak the same
-    FRAMES  some frames, each after its length
-    TAKEN   how many bytes of FRAMES this side has taken so far: the other side may send more
-    BYE     nothing follows; the rest is a reason for people
+    OPEN    first from the client, then from the hub: both use this protocol
+    FRAMES  one or more frames, each preceded by its length
+    TAKEN   how many bytes of FRAMES this side has taken so far, so that the other side may send more
+    BYE     the last packet; its content is the reason, as text
 
-The frames of one turn are joined in one part. With a part for each frame, which would save the joining, frames of 13 KB
-went from one process to another at 41 k/s one by one and 45 k/s by sixteens; joined it is 66 k/s and 110 k/s. Lone
-frames of 100 bytes: 50 k/s and 156 k/s. Each part costs two calls into ZeroMQ at either end.
+The frames of one turn are joined into one part, because each part costs two calls into ZeroMQ at either end. With one
+part per frame, which would save the joining, frames of 13 KB went from one process to another at 41 k/s one by one and
+45 k/s by sixteens. Joined, it is 66 k/s and 110 k/s. Single frames of 100 bytes: 50 k/s and 156 k/s.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ TAKEN: Final = 3
 BYE: Final = 4
 
 PACKET_BYTES: Final = 128 * 1024
-"""Frames are joined up to this size, or a packet is one frame. With 32 KB half as many frames arrive in a second."""
+"""Frames are joined up to this size. A larger frame is a packet of its own. With 32 KB half as many frames arrive in a
+second."""
 _EXTRA_BYTES: Final = 64 * 1024
 """Room for the lengths of many small frames."""
 
@@ -55,13 +56,13 @@ def pack(frames: Sequence[Frame]) -> Iterator[bytes]:
 
 
 def unpack(packet: bytes | memoryview, max_frame_bytes: int) -> list[memoryview]:
-    """The frames of a packet. Raises ProtocolError if they are not what it says they are."""
+    """The frames of a packet. Raises ProtocolError if the packet is malformed."""
     view = memoryview(packet)
     frames: list[memoryview] = []
     at, end = 1, len(packet)
     while at < end:
         if end - at < LENGTH.size:
-            raise ProtocolError("malformed", "a packet that is cut short")
+            raise ProtocolError("malformed", "a truncated packet")
         (size,) = LENGTH.unpack_from(packet, at)
         at += LENGTH.size
         if not 0 < size <= max_frame_bytes:
@@ -69,14 +70,14 @@ def unpack(packet: bytes | memoryview, max_frame_bytes: int) -> list[memoryview]
                 "too_large", f"a frame of {size:,} bytes: between 1 and {max_frame_bytes:,} are allowed"
             )
         if size > end - at:
-            raise ProtocolError("malformed", "a packet that is cut short")
+            raise ProtocolError("malformed", "a truncated packet")
         frames.append(view[at : at + size])
         at += size
     return frames
 
 
 def max_bytes(max_frame_bytes: int) -> int:
-    """Of a packet."""
+    """The largest size of a packet."""
     return max(max_frame_bytes, PACKET_BYTES) + _EXTRA_BYTES
 
 
@@ -95,7 +96,7 @@ def taken(total: int) -> bytes:
 def read_taken(packet: bytes | memoryview) -> int:
     """Raises ProtocolError."""
     if len(packet) != _TAKEN.size:
-        raise ProtocolError("malformed", "a packet that says not how much was taken")
+        raise ProtocolError("malformed", "a packet without the number of bytes taken")
     total: int = _TAKEN.unpack(packet)[1]
     return total
 

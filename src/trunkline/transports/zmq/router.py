@@ -1,4 +1,4 @@
-"""A hub's ROUTER: one socket for all its clients, each of which has a wire."""
+"""A hub's ROUTER: one socket for all its clients. Each client has a wire."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from trunkline.transports.zmq.wire import ZmqWire
 
 TURN_PACKETS: Final = 64
 TURN_BYTES: Final = 1024 * 1024
-"""Taken in one turn of the event loop at the most."""
+"""The most packets, and bytes, received in one turn of the event loop."""
 GONE_S: Final = 1.0
-"""So long what a client sent before it vanished may take to come, if there is no end of what others send."""
+"""How long to wait for packets that a client sent before it vanished, if other clients send without a pause."""
 
 
 class RouterSocket:
-    """Takes a socket that is bound: to a file, or under a domain in which clients have keys, or neither."""
+    """Uses a bound socket: bound to a file, or under a ZAP domain in which clients have keys, or neither."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class RouterSocket:
         self._watch = SocketWatch(socket, self._drain)
 
     async def aclose(self) -> None:
-        """Who asks now is sent away. The socket stays as long as somebody is connected: it is theirs, too."""
+        """Refuse new clients. The socket stays open while clients are connected, because they use it."""
         self._closed = True
         if self._file is not None:
             self._file.remove()
@@ -63,7 +63,7 @@ class RouterSocket:
             if self._domain is not None:
                 authenticator.close(self._domain)
 
-    # What comes in
+    # Incoming packets
 
     def _drain(self) -> bool:
         self._draining = True
@@ -83,14 +83,14 @@ class RouterSocket:
             frame = recv(NOBLOCK, copy=False)
             packet = frame.buffer
             while frame.more:
-                # A client of ours sends one part.
+                # A Trunkline client sends one part.
                 frame, packet = recv(NOBLOCK, copy=False), memoryview(b"")
             way = self._wires.get(sender)
             if way is None:
                 self._meet(sender, frame, packet)
             elif self._domain is not None and _metadata(frame, "User-Id") != way.name:
-                # Not a word of it is believed, and nothing more is sent there.
-                way.wire.end("somebody else has come in its place")
+                # Another client uses this routing id. The packet is ignored, and nothing more is sent there.
+                way.wire.end("another connection has replaced it")
             else:
                 way.wire.take(packet)
                 touched[way.wire] = None
@@ -114,20 +114,20 @@ class RouterSocket:
                 self._wires[sender] = way
                 way.wire.receiver = self._accept(way.wire)
         elif not packets.is_bye(packet):
-            why = "the hub is closing" if self._closed else "the hub knows nothing of this connection"
+            why = "the hub is closing" if self._closed else "the hub does not know this connection"
             self.post(sender, packets.bye(why))
 
     def _peer(self, frame: zmq.Frame) -> PeerIdentity:
         address = _metadata(frame, "Peer-Address")
         if self._domain is not None:
             return PeerIdentity(f"key:{_metadata(frame, 'User-Id')}", address)
-        # Over ipc, the kernel tells: localhost:uid:gid:pid.
+        # Over ipc, the address comes from the kernel: localhost:uid:gid:pid.
         _, *local = address.split(":")
         if self._file is not None and len(local) == 3:
             return PeerIdentity(f"uid:{local[0]}", f"process {local[2]}")
         return PeerIdentity("anonymous", address)
 
-    # What goes out
+    # Outgoing packets
 
     def post(self, sender: bytes, packet: bytes) -> bool:
         try:
@@ -138,10 +138,10 @@ class RouterSocket:
         self._watch.check()
         return True
 
-    # Who is gone
+    # Clients that are gone
 
     def miss(self, way: RouterChannel) -> None:
-        """It cannot be reached any more; what it sent before may still be here."""
+        """Note that a client cannot be reached any more. Packets that it sent before may not be received yet."""
         self._missing.append(way)
         self._loop.call_later(GONE_S, self._part)
         if not self._get(EVENTS) & POLLIN:
@@ -150,7 +150,7 @@ class RouterSocket:
     def _part(self) -> None:
         missing, self._missing = self._missing, []
         for way in missing:
-            way.wire.part("the client is gone")
+            way.wire.part("the client has disconnected")
 
     def forget(self, sender: bytes) -> None:
         self._wires.pop(sender, None)
@@ -158,7 +158,7 @@ class RouterSocket:
 
 
 class RouterChannel:
-    """A wire's way to one client."""
+    """The packet channel of one client's wire."""
 
     def __init__(self, router: RouterSocket, sender: bytes, name: str) -> None:
         self.wire: ZmqWire
@@ -175,7 +175,7 @@ class RouterChannel:
         return False
 
     def part(self) -> bool:
-        # The socket is that of the hub, and stays.
+        # The socket belongs to the hub, and stays open.
         return False
 
     def release(self) -> None:
@@ -183,7 +183,7 @@ class RouterChannel:
 
 
 def _metadata(frame: zmq.Frame, name: str) -> str:
-    """What ZeroMQ knows of a frame's sender."""
+    """A property that ZeroMQ knows about the sender of a frame; empty if it is unknown."""
     try:
         return str(frame.get(name))
     except zmq.ZMQError:

@@ -1,6 +1,6 @@
 """A plain ZeroMQ socket in an event loop, and the one context of this process.
 
-Not zmq.asyncio: it makes a future for every message.
+zmq.asyncio is not used, because it makes a future for every message.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Final, cast
 import zmq
 
 LINGER_S: Final = 5.0
-"""So long ZeroMQ goes on sending what a closed socket has left."""
+"""How long ZeroMQ continues to send the queued data of a closed socket."""
 
 Socket = zmq.Socket[bytes]
 
-# As plain numbers: an operation on zmq's own flags costs as much as a call into ZeroMQ.
+# Plain integers, because an operation on zmq's own flags costs as much as a call into ZeroMQ.
 EVENTS: Final = int(zmq.EVENTS)
 POLLIN: Final = int(zmq.POLLIN)
 NOBLOCK: Final = int(zmq.NOBLOCK)
@@ -27,7 +27,7 @@ MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 
 
 class _Shared:
-    """The context, and how many sockets of ours are open in it. A child process begins with its own."""
+    """The context, and the number of open sockets in it. A child process starts with its own."""
 
     def __init__(self) -> None:
         self.context: zmq.Context[Socket] = zmq.Context()
@@ -35,12 +35,12 @@ class _Shared:
         self.lock = threading.Lock()
         self.open = 0
         self.parting: set[Socket] = set()
-        """Sockets whose last word has been said. Nobody else may hold them."""
+        """Sockets that have sent their last packet. This set may hold the only reference to them."""
         atexit.register(self._end)
 
     def _end(self) -> None:
-        # What was sent last may still be with ZeroMQ: wait for it, at most as long as it lingers. With a socket that
-        # nobody has closed this would be for ever.
+        # ZeroMQ may still have unsent data. Wait for it, at most for the linger time. If a socket was not closed, this
+        # would wait for ever.
         if self.pid != os.getpid():
             return
         for socket in list(self.parting):
@@ -53,7 +53,10 @@ _shared: _Shared | None = None
 
 
 def context() -> zmq.Context[Socket]:
-    """Lives as long as the process: it has threads of its own, and ending it waits for all its sockets."""
+    """The context of this process.
+
+    It lives as long as the process: it has its own threads, and ending it waits for all sockets.
+    """
     return _here().context
 
 
@@ -73,7 +76,7 @@ def open_socket(kind: int) -> Socket:
 
 
 def close_socket(socket: Socket, linger_s: float = LINGER_S) -> None:
-    """Never waits. Closing twice is fine."""
+    """Close a socket. Never waits. May be called twice."""
     here = _here()
     here.parting.discard(socket)
     if not socket.closed:
@@ -83,16 +86,20 @@ def close_socket(socket: Socket, linger_s: float = LINGER_S) -> None:
 
 
 def let_part(socket: Socket) -> None:
-    """It is closed soon, or else when the process ends: what it has said then still leaves."""
+    """Note that a socket will be closed soon, or at the latest when the process ends.
+
+    Its last data is sent in any case.
+    """
     _here().parting.add(socket)
 
 
 class SocketWatch:
     """Calls `drain` when a socket has something to receive.
 
-    A socket's descriptor does not say that there is something: it says, once, that something has changed, and any call
-    on the socket may take that word away. So `drain` is called when there is something; it receives until there is
-    nothing, or returns True to be called again with the next turn of the loop; and who sends calls `check` after it.
+    The descriptor of a ZeroMQ socket is edge-triggered: it signals once that something has changed, and any call on the
+    socket may clear the signal. So `drain` is called while there is something to receive. It receives until there is
+    nothing left, or returns True to be called again in the next turn of the loop. After each send, the sender must call
+    `check`.
     """
 
     def __init__(self, socket: Socket, drain: Callable[[], bool]) -> None:
@@ -103,7 +110,7 @@ class SocketWatch:
         self._stopped = False
         self._descriptor = cast(int, socket.getsockopt(zmq.FD))
         self._loop.add_reader(self._descriptor, self._wake)
-        # What came before anybody watched has been told already.
+        # Data that arrived before the watch began is not signalled again.
         self.check()
 
     def check(self) -> None:
@@ -112,7 +119,7 @@ class SocketWatch:
             self._loop.call_soon(self._go_on)
 
     def _wake(self) -> None:
-        # Asked in any case: it is what quiets the descriptor.
+        # EVENTS is always read, because that clears the signal of the descriptor.
         if self._get(EVENTS) & POLLIN and not self._scheduled:
             self._take()
 
@@ -125,8 +132,8 @@ class SocketWatch:
         try:
             more = self._drain()
         except Exception as error:
-            # What was not received yet is not announced again.
-            self._loop.call_exception_handler({"message": "what came could not be taken", "exception": error})
+            # Data that was not received yet is not signalled again.
+            self._loop.call_exception_handler({"message": "received data could not be handled", "exception": error})
             more = not isinstance(error, zmq.ZMQError)
         if more and not self._stopped:
             self._scheduled = True

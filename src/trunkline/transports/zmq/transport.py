@@ -1,7 +1,7 @@
 """ZeroMQ: `zmq+ipc:///path` and `zmq+tcp://host:port`, a ROUTER at the hub and a DEALER at each client.
 
-A DEALER of anybody else's can speak with a hub, too: packets.py says what it must send. What ZeroMQ cannot do is to
-throw out one peer, or to bound what a message that is never finished takes in memory: so let in only whom you know.
+Other programs can connect to a hub with a DEALER: packets.py describes what it must send. ZeroMQ cannot disconnect a
+single peer, nor limit the memory of a message that is never completed. Therefore accept only trusted clients.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from trunkline.transports.zmq.socket import Socket, close_socket, open_socket
 
 RETRY_S: Final = 0.02
 RETRIES: Final = 15
-"""ZeroMQ lets go of a port a moment after its socket was closed: so often we ask for it again."""
+"""ZeroMQ releases a port a moment after its socket was closed. Binding is retried this many times."""
 
 
 class ZmqIpcTransport:
-    """`zmq+ipc:///run/user/1000/trunkline.ipc`. Whoever may open the socket file may connect: its mode is 0600."""
+    """`zmq+ipc:///run/user/1000/trunkline.ipc`. The mode of the socket file, 0600, controls who can connect."""
 
     async def connect(self, url: str, receiver: Callable[[Wire], Receiver], *, max_frame_bytes: int) -> Wire:
         return await Dealer(url, max_frame_bytes).open(f"ipc://{path_of(url)}", receiver)
@@ -77,13 +77,13 @@ class ZmqTcpTransport:
 
 
 async def _addresses(host: str, port: int) -> list[tuple[int, str]]:
-    """Those of a host, by family. ZeroMQ would go on asking for a name that nobody has."""
+    """The addresses of a host, by family. ZeroMQ would keep retrying a name that does not exist."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return sorted((int(family), str(address[0])) for family, _, _, _, address in found)
 
 
 async def _listen(family: int, address: str, port: int) -> socket.socket:
-    """Raises OSError if somebody else listens there, and goes on doing so."""
+    """Listen on a port. Raises OSError if another program still listens there after all retries."""
     for attempt in range(RETRIES + 1):
         try:
             return socket.create_server((address, port), family=family, backlog=QUEUE)
@@ -101,12 +101,15 @@ def _bound(
     keys: KeyStore | None = None,
     domain: bytes | None = None,
 ) -> Socket:
-    """A ROUTER that takes connections from a socket which listens: ZeroMQ would remove another hub's socket file."""
+    """A ROUTER that accepts connections from a listening socket.
+
+    ZeroMQ does not create the socket itself, because it would remove the socket file of another hub.
+    """
     router = open_socket(zmq.ROUTER)
     try:
         for option, value in (
             (zmq.ROUTER_MANDATORY, 1),
-            # How much is on its way is the wires' business.
+            # The wires limit the data in flight.
             (zmq.SNDHWM, 0),
             (zmq.MAXMSGSIZE, packets.max_bytes(max_frame_bytes)),
         ):
@@ -117,12 +120,12 @@ def _bound(
             router.setsockopt(zmq.CURVE_PUBLICKEY, public)
             router.setsockopt(zmq.CURVE_SECRETKEY, secret)
             router.setsockopt(zmq.ZAP_DOMAIN, domain)
-            # Without it, everybody comes in as soon as nobody answers who may.
+            # Without this option, every client is accepted when no ZAP handler answers.
             router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
         listening.setblocking(False)
         router.setsockopt(zmq.USE_FD, listening.fileno())
         router.bind(address)
-        # It is ZeroMQ's now.
+        # ZeroMQ owns the socket now.
         listening.detach()
     except BaseException:
         close_socket(router, 0.0)

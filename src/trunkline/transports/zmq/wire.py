@@ -1,8 +1,8 @@
-"""A wire over ZeroMQ, the same at either end: it counts what is on its way, because ZeroMQ does not.
+"""A wire over ZeroMQ, used on both sides. It limits the data in flight, because ZeroMQ does not.
 
-The socket of a hub is one for all clients. It cannot be told to read less from one of them, nor asked how much waits
-for another, and its own bound counts messages, not bytes. So each side may have WINDOW_BYTES on their way that the
-other has not taken, and waits beyond that: a wire that is paused holds back its sender, and nobody else.
+A hub has one socket for all clients. The socket cannot read less from one client, or report how much data waits for
+another, and its own limit counts messages, not bytes. So each side may have at most WINDOW_BYTES in flight that the
+other has not taken, and waits beyond that. A paused wire holds back only its own sender.
 """
 
 from __future__ import annotations
@@ -18,24 +18,28 @@ from trunkline.transports.zmq import packets
 from trunkline.transports.zmq.socket import LINGER_S
 
 WINDOW_BYTES: Final = 512 * 1024
-"""Frames of 13 KB from process to process: 33 k/s with half of it, 53 k/s with this, no more with 1 or 4 MB."""
+"""Frames of 13 KB between processes: 33 k/s with half of this window, 53 k/s with this one, no more with 1 or 4 MB."""
 TELL_BYTES: Final = WINDOW_BYTES // 4
 
 
 class PacketChannel(Protocol):
-    """A wire's way to the other side."""
+    """The connection of a wire to the other side."""
 
     def post(self, packet: bytes) -> bool:
-        """Give a packet to ZeroMQ. Never waits, never raises.
+        """Pass a packet to ZeroMQ. Never waits, never raises.
 
-        False if there is nobody at the other end: then `part` is called, once all that came from there is taken.
+        Returns False if the other side is gone. `ZmqWire.part` is then called, after everything received from there was
+        taken.
         """
 
     def part(self) -> bool:
-        """The last packet was posted. True if `release` ends the socket, and so the other side must be waited for."""
+        """Called after the last packet was posted.
+
+        Returns True if `release` closes the socket, so that the wire must wait for the other side.
+        """
 
     def release(self) -> None:
-        """The wire has ended, and needs it no more."""
+        """Called when the wire has ended."""
 
 
 class ZmqWire:
@@ -44,7 +48,7 @@ class ZmqWire:
     def __init__(self, link: PacketChannel, peer: PeerIdentity, max_frame_bytes: int) -> None:
         self.peer = peer
         self.receiver: Receiver
-        """Set before anything is taken."""
+        """Set before the first packet is taken."""
         self._link = link
         self._loop = asyncio.get_running_loop()
         self._max_frame_bytes = max_frame_bytes
@@ -53,29 +57,29 @@ class ZmqWire:
         self._full = False
         self._posted = 0
         self._arrived = 0
-        """Bytes that we have posted, and that the other side has taken."""
+        """Bytes that this side has posted and the other side has taken."""
         self._held: list[memoryview] = []
         self._held_bytes = 0
         self._taken = 0
         self._acknowledged = 0
         self._paused = False
         self._parting: str | None = None
-        """Why the other side will send no more: told when what it sent before is handed over."""
-        self._deaf = False
-        """Nobody is there to hear us."""
+        """Why the other side will send no more. Reported after all earlier frames are handed over."""
+        self._is_peer_gone = False
+        """Whether the other side is gone."""
         self._broken = False
         self._closing = False
         self._asked = False
-        """The other side has said goodbye, and waits for us to say so."""
+        """Whether the other side has sent BYE, and waits for BYE from this side."""
         self._parted = False
-        """We have said goodbye, and wait for the other side to say so as well."""
+        """Whether this side has sent BYE, and waits for BYE from the other side."""
         self._deadline: asyncio.TimerHandle | None = None
         self.ended = False
 
-    # What its user asks for
+    # The interface of a wire
 
     def send(self, frames: Sequence[Frame]) -> None:
-        if self.ended or self._closing or self._deaf:
+        if self.ended or self._closing or self._is_peer_gone:
             return
         for packet in packets.pack(frames):
             if self._waiting or self._posted - self._arrived >= WINDOW_BYTES:
@@ -105,13 +109,13 @@ class ZmqWire:
 
     def abort(self) -> None:
         if not self.ended:
-            self._link.post(packets.bye("the other side has broken off the connection"))
-            self.end("broken off")
+            self._link.post(packets.bye("the other side aborted the connection"))
+            self.end("the connection was aborted")
 
-    # What comes in
+    # Incoming packets
 
     def take(self, packet: bytes | memoryview) -> None:
-        """A packet from the other side. Its frames are kept until `hand_over`."""
+        """Process a packet from the other side. Its frames are kept until `hand_over`."""
         if self.ended or self._broken or self._parting is not None:
             return
         try:
@@ -126,7 +130,7 @@ class ZmqWire:
                 self._asked = True
                 self.part(packets.read_bye(packet) or "the other side closed the connection")
             else:
-                raise ProtocolError("malformed", "a ZeroMQ message that is no packet")
+                raise ProtocolError("malformed", "a ZeroMQ message that is not a packet")
         except ProtocolError as error:
             self._broken = True
             self.hand_over()
@@ -135,7 +139,7 @@ class ZmqWire:
 
     def _hold(self, packet: bytes | memoryview) -> None:
         if self._held_bytes >= WINDOW_BYTES and self._paused:
-            raise ProtocolError("too_much", f"more than {WINDOW_BYTES:,} bytes, without waiting until they are taken")
+            raise ProtocolError("too_much", f"more than {WINDOW_BYTES:,} bytes without a confirmation")
         self._held += packets.unpack(packet, self._max_frame_bytes)
         self._held_bytes += len(packet)
 
@@ -149,8 +153,8 @@ class ZmqWire:
             try:
                 self.receiver.received(frames)
             except Exception as error:
-                # As asyncio does with a protocol that raises.
-                self._loop.call_exception_handler({"message": "a receiver failed", "exception": error})
+                # asyncio handles a protocol that raises in the same way.
+                self._loop.call_exception_handler({"message": "a receiver raised an error", "exception": error})
                 self.abort()
                 return
             if self._taken - self._acknowledged >= TELL_BYTES and not self.ended:
@@ -161,25 +165,25 @@ class ZmqWire:
     def _maybe_end(self) -> None:
         if self._parting is not None and not self._held and not self._paused:
             if self._asked and not self._closing:
-                # Whoever closes waits for this word: now all that it has said was taken.
+                # The side that closes waits for this BYE: everything that it has sent was taken.
                 self._link.post(packets.bye(""))
             self.end(self._parting)
 
     def part(self, why: str) -> None:
-        """The other side will send no more."""
+        """Note that the other side will send no more."""
         if self._parted:
             self.end("closed")
         elif self._parting is None:
             self._parting = why
             self._loop.call_soon(self.hand_over)
 
-    # What goes out
+    # Outgoing packets
 
     def _post(self, packet: bytes) -> None:
-        if not self._deaf and self._link.post(packet):
+        if not self._is_peer_gone and self._link.post(packet):
             self._posted += len(packet)
         else:
-            self._deaf = True
+            self._is_peer_gone = True
             self._waiting.clear()
             self._backlog = 0
 
@@ -200,7 +204,7 @@ class ZmqWire:
     # The end
 
     def _wait_for_the_rest(self) -> None:
-        """As long as the other side takes some of it now and then."""
+        """Send the remaining packets, then BYE. Gives up if the other side takes nothing for LINGER_S."""
         if self._parted:
             return
         if self._deadline is not None:
@@ -208,14 +212,14 @@ class ZmqWire:
         if self._waiting:
             self._deadline = self._loop.call_later(LINGER_S, self.abort)
             return
-        if self._deaf or not self._link.post(packets.bye("")):
+        if self._is_peer_gone or not self._link.post(packets.bye("")):
             self.end("closed")
             return
         if not self._link.part():
             self.end("closed")
             return
-        # If we closed the socket now, and the other side told us anything meanwhile, TCP would throw away what is
-        # still on its way from us.
+        # If the socket were closed now, and the other side had sent anything meanwhile, TCP would discard the data that
+        # is still on its way from this side.
         self._parted = True
         self._deadline = self._loop.call_later(LINGER_S, self.end, "closed")
 

@@ -1,4 +1,4 @@
-"""What a directory is told of the ends of channels in shared memory, in the metadata of their registrations."""
+"""Metrics of producers and consumers of channels in shared memory, in the metadata of their registrations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 
-class ToldConsumer(msgspec.Struct, frozen=True, array_like=True):
+class ReportedConsumer(msgspec.Struct, frozen=True, array_like=True):
     name: str
     pid: int
     reads: int
@@ -17,14 +17,17 @@ class ToldConsumer(msgspec.Struct, frozen=True, array_like=True):
     held: int
 
 
-class ToldMetrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The numbers of one end, as `metrics` in the metadata of its registration at a hub: every ten seconds."""
+class ReportedMetrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The metrics of one producer or consumer, as `metrics` in the metadata of its registration at a hub.
+
+    Sent every ten seconds.
+    """
 
     at_ns: int
     frames: int
     """Written by a producer, or read by a consumer."""
     per_s: float
-    """Since the numbers before."""
+    """The rate since the previous report."""
     last_ns: int = 0
     """When the last frame was sent; 0 before the first."""
     occupancy: float = 0.0
@@ -32,19 +35,19 @@ class ToldMetrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     held: int = 0
     cut_off: int = 0
     consumers: int = 0
-    slowest: list[ToldConsumer] = []
+    slowest: list[ReportedConsumer] = []
 
 
-def told(metadata: Any) -> ToldMetrics | None:
-    """The numbers in the metadata of a registration. Clients write it: what is wrong there counts as none."""
+def read_metrics(metadata: Any) -> ReportedMetrics | None:
+    """The metrics in the metadata of a registration. None if they are missing or invalid: clients write them."""
     try:
-        return msgspec.convert(metadata["metrics"], ToldMetrics)
+        return msgspec.convert(metadata["metrics"], ReportedMetrics)
     except (KeyError, TypeError, msgspec.ValidationError):
         return None
 
 
-def total(ends: Iterable[ToldMetrics]) -> dict[str, int | float]:
-    """Of all producers of a hub."""
+def total(ends: Iterable[ReportedMetrics]) -> dict[str, int | float]:
+    """The totals of all producers of a hub."""
     every = list(ends)
     return {
         "producers": len(every),
