@@ -1,4 +1,4 @@
-"""What the hook seals opens again with the same key, and in no other way; keys can be replaced."""
+"""An encrypted payload can be decrypted only with the same key; keys can be replaced."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_plain_messages_are_taken_unless_only_sealed_ones_are() -> None:
 
 
 def test_nothing_comes_twice() -> None:
-    """The same message, sealed again and again by many with one key: no two have the same key and number."""
+    """The same message, encrypted many times by many processes with one key: no key and number is used twice."""
     seen = {hook.seal(message()).payload[:24] for hook in [encrypt() for _ in range(20)] for _ in range(50)}
     assert len(seen) == 1000
 

@@ -1,4 +1,4 @@
-"""Encryption from end to end: with the key everything can be read, without it nothing: on a bus, a journal, a hub."""
+"""End-to-end encryption on a bus, a journal and a hub: nothing can be read without the key."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def until(stream: tl.Stream) -> tl.Message:
 
 @asynccontextmanager
 async def buses(broker: tl.Broker) -> AsyncIterator[tuple[tl.Bus, tl.Bus, tl.Bus]]:
-    """One that seals, one that can open, and one without a key."""
+    """One that encrypts, one that can decrypt, and one without a key."""
     async with (
         broker_closed(broker),
         tl.Bus(broker, name="giver", hooks=[encrypt()]) as giver,
@@ -148,7 +148,7 @@ async def test_a_changed_message_is_a_dead_letter(simulation: Simulation) -> Non
 
 
 async def test_where_only_sealed_ones_are_believed(simulation: Simulation) -> None:
-    """Whoever carries the messages may add some of its own: without a key it cannot seal them."""
+    """A carrier of the messages may add its own: without a key it cannot encrypt them."""
     broker = tl.MemoryBroker(world(simulation))
     async with (
         broker_closed(broker),
@@ -171,7 +171,7 @@ async def test_where_only_sealed_ones_are_believed(simulation: Simulation) -> No
 
 
 async def test_what_dies_stays_sealed_and_can_be_replayed(simulation: Simulation) -> None:
-    """Neither the dead letter nor its notice shows the payload, also if a stream gives it up."""
+    """Neither the dead letter nor its notice shows the payload, also if a stream rejects the message."""
     async with (
         buses(tl.MemoryBroker(world(simulation))) as (giver, taker, stranger),
         taker.subscribe("t", ack=True, name="stream", retry=tl.Retry(attempts=1)) as messages,
@@ -198,7 +198,7 @@ async def test_what_dies_stays_sealed_and_can_be_replayed(simulation: Simulation
 
 
 async def test_compressed_before_it_is_encrypted(simulation: Simulation) -> None:
-    """In this order, whatever the order they are given in: what is encrypted cannot be compressed any more."""
+    """In this order, however they are passed: encrypted data cannot be compressed."""
     broker = tl.MemoryBroker(world(simulation))
     text = "again and " * 1000
     async with (
@@ -284,7 +284,7 @@ def found(needle: bytes, folder: Path) -> list[Path]:
 
 
 class Tap:
-    """Between clients and a hub: hears every byte that goes either way."""
+    """A proxy between clients and a hub: it records every byte in both directions."""
 
     def __init__(self, hub: Path) -> None:
         self._hub = hub
@@ -298,7 +298,7 @@ class Tap:
         await both
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Whoever closes first leaves the other with a pipe that is broken.
+        # The side that closes first leaves the other with a broken pipe.
         with suppress(ConnectionError):
             while data := await reader.read(65536):
                 self.heard += data
@@ -314,7 +314,7 @@ class Tap:
 
 @pytest.mark.parametrize("sealing", [True, False])
 def test_a_hub_never_sees_the_plain_text(tmp_path: Path, sealing: bool) -> None:
-    """Neither on its connections nor in its journal. Without the hook it would: the test can tell."""
+    """Neither on its connections nor in its journal. Without the hook the test finds the payload there."""
     given_hooks: list[hooks.Hook] = [encrypt(), hooks.Compress()] if sealing else []
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""Spans as OpenTelemetry's conventions for messaging want them, and joined over processes and a hub."""
+"""Spans follow OpenTelemetry's conventions for messaging, and are joined across processes and a hub."""
 
 from __future__ import annotations
 
@@ -104,6 +104,37 @@ def test_operations_templates_and_names() -> None:
     assert "error.type" not in attributes(handled[0])
     assert attributes(handled[2])["error.type"] == "Reject"
     assert handled[2].status.status_code.name == "ERROR"
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_what_is_taken_from_a_stream_is_delivered(streams: bool) -> None:
+    recorded = Recorded()
+    hook = tl.hooks.Trace(recorded.provider.get_tracer("test"), streams=streams)
+
+    async def main(simulation: Simulation) -> list[str]:
+        async with tl.connect(world=world(simulation), hooks=[hook]) as bus:
+            async with bus.subscribe("orders.*", name="audit") as stream, bus.subscribe("orders.>", ack=True) as acked:
+                ids = [await bus.publish("orders.placed", number) for number in range(4)]
+                await asyncio.sleep(2)
+                messages = aiter(stream)
+                assert [(await anext(messages)).id, stream.try_recv().id] == ids[:2]
+                assert [message.id for message in await anext(stream.batches())] == ids[2:]
+                acked.nack(acked.try_recv())
+                assert [acked.ack(await acked.recv(timeout_s=60)) for _ in ids] == [True] * 4  # type: ignore[arg-type]
+            return ids
+
+    ids = simulate(main)
+    found = recorded.named("deliver orders.*")
+    assert [attributes(span)["message.id"] for span in found] == (ids if streams else [])
+    for span, published in zip(found, recorded.named("publish"), strict=False):
+        assert span.parent is not None
+        assert span.parent.span_id == published.context.span_id
+        assert [link.context.span_id for link in span.links] == [published.context.span_id]
+        assert attributes(span)["destination.subscription.name"] == "audit"
+        assert span.start_time is not None
+        assert span.start_time < (published.end_time or 0) + 10**9
+    again = [attributes(span).get("trunkline.attempt") for span in recorded.named("deliver orders.>")]
+    assert again == ([None] * 4 + [2] if streams else [])
 
 
 def test_state_and_baggage_travel_with_the_message() -> None:

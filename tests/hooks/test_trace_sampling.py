@@ -48,7 +48,7 @@ class SeededIds(IdGenerator):
 
 
 class Counting(tl.hooks.Trace):
-    """How many batches took the long way."""
+    """The number of batches that took the long path."""
 
     called = 0
 

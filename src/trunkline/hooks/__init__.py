@@ -1,4 +1,4 @@
-"""Around a publish, in this order: trace, log, count, your own, compress, encrypt, persist, break, limit."""
+"""Hooks around a publish, in this order: trace, log, count, your own, compress, encrypt, persist, break, limit."""
 
 from trunkline.delivery.breaker import Breaker as Breaker
 from trunkline.delivery.limits import Rate as Rate

@@ -1,4 +1,4 @@
-"""Refuse messages to a recipient that keeps failing, until it had time to recover."""
+"""Refuses messages to a recipient that keeps failing, until it had time to recover."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CircuitBreaker(Hook):
         bus.on_handled(self._handled)
 
     def state(self, recipient: str) -> BreakerState:
-        """Of an endpoint, by its name, or of a topic that requests are sent to."""
+        """The state of an endpoint, by its name, or of a topic of requests."""
         circuit = self._circuits.get(ENDPOINT_PREFIX + recipient) or self._circuits.get(recipient)
         return BreakerState.CLOSED if circuit is None else circuit.state
 
@@ -80,7 +80,7 @@ class CircuitBreaker(Hook):
 
 
 def _recipient(message: Message) -> str:
-    """The topic of the one it is for; empty if it is for whoever subscribes."""
+    """The topic of the recipient; empty if the message has none."""
     if message.recipient is not None:
         return ENDPOINT_PREFIX + message.recipient
     single = message.type is MessageType.REQUEST or message.topic.startswith(ENDPOINT_PREFIX)

@@ -1,4 +1,7 @@
-"""Compress payloads that are worth it. Readers undo it by themselves: the message names its encoding."""
+"""Compresses payloads if that makes them smaller.
+
+Readers decompress them automatically, by the encoding in the message.
+"""
 
 from __future__ import annotations
 

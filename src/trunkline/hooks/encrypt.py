@@ -1,8 +1,8 @@
-"""Encrypt payloads from end to end: who carries or stores the messages sees their header, and nothing of their payload.
+"""End-to-end encryption of payloads: brokers and journals see only the header.
 
-AES-256-GCM, from the `cryptography` package. Each hook draws 16 random bytes, derives a key of its own from those and
-the key it was given (HKDF, SHA-256), and numbers what it seals: so no nonce comes twice under one key, whoever shares
-it, and however much is sealed. A sealed payload is
+AES-256-GCM, from the `cryptography` package. Each hook draws 16 random bytes, derives its own key from them and the
+given key (HKDF, SHA-256), and numbers the payloads that it seals. No nonce is used twice under one key, even if many
+processes share the given key and seal many payloads. A sealed payload is
 
     the 16 random bytes · the number (8 bytes, highest first) · the ciphertext and its tag
 
@@ -35,7 +35,7 @@ NUMBER_BYTES = 8
 NONCE_BYTES = 12
 HEAD_BYTES = SALT_BYTES + NUMBER_BYTES
 MAX_SEALED = 2**32
-"""With one derived key. Then comes the next."""
+"""The maximum number of uses of one derived key."""
 MAX_CACHED = 1000
 _INFO = b"trunkline " + SEAL.encode()
 
@@ -78,7 +78,7 @@ class Encrypt(Hook):
         sealer = self._sealer
         if sealer is None or not sealer.fits(self.keys.current):
             key = self.keys.find(self.keys.current)
-            assert key is not None, "a ring has its current key"
+            assert key is not None, "a key ring always has a current key"
             sealer = self._sealer = _Sealer(self.keys.current, key, self._derive)
         encoding = f"{message.encoding}+{sealer.encoding}" if message.encoding else sealer.encoding
         payload = sealer.seal(message.payload, _bound(message, encoding))
@@ -110,7 +110,8 @@ class Encrypt(Hook):
                 "message, was changed after the encryption"
             ) from error
         if source not in self._openers:
-            # One for each hook that seals: deriving costs more than opening. Only for what was true: noise is not kept.
+            # Cached for each encrypting hook, because deriving a key costs more than decrypting. Only keys of valid
+            # messages are kept.
             self._openers[source] = cipher
             if len(self._openers) > MAX_CACHED:
                 self._openers.popitem(last=False)
@@ -118,12 +119,13 @@ class Encrypt(Hook):
 
 
 class _Sealer:
-    """One derived key, and how often it was used."""
+    """One derived key, and the number of its uses."""
 
     def __init__(self, name: str, key: bytes, derive: Callable[[bytes, bytes], AESGCM]) -> None:
         self._name = name
         self._pid = os.getpid()
-        # Not from the world's dice, which a test may have loaded: what two seal with one key must never be the same.
+        # Not from `World`, whose random numbers a test may fix: two processes with one key must never use the same
+        # nonce.
         self._salt = os.urandom(SALT_BYTES)
         self._numbers = itertools.count()
         self._last = -1
@@ -131,23 +133,23 @@ class _Sealer:
         self.encoding = f"{SEAL}:{name}"
 
     def fits(self, name: str) -> bool:
-        """Whether it is still to be used: a process that was forked off must not go on with its parent's numbers."""
+        """Whether it may still be used: a forked process must not continue with the numbers of its parent."""
         return name == self._name and self._pid == os.getpid() and self._last < MAX_SEALED
 
     def seal(self, payload: bytes, bound: bytes) -> bytes:
-        # Also if several threads seal at once, each gets a number of its own.
+        # Thread-safe: each call gets its own number.
         self._last = number = next(self._numbers)
         head = number.to_bytes(NUMBER_BYTES, "big")
         return self._salt + head + self._cipher.encrypt(head.rjust(NONCE_BYTES, b"\0"), payload, bound)
 
 
 def _bound(message: Message, encoding: str) -> bytes:
-    """What belongs to the payload, in a form that can be read in one way only."""
+    """The authenticated header fields, in an unambiguous form."""
     return msgspec.msgpack.encode((encoding, message.id, message.topic, message.sender, message.content_type))
 
 
 def _engine() -> tuple[Callable[[bytes, bytes], AESGCM], tuple[type[Exception], ...]]:
-    """How a key is derived, and what says that something does not open."""
+    """The functions of `cryptography`: key derivation, cipher, and the error of a failed decryption."""
     try:
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -159,5 +161,5 @@ def _engine() -> tuple[Callable[[bytes, bytes], AESGCM], tuple[type[Exception], 
     def derive(key: bytes, salt: bytes) -> AESGCM:
         return AESGCM(HKDF(SHA256(), KEY_BYTES, salt, _INFO).derive(key))
 
-    # ValueError: too short to be anything that was sealed.
+    # ValueError: too short to be encrypted data.
     return derive, (InvalidTag, ValueError)

@@ -1,4 +1,4 @@
-"""Hooks: what happens around a publish, around a handler, and to what comes in.
+"""Hooks run around a publish, around a handler, and on incoming messages.
 
 `Hook` is the base of all of them. A plain function is a hook, too:
 `async def hook(batch, forward): await forward(batch)`. `each` makes a hook of a function on one message.
@@ -53,9 +53,9 @@ class Attachment:
     now: Callable[[], float]
     """The event loop's time, in seconds."""
     on_handled: Callable[[Listener], None]
-    """Have `listener(message, well)` called as `Bus.on_handled` says."""
+    """Register `listener(message, well)`, as `Bus.on_handled` does."""
     record_in: Callable[[Ledger], None]
-    """From now on, fates are written there."""
+    """Write fates to this ledger from now on."""
 
 
 class Hook:
@@ -64,11 +64,16 @@ class Hook:
     stage: Stage = Stage.OWN
     numbers: bool = False
     """Whether messages have their numbers when this hook forwards them."""
+    watches_streams: bool = False
+    """Whether `taken` is called. Each message is then taken from its stream by itself, which takes longer."""
     head: HeadSampling | None = None
     """Which publishes need this hook, if only a share does."""
 
     async def __call__(self, batch: Batch, forward: Forward) -> None:
-        """Around a publish. The batch has one topic. What is not forwarded is refused: raise to say why."""
+        """Around a publish.
+
+        The batch has one topic. Messages that are not forwarded are refused: raise an error to give the reason.
+        """
         await forward(batch)
 
     def open(self, message: Message) -> Message:
@@ -86,6 +91,10 @@ class Hook:
     def handling_by(self, message: Message, subscriber: str, pattern: str) -> AbstractContextManager[None]:
         """Like `handling`, with the name and the pattern of the handler. Override one of the two."""
         return self.handling(message)
+
+    def taken(self, message: Message, subscriber: str, pattern: str) -> None:
+        """Called when a message is taken from a stream, if the hook `watches_streams`."""
+        return
 
     def asking(self) -> AbstractContextManager[None]:
         """Entered before a request is published, left when it has its answer or has failed."""
@@ -133,15 +142,16 @@ class HookChain:
     def __init__(self, hooks: Iterable[Hook | HookFunction]) -> None:
         wrapped = (hook if isinstance(hook, Hook) else _Function(hook) for hook in hooks)
         self._hooks = tuple(sorted(wrapped, key=lambda hook: hook.stage))
-        # What was done last is undone first.
+        # The last change is undone first.
         self._openers = [hook.open for hook in reversed(self._hooks) if type(hook).open is not Hook.open]
         self._arounds = [hook.handling_by for hook in self._hooks if _surrounds(type(hook))]
         self.opens = bool(self._openers)
-        """Whether messages that come in must be opened."""
+        """Whether incoming messages must be opened."""
         self.surrounds = bool(self._arounds)
         """Whether a hook is to be entered around a handler."""
         self.numbers = any(hook.numbers for hook in self._hooks)
         """Whether a hook gives messages their numbers."""
+        self._taken = [hook.taken for hook in self._hooks if hook.watches_streams]
         self._retried = [hook.retried for hook in self._hooks if type(hook).retried is not Hook.retried]
         self._died = [hook.died for hook in self._hooks if type(hook).died is not Hook.died]
         self._asking = [hook.asking for hook in self._hooks if type(hook).asking is not Hook.asking]
@@ -177,28 +187,40 @@ class HookChain:
         return message
 
     def readable(self, message: Message) -> Message:
-        """As `open`; one that cannot be opened says why when it is decoded."""
+        """As `open`, but for a message that cannot be opened, the error is raised when it is decoded."""
         try:
             return self.open(message)
         except InvalidPayload as error:
             return replace(message, encoding=f"{UNOPENED}{error}")
 
+    def reader_of(self, subscriber: str, pattern: str) -> Callable[[Message], Message] | None:
+        """What is done with each message that is taken from a stream; None if nothing is."""
+        if not self._taken:
+            return self.readable if self.opens else None
+
+        def read(message: Message) -> Message:
+            for taken in self._taken:
+                taken(message, subscriber, pattern)
+            return self.readable(message)
+
+        return read
+
     def reopened(self, message: Message) -> Message:
-        """As `open`, to be published again under another header; one that cannot be opened goes on as it is."""
+        """As `open`, for publishing again under another header. A message that cannot be opened is not changed."""
         try:
             return self.open(message)
         except InvalidPayload:
             return message
 
     def handling(self, message: Message, subscriber: str, pattern: str) -> ExitStack:
-        """All that is to be entered around a handler."""
+        """The contexts to enter around a handler."""
         with ExitStack() as stack:
             for around in self._arounds:
                 stack.enter_context(around(message, subscriber, pattern))
             return stack.pop_all()
 
     def asking(self) -> ExitStack:
-        """All that is to be entered around a request."""
+        """The contexts to enter around a request."""
         with ExitStack() as stack:
             for asking in self._asking:
                 stack.enter_context(asking())
@@ -228,7 +250,7 @@ class HookChain:
         else:
             if len(passing.accepted) == len(batch):
                 return [], None
-        why = error or HookFailed("of this bus", RuntimeError("neither forwarded the message nor said why"))
+        why = error or HookFailed("of this bus", RuntimeError("neither forwarded the message nor raised an error"))
         stopped = passing.stopped((message, why) for message in batch)
         return stopped, error or (why if stopped else None)
 
@@ -238,7 +260,7 @@ def _surrounds(kind: type[Hook]) -> bool:
 
 
 class _Passing:
-    """One batch on its way through the hooks. `accepted` are the ids of what came out at the end."""
+    """One batch that passes through the hooks. `accepted` has the ids of the resulting messages."""
 
     __slots__ = ("_accept", "_hooks", "_latest", "accepted")
 
@@ -249,7 +271,7 @@ class _Passing:
         self._latest: dict[str, Message] = {}
 
     def stopped(self, refused: Iterable[tuple[Message, Exception]]) -> Failures:
-        """Those of them that did not come out, as they were after the last hook that passed them on."""
+        """The messages that were not forwarded, in their state after the last hook that passed them on."""
         return [
             (self._latest.get(message.id, message), why) for message, why in refused if message.id not in self.accepted
         ]

@@ -1,4 +1,4 @@
-"""Keys by name: one of them seals, all of them open. So a key is replaced while messages are on their way."""
+"""Keys by name: one encrypts, all decrypt. So a key can be replaced while messages are in flight."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class KeyRing:
 
     @property
     def current(self) -> str:
-        """The name of the key that seals."""
+        """The name of the key that encrypts."""
         return self._current
 
     @property

@@ -1,4 +1,4 @@
-"""Refuse what comes too fast: per topic, per sender, or both."""
+"""Refuses messages above a rate: per topic, per sender, or both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log each publish at TRACE level: id, topic, sender, recipient. And what a handler logs is about its message."""
+"""Logs each publish at TRACE level: id, topic, sender, recipient. Log lines of a handler get the id of its message."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Log(Hook):
 
     @contextmanager
     def handling(self, message: Message) -> Iterator[None]:
-        """What is logged meanwhile has the id of the message and of its trace, with the formatters of `message_log`."""
+        """Log lines inside have the ids of the message and its trace, with the formatters of `message_log`."""
         token = handled.set(message)
         try:
             yield

@@ -1,4 +1,4 @@
-"""Count what is published and refused, and export it to Prometheus if asked to, with how long things take."""
+"""Counts published and refused messages, and optionally exports counters and durations to Prometheus."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _export(metrics: Metrics, registry: CollectorRegistry) -> tuple[Histogram, H
 
     class Collector:
         def collect(self) -> list[CounterMetricFamily]:
-            refused = CounterMetricFamily("trunkline_refused", "Messages the bus did not take", labels=["error"])
+            refused = CounterMetricFamily("trunkline_refused", "Messages that the bus refused", labels=["error"])
             for name, count in metrics.refused.items():
                 refused.add_metric([name], count)
             return [
@@ -89,11 +89,11 @@ def _export(metrics: Metrics, registry: CollectorRegistry) -> tuple[Histogram, H
     return (
         Histogram(
             "trunkline_delivery_latency_seconds",
-            "From the publisher of a message to a handler",
+            "Time from the publisher of a message to a handler",
             buckets=BUCKETS_S,
             registry=registry,
         ),
         Histogram(
-            "trunkline_handling_seconds", "How long handlers worked on a message", buckets=BUCKETS_S, registry=registry
+            "trunkline_handling_seconds", "Time that a handler took for a message", buckets=BUCKETS_S, registry=registry
         ),
     )

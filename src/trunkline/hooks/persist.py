@@ -1,4 +1,4 @@
-"""Write each batch to a store before anybody sees it."""
+"""Writes each batch to a store before it is delivered."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from trunkline.topic import EVERYTHING, matches, validate_pattern
 
 class BatchStore(Protocol):
     async def append(self, batch: Batch) -> Batch | None:
-        """Return when the batch is safe, with the numbers it has there, if it has any; raise to refuse it."""
+        """Store the batch. Returns its numbers in the store, if any; raises an error to refuse it."""
 
 
 class Persist(Hook):
-    """A store that has an `attach(bus)`, as the journal, gives numbers and hears what becomes of the messages."""
+    """A store with a method `attach(bus)`, such as the journal, assigns numbers and records fates."""
 
     stage = Stage.PERSIST
 

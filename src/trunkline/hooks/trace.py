@@ -19,8 +19,9 @@ import msgspec
 from trunkline.delivery.dead_letters import DeadLetter
 from trunkline.delivery.subscribers import group_of
 from trunkline.errors import MissingExtra
-from trunkline.hooks.head import current_context, head_sampling
+from trunkline.hooks.head import current_context, head_sampling, traceparent
 from trunkline.hooks.hook import Attachment, Batch, Forward, Hook, Stage
+from trunkline.hooks.publish_span import failed
 from trunkline.message import Message, MessageType
 from trunkline.topic import REPLY_PREFIX
 from trunkline.unchecked import traced
@@ -49,11 +50,15 @@ class Trace(Hook):
 
     A handler of a message without a context starts a trace if `starts_traces`. Left out, it does if the tracer samples
     every new trace: with a share, the publisher has decided not to sample the message.
+
+    With `streams`, a message that is taken from a stream has a span `deliver`, too. Streams are slower then.
     """
 
     stage = Stage.TRACE
 
-    def __init__(self, tracer: Tracer | None = None, *, starts_traces: bool | None = None) -> None:
+    def __init__(
+        self, tracer: Tracer | None = None, *, starts_traces: bool | None = None, streams: bool = False
+    ) -> None:
         try:
             from opentelemetry import context, propagate, trace
         except ImportError as error:
@@ -65,6 +70,7 @@ class Trace(Hook):
         self._inject = propagate.inject
         self._extract = propagate.extract
         self._starts_traces = starts_traces
+        self.watches_streams = streams
         self._find_tracer()
 
     def attach(self, bus: Attachment) -> None:
@@ -80,9 +86,9 @@ class Trace(Hook):
     async def __call__(self, batch: Batch, forward: Forward) -> None:
         first = batch[0]
         tracer, head, parent = self._tracer, self.head, None
-        if not (context := self._current()):
+        if not (context := self._current(None)):
             if first.trace:
-                # What goes on in the trace that it came with, as an answer does.
+                # It continues the trace that it came with, as an answer does.
                 parent = self._extract(_carrier(first))
             elif head is not None:
                 if first.type in _ANSWERS or head.skip():
@@ -113,9 +119,9 @@ class Trace(Hook):
         try:
             await forward([message if message.trace else _with_context(message, trace, headers) for message in batch])
         except BaseException as error:
-            # The span of a request is told by `asking`, which sees the same error.
+            # `asking` records the span of a request, and gets the same error.
             if asked is None:
-                self._failed(span, error)
+                failed(span, error)
             raise
         finally:
             self._context.detach(token)
@@ -124,9 +130,8 @@ class Trace(Hook):
 
     def _context_of(self, span: Span, within: Context, *, alone: bool) -> tuple[str, dict[str, str]]:
         """The W3C context of a span: `traceparent`, and headers. One that is `alone` in its context has no baggage."""
-        about = span.get_span_context()
-        trace = f"00-{about.trace_id:032x}-{about.span_id:016x}-{about.trace_flags:02x}"
-        if alone and not about.trace_state:
+        trace = traceparent(span)
+        if alone and not span.get_span_context().trace_state:
             return trace, {}
         carrier: dict[str, str] = {}
         self._inject(carrier, within)
@@ -140,7 +145,7 @@ class Trace(Hook):
             yield
         except BaseException as error:
             if asked.span is not None:
-                self._failed(asked.span, error)
+                failed(asked.span, error)
             raise
         finally:
             _asked.reset(token)
@@ -160,32 +165,43 @@ class Trace(Hook):
         link = self._link(message)
         links = None if link is None else [link]
         consumer = self._trace.SpanKind.CONSUMER
-        about = {
-            **_identity(message),
-            "messaging.destination.template": template,
-            "messaging.destination.subscription.name": subscriber,
-        }
+        about = _received(message, subscriber, template)
         if message.attempts:
             about["messaging.trunkline.attempt"] = message.attempts + 1
-        elif link is not None:
-            # From the publisher's clock to this one: they may differ by more than it took.
-            attributes = _attributes(message, "deliver", "receive") | about
-            sent_ns = message.timestamp_ns or None
-            delivery = self._tracer.start_span(f"deliver {template}", parent, consumer, attributes, links, sent_ns)
-            delivery.end()
+        else:
+            self._deliver(message, template, about, parent, link)
         attributes = _attributes(message, "handle", "process") | about
         span = self._tracer.start_span(f"handle {template}", parent, consumer, attributes, links)
         with _Within(self._context, self._trace.set_span_in_context(span, parent)):
             try:
                 yield
             except BaseException as error:
-                self._failed(span, error)
+                failed(span, error)
                 raise
             finally:
                 span.end()
 
+    def taken(self, message: Message, subscriber: str, pattern: str) -> None:
+        if message.trace:
+            template = group_of(pattern)
+            about = _received(message, subscriber, template)
+            if message.attempts:
+                about["messaging.trunkline.attempt"] = message.attempts + 1
+            self._deliver(message, template, about, self._extract(_carrier(message)), self._link(message))
+
+    def _deliver(
+        self, message: Message, template: str, about: dict[str, Any], parent: Context, link: Link | None
+    ) -> None:
+        """The span from the publish until now, if the publish is known."""
+        if link is None:
+            return
+        # From the publisher's clock to this one: they may differ by more than it took.
+        attributes = _attributes(message, "deliver", "receive") | about
+        consumer, sent_ns = self._trace.SpanKind.CONSUMER, message.timestamp_ns or None
+        self._tracer.start_span(f"deliver {template}", parent, consumer, attributes, [link], sent_ns).end()
+
     def within(self, message: Message) -> AbstractContextManager[None]:
-        """For who takes messages from a stream: spans and publishes inside belong to the trace of the message."""
+        """For readers of a stream: spans and publishes inside belong to the trace of the message."""
         return _Within(self._context, self._extract(_carrier(message)))
 
     def retried(self, message: Message, subscriber: str, pattern: str, error: BaseException, pause_s: float) -> None:
@@ -230,14 +246,6 @@ class Trace(Hook):
             span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, failure))
         span.end()
 
-    def _failed(self, span: Span, error: BaseException) -> None:
-        """As `start_as_current_span` does, which lets pass what is no Exception."""
-        if isinstance(error, Exception) and span.is_recording():
-            kind = type(error).__qualname__
-            span.set_attribute("error.type", kind)
-            span.record_exception(error)
-            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, f"{kind}: {error}"))
-
     def _link(self, message: Message) -> Link | None:
         """To the publish of a message, in whatever process that was."""
         if not message.trace:
@@ -278,6 +286,14 @@ def _attributes(message: Message, operation: str, kind: str) -> dict[str, Any]:
 
 def _identity(message: Message) -> dict[str, Any]:
     return {"messaging.message.id": message.id, "messaging.message.body.size": len(message.payload)}
+
+
+def _received(message: Message, subscriber: str, template: str) -> dict[str, Any]:
+    return {
+        **_identity(message),
+        "messaging.destination.template": template,
+        "messaging.destination.subscription.name": subscriber,
+    }
 
 
 def _carrier(message: Message) -> dict[str, str]:
