@@ -1,4 +1,4 @@
-"""Journals with real traffic in them, made in virtual time: hours of it in a moment, the same for each seed."""
+"""Journals with real traffic, made in virtual time: hours of it in a moment, the same for each seed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOUR_NS = 3_600_000_000_000
 
 
 class Life:
-    """One life of a program on a journal: it may be lived again, later, on the same one."""
+    """One run of a program on a journal. It may be repeated later, on the same one."""
 
     def __init__(self, directory: Path, size: int, *, gap_s: float = 40.0, seal: bool = True) -> None:
         self.directory = directory
@@ -44,7 +44,7 @@ class Life:
 
 
 def _attend(bus: tl.Bus) -> None:
-    """Those who listen: one that answers, one that fails now and then, a group, and somebody who takes only some."""
+    """The subscribers: one that answers, one that sometimes fails, a group, and one with a filter."""
 
     @bus.on("pricing")
     async def price(question: Any) -> dict[str, float]:
@@ -84,7 +84,7 @@ async def _do(bus: tl.Bus, simulation: Simulation, number: int) -> None:
         question = {"n": number, "kind": chance.choice(("easy", "easy", "easy", "bad", "slow", "never"))}
         await _ask(bus, question, chance.choice((5.0, 60.0)))
     elif kind < 0.9:
-        # Somebody whose clock is wrong, whose payload is odd, and who repeats things.
+        # A publisher with a wrong clock, odd payloads, and repeated messages.
         skew_s = chance.choice((0, -300, 500, 7200, -90_000))
         await _say_twice(bus, simulation, number, skew_s)
     else:
@@ -123,7 +123,7 @@ def live(directory: Path, seed: int, size: int, *, start_ns: int = START_NS, **o
 
 
 def execute_a_cell(directory: Path, cell: str, *, start_ns: int) -> None:
-    """What a kernel is asked and says, as far as a table needs it."""
+    """Requests to a kernel and its messages, as far as a table needs them."""
     asked = {"header": {"msg_id": cell, "session": "s", "username": "ada"}, "parent_header": {}}
     reply = {"header": {"msg_id": f"{cell}-reply"}, "parent_header": {"msg_id": cell}}
     frames = (

@@ -28,7 +28,7 @@ def jupyter(kind: str, content: dict[str, Any], msg_id: str = "", parent: str | 
 
 
 def kernels(seed: int, executions: int = 25) -> Traffic:
-    """Executions over about two hours; what is said of each comes in a disorder that real networks make."""
+    """Executions over about two hours. Their messages arrive in an order that real networks cause."""
     chance = random.Random(seed)
     said: list[tuple[datetime, str, dict[str, Any]]] = []
     now = START

@@ -1,4 +1,4 @@
-"""Journals with a lake, made at random; what a Reader finds in them; and how they are broken."""
+"""Random journals with a lake, the rows a Reader finds in them, and ways to damage them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FATES = ("delivered", "filtered", "dead")
 
 
 class Randomly:
-    """What may happen to a journal, again and again."""
+    """Operations on a journal, repeated at random."""
 
     def __init__(self, journal: Journal, clock: Clock, seed: int) -> None:
         self._journal = journal
@@ -76,7 +76,7 @@ class Randomly:
         self._clock.pass_s(self._chance.choice((0.001, 60, 30_000)))
 
     def _fail(self) -> None:
-        """Numbers that were given, and not stored."""
+        """Numbers that were assigned, but not stored."""
         self._journal.intake.numbers.last += self._chance.randint(1, 4)
 
 
@@ -125,7 +125,7 @@ def files_of(directory: Path, kind: str = "messages") -> list[File]:
 
 
 def rewrite(directory: Path, file: File, table: pa.Table) -> None:
-    """Another content for a file, of which the journal knows: as another version would have written it."""
+    """Another content for a listed file, as another version would have written it."""
     path = directory / file.path
     pq.write_table(table, path)
     with closing(sqlite3.connect(directory / "journal.db")) as database, database:
@@ -136,7 +136,7 @@ def rewrite(directory: Path, file: File, table: pa.Table) -> None:
 
 
 def flip(path: Path, at: int) -> None:
-    """One bit, somewhere."""
+    """Flip one random bit."""
     data = bytearray(path.read_bytes())
     data[at] ^= 0x10
     path.write_bytes(data)

@@ -36,7 +36,7 @@ def keep_schema(journal: Path, schema: dict[str, Any]) -> None:
 
 
 class Shop:
-    """A program on a journal. Its handler fails on what costs 13, until it is mended."""
+    """A program on a journal. Its handler fails on a price of 13, until it is repaired."""
 
     def __init__(self, directory: Path, start_ns: int, *, mended: bool = False) -> None:
         self.directory = directory
@@ -80,7 +80,7 @@ class Shop:
         await self._ask(bus, simulation, "early" if self.mended else "behind")
 
     async def _ask(self, bus: tl.Bus, simulation: Simulation, name: str) -> None:
-        """At the next full hour; the answer is placed before it, by the clock of who answers."""
+        """At the next full hour. The answer is placed before it, by the clock of the responder."""
         await asyncio.sleep((-simulation.time_ns() % HOUR_NS) / 1e9 + 0.1)
         now_ns = simulation.time_ns()
         asked: dict[str, Any] = {
@@ -98,7 +98,7 @@ class Shop:
 
 
 class StubbornOrder:
-    """An order that dies again when it is replayed. Then retention removes it, and what is recorded of its deaths."""
+    """An order that fails again when it is replayed. Then retention removes it, and the records of its failures."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -138,7 +138,7 @@ class StubbornOrder:
 
 
 def forgetful(directory: Path) -> None:
-    """A journal whose retention has removed most of a topic before anybody read it."""
+    """A journal whose retention has removed most of a topic before it was read."""
     clock = Clock(ELEVEN_NS)
     with journal_in(directory, clock, retention=(Retention(topics="log", max_count=KEPT),)) as journal:
         fill(journal, 3, 1, "ticks")

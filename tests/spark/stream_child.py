@@ -1,4 +1,4 @@
-"""A query over a journal whose micro-batches go to a directory each, so that one which comes again replaces itself.
+"""A query over a journal that writes each micro-batch to its own directory, so that a repeated one replaces itself.
 
 As a program: `python -m tests.spark.stream_child JOURNAL PLACE STOP`. It says which batch it has written, and stands
 still in the batch STOP, after the rows are there and before it is done.

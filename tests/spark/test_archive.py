@@ -1,4 +1,4 @@
-"""The class archive: found only if it fits and is whole, made once, never seen half. And temporary folders."""
+"""The class archive: used only if it fits and is complete, made once, never seen half-written. Temporary folders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def archive(tmp_path: Path) -> Archive:
 
 
 def written(options: list[str], content: bytes = b"classes" * 1000) -> Path:
-    """What a Java does when it ends."""
+    """What a JVM does when it exits."""
     path = Path(options[0].partition("=")[2])
     path.write_bytes(content)
     return path

@@ -1,4 +1,4 @@
-"""Tables about what messages say: conversations, executions, conformance and typed tables, against plain Python."""
+"""Tables about the content: conversations, executions, conformance and typed tables, against plain Python."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def made(spark: SparkSession, table: BuiltTable, given: Traffic, hours: list[dat
 
 
 def some_hours(given: Traffic, seed: int) -> list[datetime]:
-    """All of them, or, with each other seed, one of them and those that it refers to: as a run would make them."""
+    """All of them, or, with every second seed, one of them and those that it refers to, as in a run."""
     hours = given.hours()
     return hours if seed % 2 else truth.closed(given, {hours[(seed // 2 - 1) % len(hours)]})
 
@@ -92,6 +92,25 @@ def test_any_number_of_messages_may_share_one_correlation_id(spark: SparkSession
     assert (row["root_id"], row["key"], row["messages"], row["fan_out"]) == ("m0", "order-7", 300, 299)
 
 
+def test_a_reply_that_names_several_messages_has_one_parent(spark: SparkSession) -> None:
+    answer = {"type": "response", "request_id": "r"}
+    said: list[dict[str, Any]] = [
+        {"id": "a"},
+        {"id": "b", "type": "request", "request_id": "r"},
+        {"id": "c", "correlation_id": "a", **answer},
+        {"id": "d", "correlation_id": "b", **answer},
+        {"id": "e", "correlation_id": "unknown", **answer},
+        {"id": "a"},
+        {"id": "f", "correlation_id": "a"},
+        {"id": "g", "correlation_id": "unknown"},
+    ]
+    rows = [message(seq, START + timedelta(seconds=seq), **fields) for seq, fields in enumerate(said, start=1)]
+    given = Traffic(rows, [], [], [])
+    found = made(spark, conversations.TABLE, given)
+    assert found == ordered(truth.conversations(given))
+    assert sorted((row["root_id"], row["messages"]) for row in found) == [("a", 2), ("a", 2), ("b", 4)]
+
+
 def test_nothing_that_refers_to_anything(spark: SparkSession) -> None:
     assert made(spark, conversations.TABLE, talk(("a", None), ("b", None))) == []
 
@@ -128,7 +147,7 @@ def test_the_generator_makes_all_kinds_of_executions() -> None:
 
 @pytest.mark.long
 def test_an_execution_that_writes_without_end_is_cut(spark: SparkSession) -> None:
-    """Part of what it wrote is seen before it was asked for, and in the hour before."""
+    """Part of the output is placed before its request, in the previous hour."""
     say = partial(jupyter, "stream", parent="e1")
     said = [("iopub.stream", say({"name": "stdout", "text": f"{line:03}\n" * 10})) for line in range(600)]
     said.insert(100, ("shell.execute_request", jupyter("execute_request", {"code": "spam()"}, "e1")))
@@ -267,7 +286,7 @@ def test_payloads_become_json_whatever_they_are(spark: SparkSession) -> None:
 
 
 def test_large_payloads_pass(spark: SparkSession) -> None:
-    """Eight of 10 MiB: more than goes into one batch."""
+    """Eight of 10 MiB: more than fits into one batch."""
     payload = F.concat(F.lit('{"x": "'), F.repeat(F.lit("ä"), 5 * 1024 * 1024 - 10), F.lit('"}')).cast("binary")
     rows = spark.range(8, numPartitions=1).select(
         F.col("id").alias("seq"),

@@ -36,7 +36,7 @@ POLARS = "import pickle, sys, polars; sys.stdout.buffer.write(pickle.dumps(polar
 
 
 def by_polars(table: Path) -> Rows:
-    """In a process of its own: its threads stay as long as the process."""
+    """In its own process: its threads live as long as the process."""
     ended = subprocess.run([sys.executable, "-c", POLARS, str(table)], capture_output=True, timeout=120, check=True)
     found: Rows = pickle.loads(ended.stdout)
     return found
@@ -52,7 +52,7 @@ def by_duckdb(table: Path) -> Rows:
 
 @pytest.fixture(scope="module", autouse=True)
 def warm(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Each of these engines starts threads when it is first used, and keeps them as long as the process."""
+    """Each of these engines starts threads at its first use, and keeps them."""
     steps = Steps(tmp_path_factory.mktemp("warm"))
     with steps.warehouse:
         steps.commit(1, {NINE: 1, TEN: 1})
@@ -74,7 +74,7 @@ class Steps:
         self.warehouse = Warehouse(place, grace_s=grace_s, world=world)
 
     def commit(self, run: int, hours: dict[str, int], **columns: Any) -> None:
-        """`hours`: which run made them. A row says which run and hour it is of."""
+        """`hours`: the run that made them. A row names its run and hour."""
         self.warehouse.commit(self.manifest(run, hours, **columns))
 
     def manifest(self, run: int, hours: dict[str, int], **columns: Any) -> Manifest:

@@ -1,4 +1,4 @@
-"""What the driver has becomes part of a plan: no Python worker is started for it."""
+"""Rows of the driver become part of a plan, without a Python worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same code elsewhere: on a cluster of a master and two workers, and through Spark Connect."""
+"""The same code on a cluster of a master and two workers, and through Spark Connect."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def worked(master: str, journal: Path, warehouse: Path, settings: dict[str, obje
 
 @contextmanager
 def java(folder: Path, name: str, ready: str, *arguments: str) -> Iterator[str]:
-    """A process of Spark's own, which ends with the block; what it said when it was ready."""
+    """A process of Spark, which ends with the block; its output when it was ready."""
     home = shim_home(find_java(), folder / f"java of {name}")
     jars = Path(pyspark.__file__).parent / "jars"
     log = folder / f"{name}.log"
@@ -121,7 +121,7 @@ def test_a_cluster_gives_what_one_machine_gives(
 
 @pytest.fixture
 def here(journal: Path, tmp_path: Path) -> dict[str, int]:
-    """What a session of this machine gives."""
+    """The result of a local session."""
     return worked("local[2]", journal, tmp_path / "here", {"spark.sql.shuffle.partitions": 2})
 
 
@@ -143,7 +143,7 @@ with session("local[2]", settings=settings) as spark:
 
 @pytest.fixture
 def connect(tmp_path: Path) -> Iterator[str]:
-    """A server of Spark Connect."""
+    """A Spark Connect server."""
     port = free_port()
     command = [sys.executable, "-c", SERVE, str(port)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

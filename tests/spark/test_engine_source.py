@@ -1,4 +1,4 @@
-"""`format("trunkline")` on a NATS and a Redis server: each stored message once, over restarts; what is gone is told."""
+"""`format("trunkline")` on NATS and Redis: each stored message once, over restarts; removed entries are reported."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def found_in(rows: list[dict[str, Any]]) -> list[tuple[str, int]]:
 
 
 class EngineQuery:
-    """A query that may run again and again, with one checkpoint, into one directory."""
+    """A query that can be restarted, with one checkpoint, into one directory."""
 
     def __init__(self, spark: SparkSession, options: dict[str, str], place: Path) -> None:
         self._spark = spark
@@ -78,7 +78,7 @@ class EngineQuery:
         self._source = spark.readStream.format("trunkline").options(**options)
 
     def run(self) -> list[int]:
-        """All that is there; returns how many rows each micro-batch had."""
+        """Process everything available. Returns the number of rows of each micro-batch."""
         query = (
             self._source.schema("seq long, topic string")
             .load()
@@ -199,7 +199,7 @@ def test_available_now_ends_where_it_began(kind: str, server: Server) -> None:
 
 
 def remove(server: Server, kind: str) -> None:
-    """What is stored is removed, as retention does it; what is numbered stays so."""
+    """Stored entries are removed, as by retention. Numbers stay the same."""
     if isinstance(server, RedisServer):
         for topic in TOPICS:
             server.cli("XTRIM", f"{{tl}}:s:{topic}", "MAXLEN", "0")
@@ -232,7 +232,7 @@ def test_what_was_removed_unread_is_an_error_or_told(
     assert found_in(read(lenient.partitions(start, end))) == later
     assert "were removed by the engine, unread" in caplog.text
     caplog.clear()
-    # Whoever begins now has lost nothing.
+    # A query that starts now has lost nothing.
     assert found_in(micro_batches(stream(kind, server.url), ReadAllAvailable())[0]) == later
     assert caplog.text == ""
     # Also if nothing came after what was removed.
@@ -366,7 +366,7 @@ def test_what_is_no_batch_is_damage(server: Server, kind: str, caplog: pytest.Lo
     [
         ({"nats": "nats://a", "redis": "redis://a"}, "which server"),
         ({"nats": "nats://a", "topics": "a", "topic": "b"}, "mean the same"),
-        ({"nats": "nats://a", "kind": "fates"}, "an engine keeps messages only"),
+        ({"nats": "nats://a", "kind": "fates"}, "an engine keeps only messages"),
         ({"nats": "nats://a", "topcis": "a"}, "topics"),
         ({"redis": "redis://a", "journal": "/a"}, "journal"),
     ],

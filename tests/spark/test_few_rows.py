@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -15,6 +14,7 @@ from pyspark.sql import SparkSession
 
 import trunkline as tl
 from tests.spark.conftest import COMPILED
+from tests.warm import NEW_PYTHON
 from trunkline.journal import Journal
 from trunkline.spark.pipeline import few_rows
 from trunkline.spark.pipeline.affected import Near
@@ -28,7 +28,7 @@ from trunkline.spark.settings import PipelineSettings
 
 
 def rows(spark: SparkSession, place: Path) -> dict[str, list[str]]:
-    """Of every table of a warehouse, as texts."""
+    """The rows of every table of a warehouse, as text."""
     found = names(Warehouse(place).look())
     return {name: sorted(map(repr, table(spark, place, name).collect())) for name in found}
 
@@ -76,7 +76,7 @@ assert not {"pyspark", "pyarrow"} & sys.modules.keys(), "that takes as long as a
 
 def test_nothing_new_is_said_without_java(journal: Path, warehouse: Path, tmp_path: Path) -> None:
     without = {**os.environ, "JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)}
-    command = [sys.executable, "-c", NOTHING_NEW, str(journal), str(warehouse)]
+    command = [*NEW_PYTHON, "-c", NOTHING_NEW, str(journal), str(warehouse)]
     ran = subprocess.run(command, env=without, capture_output=True, text=True, timeout=120, check=True)
     assert json.loads(ran.stdout)["steps"] == 0
     assert ran.stderr == ""

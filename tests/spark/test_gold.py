@@ -1,4 +1,4 @@
-"""Gold tables against plain Python: minutes of topics, senders and subscribers, the books, who is slow, what is odd."""
+"""Gold tables and plain Python: topics, senders and subscribers by minute, accounting, slow consumers, anomalies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def given(
     hours: list[datetime] | None = None,
     settings: PipelineSettings = PipelineSettings(),
 ) -> Inputs:
-    """As a run would have them: the silver tables are made by plain Python, the gold ones by each other."""
+    """As in a run: plain Python makes the silver tables, and gold tables use each other."""
     hours = traffic.hours() if hours is None else hours
     made: dict[str, DataFrame] = {}
 
@@ -70,7 +70,7 @@ def rows_of(table: BuiltTable, inputs: Inputs) -> list[Row]:
 
 
 def same(rows: list[Row], wanted: list[Row], *keys: str) -> None:
-    """Row for row; percentiles within what a sketch promises."""
+    """Row by row. Percentiles within the error of a sketch."""
 
     def key(row: Row) -> tuple[Any, ...]:
         return tuple(row[name] for name in keys)
@@ -121,20 +121,20 @@ def test_the_books_are_what_plain_python_makes_of_them(spark: SparkSession, seed
 
 
 def some_hours(random: Traffic, seed: int) -> list[datetime]:
-    """All of them, or those amid: what is in a row must not depend on which others are made with it."""
+    """All of them, or some in the middle: a row must not depend on which others are made with it."""
     hours = random.hours()
     assert len(hours) > 2
     return hours if seed % 2 else hours[1:-1]
 
 
 def set_back(given: Traffic) -> Traffic:
-    """With every other fate settled before its message was accepted, by a clock that was set back."""
+    """Every second fate is settled before its message was accepted, by a clock that was set back."""
     earlier = [row | {"time": row["time"] - timedelta(hours=row["number"] % 2)} for row in given.fates]
     return given._replace(fates=earlier)
 
 
 def spoiled(given: Traffic) -> Traffic:
-    """With every fifth range counting one message too few, and every fifth fate lost."""
+    """Every fifth range counts one message too few, and every fifth fate is lost."""
     fates = [
         row | {"count": row["count"] - (row["first"] < row["last"] and row["number"] % 5 == 0)} for row in given.fates
     ]
@@ -151,14 +151,14 @@ def test_slow_consumers_are_those_whose_minutes_say_so(spark: SparkSession) -> N
     same(rows_of(slow_consumers.TABLE, all_of), wanted, "hour", "rank")
 
 
-# What is odd: each case has an hour of its own, and all are made at once
+# Anomalies: each case has its own hour, and all are made at once
 
 FIRST = START + timedelta(minutes=10)
 """The first minute of an hour."""
 
 
 def steady(case: int, topics: dict[str, Callable[[int], int]], accepted_in: int = 0) -> list[Row]:
-    """An hour with so many messages in each minute. Their clocks may be ahead: all were accepted in one minute."""
+    """An hour with this many messages in each minute. Their clocks may be ahead: all were accepted in one minute."""
     hour = FIRST + timedelta(hours=case)
     return [
         message(0, hour + timedelta(minutes=accepted_in or minute), time=hour + timedelta(minutes=minute), topic=topic)
@@ -243,7 +243,7 @@ def test_answers_that_take_longer_than_before_are_odd(odd: list[Row]) -> None:
     assert told(odd, "slower") == {("latency", "pricing", 20, 1)}
 
 
-# Books that do not add up: each case has a topic of its own, and all are made at once
+# Books that do not balance: each case has its own topic, and all are made at once
 
 
 class Book(NamedTuple):
@@ -323,7 +323,7 @@ def test_a_message_between_ranges_is_unaccounted_unless_others_share_the_work(
     books: dict[tuple[str, str], Row],
 ) -> None:
     bill, member = books["bill", "orders"], books["member", "orders"]
-    # Number 5 was refused: nobody was to have it.
+    # Number 5 was refused: no subscriber gets it.
     assert (bill["unaccounted"], bill["in_flight"], bill["adds_up"]) == (1, 1, False)
     assert (member["unaccounted"], member["in_flight"], member["adds_up"]) == (0, 2, True)
     assert ("shop", "orders") not in books

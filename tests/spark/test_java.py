@@ -1,4 +1,4 @@
-"""Which Java is taken, in which order, and what is said if there is none. No Java is started: these are scripts."""
+"""The search order for Java, and the error if there is none. No Java is started: these are scripts."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def script(home: Path, text: str) -> Path:
 
 
 def talking(home: Path, version: str) -> Path:
-    """A Java that has to be asked: it says its version, as all do, on stderr."""
+    """A Java that prints its version on stderr, as all do."""
     return script(home, f"echo 'openjdk version \"{version}\" 2025-04-15' >&2")
 
 
 def lettered(home: Path, version: str) -> Path:
-    """A Java with a file that tells what it is; asking it would fail."""
+    """A Java with a release file. Running it would fail."""
     script(home, "exit 1")
     (home / "release").write_text(f'IMPLEMENTOR="Debian"\nJAVA_VERSION="{version}"\nJAVA_VERSION_DATE="2025-04-15"\n')
     return home

@@ -1,4 +1,4 @@
-"""The notebook of the examples runs from its first cell to its last, in a kernel of its own."""
+"""The notebook of the examples runs from its first cell to its last, in its own kernel."""
 
 from __future__ import annotations
 

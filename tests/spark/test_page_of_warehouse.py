@@ -35,6 +35,6 @@ def test_tables_freshness_and_the_report(spark: SparkSession, journal: Path, war
         expect(shown.get_by_role("link", name="Open the report")).to_be_hidden()
         report(spark, warehouse, copy / "warehouse" / "report.html")
         shown.get_by_role("link", name="Open the report").click()
-        expect(shown.locator("h1")).to_have_text("What went over the bus")
+        expect(shown.locator("h1")).to_have_text("Traffic of the bus")
         expect(shown.locator("body")).to_contain_text("Dead letters by cause")
         assert tab.errors == []

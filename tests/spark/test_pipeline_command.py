@@ -36,13 +36,13 @@ def publish(directory: Path, count: int, *, hours: int = 0) -> Path:
 
 @pytest.fixture(autouse=True)
 def stays(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command stops its session, and so the Java of all other tests."""
+    """A command stops its session, and with it the Java of all other tests."""
     monkeypatch.setattr(spark, "stop", lambda: None)
 
 
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """A command that succeeds, and what it says."""
+    """The output of a command that succeeds."""
 
     def run(*words: str | Path) -> dict[str, Any]:
         capsys.readouterr()

@@ -154,7 +154,7 @@ def test_files_of_other_layouts_are_read_by_name(spark: SparkSession, tmp_path: 
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> tuple[Path, Path]:
-    """A journal of three files, and the one in the middle, which is to be broken."""
+    """A journal of three files, and the middle one, which is to be damaged."""
     with journal_in(tmp_path) as journal:
         for _ in range(3):
             fill(journal, 1, 10, payload=random.Random(1).randbytes(50))

@@ -1,4 +1,4 @@
-"""A real kernel on a bus with a journal, and what the pipeline makes of it: a row for each execution."""
+"""A real kernel on a bus with a journal: the pipeline makes a row for each execution."""
 
 from __future__ import annotations
 

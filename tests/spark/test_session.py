@@ -1,4 +1,4 @@
-"""The session: what it is set to, what it joins, and that it says nothing and leaves nothing."""
+"""The Spark session: its settings, when it is shared, and that it prints nothing and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import FAST
+from tests.warm import NEW_PYTHON
 from trunkline.errors import MissingExtra
 from trunkline.spark import session
 from trunkline.spark.session import start
@@ -38,7 +39,7 @@ with session("local[2]", settings=quick) as spark:
 
 
 def run(program: str, folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """In an empty folder, with an empty one for temporary files, and a cache of its own."""
+    """In an empty directory, with an empty one for temporary files, and its own cache."""
     for name in ("cwd", "tmp", "cache"):
         (folder / name).mkdir(exist_ok=True)
     ours = {DIRECTORY: str(folder / "cache"), "TMPDIR": str(folder / "tmp")}
@@ -154,10 +155,10 @@ def test_without_pyspark_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_importing_it_does_not_import_pyspark() -> None:
     look = "import sys, trunkline.spark; print([name for name in ('pyspark', 'py4j', 'pandas') if name in sys.modules])"
-    assert subprocess.check_output([sys.executable, "-c", look], text=True) == "[]\n"
+    assert subprocess.check_output([*NEW_PYTHON, "-c", look], text=True) == "[]\n"
 
 
-# A process of its own
+# In its own process
 
 
 @pytest.mark.long

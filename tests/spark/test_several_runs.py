@@ -1,4 +1,4 @@
-"""Several runs, several journals: the tables are those of one run, and nothing is lost in silence."""
+"""Several runs and several journals: the tables equal those of one run, and no loss is silent."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from trunkline.spark.settings import PipelineSettings
 
 
 class Warehouses(NamedTuple):
-    """The same journal in `parts`, a run after each thing that happened, and in `whole`, with another, in one run."""
+    """The same journal in `parts`, with a run after each event, and in `whole`, with another, in one run."""
 
     parts: Path
     whole: Path
@@ -77,7 +77,7 @@ def cannot_link(*_: object) -> None:
 
 
 def rows(spark: SparkSession, warehouse: Path, name: str) -> list[Row]:
-    """Of the journal `north`; without what is said to depend on when a row was made."""
+    """Rows of the journal `north`, without columns that depend on when a row was made."""
     found = table(spark, warehouse, name).where("journal = 'north'").drop("schema_hash", *ROUGH).collect()
     return sorted((row.asDict(recursive=True) for row in found), key=repr)
 
@@ -110,7 +110,7 @@ def test_a_request_is_answered_by_what_is_placed_before_it(spark: SparkSession, 
 
 
 def test_letters_stay_when_retention_has_removed_the_message(spark: SparkSession, tmp_path: Path) -> None:
-    """The journal has only the second death then: a table of a channel without rows is there all the same."""
+    """The journal then has only the second death: the table of a channel without rows still exists."""
     order, place = StubbornOrder(tmp_path / "journal"), tmp_path / "warehouse"
     order.dies()
     keep_schema(order.directory, {"type": "object", "required": ["customer"]})

@@ -1,4 +1,4 @@
-"""A session whose Java has died costs one module its tests, not all that follow."""
+"""If the Java process of a session dies, one module fails, and later ones get a new session."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trunkline.spark import session
 
 @pytest.fixture(autouse=True)
 def leaves_nothing() -> None:
-    """The new session stays for the modules that follow, with what it has open."""
+    """The new session stays for later modules, with its open files."""
 
 
 def kill_java() -> None:

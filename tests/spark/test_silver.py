@@ -1,4 +1,4 @@
-"""Deliveries, requests, orphans and dead letters, against plain Python on random traffic, and their corners by hand."""
+"""Deliveries, requests, orphans and dead letters against plain Python on random traffic, and corner cases by hand."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def ordered(rows: Any) -> list[Row]:
 
 
 def some_hours(given: Traffic, seed: int) -> list[datetime]:
-    """Not all of them, and with others between."""
+    """Some of them, with others in between."""
     hours = given.hours()
     chosen = [hour for number, hour in enumerate(hours) if (number + seed) % 2]
     assert 0 < len(chosen) < len(hours)
@@ -109,7 +109,7 @@ def test_deliveries_are_what_the_fates_say(spark: SparkSession, seed: int) -> No
 
 
 def tangle(seed: int, size: int = 60) -> Traffic:
-    """Fates over each other in every way: ranges of all sizes, wrong patterns, doubled rows, neither in order."""
+    """Fates that overlap in every way: ranges of all sizes, wrong patterns, duplicate rows, unordered."""
     chance = random.Random(seed)
     seqs = sorted(chance.sample(range(1, 300_000), size // 2)) + list(range(400_000, 400_000 + size // 2))
     rows = [
@@ -264,7 +264,7 @@ def test_which_hours_are_made_together_does_not_matter_to_a_request(spark: Spark
 
 @pytest.mark.parametrize("before", [timedelta(), timedelta(minutes=30)], ids=["across hours", "within an hour"])
 def test_an_answer_that_is_placed_before_its_request_counts(spark: SparkSession, before: timedelta) -> None:
-    """It came 0.2 s early, or its sender's clock is half a second behind."""
+    """It came 0.2 s early, or its sender's clock is half a second slow."""
     hour = START.replace(minute=0) + timedelta(hours=1) - before
     later = hour + timedelta(seconds=0.1)
     rows = [
@@ -283,6 +283,28 @@ def test_an_answer_that_is_placed_before_its_request_counts(spark: SparkSession,
     assert made(spark, requests.TABLE, given, [found[0]["hour"]]) == found
     (tree,) = made(spark, conversations.TABLE, given, [found[0]["hour"]])
     assert (tree["root_id"], tree["messages"], tree["depth"]) == ("m3", 2, 2)
+
+
+# Conversations
+
+
+def test_those_who_took_part_are_in_order_and_each_once_also_in_a_conversation_of_two(spark: SparkSession) -> None:
+    pairs = [("b", "a"), ("a", "b"), ("a", "a"), (None, "a"), ("a", None), (None, None)]
+    rows = []
+    for number, (asker, other) in enumerate(pairs):
+        at = START + timedelta(seconds=number)
+        rows.append(message(2 * number, at, sender=asker, topic=f"x.{asker}"))
+        rows.append(message(2 * number + 1, at, sender=other, topic=f"x.{other}", correlation_id=f"m{2 * number}"))
+    found = {row["root_id"]: row for row in made(spark, conversations.TABLE, Traffic(rows, [], [], []))}
+    assert [found[f"m{2 * number}"]["senders"] for number in range(len(pairs))] == [
+        ["a", "b"],
+        ["a", "b"],
+        ["a"],
+        [None, "a"],
+        [None, "a"],
+        [None],
+    ]
+    assert [len(found[f"m{2 * number}"]["topics"]) for number in range(len(pairs))] == [2, 2, 1, 2, 2, 1]
 
 
 # Orphans
@@ -357,7 +379,7 @@ def place(row: Row) -> tuple[str, str | None]:
 
 
 def fingerprints(rows: list[Row]) -> set[frozenset[tuple[int, str]]]:
-    """Which rows share one."""
+    """Which rows share a fingerprint."""
     shared: dict[Any, set[tuple[int, str]]] = {}
     for row in rows:
         shared.setdefault(row["fingerprint"], set()).add((row["seq"], row["subscriber"]))
@@ -365,7 +387,7 @@ def fingerprints(rows: list[Row]) -> set[frozenset[tuple[int, str]]]:
 
 
 def buried(*said: Row) -> Traffic:
-    """Messages that died of this: of what their letter says, or of what their fate says if there is none."""
+    """Dead letters with this cause: from their letter, or from their fate if there is none."""
     rows = messages(*range(1, len(said) + 1))
     fates, letters = [], []
     for seq, each in enumerate(said, 1):

@@ -1,4 +1,4 @@
-"""The sink: rows of a DataFrame arrive on a bus, once, whatever is tried again; what makes no message is told."""
+"""The sink: rows of a DataFrame arrive on a bus once, also after retries; invalid rows are reported."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DEADLINE_S = 60.0
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    """Shared by all who do not kill it: each test has topics of its own."""
+    """Shared by all tests that do not kill it: each test has its own topics."""
     with up(tmp_path_factory.mktemp("hub"), durable=True) as hub:
         yield hub
         assert "Traceback" not in hub.log()
@@ -49,13 +49,13 @@ def mortal(tmp_path: Path) -> Iterator[Up]:
 
 @pytest.fixture(scope="module", autouse=True)
 def loops() -> None:
-    """The first loop of uvloop opens a pipe for the signals of its process, which stays."""
+    """The first loop of uvloop opens a pipe for the signals of its process, and keeps it."""
     run(asyncio.sleep(0))
 
 
 @pytest.fixture(scope="module")
 def sinks(spark: SparkSession) -> SparkSession:
-    """The session, which knows the sink."""
+    """The session, with the sink registered."""
     register(spark)
     # After the first work in Python, Spark keeps a connection to this process.
     spark.range(1).mapInArrow(lambda batches: batches, "id long").collect()

@@ -1,4 +1,4 @@
-"""From rows to messages, without a bus: chunks, ids, kinds, and which batches may be there already."""
+"""From rows to messages, without a bus: chunks, ids, kinds, and batches that may already be published."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_only_the_first_epoch_of_a_run_can_be_a_repetition() -> None:
 
 @given(st.integers(0, 12), st.sets(st.integers(0, 3)))
 def test_everything_an_earlier_attempt_has_stored_is_looked_for(prefix: int, beyond: set[int]) -> None:
-    """It had stored the first batches of a topic, and of the four that were under way then, any."""
+    """It had stored the first batches of a topic, and any of the four that were in flight."""
     there = {*range(prefix), *(prefix + place for place in beyond)} if prefix else set()
     repeats = Repeats(5 * 10, suspected=True)
     for place in range(40):

@@ -33,7 +33,7 @@ def spark(spark: SparkSession) -> SparkSession:
 
 
 class Query:
-    """A query that may run again and again, with one checkpoint, into one directory."""
+    """A query that can be restarted, with one checkpoint, into one directory."""
 
     def __init__(self, spark: SparkSession, journal: Path, place: Path, **options: Any) -> None:
         self._spark = spark
@@ -41,7 +41,7 @@ class Query:
         self._source = spark.readStream.format("trunkline").option("journal", str(journal)).options(**options)
 
     def run(self) -> list[int]:
-        """All that is there; returns how many rows each micro-batch had."""
+        """Process everything available. Returns the number of rows of each micro-batch."""
         writer = self._source.schema("seq long, topic string").load().writeStream.format("parquet")
         query = (
             writer.option("checkpointLocation", str(self._place / "checkpoint"))
@@ -126,7 +126,7 @@ def test_a_query_on_another_journal_is_refused(spark: SparkSession, directory: P
     Query(spark, directory, place).run()
     for path in directory.iterdir():
         path.unlink()
-    # It has come further: by the numbers alone nobody could tell.
+    # It has advanced: the numbers alone do not show that.
     with journal_in(directory) as journal:
         fill(journal, 1, 30)
     with pytest.raises(StreamingQueryException, match="the position belongs to journal"):
@@ -150,7 +150,7 @@ def read(parts: list[InputPartition]) -> list[dict[str, Any]]:
 def batches(
     reader: JournalStreamReader, limit: ReadLimit, between: Callable[[], object] = lambda: None
 ) -> list[list[dict[str, Any]]]:
-    """All micro-batches from the initial offset, as Spark would ask for them."""
+    """All micro-batches from the initial offset, as Spark would request them."""
     found = []
     offset = reader.initialOffset()
     while (end := reader.latestOffset(offset, limit)) != offset:
@@ -258,7 +258,7 @@ def test_what_retention_removed_unread_is_told(directory: Path, caplog: pytest.L
         assert [row["seq"] for row in read(reader.partitions(start, end))] == list(range(41, 51))
         assert "up to 40 messages between 1 and 50 were removed by retention, unread" in caplog.text
         caplog.clear()
-        # Whoever begins now has lost nothing.
+        # A query that starts now has lost nothing.
         assert [row["seq"] for row in batches(stream(directory), ReadAllAvailable())[0]] == list(range(41, 51))
         assert caplog.text == ""
         reader.stop()

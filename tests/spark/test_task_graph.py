@@ -11,7 +11,7 @@ from trunkline.spark.pipeline.task_graph import TaskGraph
 
 
 class Tags:
-    """What a session is asked for."""
+    """The requests to a session."""
 
     def __init__(self) -> None:
         self.on: list[str] = []

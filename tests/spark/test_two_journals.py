@@ -29,7 +29,7 @@ ROUNDS = 8
 
 
 def refuse_some(directory: Path, start_ns: int) -> None:
-    """A journal of events and requests, of which a hook behind the journal refuses every third.
+    """A journal of events and requests. A hook after the journal refuses every third one.
 
     Every second answer comes after half an hour, and events refer to requests of an hour before.
     """
@@ -72,7 +72,7 @@ def rows(spark: SparkSession, warehouse: Path, name: str, journal: Path) -> list
 
 
 def expected(given: Traffic, settings: PipelineSettings) -> dict[str, tuple[list[Row], tuple[str, ...]]]:
-    """By table: its rows, and by which columns they are known."""
+    """By table: its rows, and the columns that identify them."""
     return {
         "messages": (given.messages, ("seq",)),
         "deliveries": (truth_silver.deliveries(given), ("seq", "subscriber")),

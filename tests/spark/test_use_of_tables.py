@@ -1,4 +1,4 @@
-"""What people do with the tables: a report, replay of what SQL selects, and what if a handler were another."""
+"""Uses of the tables: a report, replay of messages selected by SQL, and what-if runs with another handler."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 import trunkline as tl
 from trunkline.cli.main import run as run_command
+from trunkline.spark.pipeline.run import session_settings
 from trunkline.spark.pipeline.views import register, table
 from trunkline.spark.pipeline.warehouse import Warehouse
 from trunkline.spark.replay import replay
@@ -37,7 +38,7 @@ def test_a_report_is_one_file_that_needs_nothing_else(spark: SparkSession, wareh
     # Nothing from elsewhere: the one address is the name of SVG.
     assert set(re.findall(r"https?://[^\s\"'<]+", text)) == {"http://www.w3.org/2000/svg"}
     assert "<script" not in text
-    assert "The books add up" in text
+    assert "The books balance" in text
     assert "ValueError: bad order" in text
     assert text.count("<svg") == text.count("</svg>") >= 5
     dead = table(spark, warehouse, "dead_letters").count()
@@ -54,12 +55,12 @@ def test_the_latency_of_the_report_is_that_of_topic_minute(spark: SparkSession, 
     outcomes: dict[str, int] = dict(table(spark, warehouse, "requests").groupBy("outcome").count().collect())
     assert figures.answered == outcomes.pop("answered")
     assert figures.without_latency == outcomes
-    left_out = page(figures).split("Left out: ")[1].split(".")[0]
+    left_out = page(figures).split("Not shown: ")[1].split(".")[0]
     assert left_out == ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(outcomes.items()))
 
 
 def test_a_condition_on_the_hour_chooses_the_files(spark: SparkSession, warehouse: Path) -> None:
-    """By what Spark read, in SQL as people write it."""
+    """By Spark's metrics of rows read, for typical SQL."""
     manifest = Warehouse(warehouse).look()
     (state,) = manifest.journals.values()
     for name in register(spark, warehouse):
@@ -76,6 +77,18 @@ def test_a_condition_on_the_hour_chooses_the_files(spark: SparkSession, warehous
             assert len(query.collect()) == sum(file.rows for file in hours[hour]), (name, condition)
             assert files_read(query) == len(hours[hour]), (name, condition)
     assert not spark.sql("select 1 from messages where journal = 'another'").collect()
+
+
+def test_the_hour_of_a_file_is_in_utc_whatever_the_zone_of_the_session(spark: SparkSession, warehouse: Path) -> None:
+    def hours() -> set[int]:
+        rows = table(spark, warehouse, "messages").select(F.unix_seconds("hour"), F.unix_seconds("placed")).collect()
+        found = {(hour, at // 3600 * 3600) for hour, at in rows}
+        assert all(hour == wanted for hour, wanted in found)
+        return {hour for hour, _ in found}
+
+    with session_settings(spark, {"spark.sql.session.timeZone": "Asia/Kolkata"}):
+        there = hours()
+    assert there == hours()
 
 
 def files_read(query: DataFrame) -> int:

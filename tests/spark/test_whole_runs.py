@@ -1,4 +1,4 @@
-"""Whole runs on real journals: the tables against plain Python, however the work was cut, whatever died meanwhile."""
+"""Whole runs on real journals: the tables equal plain Python, in any number of steps and after crashes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def same(spark: SparkSession, one: Path, other: Path) -> None:
 
 
 def like(found: list[Row], expected: list[Row], key: tuple[str, ...]) -> None:
-    """Equal in all that plain Python says."""
+    """Equal in all columns that plain Python computes."""
 
     def by(rows: list[Row]) -> dict[tuple[Any, ...], Row]:
         return {tuple(row[name] for name in key): row for row in rows}
@@ -272,7 +272,7 @@ def test_status_tells_how_far_it_is(spark: SparkSession, tmp_path: Path) -> None
 
 @pytest.fixture
 def damaged(journal: Path, tmp_path: Path) -> tuple[Path, str]:
-    """A copy in which one sealed file is cut short."""
+    """A copy with one truncated sealed file."""
     copy = tmp_path / "journal"
     shutil.copytree(journal, copy)
     with Reader(copy) as reader:
@@ -335,7 +335,7 @@ class Stepwise:
         self.warehouse = Warehouse(place, world=World(time_ns=lambda: int(self.now * 1e9)))
 
     def commit(self, run: int, hours: dict[str, int]) -> None:
-        """`hours`: which run made them."""
+        """`hours`: the run that made them."""
         manifest = Manifest(run=run)
         for hour, made in hours.items():
             file = StoredFile(f"{made:06d}-0.parquet", 1, 4)
@@ -353,7 +353,7 @@ def part(run: int, hour: str) -> str:
 
 
 def test_what_was_replaced_stays_for_the_grace_period(tmp_path: Path) -> None:
-    """Who reads while runs commit goes on reading. Directories that are left empty go, too."""
+    """A reader can continue while runs commit. Empty directories are removed."""
     steps = Stepwise(tmp_path)
     with steps.warehouse:
         steps.commit(1, {EARLY: 1, LATE: 1})

@@ -16,6 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from trunkline.spark.settings import PipelineSettings
 from trunkline.spark.tables.driver_frame import driver_frame
+from trunkline.spark.tables.related import related
+from trunkline.spark.tables.settled import settled
 from trunkline.spark.tables.table import ChannelContract, Inputs, Table
 from trunkline.spark.tables.traffic import traffic as counted
 from trunkline.topic import matches
@@ -64,7 +66,7 @@ def hour_of(moment: datetime) -> datetime:
 
 
 def message(seq: int, accepted: datetime, settings: PipelineSettings = PipelineSettings(), **fields: Any) -> Row:
-    """A bronze message; what is not given is as usual."""
+    """A bronze message. Fields that are not given have typical values."""
     time = fields.pop("time", accepted)
     late = abs((accepted - time).total_seconds()) > settings.watermark_s
     placed = accepted if late else time
@@ -103,7 +105,7 @@ def message(seq: int, accepted: datetime, settings: PipelineSettings = PipelineS
 
 
 def traffic(seed: int, size: int = 200, settings: PipelineSettings = PipelineSettings()) -> Traffic:
-    """Messages over about two hours, some requests among them, and what became of them."""
+    """Messages over about two hours, with some requests, and their fates."""
     chance = random.Random(seed)
     messages: list[Row] = []
     orphans: list[Row] = []
@@ -187,7 +189,7 @@ def _payload(chance: random.Random) -> bytes:
 
 
 def _fates(chance: random.Random, messages: list[Row]) -> list[Row]:
-    """Ranges of delivered messages, rows of their own for the rest; some messages have none yet."""
+    """Ranges of delivered messages, single rows for the others. Some messages have none yet."""
     found: list[Row] = []
     number = 0
 
@@ -257,7 +259,7 @@ def _plain(ddl: str) -> list[str]:
 
 
 def own_ddl(table: Table) -> str:
-    """The columns of a table as a build makes them: what the files say of its journal is not known yet."""
+    """The columns of a table as a build makes them, without those that name the journal."""
     return ", ".join(f"{column.name} {column.type}" for column in table.own_columns)
 
 
@@ -273,7 +275,7 @@ def inputs(
     settings: PipelineSettings = PipelineSettings(),
     table: Callable[[str], DataFrame] | None = None,
 ) -> Inputs:
-    """As a run would have them, by default for all hours."""
+    """As in a run, by default for all hours."""
     hours = given.hours() if hours is None else hours
     far = int(settings.horizon_s // 3600) + 1
     near, wide = (
@@ -290,12 +292,14 @@ def inputs(
         raise AssertionError(f"the table {name} was not given")
 
     messages = frame(spark, mine, MESSAGES)
+    around = frame(spark, [row for row in given.messages if row["hour"] in wide], MESSAGES)
     return Inputs(
         spark=spark,
         messages=messages,
         traffic=counted(messages),
         nearby=frame(spark, nearby, MESSAGES),
-        wide=frame(spark, [row for row in given.messages if row["hour"] in wide], MESSAGES),
+        wide=around,
+        related=related(around),
         fates=frame(spark, fates, FATES),
         letters=frame(spark, given.letters, LETTERS),
         orphans=frame(spark, given.orphans, ORPHANS),
@@ -304,4 +308,5 @@ def inputs(
         settings=settings,
         channels=given.channels,
         table=table or missing,
+        settled=lambda: settled((table or missing)("deliveries")),
     )

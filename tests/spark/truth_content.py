@@ -41,9 +41,9 @@ def parent_of(row: Row, rows: list[Row], settings: PipelineSettings = SETTINGS) 
     earlier = [other for other in rows if near(other)]
     meant = row["correlation_id"]
     if meant is not None:
-        for other in earlier:
-            if other["id"] == meant:
-                return other
+        named = [other for other in earlier if other["id"] == meant]
+        if named:
+            return max(named, key=lambda each: int(each["seq"]))
     if row["type"] in ("response", "error") and row["request_id"] is not None:
         asked = [each for each in earlier if each["type"] == "request" and each["request_id"] == row["request_id"]]
         if asked:
@@ -101,7 +101,7 @@ def conversations(traffic: Traffic, settings: PipelineSettings = SETTINGS) -> li
 
 
 def closed(traffic: Traffic, hours: set[datetime], settings: PipelineSettings = SETTINGS) -> list[datetime]:
-    """With the hours around that messages of these refer to, and those refer to, and so on: as a run takes them."""
+    """With the hours that messages of these refer to, in both directions and repeatedly, as in a run."""
     while True:
         more = set()
         for row in traffic.messages:
@@ -225,7 +225,7 @@ def _execution(row: Row, kernel: str, said: dict[str, Any], mine: list[tuple[Row
 
 
 def registry(channels: tuple[ChannelContract, ...]) -> Registry:
-    """The hub's own, with these channels."""
+    """The checker of the hub, with these channels."""
     made = Registry()
     who = Who("session", "name", "identity")
     for channel in channels:
@@ -260,7 +260,7 @@ def conformance(traffic: Traffic) -> list[Row]:
 
 
 def payloads(traffic: Traffic, channel: str) -> dict[int, Any]:
-    """What typed tables show: the values of messages that fit, by number."""
+    """The content of typed tables: the values of matching messages, by number."""
     fitting = {row["seq"] for row in conformance(traffic) if row["ok"] and row["channel"] == channel}
     return {row["seq"]: _message(row).decode() for row in traffic.messages if row["seq"] in fitting}
 

@@ -25,7 +25,7 @@ def micros(span: timedelta) -> int:
 
 
 def requests(given: Traffic) -> list[Row]:
-    """Each request with the first thing that names it; how they are told apart in detail is not of interest here."""
+    """Each request with its first answer. Details of duplicates do not matter here."""
     rows = []
     for asked in (row for row in given.messages if row["type"] == "request"):
         came = [
@@ -48,7 +48,7 @@ def requests(given: Traffic) -> list[Row]:
 
 
 def exact(values_ms: Iterable[float]) -> dict[int, float | None]:
-    """By percent: the value that so many percent are not above. No sketch, no rounding."""
+    """By percent: exact percentiles, without a sketch or rounding."""
     rising = sorted(max(value, 0.0) for value in values_ms)
     return {
         percent: rising[-(-len(rising) * percent // 100) - 1] if rising else None for percent in (50, 95, 99)
@@ -249,7 +249,7 @@ def accounting(given: Traffic) -> list[Row]:
 
 
 def _end_of(fate: Row, messages: list[Row]) -> Row | None:
-    """The last message that a fate is about, of those there are."""
+    """The last message of a fate, of those that exist."""
     about = (row for row in messages if fate["first"] <= row["seq"] <= fate["last"])
     mine = [row for row in about if fate["first"] == fate["last"] or matches(fate["pattern"], row["topic"])]
     return max(mine, key=lambda row: int(row["seq"]), default=None)

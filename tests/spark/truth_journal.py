@@ -1,8 +1,10 @@
-"""What a journal holds, as the rows that the plain computations are made of. Without Spark."""
+"""The content of a journal as rows for the plain computations. Without Spark."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +43,17 @@ def traffic_of(journal: Path, settings: PipelineSettings = PipelineSettings()) -
 
 
 def _messages(rows: list[Row], settings: PipelineSettings) -> list[Row]:
-    """Each id once, the first one, at the hour where it belongs."""
-    seen: set[str] = set()
+    """At its hour. A message is left out if a kept one has the same id and is near by its hour."""
+    far = timedelta(hours=ceil(settings.horizon_s / 3600))
+    kept: defaultdict[str, list[datetime]] = defaultdict(list)
     found = []
     for row in rows:
-        if row["id"] in seen:
-            continue
-        seen.add(row["id"])
         time, accepted = naive(row["time"]), naive(row["accepted"])
         late = abs((accepted - time).total_seconds()) > settings.watermark_s
         placed = accepted if late else time
+        if any(abs(hour_of(placed) - hour) <= far for hour in kept[row["id"]]):
+            continue
+        kept[row["id"]].append(hour_of(placed))
         headers = None if row["headers"] is None else dict(row["headers"])
         extra = {"placed": placed, "hour": hour_of(placed), "late": late, "headers": headers}
         found.append({**{name: row[name] for name in MESSAGES.names}, "time": time, "accepted": accepted, **extra})

@@ -26,7 +26,7 @@ def is_about(fate: Row, message: Row) -> bool:
 
 
 def weight(fate: Row) -> tuple[bool, int]:
-    """A row that knows each message it is about counts more than a range with others between; then the number."""
+    """A row that counts each of its messages takes precedence over a range with gaps; then the higher number."""
     return fate["last"] - fate["first"] + 1 == fate["count"], fate["number"]
 
 
@@ -130,7 +130,7 @@ def orphans(given: Traffic, settings: PipelineSettings = SETTINGS) -> list[Row]:
 
 
 def dead_letters(given: Traffic) -> list[Row]:
-    """Without fingerprints, and what depends on them: these are told by which rows share one."""
+    """Without fingerprints and columns that depend on them: these are compared by which rows share one."""
     letters = {(row["subscriber"], row["seq"]): row for row in sorted(given.letters, key=lambda row: row["at"])}
     found = []
     for message in given.messages:

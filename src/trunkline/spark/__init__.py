@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trunkline.spark.source.dataframe import fates as fates
     from trunkline.spark.source.dataframe import messages as messages
 
-# These import pyspark: not before somebody asks for them.
+# These import pyspark, so they are imported on first use.
 _LATER = {
     "Pipeline": "pipeline.run",
     "PipelineSettings": "settings",

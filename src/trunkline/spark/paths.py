@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def for_reading(path: Path) -> str:
-    """Spark takes some signs for wildcards unless told otherwise."""
+    """Escapes characters that Spark treats as wildcards."""
     return "file://" + re.sub(r"([][{}*?\\])", r"\\\1", str(path.absolute()))
 
 

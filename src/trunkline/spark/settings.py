@@ -1,4 +1,4 @@
-"""How a pipeline works."""
+"""The settings of a pipeline."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from trunkline.settings import Group
 class PipelineSettings(Group, frozen=True, kw_only=True):
     """`watermark_s`: a message is placed by its publisher's clock, unless that is further than this from the journal's.
 
-    `horizon_s`: an answer, a fate or a descendant of a message is looked for so long before and after it; what comes
-    later is counted. `step_rows`: a run that finds more messages than that takes them step by step, each of them for
-    good.
+    `horizon_s`: an answer, a fate or a descendant of a message is searched for up to this long before and after it;
+    later ones are counted. `step_rows`: a run that finds more messages than that processes them in steps, and commits
+    each step.
     """
 
     may_be_zero = frozenset({"watermark_s", "grace_s", "few_rows"})
@@ -26,15 +26,15 @@ class PipelineSettings(Group, frozen=True, kw_only=True):
     delta: bool | None = None
     """Keep a Delta log beside each table, and beside the sealed files of the journal; None: as it was before."""
     grace_s: float = 3600.0
-    """Files that were replaced stay for this long: a query that reads them can end."""
+    """Replaced files are kept for this long, so that running queries can finish."""
     keep_s: float | None = None
     """Hours that end longer than this before the end of the stream are removed from all tables; None: none are."""
     tables_at_once: int = 3
-    """So many are made at the same time."""
+    """The number of tables that are built in parallel."""
     skip_damaged: bool = False
-    """Leave out what cannot be read of the lake, and write down what that was; otherwise the run stops at it."""
+    """Skip unreadable parts of the lake, and record them. Otherwise the run stops there."""
     few_rows: int = 50_000
-    """Up to so many messages are read, and their tables written, by the driver itself: the same in less time."""
+    """Up to this many messages are processed by the driver itself, with the same result in less time."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,1 +1,1 @@
-"""A run of the pipeline: what it reads from a journal, which hours it makes again, and the warehouse it writes."""
+"""A run of the pipeline: the ingest of a journal, the choice of hours to rebuild, and the warehouse."""

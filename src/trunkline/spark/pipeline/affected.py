@@ -1,4 +1,4 @@
-"""Which hours a run must make anew: those with new messages, and those whose rows change by what is new."""
+"""Which hours a run must rebuild: hours with new messages, and hours whose rows depend on new messages or fates."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ def horizon_hours(settings: PipelineSettings) -> int:
 
 
 def around(state: JournalState, hours: Iterable[str], settings: PipelineSettings) -> list[str]:
-    """These hours, and those up to the horizon before and after each of them, as far as there is anything in them."""
+    """The given hours, and the hours within the horizon before and after each. Hours without messages are left out."""
     far = horizon_hours(settings)
     wanted = {name_of(hour_of(hour) + step * HOUR) for hour in hours for step in range(-far, far + 1)}
     return sorted(wanted & state.hours.keys())
 
 
 def by_time(state: JournalState, upto: datetime) -> set[str]:
-    """Hours that change because time has passed: with open requests, and those around the end of the stream so far."""
+    """Hours that change as time passes: hours with open requests, the hour of `upto`, and the hour before that."""
     last = truncated(upto)
     return (set(state.open) | {name_of(last), name_of(last - HOUR)}) & state.hours.keys()
 
 
 def by_fates(state: JournalState, grains: Iterable[tuple[int, int]]) -> set[str]:
-    """Hours of the messages that new fates are about, which are given as ranges in units of GRAIN."""
+    """Hours of the messages to which new fates refer. `grains` are ranges of message numbers in units of GRAIN."""
     ranges = [(low * GRAIN, (high + 1) * GRAIN - 1) for low, high in grains]
     return {hour for hour, span in state.hours.items() if any(span.meets(*each) for each in ranges)}
 
 
 def by_numbers(state: JournalState, seqs: Iterable[int]) -> set[str]:
-    """Hours that these messages may lie in."""
+    """Hours that may contain these messages."""
     return {hour for seq in seqs for hour, span in state.hours.items() if span.meets(seq, seq)}
 
 
 class Near:
-    """What has to be looked at to make some hours: the hours around them, and the numbers of messages in them."""
+    """The input needed to build some hours: the surrounding hours, and the ranges of message numbers."""
 
     def __init__(self, state: JournalState, hours: list[str], settings: PipelineSettings) -> None:
         self.hours = around(state, hours, settings)
         self.wide_hours = around(state, self.hours, settings)
-        """Those around the hours around: what messages of these refer to."""
+        """The hours around `self.hours`. Messages of `self.hours` can refer to messages in them."""
         self.numbers = _numbers(state, hours)
-        # Answers of the hours around may be orphans, too.
+        # Answers in the surrounding hours can be orphans, too.
         self.wide = _numbers(state, self.hours)
 
 

@@ -1,4 +1,4 @@
-"""Delta logs of a warehouse: one a table, which follows the manifest. The manifest stays the one commit."""
+"""Delta logs of a warehouse, one per table. They are derived from the manifest; only the manifest commits a run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from trunkline.journal.lake import SCHEMAS
 from trunkline.spark.pipeline.manifest import Manifest
 
 PARTITIONS = (pa.field("journal", pa.string()), pa.field("hour", pa.string()))
-"""The hour as directories are called, `2026-11-16T10`: some engines take it from there, and read no such time."""
+"""`hour` is a string, as in the names of directories (`2026-11-16T10`).
+
+Some engines take the value from the directory name and cannot parse it as a timestamp.
+"""
 
 
 def follow_manifest(directory: Path, manifest: Manifest, world: World) -> None:
-    """Have the log of every table list the files that count. After a crash it makes up for what is missing."""
+    """Update the log of every table to list the current files. After a crash, this adds the missing log entries."""
     logged = {path.parent.name for path in directory.glob(f"*/{LOG}")}
     for table in sorted(manifest.tables() | logged):
         files = _files(manifest, table)
@@ -27,22 +30,22 @@ def follow_manifest(directory: Path, manifest: Manifest, world: World) -> None:
 
 
 def remove_logs(directory: Path) -> None:
-    """They would soon point to files that are gone."""
+    """Delete all logs. Logs that are no longer updated would soon refer to deleted files."""
     for log in directory.glob(f"*/{LOG}"):
         shutil.rmtree(log)
 
 
 def _schema(directory: Path, table: str, files: dict[str, LoggedFile]) -> pa.Schema | None:
-    """The columns of the files, and those of their paths; None if there are no files."""
+    """The columns of the files and the partition columns; None if there are no files."""
     if not files:
         return None
-    # Files of the lake may be older than their last column. All others of a table have the same.
+    # An older file of the lake may lack the newest columns. In all other tables, all files have the same columns.
     inside = SCHEMAS[table] if table in SCHEMAS else pq.read_schema(directory / max(files))
     return pa.schema([*(_nullable(field) for field in inside), *PARTITIONS])
 
 
 def _nullable(field: pa.Field) -> pa.Field:
-    """Spark writes that a column has no nulls if it happens to know. The log promises nothing of the kind."""
+    """Spark marks a column as non-null in files where it can prove that. The log declares all columns nullable."""
     return pa.field(field.name, _with_nulls(field.type))
 
 

@@ -1,4 +1,4 @@
-"""Rows of bronze as the driver reads them itself, with Arrow: what it can look up, Spark is not asked for."""
+"""Rows of bronze, read by the driver with Arrow. Simple lookups do not need Spark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DriverRows:
     def read(
         self, kind: str, hours: Iterable[str], columns: list[str] | None = None
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Some columns of the rows of these hours, or all, in slices, each with its hour."""
+        """The rows of these hours in slices, each with its hour. `columns=None` reads all columns."""
         schema = schema_of(kind, columns)
         listed = self._state.files(kind)
         for hour in sorted(hours):
@@ -43,13 +43,13 @@ class DriverRows:
 
 
 def schema_of(kind: str, columns: list[str] | None = None) -> pa.Schema:
-    """Of some columns, or of all."""
+    """The schema of some columns, or of all."""
     schema = lake.SCHEMAS[kind]
     return pa.schema([schema.field(name) for name in (schema.names if columns is None else columns)])
 
 
 def placed(kind: str, hour: str, batch: pa.RecordBatch, watermark_s: float) -> pa.RecordBatch:
-    """With the columns that are not in the files: `hour`, and of messages where each counts, as `bronze.place` says."""
+    """Add the columns that are not in the files: `hour`; for messages also `placed` and `late`, see bronze.py."""
     count = batch.num_rows
     at_us = pa.array(np.full(count, seconds(hour_of(hour)) * 1_000_000, dtype=np.int64)).cast(MOMENT)
     if kind == MESSAGES.name:

@@ -1,8 +1,8 @@
-"""How a step has its rows read, kept and written, if they are few: by the driver, with Arrow.
+"""How a step reads, caches and writes its rows if they are few: in the driver, with Arrow.
 
-The tables are the same as with many, and so is what makes them. To Spark the rows are a part of the plan, in one
-partition: a query is one task, without a shuffle and without a broadcast. For three rows Spark needs several seconds to
-read small files, to write small files, and to compile what it runs once; here it does none of that.
+The tables and the code that builds them are the same as for many rows. The rows are part of Spark's query plan, in one
+partition, so a query is one task without a shuffle or a broadcast. Even for three rows, Spark would need several
+seconds to read and write small files and to compile code that runs once. This way avoids all of that.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ from trunkline.spark.pipeline.driver_rows import DriverRows, micros, placed
 from trunkline.spark.pipeline.manifest import StoredFile, hour_of, name_of_number
 from trunkline.spark.pipeline.placement import Numbers
 from trunkline.spark.pipeline.rows import Place, hours_about
+from trunkline.spark.tables import deliveries
 from trunkline.spark.tables.bronze import FATES, MESSAGES
 from trunkline.spark.tables.channel_contracts import Finder
 from trunkline.spark.tables.driver_frame import arrow_schema
+from trunkline.spark.tables.related import related
+from trunkline.spark.tables.settled import settled
 from trunkline.spark.tables.table import ChannelContract, Contents, Held, Table, seconds
 from trunkline.spark.tables.times import HOUR_US, MINUTE_US
 from trunkline.spark.tables.traffic import traffic
@@ -33,11 +36,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SETTINGS: Mapping[str, str] = {
-    # To compile a query, and to plan it again while it runs, takes longer than to run it as it is.
+    # Compiling a small query and replanning it at run time take longer than running it.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
-    # All rows are in one partition: nothing needs to be sent anywhere.
+    # All rows are in one partition: no shuffle is needed.
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.leafNodeDefaultParallelism": "1",
     "spark.sql.autoBroadcastJoinThreshold": "-1",
@@ -46,12 +49,12 @@ SETTINGS: Mapping[str, str] = {
 EPOCH = "1970-01-01T00"
 MAX_BYTES = 64 * 1024 * 1024
 DELIVERIES = 4
-"""So many of a message are few."""
+"""The limit for deliveries, as a multiple of the limit for messages."""
 NEEDED = (
     *("seq", "id", "topic", "time", "accepted", "type", "sender", "request_id", "correlation_id"),
     *("content_type", "encoding", "payload"),
 )
-"""The columns of messages that any table is made of."""
+"""The columns of messages that the tables are built from."""
 
 
 class Bronze:
@@ -85,7 +88,7 @@ def _most_minutes(placed: Numbers) -> int:
 
 
 def few(place: Place, near: Near, max_rows: int) -> Bronze | None:
-    """The messages and fates that are near; None if they are many."""
+    """The messages and fates that the step needs; None if they are too many."""
     state, (first, last) = place.state, near.numbers
     about = hours_about(state, first, last)
     if sum(state.hours[hour].count for hour in near.wide_hours) > max_rows:
@@ -135,12 +138,15 @@ class FewRows:
     def traffic(self, messages: DataFrame) -> DataFrame:
         return self.hold(traffic(messages)).rows
 
+    def related(self, messages: DataFrame) -> DataFrame:
+        return related(messages)
+
     def fates(self, first: int, last: int) -> DataFrame:
         return self.given(self._bronze.fates)
 
     def given(self, rows: pa.Table) -> DataFrame:
         frame = self._spark.createDataFrame(rows)
-        # One partition, and known to be one. No rows stay as they are, so that what needs them is not even planned.
+        # Tells the planner that there is one partition. Not for an empty frame: the planner removes queries on it.
         return frame.coalesce(1) if rows.num_rows else frame
 
     def write(self, table: Table, rows: DataFrame) -> dict[str, list[StoredFile]]:
@@ -171,6 +177,9 @@ class FewRows:
         if table.name not in self._made:
             self._keep(table, arrow_schema(table.own_ddl).empty_table())
         return self._made[table.name]
+
+    def settled(self) -> DataFrame:
+        return settled(self.made(deliveries.TABLE))
 
     def hold(self, rows: DataFrame) -> Held:
         found = rows.toArrow()

@@ -1,8 +1,8 @@
-"""What a step takes in: files of the lake as they are, under a name of the warehouse, and what is not sealed yet.
+"""Ingest of a step: sealed files of the lake, and rows of the journal that are not sealed yet.
 
-Nothing is copied that lies on the same disk and within one hour: a sealed file never changes, so the warehouse has it
-by a link. Others are divided by hours. Rows go through Spark only where ids are compared with
-those that came before, if they are many.
+A sealed file never changes. If all its rows are in one hour, the warehouse hard-links it, or copies it from another
+disk. Other files are split by hour. Spark is used only to compare the ids of new messages with earlier ids, and only if
+there are many.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark.sql import functions as F
 
 from trunkline.errors import JournalDamaged
 from trunkline.journal import Reader, lake, records
@@ -41,14 +42,14 @@ from trunkline.spark.pipeline.manifest import (
     hour_of,
 )
 from trunkline.spark.pipeline.placement import HourRows
-from trunkline.spark.pipeline.repeats import Suspect, left_out
+from trunkline.spark.pipeline.repeats import Suspect, left_out, suspects
 from trunkline.spark.pipeline.warehouse import Warehouse
 from trunkline.spark.settings import PipelineSettings
 from trunkline.spark.source.damage import handler
 from trunkline.spark.source.options import row_filter
 from trunkline.spark.source.snapshot import take_snapshot
 from trunkline.spark.source.spark_schema import KEYS, all_of
-from trunkline.spark.tables.bronze import FATES, MESSAGES, repeated
+from trunkline.spark.tables.bronze import FATES, MESSAGES
 from trunkline.spark.tables.table import seconds
 from trunkline.spark.tables.times import HOUR_S
 
@@ -60,13 +61,13 @@ log = logging.getLogger("trunkline.pipeline")
 SMALL_ROWS = 50_000
 SMALL_BYTES = 64 * 1024 * 1024
 COMPARED_HERE = 300_000
-"""So many ids the driver compares itself, in less time than Spark takes to plan it."""
+"""The driver compares up to this many ids itself: that takes less time than Spark needs to plan the query."""
 MANY_SMALL = 16
-"""An hour in more small files than that is put together."""
+"""If an hour has more small files than this, they are merged."""
 
 
 class NewFile(NamedTuple):
-    """A file of one hour that was taken in."""
+    """A new file of the warehouse, with rows of one hour."""
 
     hour: str
     file: StoredFile
@@ -74,11 +75,11 @@ class NewFile(NamedTuple):
     late: int = 0
     upto_us: int = 0
     grains: frozenset[tuple[int, int]] = frozenset()
-    """Of fates: which messages they are about, see placement.py."""
+    """For fates: the messages to which they refer, see placement.py."""
 
 
 class Ingest:
-    """Adds to bronze of one journal, and to what the manifest says of it."""
+    """Adds rows to the bronze tables of one journal, and records them in the manifest."""
 
     def __init__(
         self,
@@ -97,13 +98,13 @@ class Ingest:
         self._count = 0
 
     def messages(self, last: int) -> tuple[set[str], int]:
-        """Take messages up to this number; returns the hours they are placed in, and how many they are."""
+        """Ingest messages up to this number. Returns the hours that changed, and the number of messages."""
         state = self._state
         files = self._take(MESSAGES.name, state.seq + 1, last)
         lost = self._unread(files)
         drop = self._repeated(files)
         if drop:
-            log.info("%d messages with ids that already exist were left out", len(drop))
+            log.info("%d messages were skipped: their ids are duplicates", len(drop))
             state.duplicates += len(drop)
             files = [kept for file in files for kept in self._without(file, drop)]
         state.seq = last
@@ -116,7 +117,7 @@ class Ingest:
         return hours | self._note_unread(lost, hours), sum(new.about.count for new in files)
 
     def fates(self, last: int) -> tuple[set[tuple[int, int]], int]:
-        """Take fates up to this number; returns what messages they are about, in grains, and how many they are."""
+        """Ingest fates up to this number. Returns the messages they refer to, in grains, and the number of fates."""
         state = self._state
         files = self._take(FATES.name, state.fate + 1, last)
         state.fate = last
@@ -129,7 +130,7 @@ class Ingest:
         self._state.files(kind).setdefault(new.hour, []).append(new.file)
 
     def join(self) -> None:
-        """Put small files together where they have become many."""
+        """Merge the small files of each hour that has too many of them."""
         for kind in (MESSAGES.name, FATES.name):
             for hour, files in self._state.files(kind).items():
                 small = [file for file in files if file.rows < SMALL_ROWS and file.bytes < SMALL_BYTES]
@@ -150,14 +151,14 @@ class Ingest:
         return files + self._divided(kind, found.batches)
 
     def _leave_out(self, damage: JournalDamaged) -> None:
-        log.warning("left out: %s", damage)
+        log.warning("skipped: %s", damage)
         self._state.left_out.append(LeftOut(damage.where, damage.first, damage.last, damage.why))
 
     def _own(self, file: File, first: int, last: int) -> list[NewFile]:
-        """A sealed file as the warehouse has it: the same file if all of it is wanted, and it lies in one hour."""
+        """The files of the warehouse for a sealed file: a link if all its rows are wanted and are in one hour."""
         rows: Iterable[pa.RecordBatch] = lake.read(self._journal.directory, file)
         if file.first < first or file.last > last:
-            # A part of it came in before, when it was not sealed.
+            # Some of its rows were ingested before it was sealed.
             key = pc.field(KEYS[file.kind])
             wanted = (key >= first) & (key <= last)
             rows = (batch.filter(wanted) for batch in rows)
@@ -177,7 +178,7 @@ class Ingest:
         return NewFile(hour, kept, MessageRange(low, high, file.rows), grains=frozenset(placement.grains(about)))
 
     def _divided(self, kind: str, rows: Iterable[pa.RecordBatch]) -> list[NewFile]:
-        """New files, one an hour."""
+        """New files, one per hour."""
         parts = placement.split(kind, rows, self._manifest.watermark_s)
         return [self._new(kind, hour, part) for hour, part in parts.items()]
 
@@ -203,7 +204,7 @@ class Ingest:
         return f"{self._manifest.run:06d}-{self._count}.parquet"
 
     def _without(self, new: NewFile, drop: list[int]) -> list[NewFile]:
-        """The file, or a new one that has all its rows but these; nothing if no row is left."""
+        """The file if it has none of these messages, else new files without them. Empty if no row is left."""
         at = bisect_left(drop, new.file.first)
         if at == len(drop) or drop[at] > new.file.last:
             return [new]
@@ -224,25 +225,26 @@ class Ingest:
                 yield fit(batch, schema)
 
     def _repeated(self, files: list[NewFile]) -> list[int]:
-        """The numbers of messages that are to be left out, in order."""
+        """The numbers of the messages to leave out, in order."""
         if not files:
             return []
         state, name = self._state, self._journal.name
         hours = sorted({new.hour for new in files})
         earlier = affected.around(state, hours, self._settings)
-        if sum(new.file.rows for new in files) + sum(state.hours[hour].count for hour in earlier) <= COMPARED_HERE:
-            suspects = self._suspects_here(files, earlier)
-        else:
-            known = self._warehouse.read(self._spark, self._manifest, MESSAGES, earlier, name) if earlier else None
-            by_hour = {hour: [new.file for new in files if new.hour == hour] for hour in hours}
-            rows = self._warehouse.rows_of(self._spark, self._manifest, MESSAGES, {name: by_hour})
-            found = repeated(rows, known).toArrow()
-            columns = (found.column(column).to_pylist() for column in Suspect._fields)
-            suspects = [Suspect(*row) for row in zip(*columns, strict=True)]
-        return left_out(suspects, affected.horizon_hours(self._settings))
+        reach = affected.horizon_hours(self._settings)
+        size = sum(new.file.rows for new in files) + sum(state.hours[hour].count for hour in earlier)
+        if size <= COMPARED_HERE:
+            return left_out(self._suspects_here(files, earlier), reach)
+        by_hour = {hour: [new.file for new in files if new.hour == hour] for hour in hours}
+        rows = self._warehouse.rows_of(self._spark, self._manifest, MESSAGES, {name: by_hour})
+        rows = rows.withColumn("is_new", F.lit(True))
+        if earlier:
+            known = self._warehouse.read(self._spark, self._manifest, MESSAGES, earlier, name)
+            rows = rows.unionByName(known.withColumn("is_new", F.lit(False)))
+        return left_out(suspects(rows, size), reach)
 
     def _suspects_here(self, files: list[NewFile], earlier: list[str]) -> list[Suspect]:
-        """The same by the driver."""
+        """Find messages with repeated ids in the driver, without Spark."""
         known = DriverRows(self._warehouse, self._journal.name, self._state).read(MESSAGES.name, earlier, ["id", "seq"])
         before = list(known)
         new = [
@@ -256,14 +258,14 @@ class Ingest:
             return []
         return [*_with_ids(before, several, is_new=False), *_with_ids(new, several, is_new=True)]
 
-    # What retention removed
+    # Messages that retention removed
 
     def _unread(self, files: list[NewFile]) -> dict[str, int]:
-        """By topic, how many messages were removed before they could be taken in."""
+        """The number of messages per topic that retention removed before they were ingested."""
         state = self._state
         with Reader(self._journal.directory) as reader:
             found = records.removals(reader, state.removal)
-        # What was removed up to here had been taken in by earlier steps.
+        # Messages up to `state.seq` had been ingested by earlier steps.
         late = [removal for removal in found if removal.last > state.seq]
         state.removal = max((removal.number for removal in found), default=state.removal)
         known = [(hour, file) for hour, several in state.files(MESSAGES.name).items() for file in several]
@@ -274,20 +276,20 @@ class Ingest:
                 for hour, file in [*known, *((new.hour, new.file) for new in files)]
                 if file.first <= removal.last and removal.first <= file.last
             ]
-            # What was removed after it was taken in is there.
+            # Messages that were removed only after they were ingested are not lost.
             there = sum(self._removed_in(hour, file, removal) for hour, file in near)
             lost[removal.topic] = lost.get(removal.topic, 0) + removal.count - there
         return {topic: count for topic, count in lost.items() if count > 0}
 
     def _removed_in(self, hour: str, file: StoredFile, removal: Removal) -> int:
-        """How many of the messages that were removed are in a file of the warehouse."""
+        """The number of removed messages that are in a file of the warehouse."""
         seq, topic = pc.field("seq"), pc.field("topic")
         wanted = (seq >= removal.first) & (seq <= removal.last) & (topic == removal.topic)
         rows = pq.read_table(self._path(MESSAGES.name, hour, file), columns=["seq"], filters=wanted, partitioning=None)
         return int(rows.num_rows)
 
     def _note_unread(self, lost: dict[str, int], hours: set[str]) -> set[str]:
-        """Write down what was lost, with the hour in which it counts; returns that hour."""
+        """Record the lost messages under one hour. Returns that hour if it has messages, else an empty set."""
         if not lost:
             return set()
         hour = min(hours or self._state.hours, default="")
@@ -301,7 +303,7 @@ class Ingest:
 
 
 def _with_ids(batches: Iterable[tuple[str, pa.RecordBatch]], ids: pa.Array, *, is_new: bool) -> Iterator[Suspect]:
-    """The rows that have one of these ids, in batches by hour."""
+    """The rows with one of these ids. Each batch comes with its hour."""
     for hour, batch in batches:
         some = batch.filter(pc.is_in(batch.column("id"), value_set=ids))
         at = seconds(hour_of(hour)) // HOUR_S
@@ -310,7 +312,7 @@ def _with_ids(batches: Iterable[tuple[str, pa.RecordBatch]], ids: pa.Array, *, i
 
 
 def _link(source: Path, place: Path) -> None:
-    """The same file under a second name; on another disk, a copy."""
+    """Create a hard link, or a copy if a hard link is not possible, as on another disk."""
     try:
         os.link(source, place)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a run takes from a journal besides messages and fates: dead letters and orphans, in Arrow batches."""
+"""Dead letters and orphans of a journal, as Arrow tables."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ ORPHANS = pa.schema(
 
 
 def letters(directory: str | Path, first: int, last: int) -> pa.Table:
-    """Deaths of messages from `first` to `last`."""
+    """Dead letters of the messages from `first` to `last`."""
     with Reader(directory) as reader:
         return _table(records.deaths(reader, first, last), LETTERS)
 
 
 def orphans(directory: str | Path, first: int, last: int) -> pa.Table:
-    """Orphans that are in the journal now."""
+    """Orphans with numbers from `first` to `last` that are in the journal now."""
     with Reader(directory) as reader:
         return _table(records.orphans(reader, first, last), ORPHANS)
 
 
 def claimed_orphans(warehouse: Warehouse, journal: JournalSource, state: JournalState) -> set[int]:
-    """The numbers of orphans that are in the tables, and no longer in the journal."""
+    """The numbers of orphans that are in the tables but no longer in the journal."""
     known: set[int] = set()
     for hour, files in state.files(TABLE.name).items():
         folder = warehouse.directory / folder_of(TABLE.name, journal.name, hour)

@@ -1,4 +1,4 @@
-"""Hours that belong together, because messages of one point to messages of another."""
+"""Hours that must be rebuilt together, because messages of one refer to messages of another."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from trunkline.spark.pipeline.driver_rows import DriverRows
 from trunkline.spark.pipeline.manifest import JournalState
 from trunkline.spark.settings import PipelineSettings
 from trunkline.spark.tables.bronze import MESSAGES
-from trunkline.spark.tables.requests import ANSWERS, REQUEST
+from trunkline.spark.tables.related import ANSWERS, REQUEST
 
 KERNEL = "kernel."
 
 
 def linked_hours(bronze: DriverRows, state: JournalState, hours: set[str], settings: PipelineSettings) -> set[str]:
-    """With the hours around them that hold what messages of these hours belong to, and what that belongs to."""
+    """These hours, and nearby hours with related messages. Relations of relations are followed, too."""
     found = set(hours)
     near = around(state, hours, settings)
     left = set(around(state, near, settings)) - found
@@ -26,7 +26,7 @@ def linked_hours(bronze: DriverRows, state: JournalState, hours: set[str], setti
             break
         found |= more
         left -= more
-    # What a kernel sends is joined by what is in the payload: all its hours around are looked at again.
+    # Messages of kernels are joined by values in their payloads: all nearby hours with such messages are included.
     others = set(near) - found
     if others and _of_kernels(bronze, hours):
         found |= _of_kernels(bronze, others)
@@ -34,7 +34,7 @@ def linked_hours(bronze: DriverRows, state: JournalState, hours: set[str], setti
 
 
 def _pointing(bronze: DriverRows, hours: set[str]) -> tuple[pa.Array, pa.Array]:
-    """What joins messages of these hours with others: the ids of requests, and correlation ids."""
+    """The ids that relate messages of these hours to others: request ids and correlation ids."""
     asked, correlated = [], []
     for _, batch in bronze.read(MESSAGES.name, hours, ["type", "request_id", "correlation_id"]):
         asked.append(batch.filter(_asks_or_answers(batch)).column("request_id").drop_null().unique())
@@ -43,7 +43,7 @@ def _pointing(bronze: DriverRows, hours: set[str]) -> tuple[pa.Array, pa.Array]:
 
 
 def _asks_or_answers(batch: pa.RecordBatch) -> pa.Array:
-    """Either may come first."""
+    """Which messages are requests or answers. Either can be stored first."""
     return pc.is_in(batch.column("type"), value_set=pa.array([REQUEST, *ANSWERS]))
 
 
@@ -52,7 +52,7 @@ def _together(parts: list[pa.Array]) -> pa.Array:
 
 
 def _pointed_at(bronze: DriverRows, hours: set[str], asked: pa.Array, correlated: pa.Array) -> set[str]:
-    """Those of these hours with one of these requests or an answer to it, or with one of these correlations."""
+    """The hours with one of these requests, an answer to one, or a message with one of these correlation ids."""
     found: set[str] = set()
     if not len(asked) and not len(correlated):
         return found

@@ -1,4 +1,4 @@
-"""The manifest: how far a warehouse is in each journal, and which files count. Replacing it is what commits a run."""
+"""The manifest: the position of a warehouse in each journal, and its current files. Replacing it commits a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class MessageRange(msgspec.Struct, frozen=True):
-    """Numbers of messages: of one hour, or what the fates of one hour are about."""
+    """A range of message numbers: the messages of one hour, or those to which the fates of one hour refer."""
 
     first: int
     last: int
@@ -36,18 +36,18 @@ class MessageRange(msgspec.Struct, frozen=True):
 
 
 class StoredFile(msgspec.Struct, frozen=True):
-    """A Parquet file of one table, journal and hour, which are in its path. It never changes."""
+    """A Parquet file of one table, journal and hour. All three are part of its path. It never changes."""
 
     name: str
     rows: int
     bytes: int
     first: int = 0
-    """Of bronze: the lowest number of a row, and the highest."""
+    """For bronze: the lowest number of a row. `last` is the highest."""
     last: int = 0
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """A file of the lake that could not be read, and was left out because somebody said so."""
+    """A damaged file of the lake that was skipped, because the setting `skip_damaged` is on."""
 
     path: str
     first: int
@@ -61,35 +61,35 @@ class RemovedUnread(msgspec.Struct, frozen=True):
     topic: str
     count: int
     hour: str
-    """The hour in which this counts: the first that the run which found it took in."""
+    """The hour in which they are counted: the first hour of the messages ingested when the loss was found."""
 
 
 class JournalState(msgspec.Struct, kw_only=True):
-    """What a warehouse holds of one journal, and how far it has read it."""
+    """The contents of a warehouse for one journal, and its position in that journal."""
 
     identity: str | None = None
     seq: int = 0
     """Messages up to this number are in the tables."""
     fate: int = 0
     upto_us: int = 0
-    """The time of the stream, in microseconds since 1970."""
+    """The latest time of acceptance of an ingested message, in microseconds since 1970."""
     hours: dict[str, MessageRange] = {}
-    """Of the messages, by hour."""
+    """The messages of each hour."""
     fate_hours: dict[str, MessageRange] = {}
-    """Of the messages that the fates of an hour are about."""
+    """The messages to which the fates of each hour refer."""
     tables: dict[str, dict[str, list[StoredFile]]] = {}
-    """By table and hour: the files that count."""
+    """The current files, by table and hour."""
     open: list[str] = []
-    """Hours with requests that are neither answered nor given up."""
+    """Hours with requests whose outcome is still `open`."""
     typed: dict[str, list[tuple[str, str]]] = {}
-    """Name and type of the columns of the typed tables: all their files have them."""
+    """Names and types of the columns of each typed table. They are the same in all its files."""
     orphans: int = 0
-    """How many the journal kept when it was last read."""
+    """The number of orphans in the journal when it was last read."""
     duplicates: int = 0
     late: int = 0
     left_out: list[LeftOut] = []
     removal: int = 0
-    """Removals of the journal up to this number were looked at."""
+    """Removals of the journal up to this number have been processed."""
     unread: list[RemovedUnread] = []
 
     @property
@@ -97,7 +97,7 @@ class JournalState(msgspec.Struct, kw_only=True):
         return at(0) + timedelta(microseconds=self.upto_us)
 
     def forget_before(self, hour: str) -> bool:
-        """Drop what lies before an hour, from all tables; returns whether there was anything."""
+        """Drop all hours before this one from all tables. Returns whether there were any."""
         old = {each for each in (*self.hours, *self.fate_hours) if each < hour}
         listed: list[dict[str, Any]] = [self.hours, self.fate_hours, *self.tables.values()]
         for by_hour in listed:
@@ -107,22 +107,22 @@ class JournalState(msgspec.Struct, kw_only=True):
         return bool(old)
 
     def files(self, table: str) -> dict[str, list[StoredFile]]:
-        """By hour."""
+        """The current files of a table, by hour."""
         return self.tables.setdefault(table, {})
 
 
 class Manifest(msgspec.Struct, kw_only=True):
     layout: int = LAYOUT
     run: int = 0
-    """Runs count up; the names of the files that a run writes begin with its number."""
+    """The number of the last run. The names of the files that a run writes begin with its number."""
     watermark_s: float = 0.0
-    """Rows of bronze are placed by this: it stays as it was in the first run."""
+    """The watermark by which messages are assigned to hours. The first run sets it; it never changes."""
     delta: bool = False
     """Whether a Delta log is kept beside each table."""
     journals: dict[str, JournalState] = {}
     """By name."""
     replaced: dict[str, float] = {}
-    """Files that count no more, by path, with when that was: those who read them then may still do so."""
+    """Replaced files by path, with the time of replacement. They are kept for queries that still read them."""
 
     def copy(self) -> Manifest:
         return _decode(_encode(self))
@@ -131,11 +131,11 @@ class Manifest(msgspec.Struct, kw_only=True):
         return self.journals.setdefault(journal, JournalState())
 
     def tables(self) -> set[str]:
-        """Those with rows."""
+        """The names of tables with rows."""
         return {name for state in self.journals.values() for name, hours in state.tables.items() if hours}
 
     def paths(self) -> set[str]:
-        """All files that count, from the directory of the warehouse."""
+        """All current files, relative to the directory of the warehouse."""
         return {
             f"{folder_of(table, journal, hour)}/{file.name}"
             for journal, state in self.journals.items()
@@ -146,7 +146,7 @@ class Manifest(msgspec.Struct, kw_only=True):
 
 
 def folder_of(table: str, journal: str, hour: str) -> str:
-    """Where files lie, as every engine that knows partitions understands it."""
+    """The directory of files, in the `name=value` layout of partitions that most engines understand."""
     return f"{table}/journal={journal}/hour={hour}"
 
 
@@ -159,7 +159,7 @@ class _LayoutOnly(msgspec.Struct):
 
 
 def load(directory: Path) -> Manifest:
-    """Raises WarehouseUnusable if there is one that cannot be read; an empty one if there is none."""
+    """The manifest there, or an empty one if there is none. Raises WarehouseUnusable if it cannot be read."""
     layout = layout_of(directory)
     if layout is None:
         return Manifest()
@@ -177,7 +177,7 @@ def load(directory: Path) -> Manifest:
 
 
 def layout_of(directory: Path) -> int | None:
-    """The layout of the warehouse there, which an older version may have written; None if there is none."""
+    """The layout version of the warehouse there, also of an older one; None if there is no warehouse."""
     return _read(directory, _LayoutOnly).layout if (directory / FILE).exists() else None
 
 
@@ -189,7 +189,7 @@ def _read(directory: Path, kind: type[T]) -> T:
 
 
 def save(directory: Path, manifest: Manifest) -> None:
-    """Whole or not at all, also if the power fails."""
+    """Replace the manifest atomically and durably, also if the power fails."""
     path = directory / FILE
     scratch = directory / f".{FILE}.tmp"
     with scratch.open("wb") as file:
@@ -201,7 +201,7 @@ def save(directory: Path, manifest: Manifest) -> None:
 
 
 def at(seconds: int) -> datetime:
-    """So many seconds after the beginning of 1970, in UTC, without saying so."""
+    """The time this many seconds after 1970, in UTC, as a datetime without a time zone."""
     return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
 
 
@@ -210,7 +210,7 @@ def name_of(hour: datetime) -> str:
 
 
 def name_of_number(number: int) -> str:
-    """Of an hour that is so many after the beginning of 1970."""
+    """The name of an hour, given as the number of hours since 1970."""
     return name_of(at(number * 3600))
 
 
@@ -223,5 +223,5 @@ def truncated(moment: datetime) -> datetime:
 
 
 def in_utc(when: Moment | None) -> datetime | None:
-    """Without a zone, as everything here."""
+    """The moment in UTC without a time zone, as all times here."""
     return None if when is None else utc(when).replace(tzinfo=None)

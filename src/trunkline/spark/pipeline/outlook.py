@@ -1,4 +1,4 @@
-"""What a run would find: how far a journal is, and how far a warehouse is in it. Imports neither Spark nor Arrow."""
+"""Whether a run has anything to do: compares a journal with a warehouse. Imports neither Spark nor Arrow."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from trunkline.spark.pipeline.journals import find
 
 
 class Ends:
-    """How far a journal is: the last message and the last fate. Everything up to there can be read, or was removed.
+    """The end of a journal: the numbers of the last message and the last fate, and the number of orphans.
 
-    Also how many orphans it keeps: they become fewer when somebody claims one, which leaves no other trace.
+    Everything up to these numbers can be read, or was removed. Claiming an orphan changes only the number of orphans.
     """
 
     def __init__(self, directory: str | Path) -> None:
         with Reader(directory) as reader:
-            # First: one that comes after this makes a difference the next time.
+            # Orphans are counted first: an orphan that is added after this is noticed by the next run.
             self.orphans = records.orphan_count(reader)
             self.seq = reader.highest("messages")
             self.fate = reader.highest("fates")
@@ -28,7 +28,7 @@ class Ends:
 
 
 def last_run(journals: list[Path], warehouse: Path) -> int | None:
-    """The number of the last run if that has taken in all there is; None if there may be something to do."""
+    """The number of the last run if the warehouse is up to date; None if a run may have something to do."""
     manifest = manifests.load(warehouse)
     if not manifest.run or not manifest.journals:
         return None

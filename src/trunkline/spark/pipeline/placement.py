@@ -1,7 +1,7 @@
-"""Where rows of bronze lie: the hour of a message or fate, worked out by the driver while it takes them in.
+"""The hour of each row of bronze, computed by the driver during ingest.
 
-A message counts at its own time, or at the time the journal accepted it if the two lie further apart than the
-watermark. `tables/bronze.py` says the same for Spark.
+A message belongs to the hour of its own time. If that differs from the time of acceptance by the journal by more than
+the watermark, the time of acceptance is used instead. `tables/bronze.py` implements the same rule for Spark.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trunkline.spark.tables.bronze import MESSAGES
 
 HOUR_US = 3_600_000_000
 GRAIN = 4096
-"""Fates are about ranges of messages. Which hours these are in is looked up by ranges of so many numbers."""
+"""Fates refer to ranges of messages. To look up their hours, ranges are rounded to blocks of this many numbers."""
 
 Numbers = npt.NDArray[np.int64]
 
@@ -29,14 +29,14 @@ class HourRows(NamedTuple):
 
     rows: pa.Table
     about: MessageRange
-    """The numbers of these messages, or of those that these fates are about."""
+    """The numbers of these messages, or of the messages to which these fates refer."""
     late: int
     upto_us: int
-    """When the journal accepted the last of these messages."""
+    """For messages: when the journal accepted the last of them."""
 
 
 def hour_of_file(file: File, watermark_s: float) -> str | None:
-    """The hour in which all rows of a sealed file lie, by what the journal knows of it; None if that is not certain."""
+    """The hour of all rows of a sealed file, from its metadata in the journal; None if it is not certainly one hour."""
     since_us, until_us = file.since_ns // 1000, -(-file.until_ns // 1000)
     if file.kind == MESSAGES.name:
         at_us, until_at_us = file.at_ns // 1000, -(-file.until_at_ns // 1000)
@@ -47,7 +47,7 @@ def hour_of_file(file: File, watermark_s: float) -> str | None:
 
 
 def split(kind: str, batches: Iterable[pa.RecordBatch], watermark_s: float) -> dict[str, HourRows]:
-    """Rows by the hour they lie in, in their order."""
+    """Rows by hour. Within an hour they keep their order."""
     held: dict[int, list[HourRows]] = {}
     for batch in batches:
         if batch.num_rows:
@@ -89,7 +89,7 @@ def _joined(parts: list[HourRows]) -> HourRows:
 
 
 def grains(rows: pa.Table) -> set[tuple[int, int]]:
-    """The ranges of numbers that fates are about, in units of GRAIN. One by one they may be millions."""
+    """The ranges of messages to which fates refer, in units of GRAIN. Exact ranges could be millions."""
     low, high = (_numbers(rows, name) // GRAIN for name in ("first", "last"))
     return {(int(first), int(last)) for first, last in np.unique(np.stack([low, high], axis=1), axis=0)}
 

@@ -1,7 +1,8 @@
-"""How a step has its rows read, kept and written, if they are many: by Spark. `FewRows` has the same for few."""
+"""How a step reads, caches and writes its rows if they are many: with Spark. `FewRows` does the same for few rows."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,19 +12,26 @@ from pyspark.sql import functions as F
 from trunkline.spark.pipeline.journals import JournalSource
 from trunkline.spark.pipeline.manifest import JournalState, Manifest, StoredFile
 from trunkline.spark.pipeline.warehouse import Warehouse
+from trunkline.spark.tables import deliveries
 from trunkline.spark.tables.bronze import FATES, MESSAGES
+from trunkline.spark.tables.related import related
+from trunkline.spark.tables.settled import settled
 from trunkline.spark.tables.table import Contents, Held, Table, checkpoint
 from trunkline.spark.tables.traffic import traffic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SETTINGS: Mapping[str, str] = {"spark.sql.maxConcurrentOutputFileWriters": "64"}
-"""Otherwise all rows are sorted before they are written, by the hour that nearly all of them share."""
+SETTINGS: Mapping[str, str] = {
+    # Otherwise Spark sorts all rows by hour before it writes them, although nearly all have the same hour.
+    "spark.sql.maxConcurrentOutputFileWriters": "64",
+    # If each partition after a shuffle is smaller than this, Spark uses a hash join, which needs no sort.
+    "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64m",
+}
 
 
 class Place:
-    """Where a run reads and writes: the tables of one journal, as the manifest of this run has them."""
+    """Where a step reads and writes: the tables of one journal, with the manifest of this run."""
 
     def __init__(self, warehouse: Warehouse, manifest: Manifest, journal: JournalSource) -> None:
         self.warehouse = warehouse
@@ -35,34 +43,40 @@ class Place:
 class StepRows(Protocol):
     @property
     def settings(self) -> Mapping[str, str]:
-        """What the session is to be set to."""
+        """Settings of the Spark session during the step."""
 
     @property
     def contents(self) -> Contents | None:
-        """What there is in the messages and fates, if that is known."""
+        """A summary of the messages and fates; None if it is not known."""
 
     def messages(self, hours: list[str]) -> DataFrame: ...
 
     def traffic(self, messages: DataFrame) -> DataFrame:
-        """See traffic.py. It is looked at by many tables."""
+        """See traffic.py. Many tables read it."""
+
+    def related(self, messages: DataFrame) -> DataFrame:
+        """See related.py. Several tables read it."""
 
     def fates(self, first: int, last: int) -> DataFrame:
-        """Those that are about messages with these numbers."""
+        """Fates that refer to messages with these numbers."""
 
     def given(self, rows: pa.Table) -> DataFrame:
-        """Rows that the driver has."""
+        """A DataFrame of rows that the driver has in memory."""
 
     def write(self, table: Table, rows: DataFrame) -> dict[str, list[StoredFile]]:
-        """Put rows into new files; returns them by hour. They do not count yet."""
+        """Write rows to new files. Returns the files by hour. They are not committed yet."""
 
     def made(self, table: Table) -> DataFrame:
-        """What was written of a table in this run."""
+        """The rows of a table that were written in this step."""
+
+    def settled(self) -> DataFrame:
+        """See settled.py. Several tables read it, after the deliveries were written."""
 
     def hold(self, rows: DataFrame) -> Held:
-        """Rows that are needed more than once."""
+        """Compute rows that are needed more than once, and keep the result."""
 
     def release(self) -> None:
-        """What was kept is not needed any more."""
+        """Release all cached rows."""
 
 
 class ManyRows:
@@ -76,13 +90,18 @@ class ManyRows:
         self._place = place
         self._written: dict[str, set[str]] = {}
         self._kept: list[DataFrame] = []
+        self._settled: DataFrame | None = None
+        self._one_by_one = threading.Lock()
 
     def messages(self, hours: list[str]) -> DataFrame:
         return self._read(MESSAGES, set(hours))
 
     def traffic(self, messages: DataFrame) -> DataFrame:
-        self._kept.append(traffic(messages).persist())
-        return self._kept[-1]
+        return self._cached(traffic(messages))
+
+    def related(self, messages: DataFrame) -> DataFrame:
+        # Keeps rows. A cache of columns, as of `persist`, takes three times as long to fill, and all columns are read.
+        return related(messages).localCheckpoint(eager=False)
 
     def fates(self, first: int, last: int) -> DataFrame:
         found = self._read(FATES, hours_about(self._place.state, first, last))
@@ -100,6 +119,12 @@ class ManyRows:
     def made(self, table: Table) -> DataFrame:
         return self._read(table, self._written[table.name])
 
+    def settled(self) -> DataFrame:
+        with self._one_by_one:
+            if self._settled is None:
+                self._settled = self._cached(settled(self.made(deliveries.TABLE)))
+            return self._settled
+
     def hold(self, rows: DataFrame) -> Held:
         return checkpoint(rows)
 
@@ -107,11 +132,16 @@ class ManyRows:
         for each in self._kept:
             each.unpersist()
 
+    def _cached(self, rows: DataFrame) -> DataFrame:
+        """These rows. They are computed when they are first used, and kept until the end of the step."""
+        self._kept.append(rows.persist())
+        return rows
+
     def _read(self, table: Table, hours: set[str]) -> DataFrame:
         place = self._place
         return place.warehouse.read(self._spark, place.manifest, table, hours, place.journal).drop("journal")
 
 
 def hours_about(state: JournalState, first: int, last: int) -> set[str]:
-    """The hours of fates that may be about messages with these numbers."""
+    """The hours with fates that may refer to messages with these numbers."""
     return {hour for hour, span in state.fate_hours.items() if span.meets(first, last)}

@@ -1,4 +1,4 @@
-"""A pipeline: takes what is new in a journal into the tables of a warehouse, step by step, each of them for good."""
+"""A pipeline: adds new data of journals to the tables of a warehouse, in steps. Each step is committed on its own."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ log = logging.getLogger("trunkline.pipeline")
 
 BEFORE = (MESSAGES.name, FATES.name, LETTERS.name)
 DEATH = ["subscriber", "seq", "at"]
-"""By these a row of `letters` is known."""
+"""The columns that identify a row of `letters`."""
 KNOWN = frozenset(table.name for table in built(()))
-"""The tables of every warehouse. Others are those of channels with a schema."""
+"""The built tables that every warehouse has. Channels with a schema add further tables."""
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being made, how many parts of the run are done, and how many there are. Called from several threads."""
+"""Called with the current part of the step, the number of parts done and the total, from several threads."""
 
 
 SessionStart = Callable[[bool], "SparkSession"]
-"""Starts a session, once; told whether it is for few rows."""
+"""Starts a session. It is called at most once. The argument is whether few rows are expected."""
 
 
 def _quiet(what: str, done: int, total: int) -> None:
@@ -61,8 +61,8 @@ def _quiet(what: str, done: int, total: int) -> None:
 class Pipeline:
     """`with Pipeline(spark, journal, warehouse) as pipeline: pipeline.run()`
 
-    `journal` is a directory, or several of them. A warehouse that holds some refuses others unless `add_journals`.
-    Instead of a session it takes a function that starts one: it is called when there is something to do.
+    `journal` is one or several directories. A warehouse with data rejects other journals unless `add_journals` is set.
+    `spark` is a session, or a function that starts one. The function is called only if there is something to do.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Pipeline:
         self._directories = [Path(each) for each in several]
         self._add_journals = add_journals
         self.journals: list[JournalSource] = []
-        """Those of the run; known once the warehouse is open."""
+        """The journals of the run. Empty until the warehouse is open."""
         self.warehouse = Warehouse(warehouse, grace_s=self.settings.grace_s)
         self._progress = progress
         self._expects_few = False
@@ -113,7 +113,7 @@ class Pipeline:
             )
 
     def run(self) -> RunReport:
-        """Take in what is new, and end."""
+        """Process all new data, then return."""
         start = self.warehouse.manifest.copy()
         self._expects_few = sum(map(self._rows_ahead, self.journals)) <= self.settings.few_rows
         done = [step for journal in self.journals for step in self._steps(journal)]
@@ -133,7 +133,7 @@ class Pipeline:
         )
 
     def _forget_old_hours(self) -> None:
-        """The retention of the warehouse. Files go after the grace period, as replaced ones do."""
+        """Apply the retention of the warehouse. Files are deleted after the grace period, like replaced files."""
         if self.settings.keep_s is None:
             return
         manifest = self.warehouse.manifest.copy()
@@ -148,7 +148,7 @@ class Pipeline:
         ends = Ends(journal.directory)
         while ends.are_ahead_of(state := self._state(journal)):
             last = min(ends.seq, state.seq + self.settings.step_rows)
-            # Fates of a later step may be about messages that are not in yet: they come with the last step.
+            # Fates can refer to messages of later steps. All new fates are therefore ingested with the last step.
             fate = ends.fate if last == ends.seq else state.fate
             step = _Step(self, journal, last, fate)
             step.state.orphans = ends.orphans
@@ -159,20 +159,20 @@ class Pipeline:
 
     @property
     def spark(self) -> SparkSession:
-        """The session that was given, or else is started now: not before there is something to do."""
+        """The session. If a function was given, the first access starts the session."""
         if callable(self._given):
             self._given = self._given(self._expects_few)
         return self._given
 
     def _rows_ahead(self, journal: JournalSource) -> int:
-        """About how many rows a run will look at: what is new, and the hours that it may touch."""
+        """The approximate number of rows that a run will read: new rows, and rows of the hours that it may rebuild."""
         state, ends = self._state(journal), Ends(journal.directory)
         recent = sorted(state.hours)[-2 - affected.horizon_hours(self.settings) :]
         known = sum(state.hours[hour].count for hour in recent)
         return known + ends.seq - state.seq + ends.fate - state.fate
 
     def rebuild(self, since: datetime | None = None, until: datetime | None = None) -> list[str]:
-        """Make all but bronze anew, for the hours from `since` up to `until`; returns them."""
+        """Rebuild all tables but bronze for the hours from `since` up to `until`. Returns these hours."""
         found: set[str] = set()
         for journal in self.journals:
             state = self._state(journal)
@@ -188,7 +188,7 @@ class Pipeline:
 
 @contextmanager
 def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """For what follows: the session may be used by others before and after."""
+    """Set settings of a session, and restore them at the end: other code may use the session before and after."""
     before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
@@ -203,7 +203,7 @@ def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterat
 
 
 class _Step:
-    """One stretch of numbers: bronze, the hours that it touches, and all tables of these hours; then the state."""
+    """One range of messages: adds them to bronze, rebuilds all tables for the affected hours, and commits."""
 
     def __init__(self, pipeline: Pipeline, journal: JournalSource, last: int, fate: int) -> None:
         self._pipeline = pipeline
@@ -225,7 +225,7 @@ class _Step:
         self.hours: list[str] = []
 
     def take(self) -> _Step:
-        """Bronze first, then the tables."""
+        """Ingest bronze, then build the tables."""
         state, upto_before = self.state, self.state.upto
         ingest = Ingest(self._spark, self._journal, self._warehouse, self._settings, self._manifest)
         hours: set[str] = set()
@@ -250,7 +250,7 @@ class _Step:
     # The tables
 
     def make(self, hours: set[str]) -> None:
-        """All tables but bronze, of these hours; then the state."""
+        """Build all tables but bronze for these hours, then commit."""
         self.hours = sorted(hours)
         if self.hours:
             channels = contracts(self._journal.directory)
@@ -267,7 +267,7 @@ class _Step:
         self._warehouse.commit(self._manifest)
 
     def _chosen(self, near: affected.Near, channels: tuple[ChannelContract, ...], orphans: bool) -> StepRows:
-        """The way that is quicker for so many rows."""
+        """The faster way to process this number of rows."""
         bronze = few(self._place, near, self._settings.few_rows)
         if bronze is None:
             return ManyRows(self._spark, self._place)
@@ -275,7 +275,7 @@ class _Step:
         return FewRows(self._spark, self._place, bronze, contents)
 
     def _make_all(self, tables: list[BuiltTable], inputs: Inputs) -> None:
-        """Several at once: each has stretches in which it keeps one core busy, or none."""
+        """Build several tables at once: each build has phases that use one core or none."""
         self._total = len(tables) + len(BEFORE) + 1
         graph = TaskGraph(self._spark, self._settings.tables_at_once)
         for table in tables:
@@ -283,7 +283,7 @@ class _Step:
         graph.run()
 
     def _is_reshaped(self, table: BuiltTable) -> bool:
-        """Whether its columns have changed, as those of a typed table do with the schema of its channel."""
+        """Whether the columns of a typed table changed with the schema of its channel. Records the new columns."""
         columns = [(column.name, column.type) for column in table.own_columns]
         if table.name in KNOWN or self.state.typed.get(table.name) == columns:
             return False
@@ -293,12 +293,14 @@ class _Step:
     def _inputs(self, near: affected.Near, channels: tuple[ChannelContract, ...], orphans: pa.Table) -> Inputs:
         rows = self._rows
         messages = rows.messages(self.hours)
+        wide = rows.messages(near.wide_hours) if near.wide_hours != self.hours else messages
         return Inputs(
             spark=self._spark,
             messages=messages,
             traffic=rows.traffic(messages),
             nearby=rows.messages(near.hours) if near.hours != self.hours else messages,
-            wide=rows.messages(near.wide_hours) if near.wide_hours != self.hours else messages,
+            wide=wide,
+            related=rows.related(wide),
             fates=rows.fates(*near.numbers).drop("hour"),
             letters=self._letters(messages, near),
             orphans=rows.given(orphans),
@@ -307,6 +309,7 @@ class _Step:
             settings=self._settings,
             channels=channels,
             table=self._made,
+            settled=rows.settled,
             hold=rows.hold,
         )
 
@@ -315,7 +318,10 @@ class _Step:
         return tuple((each.topic, each.count, hour_of(each.hour)) for each in found)
 
     def _letters(self, messages: DataFrame, near: affected.Near) -> DataFrame:
-        """Those the journal has, and those it had: the deaths of a message leave it with the message."""
+        """Dead letters in the journal, and those of earlier runs that are no longer there.
+
+        When the journal removes a message, it removes its dead letters, too.
+        """
         self._progress(LETTERS.name)
         found = journal_records.letters(self._journal.directory, *near.numbers)
         listed = self.state.files(LETTERS.name)
@@ -332,7 +338,7 @@ class _Step:
         self._progress(table.name)
         contents = self._rows.contents
         if self._is_reshaped(table):
-            # All its files have the same columns, so those of all hours are made anew.
+            # All files of a table have the same columns, so all hours are rebuilt.
             hours = sorted(self.state.hours)
             many = ManyRows(self._spark, self._place)
             rows = table.shape(table.build(inputs._replace(messages=many.messages(hours))))
@@ -346,7 +352,7 @@ class _Step:
         self._note(table, self._rows.write(table, rows), hours)
 
     def _note(self, table: Table, written: dict[str, list[StoredFile]], hours: list[str]) -> None:
-        """These hours of a table were made, and the others of them have no rows."""
+        """Record the new files of a table for these hours. Hours without a file have no rows."""
         strange = written.keys() - set(hours)
         if strange:
             raise PipelineError(f"{table.name} made rows of hours that are not its own: {', '.join(sorted(strange))}")
@@ -364,7 +370,7 @@ class _Step:
         self.state.open = sorted(still | {hour for hour in self.hours if self._is_open(hour, listed.get(hour, ()))})
 
     def _is_open(self, hour: str, files: Iterable[StoredFile]) -> bool:
-        """Whether any request of an hour may still be answered."""
+        """Whether an hour has a request whose outcome is `open`."""
         folder = self._warehouse.directory / folder_of(requests.TABLE.name, self._journal.name, hour)
         for file in files:
             with pq.ParquetFile(folder / file.name) as parquet:

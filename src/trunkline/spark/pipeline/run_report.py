@@ -1,4 +1,4 @@
-"""What a run of the pipeline has done."""
+"""The result of a run of the pipeline."""
 
 from __future__ import annotations
 

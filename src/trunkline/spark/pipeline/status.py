@@ -1,4 +1,4 @@
-"""How far a warehouse is behind its journal, and what each of its tables holds. Needs neither Spark nor the lock."""
+"""The lag of a warehouse behind its journal, and the size of each table. Needs neither Spark nor the lock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TableStatus(msgspec.Struct, frozen=True):
     table: str
     hours: int
     first: str
-    """The first hour of which it has rows."""
+    """The first hour with rows."""
     last: str
     files: int
     bytes: int
@@ -27,7 +27,7 @@ class TableStatus(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """Of one of the journals of a warehouse."""
+    """The status of one journal of a warehouse."""
 
     journal: str
     """Its name in the tables."""
@@ -38,9 +38,9 @@ class Status(msgspec.Struct, frozen=True):
     fate: int
     journal_fate: int
     upto: str
-    """When the journal had taken the last message that is in."""
+    """When the journal accepted the last message that is in the tables."""
     lag_s: float
-    """How much later the journal took its last message."""
+    """The time from `upto` until the journal accepted its last message."""
     messages: int
     late: int
     duplicates: int
@@ -52,7 +52,7 @@ class Status(msgspec.Struct, frozen=True):
 
     @property
     def behind(self) -> int:
-        """Numbers of messages that are not in yet; not all of them need be in use."""
+        """How many message numbers the tables are behind. Not every number has a message."""
         return self.journal_seq - self.seq
 
 

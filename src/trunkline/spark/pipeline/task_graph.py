@@ -1,4 +1,4 @@
-"""Work that is done together: each part as soon as what it needs is done, several at a time."""
+"""Runs tasks with dependencies, several at a time. A task starts when the tasks that it needs are done."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class TaskGraph:
-    """If one part fails, or Ctrl-C is pressed, what Spark does for the others is stopped, and nothing more begins."""
+    """If a task fails or Ctrl-C is pressed, the Spark jobs of all tasks are interrupted, and no further task starts."""
 
     def __init__(self, spark: SparkSession, at_once: int) -> None:
         self._spark = spark

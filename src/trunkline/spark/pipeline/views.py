@@ -1,4 +1,4 @@
-"""Reading the tables of a warehouse: as a DataFrame, or all of them by name in SQL. Needs no turn."""
+"""Reading the tables of a warehouse: one as a DataFrame, or all as views for SQL. Does not need the lock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def table(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> DataFrame:
-    """The rows of a table as they are now; of the hours from `since` up to `until` (UTC), if given."""
+    """The current rows of a table. `since` and `until` (UTC) limit the hours."""
     place = Warehouse(warehouse)
     manifest = place.look()
     hours = None
@@ -44,18 +44,18 @@ def table(
     if not parts:
         known = names(manifest)
         raise UsageError(f"there is no table {name!r}{nearest(name, known)}; there are {', '.join(known)}")
-    # Two hubs may have a channel of one name, and different schemas.
+    # Two hubs can have channels with the same name but different schemas.
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
 
 def names(manifest: Manifest) -> list[str]:
-    """The tables there are, those of channels last."""
+    """The names of all tables, those of channels last."""
     fixed = [each.name for each in every(())]
     return fixed + sorted({name for state in manifest.journals.values() for name in state.typed})
 
 
 def register(spark: SparkSession, warehouse: str | Path) -> list[str]:
-    """Make every table a view of its name, for SQL; returns the names."""
+    """Register every table as a temporary view with its name, for SQL. Returns the names."""
     manifest = Warehouse(warehouse).look()
     found = names(manifest)
     for name in found:

@@ -21,7 +21,7 @@ from trunkline.message import Message, MessageType
 from trunkline.spark.pipeline.views import table
 from trunkline.spark.replay.selection import journals_of, messages_of, select
 from trunkline.spark.tables.payloads import texts
-from trunkline.spark.tables.requests import ANSWERS
+from trunkline.spark.tables.related import ANSWERS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,7 +49,7 @@ async def what_if(
 ) -> DataFrame:
     """One row for each output, then or now, of each message that `query` selects by its `seq`.
 
-    Columns: input (its number), topic, id, target (the topic of the output, or `answer`), place (the how many-th
+    Columns: input (its number), topic, id, target (the topic of the output, or `answer`), place (its ordinal
     there), verdict (same, changed, missing: it was there then, new: it was not), then, now (as JSON, or as text),
     failed (why a handler gave up on it now).
     """

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql import functions as F
 
 from trunkline.spark.pipeline.views import table
-from trunkline.spark.tables.requests import ANSWERED, ANSWERS
+from trunkline.spark.tables.related import ANSWERS
+from trunkline.spark.tables.requests import ANSWERED
 from trunkline.spark.tables.sketches import PERCENTS, merged
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 TOPICS = 7
-"""So many have a colour of their own; the others are together."""
+"""The number of series with their own colour; the others are combined."""
 TALKERS = 12
 LINKS = 40
 FAILURES = 12
@@ -75,10 +76,10 @@ class Figures(NamedTuple):
     requests: int
     answered: int
     without_latency: dict[str, int]
-    """Requests that were not answered, by outcome: what the latency leaves out."""
+    """Unanswered requests by outcome. The latency does not include them."""
     dead: int
     start_s: int
-    """The first moment of the pictures over time, in seconds since 1970; their bins are `bin_s` wide."""
+    """The start of the charts over time, in seconds since 1970; their bins are `bin_s` wide."""
     bin_s: int
     bins: int
     traffic: dict[str, list[int]]
@@ -92,7 +93,7 @@ class Figures(NamedTuple):
     links: list[MessageFlow]
     alarms: list[Alarm]
     removed: dict[str, int]
-    """By topic: messages that retention removed before the pipeline read them. Nothing else here counts them."""
+    """By topic: messages that retention removed before the pipeline read them. No other figure includes them."""
     slow: list[tuple[str, str, float, int]]
 
 
@@ -150,7 +151,7 @@ def _clock(seconds: int) -> str:
 
 
 def _width(span_s: int) -> int:
-    """Of a bin: a round number of minutes, so that there are not too many."""
+    """The width of a bin: a round number of minutes that gives a suitable number of bins."""
     for minutes in (1, 2, 5, 10, 15, 30, 60, 120, 240, 480, 1440):
         if span_s <= minutes * 60 * BINS:
             return minutes * 60
@@ -162,7 +163,7 @@ def _bin(column: str, start_s: int, bin_s: int) -> Column:
 
 
 def _traffic(minutes: DataFrame, start_s: int, bin_s: int, bins: int) -> dict[str, list[int]]:
-    # The topics of replies are many, and tell nobody anything.
+    # Reply topics are left out: there are many of them, and they carry no information.
     own = F.col("topic").startswith("_")
     minutes = minutes.withColumn("topic", F.when(own, F.substring_index("topic", ".", 1)).otherwise(F.col("topic")))
     busiest = [
@@ -182,7 +183,7 @@ def _traffic(minutes: DataFrame, start_s: int, bin_s: int, bins: int) -> dict[st
 
 
 def _latency(minutes: DataFrame, start_s: int, bin_s: int, bins: int) -> dict[str, list[float | None]]:
-    """The percentiles that `topic_minute` has, of all topics, merged into bins."""
+    """The percentiles from `topic_minute` for all topics, merged into bins."""
     binned = minutes.where("latency_sketch is not null").select(
         _bin("minute", start_s, bin_s).alias("bin"), "latency_sketch"
     )
@@ -279,7 +280,7 @@ def _links(deliveries: DataFrame) -> list[MessageFlow]:
 def _alarms(accounting: DataFrame) -> list[Alarm]:
     rows = accounting.where("unaccounted <> 0").orderBy(F.desc(F.abs("unaccounted")), "topic").take(FAILURES)
     return [
-        # What Spark gives is in the time zone of this machine.
+        # Spark returns times in the time zone of this machine.
         Alarm(row["topic"], row["subscriber"], _clock(int(row["hour"].timestamp())), row["unaccounted"])
         for row in rows
     ]

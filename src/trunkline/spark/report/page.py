@@ -1,4 +1,4 @@
-"""The page of a report: the figures as pictures and tables, with its own styles and nothing from elsewhere."""
+"""The HTML page of a report: charts and tables, with its own styles and no external resources."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ td.n { text-align: right; font-variant-numeric: tabular-nums; } td { overflow-wr
 """
 
 SLOW_MS = 10_000.0
-"""From here on, latencies are shown in seconds."""
+"""Latencies above this are shown in seconds."""
 
 
 def page(figures: Figures) -> str:
@@ -46,7 +46,7 @@ def page(figures: Figures) -> str:
         "<meta name='viewport' content='width=device-width, initial-scale=1'>",
         f"<title>Trunkline: {escape(figures.since)} to {escape(figures.until)}</title>",
         f"<style>{STYLE}</style></head><body>",
-        f"<h1>What went over the bus</h1><p>{escape(figures.since)} to {escape(figures.until)} UTC,"
+        f"<h1>Traffic of the bus</h1><p>{escape(figures.since)} to {escape(figures.until)} UTC,"
         f" made {escape(figures.made)}</p>",
         _numbers(figures),
         _books(figures),
@@ -55,7 +55,11 @@ def page(figures: Figures) -> str:
         _section("Who talks to whom", "Delivered messages, from senders over topics to subscribers.", _flows(figures)),
         _section("Top talkers", "Senders by messages.", _talkers(figures)),
         _section("A conversation", _which(figures), _waterfall(figures)),
-        _section("Dead letters by cause", "One row is one bug: failures that look alike are together.", _dead(figures)),
+        _section(
+            "Dead letters by cause",
+            "Each row is one cause: failures with the same traceback are grouped.",
+            _dead(figures),
+        ),
         _section("Slow consumers", "Minutes with a lag above the limit, or with losses.", _slow(figures)),
         "</body></html>",
     ]
@@ -84,7 +88,7 @@ def _numbers(figures: Figures) -> str:
         (f"{figures.topics:,}", "topics"),
         (f"{figures.senders:,}", "senders"),
         (svg.number(figures.requests), "requests"),
-        (answered, "of them answered"),
+        (answered, "of requests answered"),
         (f"{figures.dead:,}", "dead letters"),
     )
     return (
@@ -109,10 +113,10 @@ def _unread(figures: Figures) -> str:
 
 def _alarms(figures: Figures) -> str:
     if not figures.alarms:
-        return "<div class='well'>The books add up: every message has a fate, or is on its way.</div>"
+        return "<div class='well'>The books balance: every message has a fate, or is in flight.</div>"
     rows = [(each.topic, each.subscriber, each.hour, f"{each.unaccounted:,}") for each in figures.alarms]
     table = _table(("topic", "subscriber", "hour", "unaccounted"), rows, numbers=1)
-    return f"<div class='alarm'><b>The books do not add up.</b>{table}</div>"
+    return f"<div class='alarm'><b>The books do not balance.</b>{table}</div>"
 
 
 def _traffic(figures: Figures) -> str:
@@ -124,10 +128,10 @@ def _traffic(figures: Figures) -> str:
 
 
 def _latency_of(figures: Figures) -> str:
-    """Which requests the picture is about, and which it leaves out."""
-    text = f"Until the first answer, of the {figures.answered:,} requests that were answered, to 1 %."
+    """A note on the requests that the chart includes and leaves out."""
+    text = f"Time to the first answer, of the {figures.answered:,} requests that were answered, to 1 %."
     others = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(figures.without_latency.items()))
-    return f"{text} Left out: {others}." if others else text
+    return f"{text} Not shown: {others}." if others else text
 
 
 def _latency(figures: Figures) -> str:

@@ -1,4 +1,4 @@
-"""Pictures in SVG: areas and lines over time, bars, a waterfall, and who talks to whom. Text in, text out."""
+"""Charts in SVG: areas and lines over time, bars, a waterfall, and message flows. Pure functions that return text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _short(text: str, most: int) -> str:
 
 
 def number(value: float) -> str:
-    """As people write it on an axis."""
+    """A number as an axis label."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= limit:
             return f"{value / limit:.3g} {unit}"
@@ -38,7 +38,7 @@ def number(value: float) -> str:
 
 
 def _steps(highest: float, count: int = 4) -> list[float]:
-    """Round numbers from 0 to beyond the highest."""
+    """Round numbers from 0 up to at least the highest value."""
     if highest <= 0:
         return [0.0, 1.0]
     raw = highest / count
@@ -48,7 +48,7 @@ def _steps(highest: float, count: int = 4) -> list[float]:
 
 
 class _Frame:
-    """The axes of a picture over time."""
+    """The axes of a chart over time."""
 
     def __init__(self, start_s: int, bin_s: int, bins: int, highest: float, height: int, unit: str) -> None:
         self.height = height
@@ -89,7 +89,7 @@ class _Frame:
 
 
 def areas(series: dict[str, list[int]], start_s: int, bin_s: int, title: str) -> str:
-    """One above the other, with what they are and how many as tooltips."""
+    """Stacked areas, with names and totals as tooltips."""
     bins = max((len(values) for values in series.values()), default=0)
     totals = [sum(values[index] for values in series.values()) for index in range(bins)]
     frame = _Frame(start_s, bin_s, bins, max(totals, default=0), 260, "")
@@ -97,7 +97,7 @@ def areas(series: dict[str, list[int]], start_s: int, bin_s: int, title: str) ->
     below = [0] * bins
     for place, (name, values) in enumerate(series.items()):
         above = [low + value for low, value in zip(below, values, strict=True)]
-        # Steps, not slopes: between two bins there is nothing.
+        # Steps, not slopes: there are no values between two bins.
         top = " ".join(f"{frame.x(at):.1f},{frame.y(value):.1f}" for i, value in enumerate(above) for at in (i, i + 1))
         down = " ".join(
             f"{frame.x(at):.1f},{frame.y(below[i]):.1f}" for i in reversed(range(bins)) for at in (i + 1, i)
@@ -141,7 +141,7 @@ def legend(names: Sequence[str]) -> str:
 
 
 def bars(rows: Sequence[tuple[str, float, str]], title: str, colour: str = COLOURS[0]) -> str:
-    """A name, a length, and what is written behind it."""
+    """Horizontal bars: a name, a length, and a note for each."""
     row, gap, name_width = 22, 6, 260
     highest = max((value for _, value, _ in rows), default=0) or 1
     parts = []
@@ -158,7 +158,7 @@ def bars(rows: Sequence[tuple[str, float, str]], title: str, colour: str = COLOU
 
 
 def waterfall(rows: Sequence[tuple[str, float, float, bool]], title: str) -> str:
-    """What began when, and how long it took: a name, start and end in milliseconds, and whether it failed."""
+    """A waterfall: for each row a name, start and end in milliseconds, and whether it failed."""
     row, gap, name_width = 18, 5, 330
     end = max((stop for _, _, stop, _ in rows), default=0) or 1
     begin = min((start for _, start, _, _ in rows), default=0)
@@ -174,14 +174,14 @@ def waterfall(rows: Sequence[tuple[str, float, float, bool]], title: str) -> str
             f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{row}" rx="2" fill="{colour}">'
             f"<title>{escape(name)}: {start:,.1f} to {stop:,.1f} ms</title></rect>"
         )
-        # What took no time of its own: when it was.
+        # For a row without a duration, show its time.
         label = f"{stop - start:,.1f} ms" if stop > start else f"+{start - begin:,.1f} ms"
         parts.append(_text(x + width + 5, y + row - 5, label, kind="axis"))
     return _svg(TOP * 2 + len(rows) * (row + gap), parts, title)
 
 
 def flows(links: Sequence[tuple[str, str, str, int]], title: str) -> str:
-    """Who talks to whom: senders, topics and subscribers from left to right, as wide as the traffic."""
+    """Message flows from senders to topics to subscribers; the width is the traffic."""
     columns = [_totals(links, place) for place in range(3)]
     gap, node, top = 8, 12, 26
     most = max((sum(column.values()) for column in columns), default=0) or 1

@@ -1,4 +1,4 @@
-"""The report: one HTML file that needs nothing else, with the pictures people look at first."""
+"""Writes the report: one self-contained HTML file with the most important charts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def report(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> Path:
-    """Write the report on a warehouse, on the hours from `since` up to `until` if given; returns where it is."""
+    """Write the report on a warehouse, for the hours from `since` up to `until` if given. Returns its path."""
     from trunkline.spark.report.figures import gather
     from trunkline.spark.report.page import page
 

@@ -1,6 +1,6 @@
-"""The class archive: what a Java has learnt about Spark's classes, kept so that the next one starts in half the time.
+"""The class archive: cached class data of Spark, with which Java starts in half the time.
 
-Here is which archive fits which Java and Spark, and whether it is whole. Making one is in make_class_archive.py.
+This module finds the archive for a Java and a Spark, and checks it. make_class_archive.py creates one.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pathlib import Path
 from trunkline.spark.session.java import Java
 
 LAYOUT = 1
-"""Raised when an archive made before must not be used any more."""
+"""Increased when older archives must no longer be used."""
 DIRECTORY = "TRUNKLINE_CACHE"
 OFF = "off"
-"""As the directory: no archive is used or made."""
+"""The value of the directory that disables archives."""
 UNUSED_S = 30 * 24 * 3600.0
 CHUNK = 1 << 20
 
 CLASSES = "jsa"
-"""Class data on top of the archive that comes with a Java."""
+"""Class data in addition to the archive of the Java installation."""
 AHEAD = "aot"
-"""Class data with links and profiles, complete in itself; since Java 25."""
+"""A complete archive with linked classes and profiles; since Java 25."""
 AHEAD_SINCE = 25
 
 
@@ -40,9 +40,9 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
 @dataclass(frozen=True)
 class Archive:
-    """The place of the one archive that fits a Java and a Spark. Its file may not exist.
+    """The path of the archive for a Java and a Spark. The file may not exist.
 
-    A file's name ends with its checksum: one rename makes it whole and known to be whole, at once.
+    The file name ends with the checksum, so that one rename publishes a complete and verified file.
     """
 
     folder: Path
@@ -50,7 +50,7 @@ class Archive:
     kind: str
 
     def find(self) -> Path | None:
-        """The archive, if there is one and it is whole. A damaged one is removed."""
+        """The archive, if it exists and is intact. A damaged one is removed."""
         for path in self.files():
             with suppress(OSError):
                 if not _is_trusted(path):
@@ -69,24 +69,24 @@ class Archive:
 
     @property
     def refused(self) -> Path:
-        """A file with the reason why this Java makes no archive: it need not be tried again and again."""
+        """A file with the reason why this Java cannot create an archive, so that it is not tried again."""
         return self.folder / f"{self.name}.refused"
 
     def is_wanted(self) -> bool:
-        """Whether it can be made, as far as one can see."""
+        """Whether it should be created."""
         there = next(each for each in (self.folder, *self.folder.parents) if each.exists())
         return not self.files() and not self.refused.exists() and there.is_dir() and os.access(there, os.W_OK)
 
     def options(self, path: Path) -> list[str]:
-        """For a Java that is to use it; one that finds that it does not fit goes on without."""
+        """Options for a Java that uses it. If it does not fit, Java starts without it."""
         return [f"-XX:AOTCache={path}"] if self.kind == AHEAD else [f"-XX:SharedArchiveFile={path}", "-Xshare:auto"]
 
     def training_options(self, path: Path) -> list[str]:
-        """For a Java that is to write it when it ends."""
+        """Options for a Java that writes it at exit."""
         return [f"-XX:AOTCacheOutput={path}"] if self.kind == AHEAD else [f"-XX:ArchiveClassesAtExit={path}"]
 
     def sweep(self, newest: Path) -> None:
-        """Remove archives that nobody has used for a month: each Java and each Spark leaves one behind."""
+        """Remove archives that were not used for a month: each version of Java and Spark has its own."""
         for path in self.folder.glob(f"spark-*.????????.{self.kind}"):
             with suppress(OSError):
                 if newest.stat().st_mtime - path.stat().st_mtime > UNUSED_S:
@@ -98,7 +98,7 @@ def is_off(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def archive_for(java: Java, spark_home: Path, spark_version: str, folder: Path) -> Archive | None:
-    """None if this Java cannot make one."""
+    """None if this Java cannot create one."""
     kind = _kind(java)
     if kind is None:
         return None
@@ -118,7 +118,7 @@ def _kind(java: Java) -> str | None:
 
 
 def _described(java: Java, spark_home: Path) -> Iterator[str]:
-    """What a Java compares before it uses an archive: itself, and each file of the class path with size and time."""
+    """The data that Java compares before it uses an archive: its version, and size and time of each class path file."""
     library = java.home / "lib" / "server" / "libjvm.so"
     for path in (library, *sorted((spark_home / "jars").glob("*.jar"))):
         with suppress(OSError):
@@ -135,6 +135,6 @@ def checksum(path: Path) -> int:
 
 
 def _is_trusted(path: Path) -> bool:
-    """Classes are code: those of a stranger are not run."""
+    """Archives contain code, so those of other users are not used."""
     found = path.stat()
     return found.st_uid in (0, os.getuid()) and not stat.S_IMODE(found.st_mode) & 0o022

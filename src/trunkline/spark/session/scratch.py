@@ -1,4 +1,4 @@
-"""A folder for the temporary files of one process. What a killed process left is removed by the next one."""
+"""A folder for the temporary files of one process. The next process removes the folders of killed ones."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ OWNER = "owner.lock"
 
 
 class Scratch:
-    """Its owner holds a lock in it. Pids would not do: containers that share a folder count them apart."""
+    """Its owner holds a lock in it.
+
+    Pids are not sufficient, because containers that share a folder have separate ones.
+    """
 
     def __init__(self) -> None:
         _sweep(Path(tempfile.gettempdir()))
         fresh = Path(tempfile.mkdtemp(prefix=f".{PREFIX}"))
         self._descriptor = os.open(fresh / OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         _is_free(self._descriptor)
-        # Only now it is one of those that are looked at, as one with an owner.
+        # Renamed only when it is locked, so that it is never seen without an owner.
         self.path = fresh.rename(fresh.with_name(fresh.name.removeprefix(".")))
 
     def remove(self) -> None:
@@ -37,7 +40,7 @@ def _sweep(parent: Path) -> None:
     if fcntl is None:
         return
     for folder in parent.glob(f"{PREFIX}*"):
-        with suppress(OSError):  # a stranger's, or somebody else removes it too
+        with suppress(OSError):  # it belongs to another user, or another process removes it, too
             descriptor = os.open(folder / OWNER, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 if _is_free(descriptor):
@@ -47,7 +50,7 @@ def _sweep(parent: Path) -> None:
 
 
 def _is_free(descriptor: int) -> bool:
-    """And if so, it is ours."""
+    """Whether it has no owner. Then this process owns it."""
     if fcntl is None:
         return True
     try:

@@ -1,4 +1,4 @@
-"""`session()`: a Spark session that starts fast, says nothing, and leaves nothing behind."""
+"""`session()`: a Spark session that starts fast, prints no warnings, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ if TYPE_CHECKING:
 MASTER = "TRUNKLINE_SPARK_MASTER"
 LOCAL = "local[*]"
 CONNECT = "sc://"
-"""Of a server that has a session: this program needs no Java then."""
+"""The URL of a Spark Connect server. Then this program needs no Java."""
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 Setting = bool | float | int | str | None
 FOR_FEW_ROWS: Mapping[str, Setting] = {
     JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m",
 }
-"""For a session that ends soon. To compile well takes Java longer than the work itself. At this level it would reserve
-48 MB for what it compiles, which is too little for Spark."""
+"""For a short session: optimizing compilation would take longer than the work itself.
+
+At this level Java reserves only 48 MB for compiled code, which is too little for Spark.
+"""
 
 log = logging.getLogger("trunkline.spark")
 _turn = threading.Lock()
@@ -62,7 +64,7 @@ def session(
         if SparkContext._active_spark_context is not None and not discarded_dead():
             return _joined(asked, settings or {})
         if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
-            # There is a Java already, of somebody who left it behind or who started us.
+            # A Java process already exists: it was left running, or it started us.
             return begin(asked or LOCAL, app, settings or {}, None, [])
         java = find_java()
         kept = spark_archive(java) if archive and not is_off() else None
@@ -78,7 +80,7 @@ def begin(
     *,
     patience_s: float = PATIENCE_S,
 ) -> SparkSession:
-    """A new session, in a new process of this Java, which gets so long to end; None: in the one that is there."""
+    """A new session, in a new process of this Java with this time limit to end; None: in the existing process."""
     from pyspark.sql import SparkSession
 
     jvm = Jvm(java, patience_s)
@@ -95,7 +97,7 @@ def begin(
 
 
 def _with_source(spark: SparkSession) -> SparkSession:
-    """So that it knows `format("trunkline")`."""
+    """Registers `format("trunkline")`."""
     from trunkline.spark.source.data_source import register
 
     register(spark)
@@ -133,18 +135,18 @@ def _set(spark: SparkSession, settings: Mapping[str, Setting]) -> SparkSession:
     return spark
 
 
-# What is set, unless it is set by others
+# Defaults that do not override other settings
 
 
 EVERYWHERE: dict[str, Setting] = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # others write a type that is no longer in use
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the other value writes a deprecated type
     "spark.sql.python.filterPushdown.enabled": True,
 }
 
 
 def defaults(master: str, folder: Path) -> dict[str, Setting]:
-    """Ours, for any master, and for this machine."""
+    """Our defaults, for any master and for this machine."""
     wanted: dict[str, Setting] = {
         **EVERYWHERE,
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
@@ -155,16 +157,16 @@ def defaults(master: str, folder: Path) -> dict[str, Setting]:
         wanted |= {
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
-            "spark.driver.memory": f"{memory_mib()}m",  # all work is done in it, and 1 GiB is the default
+            "spark.driver.memory": f"{memory_mib()}m",  # all work is done in this process, and the default is 1 GiB
             "spark.local.dir": str(folder),
-            "spark.sql.shuffle.partitions": parallel,  # 200, the default, are 200 tasks for three rows
+            "spark.sql.shuffle.partitions": parallel,  # the default is 200, which means 200 tasks for three rows
             "spark.ui.enabled": False,
         }
     return wanted
 
 
 def cores(master: str) -> int | None:
-    """How many tasks run at once; None if they do not run on this machine."""
+    """The number of parallel tasks; None if they do not run on this machine."""
     if master == "local":
         return 1
     if threads := re.fullmatch(r"local\[\s*(\*|\d+)\s*(?:,\s*\d+\s*)?\]", master):
@@ -175,7 +177,7 @@ def cores(master: str) -> int | None:
 
 
 def memory_mib() -> int:
-    """A quarter of what there is. It is taken when it is needed."""
+    """A quarter of the memory of this machine. It is allocated on demand."""
     return max(1024, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4 // 2**20)
 
 
@@ -197,7 +199,7 @@ def _use(archive: Archive) -> list[str]:
     if path := archive.find():
         return archive.options(path)
     if archive.is_wanted():
-        # Not now, when it would take the cores from the session; and once, however many sessions there are.
+        # Later, because now it would compete with the session for processors. Once for all sessions.
         atexit.unregister(_train)
         atexit.register(_train)
     return []

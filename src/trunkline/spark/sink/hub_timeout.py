@@ -1,4 +1,4 @@
-"""Notices when a hub stays away longer than a task is willing to wait: what is durable would wait for it for ever."""
+"""Ends a task if its hub is unavailable for too long. Durable messages alone would wait for ever."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trunkline.wire.control import Welcome
 
 
 class HubTimeout:
-    """A user of the connection: told when it is lost, and when it is there again."""
+    """A user of the connection. It is notified when the connection is lost and restored."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -35,7 +35,7 @@ class HubTimeout:
             self._gone.set_exception(HubUnavailable(self._connection.url, self._connection.last_failure or "it ended"))
 
     async def over(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work; raises HubUnavailable, and ends it, when the hub was away for too long."""
+        """Run the work. Cancels it and raises HubUnavailable if the hub was unavailable for too long."""
         task = asyncio.ensure_future(work)
         try:
             await asyncio.wait((task, self._gone), return_when=asyncio.FIRST_COMPLETED)
@@ -43,13 +43,13 @@ class HubTimeout:
             if not task.done():
                 task.cancel()
                 await asyncio.wait((task,))
-        # If both have ended, what the work says counts.
+        # If both have ended, the result of the work counts.
         await (self._gone if task.cancelled() else task)
 
 
 @asynccontextmanager
 async def hub_timeout(connection: Connection) -> AsyncIterator[HubTimeout]:
-    """Raises HubUnavailable if there is no hub in the first place."""
+    """Raises HubUnavailable if there is no hub at the start."""
     await connection.ready()
     watch = HubTimeout(connection)
     connection.users.append(watch)

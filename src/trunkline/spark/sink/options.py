@@ -12,16 +12,16 @@ from trunkline.topic import DEAD_PREFIX, validate_topic
 from trunkline.transports.schemes import TRANSPORTS, scheme_of
 
 INSIDE = (*SCHEMES, "pair")
-"""Schemes that lead nowhere beyond their process."""
+"""Schemes that work in one process only."""
 OF_SPARK = ("checkpointlocation", "queryname")
-"""What Spark itself is told by an option."""
+"""Options that are meant for Spark itself."""
 
 
 class Check(StrEnum):
-    """When the sink has the hub look whether it has a batch already."""
+    """When the hub checks whether it already has a batch."""
 
     AUTO = "auto"
-    """When Spark tries a task again, in the first epoch after a start, and if `query` is given."""
+    """When Spark retries a task, in the first epoch after a start, and if `query` is given."""
     ALWAYS = "always"
     NEVER = "never"
 
@@ -55,7 +55,7 @@ class SinkOptions(Group, frozen=True, kw_only=True):
         scheme = scheme_of(self.bus) if ":" in self.bus else ""
         if scheme in INSIDE:
             raise InvalidSettings(
-                f"bus={self.bus!r} works in one process only, and Spark's workers are others: "
+                f"bus={self.bus!r} works in one process only, and Spark's workers are other processes: "
                 'start a hub with "trunkline up", and give its address'
             )
         if scheme not in TRANSPORTS:
@@ -72,7 +72,7 @@ class SinkOptions(Group, frozen=True, kw_only=True):
 
     @property
     def letters(self) -> str:
-        """The topic on which rows that cannot be published are told."""
+        """The topic for notices of rows that cannot be published."""
         return f"{DEAD_PREFIX}spark.{_token(self.name)}"
 
 

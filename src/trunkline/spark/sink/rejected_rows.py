@@ -1,4 +1,4 @@
-"""Rows that cannot be published: each becomes a dead letter with the row in it, told on `_dead.spark.NAME`."""
+"""Rows that cannot be published become dead letters, which are published on `_dead.spark.NAME`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trunkline.spark.sink.rows import Bad
 from trunkline.spark.sink.task_position import TaskPosition
 
 FAULTS = (SchemaBroken, PayloadError, InvalidMessage)
-"""Errors that are the row's own: it would fail again. After any other the task fails."""
+"""Errors of the row itself, which would fail again. Any other error fails the task."""
 MAX_BYTES = 1024 * 1024
 MAX_VALUE = 1000
 MAX_REASON = 2000
@@ -40,7 +40,7 @@ _FIELDS: tuple[tuple[type[Exception], str], ...] = (
 
 
 def letter(options: SinkOptions, place: TaskPosition, bad: Bad, row: pa.RecordBatch, now_ns: int) -> Message:
-    """The notice of one row, as those of other dead letters: the payload is the row, as JSON."""
+    """The notice of one row, in the format of other dead letters. The payload is the row as JSON."""
     payload, cut = _written(row.to_pylist(maps_as_pydicts="strict")[0])
     headers = {
         "subscriber": SUBSCRIBER,
@@ -76,7 +76,7 @@ def _field(error: Exception) -> str:
 
 
 def _written(row: dict[str, Any]) -> tuple[bytes, bool]:
-    """A row as JSON, whatever is in it; if it is too large, with its long values cut."""
+    """A row with any values as JSON; if it is too large, its long values are truncated."""
     whole = _encode(row)
     if len(whole) <= MAX_BYTES:
         return whole, False

@@ -1,4 +1,4 @@
-"""Which column of a DataFrame is which field of a message: decided once, on the driver, before anything is written."""
+"""Maps the columns of a DataFrame to message fields: once, on the driver, before anything is written."""
 
 from __future__ import annotations
 
@@ -37,22 +37,25 @@ ENCODING = "encoding"
 OTHERS = ("type", "priority", "ttl_s", "requires_ack", "headers")
 FIELDS = (*TEXTS, *OTHERS)
 OF_THE_JOURNAL = ("seq", "time", "accepted", "attempts", "timestamp_ns")
-"""What a journal says of a message beyond what its publisher has: a message that is written again gets its own."""
+"""Columns that a journal adds to a message.
+
+They are ignored, because a message gets new values when it is published.
+"""
 
 
 class RowColumns(NamedTuple):
     fields: dict[str, int]
-    """By field, the place of its column."""
+    """The index of the column, by field."""
     payload: int | None
-    """The place of the payload; None if it is made of the rest."""
+    """The index of the payload column; None if the payload is made from the remaining columns."""
     rest: dict[str, int]
-    """By name, the columns that make up a payload of JSON."""
+    """The columns that form a JSON payload, by name."""
     topic: str | None
     content_type: str | None
 
 
 def columns_of(schema: StructType, topic: str | None, content_type: str | None) -> RowColumns:
-    """Raises InvalidSettings if these columns make no messages."""
+    """Raises InvalidSettings if these columns cannot form messages."""
     places = {field.name.lower(): place for place, field in enumerate(schema.fields)}
     if len(places) < len(schema.fields):
         raise InvalidSettings(f"two columns share a name: {', '.join(schema.fieldNames())}")
@@ -90,7 +93,7 @@ def _check(name: str, found: DataType) -> None:
             fits, wanted = isinstance(found, text), "a string"
     if not fits and not isinstance(found, NullType):
         raise InvalidSettings(
-            f"the column {name} must be {wanted}, not {found.simpleString()}: cast it; if it is no field of the "
+            f"the column {name} must be {wanted}, not {found.simpleString()}: cast it; if it is not a field of the "
             "message, rename it, or put it into the payload"
         )
 
@@ -98,4 +101,4 @@ def _check(name: str, found: DataType) -> None:
 def _unknown(name: str) -> InvalidSettings:
     near = difflib.get_close_matches(name.lower(), (*FIELDS, ENCODING, PAYLOAD), n=1)
     hint = f"did you mean {near[0]!r}?" if near else "drop it, or put it into the payload: struct(…) as payload"
-    return InvalidSettings(f"the column {name!r} is no field of a message: {hint}")
+    return InvalidSettings(f"the column {name!r} is not a field of a message: {hint}")

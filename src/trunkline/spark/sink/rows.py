@@ -1,7 +1,7 @@
-"""From rows to messages: Arrow batches come in, runs of messages and rows that make none go out. No I/O.
+"""From rows to messages: turns Arrow batches into runs of messages, and rows that are not valid messages. No I/O.
 
-A chunk is a fixed number of rows of a partition, however Spark cuts its batches: so a task that is tried again sends
-the same batches, and a hub knows them again by their first ids.
+A chunk is a fixed number of rows of a partition, independent of Spark's batches. So a task that is retried sends the
+same batches, and the hub recognizes them by their first ids.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ OF_THE_BUS = (MessageType.SUBSCRIBE, MessageType.UNSUBSCRIBE)
 
 class Chunk(NamedTuple):
     first: int
-    """The number of its first row in the partition."""
+    """The index of its first row in the partition."""
     batch: pa.RecordBatch
 
 
 class Chunker:
-    """Cuts the batches of a partition into chunks."""
+    """Splits the batches of a partition into chunks."""
 
     def __init__(self, rows: int = CHUNK) -> None:
         self._rows = rows
@@ -43,7 +43,7 @@ class Chunker:
         self._next = 0
 
     def feed(self, batch: pa.RecordBatch) -> Iterator[Chunk]:
-        """What is complete now."""
+        """Returns the complete chunks."""
         start = 0
         while batch.num_rows - start >= self._rows - self._count:
             size = self._rows - self._count
@@ -53,7 +53,7 @@ class Chunker:
         self._hold(batch.slice(start))
 
     def rest(self) -> Iterator[Chunk]:
-        """What is left at the end."""
+        """Returns the last chunk."""
         if self._count:
             yield self._cut()
 
@@ -75,7 +75,7 @@ class Run(NamedTuple):
 
     messages: list[Message]
     rows: list[int]
-    """The number of each message's row."""
+    """The row index of each message."""
 
     @property
     def topic(self) -> str:
@@ -83,7 +83,7 @@ class Run(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """A row that makes no message."""
+    """A row that is not a valid message."""
 
     row: int
     topic: str
@@ -120,7 +120,7 @@ class Encoder:
         return Encoded(runs_of(good), bad)
 
     def _fields(self, chunk: Chunk, now_ns: int) -> tuple[dict[str, list[Any]], dict[int, EncodeError]]:
-        """The fields of all rows, in the order of Message; and the rows whose payload cannot be written."""
+        """The fields of all rows, in the order of Message, and the rows whose payload cannot be encoded."""
         columns, batch = self._columns, chunk.batch
         count = batch.num_rows
         payloads, kind, broken = _payloads(columns, batch)
@@ -160,7 +160,7 @@ class Encoder:
         return fields, broken
 
     def _doubtful(self, fields: dict[str, list[Any]]) -> set[int]:
-        """Rows that need a second look: all others make a message as they are."""
+        """Rows that need a full check. All others are valid messages."""
         found: set[int] = set()
         present = self._columns.fields
         valid = {topic: _is_topic(topic) for topic in set(fields["topic"])}
@@ -191,7 +191,7 @@ class Encoder:
         return found
 
     def _checked(self, values: dict[str, Any]) -> Message:
-        """A message, checked as any other; raises what is wrong with it."""
+        """A fully checked message. Raises InvalidMessage and others."""
         if values["type"] in OF_THE_BUS:
             raise InvalidMessage(f"{values['type'].name} is reserved for the bus and cannot be written")
         if len(values["payload"]) > self._max_bytes:
@@ -208,7 +208,7 @@ def _is_topic(topic: str) -> bool:
 
 
 def _type(value: Any) -> Any:
-    """The type that a name or a number stands for; what stands for none, as it is."""
+    """The message type of a name or a number; other values are returned unchanged."""
     if value is PUBLISH:
         return value
     if isinstance(value, str):
@@ -220,7 +220,7 @@ def _type(value: Any) -> Any:
 
 
 def _payloads(columns: RowColumns, batch: pa.RecordBatch) -> tuple[list[bytes], str, dict[int, EncodeError]]:
-    """The payloads, their format, and which could not be written."""
+    """The payloads, their format, and the rows that could not be encoded."""
     if columns.payload is None:
         values: list[Any] = [
             dict(zip(columns.rest, row, strict=True))
@@ -250,7 +250,10 @@ def _plain(column: pa.Array) -> list[Any]:
 
 
 def runs_of(messages: Iterable[tuple[int, Message]]) -> list[Run]:
-    """Messages by kind, with their rows. What has one topic and one priority stays in order; no run is too large."""
+    """Messages by kind, with their rows.
+
+    Messages of one topic and priority stay in order. The size of a run is bounded.
+    """
     lines: dict[tuple[str, int], list[Run]] = {}
     sizes: dict[tuple[str, int], int] = {}
     for row, message in messages:

@@ -1,4 +1,4 @@
-"""One task of the sink: a bus of its own, the messages of one partition, and word that the hub has them all."""
+"""One task of the sink: publishes the messages of one partition, and waits until the hub has them all."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from trunkline.spark.sink.rows import CHUNK, Bad, Chunk, Chunker, Encoder, Run, 
 from trunkline.spark.sink.task_position import Repeats, TaskPosition
 
 IN_FLIGHT = 4
-"""Chunks under way at once: while the hub writes some, others are made."""
+"""The number of chunks in flight: while the hub writes some, others are prepared."""
 
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What became of the rows of a task."""
+    """The result of a task."""
 
     rows: int = 0
-    """Those that were published, now or at an earlier attempt."""
+    """Rows that were published, now or at an earlier attempt."""
     errors: int = 0
-    """Those that became dead letters."""
+    """Rows that became dead letters."""
     repeated: int = 0
-    """Of the rows, those that the hub had already."""
+    """Rows that the hub already had."""
 
 
 def too_many(errors: int, options: SinkOptions) -> PayloadError | None:
-    """What to raise if more rows than allowed are dead letters."""
+    """The error if more rows than allowed are dead letters."""
     if options.max_errors is None or errors <= options.max_errors:
         return None
     return PayloadError(
@@ -64,18 +64,18 @@ class SinkTask:
         self._suspected = suspected
         self._repeats = Repeats((IN_FLIGHT + 1) * CHUNK, suspected=suspected)
         self._upto = 0
-        """The hub's last number when this task began: what has a lower one was there before."""
+        """The hub's last message number when this task began. Lower numbers are from before."""
         self._broker: HubBroker
         self._begun: set[str] = set()
-        """Topics whose first batch is with the hub."""
+        """Topics whose first batch the hub has."""
         self._under_way: deque[asyncio.Task[None]] = deque()
         self._rows = self._errors = self._repeated = 0
 
     async def send(self, batches: Iterator[pa.RecordBatch]) -> Written:
-        """Publish them all. When this returns, the hub has them, and those on durable topics are on its disk.
+        """Publish all rows. When it returns, the hub has them, and those on durable topics are on its disk.
 
-        Waits while subscribers make no room, up to `timeout_s`: then BackpressureTimeout is raised. HubUnavailable is
-        raised if the hub is away for longer than `connect_s`; before that, what it has not confirmed is sent again.
+        Waits up to `timeout_s` for subscribers without room, and then raises BackpressureTimeout. Raises HubUnavailable
+        if the hub is unavailable for longer than `connect_s`; until then, unconfirmed messages are sent again.
         """
         reading = _read_ahead(batches)
         first = await anext(reading, None)
@@ -109,7 +109,7 @@ class SinkTask:
             await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def _take(self, chunk: Chunk) -> None:
-        """Send a chunk on its way; wait for earlier ones if there are too many."""
+        """Start sending a chunk. Waits for earlier ones if there are too many."""
         encoded = self._encoder.encode(chunk, self._world.time_ns())
         alone: list[Run] = []
         others: list[Run] = []
@@ -124,12 +124,12 @@ class SinkTask:
             await self._under_way.popleft()
 
     async def _publish(self, runs: Sequence[Run], bad: Sequence[Bad], chunk: Chunk) -> None:
-        # Begun in this order, and so they keep it.
+        # Started in this order, which is kept.
         found = await asyncio.gather(*(self._publish_run(run) for run in runs))
         await self._bury([*bad, *(each for several in found for each in several)], chunk)
 
     async def _publish_run(self, run: Run) -> list[Bad]:
-        """Those of its rows that the hub, or the contract of a channel, does not take."""
+        """Publish a run. Returns the rows that the hub or the contract of a channel refuses."""
         messages = run.messages
         again = self._repeats.again(run.topic, run.rows[0])
         failures: Failures
@@ -156,7 +156,7 @@ class SinkTask:
         return bad
 
     async def _without_large(self, run: Run, limit: int) -> list[Bad]:
-        """The frames of this hub are smaller than usual."""
+        """Remove messages that are too large for the frames of this hub."""
         pairs = list(zip(run.rows, run.messages, strict=True))
         rest = runs_of((row, message) for row, message in pairs if len(message.payload) <= limit)
         bad = [
@@ -167,7 +167,7 @@ class SinkTask:
         return bad
 
     async def _put(self, messages: list[Message], *, again: bool) -> Failures:
-        """As one frame, until the hub has it; sent again, marked as such, if the connection ended meanwhile."""
+        """Send one frame until the hub has it. After a reconnection it is sent again, marked as a repetition."""
         connection = self._broker.connection
         while True:
             connects = connection.connects
@@ -195,7 +195,7 @@ class SinkTask:
 
 
 async def _read_ahead(batches: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.RecordBatch]:
-    """Batches as Spark makes them, one ahead. In a thread: meanwhile the connection shows that it lives."""
+    """Read Spark's batches one ahead, in a thread, so that the connection can send heartbeats meanwhile."""
     loop = asyncio.get_running_loop()
     coming = loop.run_in_executor(None, next, batches, None)
     while (batch := await coming) is not None:

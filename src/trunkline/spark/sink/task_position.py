@@ -1,4 +1,4 @@
-"""Where a task stands: query, epoch, partition. From it follow the ids of its messages, the same at every attempt."""
+"""The position of a task: query, epoch, partition. It determines the ids of its messages, the same at every attempt."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class TaskPosition(NamedTuple):
     epoch: int
     partition: int
     attempt: int = 0
-    """How often Spark has tried this task before, in the same stage."""
+    """The number of earlier attempts in the same stage."""
     run: str = ""
-    """Of a streaming query: which of its starts this is."""
+    """The run of a streaming query."""
 
     def ids(self, first: int, count: int, kind: str = "row") -> list[str]:
-        """The ids of rows from `first` on: UUIDs of version 8. What is not a row itself is of another `kind`."""
+        """The ids of rows from `first` on: UUIDs of version 8. Ids of anything but rows have another `kind`."""
         end = first + count
         ids: list[str] = []
         while first < end:
@@ -32,7 +32,7 @@ class TaskPosition(NamedTuple):
         return ids
 
     def _begin(self, kind: str, block: int) -> str:
-        """All of an id but the number of its row: 90 bits, so that no two places share it."""
+        """The id without the row number: 90 bits, unique for each position."""
         text = "\0".join((self.query, str(self.epoch), str(self.partition), kind, str(block)))
         digits = blake2b(text.encode(), digest_size=12).hexdigest()
         variant = _VARIANT[int(digits[15], 16) & 3]
@@ -40,7 +40,7 @@ class TaskPosition(NamedTuple):
 
 
 class SeenEpochs:
-    """Which epochs of which runs this process has seen: Spark uses its Python processes again and again.
+    """The epochs of each run that this process has seen. Spark reuses its Python processes.
 
     Only the first epoch of a run can have been begun by a run before it. A process that has seen an earlier epoch of
     the same run knows that this one is new.
@@ -59,7 +59,7 @@ class SeenEpochs:
 
 
 class Repeats:
-    """Which batches the hub must look for: it searches its journal for each, so not more than may be there.
+    """Decides for which batches the hub searches its journal: only for those that may be there.
 
     An earlier attempt has sent the first batch on a topic alone. If that is not there, nothing is. Otherwise it had no
     more than `ahead` rows under way beyond the last one that is there.
@@ -72,13 +72,13 @@ class Repeats:
         self._known: dict[str, int] = {}
 
     def again(self, topic: str, row: int) -> bool:
-        """Whether a batch that begins with this row may be there already."""
+        """Whether the hub may already have a batch that begins with this row."""
         if not self._may_repeat or topic in self._clear:
             return False
         return row <= self._known.get(topic, row) + self._ahead
 
     def record(self, topic: str, row: int, *, known: bool) -> None:
-        """What the hub has said of it."""
+        """Record the answer of the hub."""
         if known:
             self._known[topic] = max(row, self._known.get(topic, 0))
         elif topic not in self._known:

@@ -28,21 +28,21 @@ QUERY = "sql.streaming.queryId"
 EPOCH = "streaming.sql.batchId"
 RUN = "spark.jobGroup.id"
 _seen = SeenEpochs()
-"""Of this process. What it does not remember costs the hub a search."""
+"""The epochs seen by this process. For unknown ones the hub must search."""
 
 
 def batch_writer(schema: StructType, options: Mapping[str, str], overwrite: bool) -> DataSourceArrowWriter:
-    """Raises InvalidSettings if options or columns make no messages."""
+    """Raises InvalidSettings if the options or columns are invalid."""
     return BatchWriter(WriterPlan(schema, options, overwrite))
 
 
 def stream_writer(schema: StructType, options: Mapping[str, str], overwrite: bool) -> DataSourceStreamArrowWriter:
-    """Raises InvalidSettings if options or columns make no messages."""
+    """Raises InvalidSettings if the options or columns are invalid."""
     return StreamWriter(WriterPlan(schema, options, overwrite))
 
 
 class WriterPlan:
-    """What both writers share."""
+    """The common part of both writers."""
 
     def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
         if overwrite:
@@ -52,11 +52,11 @@ class WriterPlan:
             )
         self.options = read_sink_options(options)
         self._columns = columns_of(schema, self.options.topic, self.options.content_type)
-        # Drawn once, on the driver: a task that is tried again makes the same ids.
+        # Chosen once, on the driver, so that a retried task creates the same ids.
         self.query = self.options.query or World().uuid7()
 
     def write(self, place: TaskPosition, batches: Iterator[pa.RecordBatch], *, suspected: bool) -> Written:
-        """Publish the rows of a task. If it is `suspected` to be a repetition, the hub looks what it has of it."""
+        """Publish the rows of a task. If it is `suspected` to be a repetition, the hub checks what it already has."""
         check = self.options.check
         suspected = check is Check.ALWAYS or (suspected and check is Check.AUTO)
         return run(SinkTask(self.options, self._columns, place, suspected=suspected).send(batches))
@@ -66,7 +66,7 @@ class WriterPlan:
         errors = sum(each.errors for each in written)
         log.log(
             logging.WARNING if errors else logging.INFO,
-            "%s: %d rows published on %s, of which it had %d already; %d dead letters on %s",
+            "%s: %d rows published on %s, of which %d were already published; %d dead letters on %s",
             what,
             sum(each.rows for each in written),
             self.options.bus,
@@ -102,7 +102,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The query's own id, which its checkpoint keeps, and the number of the epoch come with each task."""
+    """Each task gets the id of the query, which is in its checkpoint, and the number of the epoch."""
 
     def __init__(self, sink: WriterPlan) -> None:
         self._sink = sink
@@ -111,7 +111,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         task = TaskContext.get()
         epoch = None if task is None else task.getLocalProperty(EPOCH)
         if task is None or epoch is None:
-            raise InvalidSettings("a stream is written in micro-batches: continuous processing has no epochs to repeat")
+            raise InvalidSettings("a stream is written in micro-batches: continuous processing is not supported")
         query = self._sink.options.query or task.getLocalProperty(QUERY) or self._sink.query
         run = task.getLocalProperty(RUN) or ""
         return self.write_at(TaskPosition(query, int(epoch), task.partitionId(), task.attemptNumber(), run), iterator)

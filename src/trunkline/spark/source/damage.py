@@ -1,4 +1,4 @@
-"""Damage, as somebody who reads with Spark meets it: an error that says the next step, or left out and told."""
+"""Damage in a journal that is read with Spark: an error with the next step, or skipped and reported."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ log = logging.getLogger("trunkline.spark")
 
 
 def handler(directory: Path, *, skip: bool, on_skip: Damage | None = None) -> Damage:
-    """What to do about damage of a journal. If it is left out, it is told, by default in the log."""
+    """The handler of damage in a journal. Skipped parts are reported, by default in the log."""
 
     def refuse(damage: JournalDamaged) -> None:
-        why = f"{damage.why} (`trunkline journal verify {directory}` checks all; skip_damaged leaves out what is bad)"
+        why = f"{damage.why} (`trunkline journal verify {directory}` checks all; skip_damaged skips damaged parts)"
         raise JournalDamaged(damage.first, damage.last, damage.where, why) from damage
 
     return (on_skip or _log) if skip else refuse

@@ -1,6 +1,6 @@
-"""`format("trunkline")`. Read, it is journal and lake as one, or what an engine stores, when a query is planned.
+"""`format("trunkline")` for reading: journal and lake together, or the store of an engine, as of the query's planning.
 
-Spark makes these objects in Python processes of its own, and sends them to executors: they hold no connection.
+Spark creates these objects in its own Python processes, and sends them to executors, so they hold no connection.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """From now on the session knows `format("trunkline")`."""
+    """Register `format("trunkline")` with the session."""
     spark.dataSource.register(TrunklineSource)
 
 
@@ -74,7 +74,7 @@ class TrunklineSource(DataSource):
 
 
 class RowReader(DataSourceReader):
-    """One query: made, asked for its partitions, and sent to executors, where only `read` is called."""
+    """The reader of one query. Partitions are computed on the driver; on executors only `read` is called."""
 
     def __init__(self, options: RowOptions, schema: StructType) -> None:
         self._kind = options.kind
@@ -110,7 +110,7 @@ class JournalReader(RowReader):
 
 
 class EngineReader(RowReader):
-    """All that an engine has stored when the query is planned."""
+    """Everything that an engine has stored when the query is planned."""
 
     def __init__(self, options: EngineOptions, schema: StructType) -> None:
         super().__init__(options, schema)

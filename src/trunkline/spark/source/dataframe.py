@@ -32,9 +32,9 @@ def messages(
     skip_damaged: bool = False,
     on_damage: Damage | None = None,
 ) -> DataFrame:
-    """The messages there are now: by number, both ends included, and by a pattern of topics. In no order.
+    """The current messages: by number, both ends included, and by a pattern of topics. The order is not defined.
 
-    What is published, sealed or joined afterwards changes nothing in it. It can be read until `replaced_s` after a
+    Later publishes, sealing and joining do not change it. It can be read until `replaced_s` after a
     file of it was replaced. Damage raises JournalDamaged here, or an error of Spark that names the file when it is
     read; with `skip_damaged` all files are checked here, and what is bad is left out and told to `on_damage`, by
     default a line in the log.

@@ -1,7 +1,7 @@
-"""Reading what an engine has stored: the connection, the partitions, and their rows.
+"""Reads the store of an engine: the connection, the partitions, and their rows.
 
-Spark calls without an event loop, so each call has one of its own. A partition is a range of entries; whoever reads it
-connects to the engine itself.
+Spark has no event loop, so each call runs its own. A partition is a range of entries; its reader connects to the
+engine.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunkline.spark")
 
 MIN_ENTRIES = 64
-"""A partition has at least so many entries, if there are."""
+"""The minimum number of entries of a partition."""
 FIRST_WINDOW, LAST_WINDOW = 64, 4096
-"""Entries whose messages are counted at once: few, and then more."""
+"""The number of entries whose messages are counted at once: few first, then more."""
 
 
 class StoreIdentity(NamedTuple):
@@ -45,7 +45,7 @@ class StoreIdentity(NamedTuple):
 
 
 class OpenLog:
-    """A log that is connected, for callers without an event loop."""
+    """An open connection to a log, for callers without an event loop."""
 
     def __init__(self, runner: asyncio.Runner, inner: EngineLog, options: EngineOptions) -> None:
         self._runner = runner
@@ -62,13 +62,13 @@ class OpenLog:
         return self._runner.run(self._log.beginning(self._options.pattern))
 
     def expect(self, expected: StoreIdentity) -> LogState:
-        """How the store is; raises StoreUnusable if it is another one."""
+        """The state of the store; raises StoreUnusable if it is not the expected one."""
         state = self.state()
         found = self.identity(state)
         if found != expected:
             raise self.unusable(
-                f"it is {_words(found)}, but the checkpoint belongs to {_words(expected)}: put that one back, or begin "
-                "with another checkpointLocation"
+                f"it is {_words(found)}, but the checkpoint belongs to {_words(expected)}: restore that one, or use "
+                "another checkpointLocation"
             )
         return state
 
@@ -76,7 +76,7 @@ class OpenLog:
         return StoreUnusable(self._log.name, self._log.url, why)
 
     def pages(self, first: int, last: int) -> Iterator[LogPage]:
-        """All entries of a range, in no order."""
+        """All entries of a range, in any order."""
         pages = self._log.pages(self._options.pattern, first, last)
         try:
             while (page := self._runner.run(_next(pages))) is not None:
@@ -98,7 +98,7 @@ class OpenLog:
                     return min(last, beyond + max_rows - taken - 1)
                 taken += new
                 if taken == max_rows:
-                    # To the end of the entry: nobody needs it again.
+                    # Up to the end of the entry, which is then complete.
                     return min(last, number_of(entry_of(first)[0] + 1) - 1)
             entry, window = upto + 1, min(LAST_WINDOW, 2 * window)
         return last
@@ -124,7 +124,7 @@ class EnginePart(OwnPart):
     first: int
     last: int
     removed: int
-    """What was removed up to here was removed before the query began."""
+    """Entries up to here were removed before the query began."""
     wanted: RowFilter
     columns: list[str]
 
@@ -137,13 +137,13 @@ class EnginePart(OwnPart):
                 yield from fitting(layout.of_rows(rows, self._on_damage), self.wanted, self.columns)
 
     def _tell(self, store: OpenLog, removed: list[RemovedEntries]) -> None:
-        """Entries that are gone are an error, or told in the log."""
+        """Removed entries are an error, or logged."""
         for first, last, topic in removed:
             what = f"up to {last - first + 1} entries ({first} to {last}{f' of {topic}' if topic else ''})"
             if self.options.fail_on_data_loss:
                 raise store.unusable(
                     f"{what} were removed before they were read: keep more at the engine (max_age_s, max_bytes, "
-                    "durable), or go on without them with fail_on_data_loss=false"
+                    "durable), or continue without them with fail_on_data_loss=false"
                 )
             log.warning("%s of %s were removed by the engine, unread", what, self.identity.stream)
 
@@ -154,7 +154,7 @@ class EnginePart(OwnPart):
             messages = columns.read(entry.topic, body, range(first, first + head.count))
         except InvalidPayload as error:
             where = f"entry {entry.number} on {entry.topic} of {self.identity.stream}"
-            self._on_damage(JournalDamaged(first, first, where, f"{error} (skip_damaged leaves out what is bad)"))
+            self._on_damage(JournalDamaged(first, first, where, f"{error} (skip_damaged skips damaged parts)"))
             return []
         return [make_batch(messages, entry.stored_ns)]
 
@@ -165,7 +165,7 @@ class EnginePart(OwnPart):
 
 
 class EngineRange(NamedTuple):
-    """What is to be read: messages beyond one number, up to another."""
+    """The messages to read: after one number, up to another."""
 
     identity: StoreIdentity
     after: int
@@ -174,7 +174,7 @@ class EngineRange(NamedTuple):
 
 
 def partitions(options: EngineOptions, asked: EngineRange, wanted: RowFilter, names: list[str]) -> list[InputPartition]:
-    """Ranges of entries that together hold it."""
+    """The ranges of entries that contain it."""
     if asked.upto <= asked.after:
         return []
     wanted = wanted.between(asked.after + 1, asked.upto)
@@ -190,7 +190,7 @@ def partitions(options: EngineOptions, asked: EngineRange, wanted: RowFilter, na
 
 
 def partitions_of_all(options: EngineOptions, wanted: RowFilter, names: list[str]) -> list[InputPartition]:
-    """All that is there now."""
+    """Partitions of everything that is stored now."""
     with opened(options) as store:
         state = store.state()
         first, removed = store.beginning()
@@ -199,12 +199,12 @@ def partitions_of_all(options: EngineOptions, wanted: RowFilter, names: list[str
 
 
 def end_of(state: LogState) -> int:
-    """The highest number that a message of the last entry may have."""
+    """The highest possible message number of the last entry."""
     return number_of(state.last + 1) - 1
 
 
 def _numbers(entry: Entry) -> tuple[int, int]:
-    """The number of its first message, and how many there are; none if it is damaged, which whoever reads it says."""
+    """The number of its first message and their count; none if it is damaged, which is reported when it is read."""
     try:
         return number_of(entry.number), decode(entry.data)[0].count
     except InvalidPayload:

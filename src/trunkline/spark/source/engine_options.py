@@ -15,7 +15,7 @@ from trunkline.topic import validate_pattern
 
 CLIENT = "trunkline-spark"
 SPELT_BY_SPARK = {"failondataloss": "fail_on_data_loss"}
-"""As sources of Spark call it. Spark gives the names of options in small letters."""
+"""The name that other Spark sources use. Spark passes option names in lower case."""
 
 
 class EngineOptions(RowOptions, frozen=True, kw_only=True):
@@ -25,9 +25,9 @@ class EngineOptions(RowOptions, frozen=True, kw_only=True):
     redis: str = ""
     topics: str = ">"
     fail_on_data_loss: bool = True
-    """Whether entries that the engine removed before they were read are an error. If not, they are told in the log."""
+    """Whether entries that the engine removed unread are an error. If not, they are logged."""
     partitions: int = 8
-    """So many tasks read at the same time, at most."""
+    """The maximum number of tasks that read in parallel."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -37,7 +37,7 @@ class EngineOptions(RowOptions, frozen=True, kw_only=True):
         if self.topics != ">" and self.topic != ">":
             raise InvalidSettings("`topics` and `topic` mean the same: leave one of them out")
         if self.kind is not RowKind.MESSAGES:
-            raise InvalidSettings("an engine keeps messages only: record it in a journal to have fates")
+            raise InvalidSettings("an engine keeps only messages: record it in a journal to read fates")
 
     @property
     def pattern(self) -> str:
@@ -61,7 +61,7 @@ class EngineOptions(RowOptions, frozen=True, kw_only=True):
 
 
 def engine_options(options: Mapping[str, str]) -> EngineOptions | None:
-    """None if they are about a journal. Raises InvalidSettings."""
+    """None for options of a journal. Raises InvalidSettings."""
     given = {SPELT_BY_SPARK.get(name.lower(), name): value for name, value in options.items()}
     if "nats" not in given and "redis" not in given:
         return None

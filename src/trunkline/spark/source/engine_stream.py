@@ -1,8 +1,8 @@
 """`spark.readStream.format("trunkline")` on an engine: offsets are numbers of messages, in the checkpoint of the query.
 
 An offset {"seq": n, "engine": …, "stream": …, "store": …, "removed": m} says that everything up to n was read, of this
-store: one of another store is refused. The engine keeps no note of who reads, so its retention does not wait. Entries
-up to m may have been removed before the query began, and are no loss to it.
+store: one of another store is refused. The engine does not know its readers, so its retention does not wait for them.
+Entries up to m may have been removed before the query began, and are no loss to it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class EngineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until: int | None = None
 
     def initialOffset(self) -> Offset:
-        """Before the first message that is there: what was removed before a query began is no loss to it."""
+        """Before the first stored message: entries that were removed before the query began are not a loss."""
         with opened(self._options) as store:
             state = store.state()
             identity, end = store.identity(state), end_of(state)
@@ -95,10 +95,10 @@ class EngineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return partitions.read(partition)
 
     def commit(self, end: Offset) -> None:
-        """Nothing is noted: the checkpoint of the query has it."""
+        """Does nothing: the checkpoint of the query has the position."""
 
     def stop(self) -> None:
-        """There is nothing that is open."""
+        """Does nothing: no connection is open."""
 
 
 def _offset(identity: StoreIdentity, number: int, removed: int) -> Offset:

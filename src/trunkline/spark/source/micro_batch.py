@@ -1,4 +1,4 @@
-"""How far a micro-batch goes: as far as there is something, or until so many rows. Numbers have gaps, so rows count."""
+"""The end of a micro-batch: the last message, or a maximum number of rows. Rows are counted, as numbers have gaps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def end_within(reader: Reader, wanted: RowFilter, after: int, last: int, max_row
         if taken + count > max_rows:
             return _cut(reader.directory, wanted, head, end, max_rows - taken) or end
         taken, end = taken + count, min(head.last, last)
-    # With less than allowed, nothing that is wanted lies between what was found and the end.
+    # With fewer rows than allowed, there are no more requested rows up to the end.
     return end if taken == max_rows else last
 
 
@@ -37,23 +37,23 @@ def _count(directory: Path, wanted: RowFilter, head: Head, after: int) -> int:
 
 
 def _cut(directory: Path, wanted: RowFilter, head: Head, after: int, rows: int) -> int | None:
-    """The number of the row with which so many beyond `after` are full; None if there is no room for any."""
+    """The number of the row that reaches the limit after `after`; None if no row fits."""
     if not rows:
         return None
     if _is_dense(head):
         return max(head.first, after + 1) + rows - 1
     numbers = _numbers(directory, wanted, head, after)
-    # Fewer than said, or none: it is damaged, and whoever reads it will say so.
+    # Fewer rows than expected: it is damaged, which is reported when it is read.
     return int(numbers[rows - 1].as_py()) if len(numbers) >= rows else head.last
 
 
 def _is_dense(head: Head) -> bool:
-    """Whether each number it covers is a row that counts."""
+    """Whether every number in its range is a requested row."""
     return head.rows == head.last - head.first + 1
 
 
 def _numbers(directory: Path, wanted: RowFilter, head: Head, after: int) -> pa.Array:
-    """The numbers beyond `after` of those rows of a file whose topics fit, in order; none if it cannot be read."""
+    """The numbers after `after` of the rows of a file with matching topics, in order; none if it cannot be read."""
     assert head.file is not None  # batches are dense
     key = KEYS[wanted.kind]
     topics = RowFilter(wanted.kind, tuple(each for each in wanted.conditions if each.column == "topic"))

@@ -1,4 +1,4 @@
-"""The options of `format("trunkline")` for reading, and which rows they ask for."""
+"""The options of `format("trunkline")` for reading, and the rows that they select."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class SourceOptions(RowOptions, frozen=True, kw_only=True):
 
     journal: str = ""
     path: str = ""
-    """The same, as `load(path)` gives it."""
+    """The same, passed as `load(path)`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,7 +83,7 @@ def row_filter(
     since: str | None = None,
     until: str | None = None,
 ) -> RowFilter:
-    """What is asked for; None is no condition."""
+    """The selected rows; None means no condition."""
     conditions = topic_like(topic) if topic is not None else []
     key = KEYS[kind]
     conditions += [Condition(key, test, number) for test, number in ((">=", first), ("<=", last)) if number is not None]

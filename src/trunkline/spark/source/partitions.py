@@ -1,6 +1,6 @@
-"""What travels to executors: a sealed file to be read there, or rows that are not sealed, inside the partition.
+"""Partitions for executors: a sealed file that is read there, or unsealed rows inside the partition.
 
-So executors need the lake, under the same path as here, and never the journal's SQLite file.
+Executors need the lake under the same path, but never the journal's SQLite file.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class SealedPart(OwnPart):
             on_damage(JournalDamaged(self.file.first, self.file.last, self.file.path, str(error)))
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
-        """By name: what the layout of the file lacks is null, and what this Trunkline does not know is left out."""
+        """Columns by name: missing ones are null, and unknown ones are left out."""
         expression = self.wanted.expression()
         conditions = [condition.column for condition in self.wanted.conditions]
         needed = list(dict.fromkeys([KEYS[self.wanted.kind], *self.columns, *conditions]))
         schema = arrow(self.wanted.kind, needed)
-        # A scanner of Arrow would hold whole row groups in memory, which may have gigabytes in older files.
+        # A scanner of Arrow would load whole row groups, which may have gigabytes in older files.
         for batch in lake.slices(self.directory / self.file.path, self._groups(expression), needed):
             there = batch.schema.names
             arrays = [
@@ -72,7 +72,7 @@ class SealedPart(OwnPart):
                 yield rows.select(self.columns)
 
     def _groups(self, expression: pc.Expression | None) -> list[int]:
-        """The row groups that may have something that is wanted."""
+        """The row groups that may have requested rows."""
         dataset = sealed_rows(self.directory, self.file)
         (fragment,) = dataset.get_fragments()
         parts = fragment.split_by_row_group(filter=expression, schema=dataset.schema)
@@ -80,7 +80,7 @@ class SealedPart(OwnPart):
 
 
 def sealed_rows(directory: Path, file: File) -> ds.Dataset:
-    """By name: what the layout of the file lacks is null, and what this Trunkline does not know is left out."""
+    """Columns by name: missing ones are null, and unknown ones are left out."""
     return ds.dataset(
         directory / file.path, schema=lake.SCHEMAS[file.kind], format="parquet", filesystem=LocalFileSystem()
     )
@@ -98,7 +98,7 @@ class HotPart(OwnPart):
 
 
 def partitions(reader: Reader, wanted: RowFilter, columns: list[str], *, skip_damaged: bool) -> list[InputPartition]:
-    """All that is wanted, of one moment."""
+    """All requested rows, from one snapshot."""
     found = take_snapshot(reader, wanted, columns)
     sealed = [SealedPart(reader.directory, file, wanted, columns, skip_damaged) for file in found.files]
     return [*sealed, *(HotPart(_stream(batch)) for batch in found.batches)]
@@ -112,6 +112,6 @@ def _stream(batch: pa.RecordBatch) -> bytes:
 
 
 def read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition. Where there is none at all, Spark makes up one that is not of ours."""
+    """The rows of a partition. Without any partition, Spark passes a placeholder that is not ours."""
     if isinstance(partition, OwnPart):
         yield from partition.batches()

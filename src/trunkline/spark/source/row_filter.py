@@ -1,4 +1,4 @@
-"""Which rows are wanted: conditions that all must hold. They are tried on whole files and batches first, then on rows.
+"""Row filters: conditions that must all hold. They are tested on whole files and batches first, then on rows.
 
 They come from options and from the filters of a query. Times are whole microseconds since 1970, as the columns have
 them, except in `timestamp_ns`.
@@ -47,7 +47,7 @@ class Condition(NamedTuple):
         return bool(COMPARE[self.test](value, self.value))
 
     def may_hold(self, low: int, high: int) -> bool:
-        """Whether it can hold for a number from `low` to `high`."""
+        """Whether it can hold for a value from `low` to `high`."""
         match self.test:
             case "=":
                 return bool(low <= self.value <= high)
@@ -71,7 +71,7 @@ class Condition(NamedTuple):
 
 
 def topic_like(pattern: str) -> list[Condition]:
-    """The condition that a topic matches a pattern, as simple as it can be said; none if every topic does."""
+    """The simplest condition for topics that match a pattern; None if every topic matches."""
     if validate_pattern(pattern) == EVERYTHING:
         return []
     if not is_wild(pattern):
@@ -82,7 +82,7 @@ def topic_like(pattern: str) -> list[Condition]:
 
 
 class RowFilter(NamedTuple):
-    """Which messages or fates."""
+    """A selection of messages or fates."""
 
     kind: str
     conditions: tuple[Condition, ...] = ()
@@ -97,7 +97,7 @@ class RowFilter(NamedTuple):
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """The first and the last number that may be wanted."""
+        """The first and the last number that may be selected."""
         first, last = 1, FOREVER
         for _, test, value in self._on(KEYS[self.kind]):
             low, high = (min(value, default=1), max(value, default=0)) if test == "in" else (value, value)
@@ -109,14 +109,14 @@ class RowFilter(NamedTuple):
 
     @property
     def fits(self) -> Callable[[str], bool] | None:
-        """Whether a topic is wanted; None if every topic is."""
+        """Whether a topic is selected; None if every topic is."""
         return self._holds_for_topic if self._on("topic") else None
 
     def _holds_for_topic(self, topic: str) -> bool:
         return all(condition.holds(topic) for condition in self._on("topic"))
 
     def may_be_in(self, part: File | StoredBatch) -> bool:
-        """Whether it is worth a look, by its numbers and times."""
+        """Whether a part can have selected rows, by its numbers and times."""
         spans = _spans(self.kind, part)
         return all(
             condition.may_hold(*spans[condition.column]) for condition in self.conditions if condition.column in spans
@@ -133,7 +133,7 @@ class RowFilter(NamedTuple):
 
 
 def _spans(kind: str, part: File | StoredBatch) -> Mapping[str, tuple[int, int]]:
-    """The least and the greatest value of those columns for which they are known."""
+    """The known minimum and maximum values of columns."""
     numbers = (part.first, part.last)
     own = _micros(part.since_ns, part.until_ns)
     if kind == "fates":
@@ -143,5 +143,5 @@ def _spans(kind: str, part: File | StoredBatch) -> Mapping[str, tuple[int, int]]
 
 
 def _micros(low_ns: int, high_ns: int) -> tuple[int, int]:
-    # Outwards: whichever way a column rounds, its values lie between.
+    # Rounded outwards, so that all values of the column are in the range.
     return low_ns // 1000, -(-high_ns // 1000)

@@ -1,4 +1,4 @@
-"""What a journal has of what is wanted, at one moment: sealed files, and rows that are not sealed."""
+"""The selected part of a journal in one snapshot: sealed files and unsealed rows."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from trunkline.spark.source.row_filter import RowFilter
 from trunkline.spark.source.spark_schema import arrow
 
 MAX_BYTES = 8 * 1024 * 1024
-"""Of rows that travel together, unless a single one is larger: Spark refuses tasks of more than 128 MiB."""
+"""The maximum size of rows in one partition, unless a single row is larger: Spark refuses tasks above 128 MiB."""
 
 
 class Snapshot(NamedTuple):
     files: list[File]
-    """They hold something that is wanted, and may hold more."""
+    """Files with selected rows. They may contain others, too."""
     batches: list[pa.RecordBatch]
-    """Exactly what is wanted of the rest, each of at most about MAX_BYTES."""
+    """Exactly the selected unsealed rows, in batches of at most about MAX_BYTES."""
 
 
 def take_snapshot(reader: Reader, wanted: RowFilter, columns: list[str], *, thorough: bool = False) -> Snapshot:
-    """Damage is told to the reader's `on_damage`: of batches, and of files that are gone, or not as long as they were.
+    """Damage is reported to the reader's `on_damage`: damaged batches, and files that are missing or have another size.
 
-    A `thorough` look reads the files as well, and finds all damage.
+    With `thorough`, the files are read completely, and all damage is found.
     """
     first, last = wanted.numbers
     if wanted.kind == "fates":
@@ -79,7 +79,7 @@ def _arrow(reader: Reader, rows: Iterable[StoredBatch]) -> Iterator[pa.RecordBat
 
 
 def fitting(batches: Iterable[pa.RecordBatch], wanted: RowFilter, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """What is wanted of them, in batches of at most about MAX_BYTES."""
+    """The selected rows, in batches of at most about MAX_BYTES."""
     schema = arrow(wanted.kind, columns)
     expression = wanted.expression()
     for batch in batches:

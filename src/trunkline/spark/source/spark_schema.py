@@ -1,4 +1,4 @@
-"""The columns of messages and fates as Spark has them: those of docs/journal.md, in the same order."""
+"""The Spark schemas of messages and fates: the columns of docs/journal.md, in the same order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trunkline.errors import InvalidSettings
 from trunkline.journal.lake import SCHEMAS
 
 KEYS = {"messages": "seq", "fates": "number"}
-"""What rows are numbered by."""
+"""The column with the row number."""
 
 TYPES: dict[pa.DataType, types.DataType] = {
     pa.int32(): types.IntegerType(),
@@ -28,7 +28,7 @@ def all_of(kind: str) -> types.StructType:
 
 
 def chosen(kind: str, schema: types.StructType) -> list[str]:
-    """The names of the columns that a schema asks for; raises InvalidSettings if one is not there."""
+    """The columns of a requested schema; raises InvalidSettings if one does not exist."""
     known = {field.name: field.dataType.simpleString() for field in all_of(kind)}
     for field in schema:
         wanted = field.dataType.simpleString()
@@ -39,5 +39,5 @@ def chosen(kind: str, schema: types.StructType) -> list[str]:
 
 
 def arrow(kind: str, names: list[str]) -> pa.Schema:
-    """Some columns, as Arrow has them. Without metadata, which Spark does not know."""
+    """Some columns as an Arrow schema, without metadata."""
     return pa.schema([SCHEMAS[kind].field(name) for name in names])

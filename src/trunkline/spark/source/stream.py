@@ -2,7 +2,7 @@
 
 An offset {"seq": n, "journal": identity} says that everything up to n was read, of this journal: one of another journal
 is refused. The journal keeps no note of who reads: a commit is nothing to it, and retention does not wait. What it
-removed before it was read is told in the log.
+removed before it was read is logged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Offset = dict[str, Any]
 JOURNAL = "journal"
-"""The identity of the journal. Checkpoints of older versions lack it."""
+"""The identity of the journal. Checkpoints of older versions do not have it."""
 
 log = logging.getLogger("trunkline.spark")
 
@@ -49,14 +49,14 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _journal(self) -> Reader:
-        """Opened when it is asked for: executors get a copy of this object, and have no journal."""
+        """Opened on demand: executors get a copy of this object, and have no journal."""
         if self._reader is None:
             directory = self._options.directory
             self._reader = Reader(directory, on_damage=handler(directory, skip=self._options.skip_damaged))
         return self._reader
 
     def initialOffset(self) -> Offset:
-        """Before the first row that is there: what was removed before a query began is no loss to it."""
+        """Before the first stored row: rows that were removed before the query began are not a loss."""
         first, _ = self._wanted.numbers
         end = self._journal.highest(self._options.kind)
         if self._options.start == "end":
@@ -69,7 +69,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {self._key: number} if identity is None else {self._key: number, JOURNAL: identity}
 
     def _number(self, offset: Offset) -> int:
-        """How far it is; raises WrongJournal if it is one of another journal."""
+        """The number in an offset; raises WrongJournal if it belongs to another journal."""
         self._journal.expect(offset.get(JOURNAL))
         return int(offset[self._key])
 
@@ -128,7 +128,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return partitions.read(partition)
 
     def commit(self, end: Offset) -> None:
-        """Nothing is noted: the checkpoint of the query has it."""
+        """Does nothing: the checkpoint of the query has the position."""
 
     def stop(self) -> None:
         if self._reader is not None:

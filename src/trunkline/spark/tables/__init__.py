@@ -1,1 +1,1 @@
-"""The tables of the warehouse: one module a table, and `catalog.py`, which lists them in order."""
+"""The tables of the warehouse: one module per table, and `catalog.py`, which lists them in order."""

@@ -1,21 +1,23 @@
 """Accounting: for each subscriber, topic and hour, whether its messages and their fates add up.
 
-What was accepted for a subscriber is written down nowhere as such: it follows from the messages and the fates.
-Everything here is about one hour, and depends on nothing else:
+The number of messages accepted for a subscriber is not stored. It is computed from the messages and the fates. Each
+hour is computed on its own:
 
-- What a subscriber settled reaches from the lowest to the highest number that has a fate for it in that hour.
-- Messages beyond that, on topics that it listens to, are in flight.
-- Messages within that, without a fate, are unaccounted. A subscriber that has no range there takes its messages one by
-  one, as a member of a group does, which gets a part of them: what it has no row about may be that of others.
-- If there are more messages in a range than it counts, so many are unaccounted, on the topic of its last message as
-  far as there are enough.
-- If there are fewer, the others may be in another hour: a range crosses hours, and topics. All that it counts is
-  `claimed` where its last message is, of those that are in the table: one whose id came before is not. A fate counts
-  also if a later one has superseded it. So over all hours `claimed` of a subscriber is the sum of its fates; if that is
-  more than all messages, then the books speak of some that are not in the table.
-- What was refused was accepted for nobody.
-- What retention removed from the journal before the pipeline read it is in no other table. It has a row of its own, for
-  each topic, in the earliest hour of the messages that were taken in when this was found.
+- The settled span of a subscriber goes from the lowest to the highest message number with a fate for it in that hour.
+- Messages after the settled span, on topics to which it subscribes, are in flight.
+- Messages within the settled span that have no fate are unaccounted. This does not apply to a subscriber without a
+  range in that hour. It settles messages one by one, like a member of a group, which receives only some of them: a
+  message without a row may belong to another member.
+- If a range covers more messages than its count, the surplus is unaccounted. It is taken from the topic of the last
+  message first.
+- If a range covers fewer messages, the others may be in another hour: a range can extend over several hours and topics.
+  Its whole count is `claimed` at the topic and hour of its last message in the table. A message that was left out
+  because of a repeated id is not in the table. A fate is claimed even if a later fate superseded it. The sum of
+  `claimed` over all hours is therefore the sum of the subscriber's fates. If that is more than the number of messages,
+  the fates refer to messages that are not in the table.
+- A refused message was not accepted for any subscriber.
+- Messages that retention removed from the journal before the pipeline read them are in no other table. They have a row
+  of their own for each topic, in the earliest hour of the messages ingested when the loss was found.
 """
 
 from __future__ import annotations
@@ -33,15 +35,15 @@ FATES = ("delivered", "filtered", "expired", "dropped", "dead")
 KEYS = ["subscriber", "topic", "hour"]
 PARTS = [*KEYS, "pattern", "fate", "range"]
 PIPELINE = "(pipeline)"
-"""In place of a subscriber, of messages that are missing in the tables themselves."""
+"""The subscriber in rows about messages that are missing in the tables themselves."""
 FEW = 200_000
-"""So many rows are sent to every task; beyond that, both sides of a join are."""
+"""Up to this many rows are broadcast. With more rows, both sides of a join are shuffled."""
 
 
 def build(inputs: Inputs) -> DataFrame:
     refused = _refused(inputs)
-    # Small beside the deliveries, and all that is wanted of them.
-    parts = inputs.hold(_parts(inputs.table("deliveries"), refused)).rows
+    # Much smaller than the deliveries, and sufficient for most of what follows.
+    parts = inputs.hold(_parts(inputs, refused)).rows
     listens = matching(inputs.topics, inputs.fates.select("pattern").distinct()).withColumn("listens", F.lit(True))
     rows = inputs.hold(_subscribers(_claimed(parts, inputs.fates), listens)).rows
     rows = rows.join(_unsettled(inputs, refused, rows), KEYS, "left").fillna(0, ["within", "beyond"])
@@ -55,7 +57,7 @@ def build(inputs: Inputs) -> DataFrame:
 
 
 def _unread(inputs: Inputs) -> DataFrame:
-    """What retention removed before it was read: a row a topic."""
+    """Messages that retention removed before they were read: one row per topic and hour."""
     rows = [(topic, count, seconds(hour)) for topic, count, hour in inputs.unread]
     found = driver_frame(inputs.spark, rows, "topic string, removed bigint, at bigint")
     sums = found.groupBy("topic", F.timestamp_seconds("at").alias("hour")).agg(F.sum("removed").alias("removed"))
@@ -65,7 +67,7 @@ def _unread(inputs: Inputs) -> DataFrame:
 
 
 def _refused(inputs: Inputs) -> DataFrame | None:
-    """The numbers of what was refused; None if nothing was."""
+    """The numbers of refused messages; None if there are none."""
     refused = inputs.fates.where("fate = 'refused' and first = last")
     seqs, size = inputs.hold(refused.select(F.col("first").alias("seq")).distinct())
     if not size:
@@ -73,29 +75,39 @@ def _refused(inputs: Inputs) -> DataFrame | None:
     return F.broadcast(seqs) if size <= FEW else seqs
 
 
-def _parts(deliveries: DataFrame, refused: DataFrame | None) -> DataFrame:
-    """What was settled, by all that it is summed up by."""
-    rows = deliveries.where("fate <> 'refused'").select(*PARTS, "seq")
-    known = F.lit(True)
-    if refused is not None:
-        rows = rows.join(refused.withColumn("refused", F.lit(True)), "seq", "left")
-        known = F.col("refused").isNull()
-    return rows.groupBy(*PARTS).agg(
-        F.count("*").alias("count"),
-        F.count_if(known).alias("found"),
-        F.min("seq").alias("lowest"),
-        F.max("seq").alias("highest"),
+def _parts(inputs: Inputs, refused: DataFrame | None) -> DataFrame:
+    """Settled messages, counted by all columns that later sums need."""
+    if refused is None:
+        rows = inputs.settled().withColumn("found", F.col("count"))
+    else:
+        # Refused messages have to be left out of `found` one by one.
+        rows = inputs.table("deliveries").join(refused.withColumn("refused", F.lit(True)), "seq", "left")
+        known = F.expr("if(refused is null, 1, 0)")
+        seq = F.col("seq")
+        rows = rows.withColumns({"count": F.lit(1), "found": known, "lowest": seq, "highest": seq})
+    return (
+        rows.where("fate <> 'refused'")
+        .groupBy(*PARTS)
+        .agg(
+            *(F.sum(name).alias(name) for name in ("count", "found")),
+            F.min("lowest").alias("lowest"),
+            F.max("highest").alias("highest"),
+        )
     )
 
 
 def _claimed(parts: DataFrame, fates: DataFrame) -> DataFrame:
-    """With what the range of each part counts, where its last message is, and how many of the part that leaves out."""
+    """Add `ranged`, `claimed` and `surplus` to each part.
+
+    `claimed` is the count of the range, in the part with its last message. `surplus` is how many messages of the part
+    exceed that count.
+    """
     ranges = fates.select(F.col("number").alias("range"), "last", F.col("count").alias("claim"))
     parts = parts.join(ranges.where("first < last"), "range", "left")
     of_range = Window.partitionBy("range", "hour")
     later = of_range.orderBy(F.col("highest").desc()).rowsBetween(Window.unboundedPreceding, -1)
     too_many = F.sum("count").over(of_range) - F.col("claim")
-    # Those on the topic of its last message first, then those on that of the last on another, and so on.
+    # The surplus is taken from the part with the last message first, then from the part with the next highest number.
     left = too_many - F.coalesce(F.sum("count").over(later), F.lit(0))
     surplus = F.greatest(F.lit(0), F.least(F.col("count"), left))
     ranged = F.col("range").isNotNull()
@@ -118,7 +130,7 @@ def _with_more_claims(rows: DataFrame, claims: list[DataFrame | None]) -> DataFr
 
 
 def _superseded(inputs: Inputs) -> DataFrame | None:
-    """What rows about one message claim for which another row counts now: it was replayed, for instance."""
+    """Claims of fates of a single message that another fate has superseded, for example after a replay."""
     alone = inputs.fates.where("first = last and fate <> 'refused'")
     told = alone.groupBy("subscriber", F.col("first").alias("seq")).agg(F.count("*").alias("told"))
     told, size = inputs.hold(told)
@@ -131,7 +143,7 @@ def _superseded(inputs: Inputs) -> DataFrame | None:
 
 
 def _ends_elsewhere(inputs: Inputs, parts: DataFrame) -> list[DataFrame]:
-    """What ranges claim whose last message is not their own: another row counts for it, or it is not in the table."""
+    """Claims of ranges whose last message has a fate from another row, or is not in the table."""
     ranges = inputs.fates.where("first < last and fate <> 'refused'").select(
         F.col("number").alias("range"), "subscriber", "pattern", "first", "last", F.col("count").alias("claim")
     )
@@ -157,7 +169,7 @@ def _ends_elsewhere(inputs: Inputs, parts: DataFrame) -> list[DataFrame]:
 
 
 def _subscribers(parts: DataFrame, listens: DataFrame) -> DataFrame:
-    """By subscriber, topic and hour: the sums of what was settled, less what its ranges do not count."""
+    """Sums of settled messages by subscriber, topic and hour, without the surplus of ranges."""
     parts = parts.join(F.broadcast(listens), ["topic", "pattern"], "left")
     booked = F.col("count") - F.col("surplus")
     sums = parts.groupBy(*KEYS).agg(
@@ -178,12 +190,12 @@ def _subscribers(parts: DataFrame, listens: DataFrame) -> DataFrame:
 
 
 def _unsettled(inputs: Inputs, refused: DataFrame | None, subscribers: DataFrame) -> DataFrame:
-    """By subscriber, topic and hour: how many messages are within what it settled, and how many beyond."""
+    """By subscriber, topic and hour: how many messages are within the settled span, and how many after it."""
     topics = inputs.traffic.groupBy("topic", "hour").agg(
         F.min("first").alias("first"), F.max("last").alias("last"), F.sum("count").alias("count")
     )
     stretches = subscribers.where("listens").select(*KEYS, "lowest", "highest").join(topics, ["topic", "hour"])
-    # Counted as traffic is what was refused, too: if there is such, messages have to be looked at.
+    # Traffic includes refused messages. If there are any, the messages themselves must be counted.
     covered = F.expr("lowest <= first and last <= highest") if refused is None else F.lit(False)
     stretches = inputs.hold(stretches.withColumn("covered", covered)).rows
     whole = stretches.where("covered").select(*KEYS, F.col("count").alias("within"), F.lit(0).alias("beyond"))
@@ -205,20 +217,22 @@ def _unsettled(inputs: Inputs, refused: DataFrame | None, subscribers: DataFrame
 TABLE = BuiltTable(
     "accounting",
     GOLD,
-    "A row is an hour of a topic for a subscriber to which something became of its messages; one that does not add up"
-    " is an alarm",
+    "A row is an hour of a topic for a subscriber, if at least one of the messages has a fate. A row that does not add"
+    " up is an alarm",
     (
         Column("topic", "string", "the topic"),
         Column("subscriber", "string", "who"),
         Column("accepted", "bigint", "all fates that follow, in flight and unaccounted, together"),
         Column("delivered", "bigint", "how many messages were delivered to it"),
-        Column("filtered", "bigint", "how many it did not want"),
-        Column("expired", "bigint", "how many were too old when their turn came"),
-        Column("dropped", "bigint", "how many had no room"),
+        Column("filtered", "bigint", "how many its filter rejected"),
+        Column("expired", "bigint", "how many had expired"),
+        Column("dropped", "bigint", "how many were dropped because there was no room"),
         Column("dead", "bigint", "how many could not be handled"),
-        Column("in_flight", "bigint", "how many have no fate, and come after all that have one"),
+        Column("in_flight", "bigint", "how many have no fate yet, with numbers above all that have one"),
         Column(
-            "unaccounted", "bigint", "how many have no fate though later ones have, or are not counted by their range"
+            "unaccounted",
+            "bigint",
+            "how many have no fate although later ones have, or are missing in the count of their range",
         ),
         Column("adds_up", "boolean", "whether nothing is unaccounted, and nothing was removed unread"),
         Column(
@@ -238,8 +252,8 @@ TABLE = BuiltTable(
     needs=("deliveries",),
     has_rows=lambda contents: bool(contents.fates) or contents.unread,
     rules=(
-        "There is a row for each subscriber, topic and hour with a row of `deliveries` that is not `refused`. What was"
-        " refused counts nowhere here",
+        "There is a row for each subscriber, topic and hour with a row of `deliveries` that is not `refused`. Refused"
+        " messages are not counted here",
         "What a subscriber has settled in an hour reaches from the lowest to the highest number that `deliveries` has"
         " of it in that hour, on any topic",
         "`in_flight`: messages of this hour and topic, after that, without a row of `deliveries`, if the `pattern`"

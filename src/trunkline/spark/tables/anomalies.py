@@ -1,8 +1,8 @@
-"""Anomalies: minutes of a topic that are unlike those before, and topics that fall silent.
+"""Anomalies: minutes in which a topic differs from the minutes before, and topics that fall silent.
 
-The past is that of the same hour, so that a row depends on nothing but its hour: a minute is compared with the earlier
-minutes of its hour in which there was traffic, if these are at least ten. What happens in the first minutes of an hour
-is therefore not seen, and a silence is followed to the end of its hour.
+A minute is compared with the earlier minutes of the same hour that had traffic, if there are at least ten. A row
+therefore depends only on its own hour. Anomalies in the first minutes of an hour are not detected, and a silence ends
+with its hour.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 RATE, LATENCY, SILENCE = "rate", "latency", "silence"
 PAST = 10
-"""So many minutes are a past."""
+"""The number of earlier minutes that a comparison needs."""
 FAR = 4.0
-"""So many standard deviations are out of the usual."""
+"""A value is unusual if it is more than this many standard deviations from the mean."""
 LEAST_MESSAGES = 10
 LEAST_MS = 10.0
-"""A difference that is smaller than that is none, however steady it was before."""
+"""Smaller differences are ignored, however steady the values were before."""
 LEAST_SILENT = 3
 STEADY = 0.1
-"""Latencies vary by a tenth of their mean even if they happened not to."""
+"""The least standard deviation that is assumed for latencies, as a share of their mean."""
 
 
 def build(inputs: Inputs) -> DataFrame:
@@ -41,7 +41,7 @@ def build(inputs: Inputs) -> DataFrame:
 
 
 def _seen(traffic: DataFrame) -> DataFrame:
-    """By hour: the last minute of it that is known of. A message from a clock that is ahead does not count as such."""
+    """The last known minute of each hour. A publisher whose clock is ahead does not advance it."""
     last = F.least(F.max("placed"), F.max("accepted"))
     return traffic.groupBy("hour").agg(minute_of(last).alias("seen"))
 
@@ -49,7 +49,7 @@ def _seen(traffic: DataFrame) -> DataFrame:
 def _rate() -> Expression:
     value, mean = F.col("messages"), F.avg("messages").over(_before())
     z = (value - mean) / _spread(F.stddev_pop("messages").over(_before()), mean)
-    # The last minute may not be over yet.
+    # The last known minute may be incomplete: a fall in it is not reported.
     falls = (value < mean) & (F.col("minute") < F.col("seen"))
     far = (F.abs(z) > FAR) & (F.abs(value - mean) >= LEAST_MESSAGES) & ((value > mean) | falls)
     return F.when(_has_past("messages") & far, _row(RATE, F.col("minute"), 1, value, mean, z))
@@ -63,7 +63,7 @@ def _latency() -> Expression:
 
 
 def _silence() -> Expression:
-    """After ten minutes with traffic without a break: none, for as long as that is not chance."""
+    """No traffic after ten consecutive minutes with traffic, for longer than chance explains."""
     minute = F.col("minute")
     steady = F.lag("minute", PAST - 1).over(_of_topic()) == minute - F.expr(f"interval {PAST - 1} minutes")
     next_one = F.coalesce(F.lead("minute").over(_of_topic()), F.col("hour") + F.expr("interval 1 hour"))
@@ -92,7 +92,7 @@ def _has_past(name: str) -> Expression:
 
 
 def _spread(deviation: Expression, mean: Expression) -> Expression:
-    """How far counts are usually from their mean: what comes by chance varies by the root of it at least."""
+    """The usual deviation of counts: at least the square root of the mean, as for random arrivals."""
     return F.greatest(deviation, F.sqrt(mean))
 
 
@@ -113,7 +113,8 @@ def _row(
 TABLE = BuiltTable(
     "anomalies",
     GOLD,
-    "A row is a topic that was unlike itself: compared with the minutes before, of the same hour, if there are ten",
+    "A row is a minute in which a topic behaved unusually, compared with the earlier minutes of the same hour, if there"
+    " are at least ten",
     (
         Column("topic", "string", "the topic"),
         Column("minute", "timestamp", "the minute, or the first one of a silence"),
@@ -124,7 +125,7 @@ TABLE = BuiltTable(
         Column(
             "value", "double", f"messages, or the 95th percentile of the {LATENCY} in milliseconds; 0 in a {SILENCE}"
         ),
-        Column("expected", "double", f"the mean of that before; in a {SILENCE}, how many messages it swallowed"),
+        Column("expected", "double", f"the mean of that before; in a {SILENCE}, how many messages were expected"),
         Column("z", "double", f"how many standard deviations lie between the two; {FAR:g} are usual"),
         Column("hour", "timestamp", "the hour of the minute"),
     ),

@@ -1,4 +1,4 @@
-"""Bronze: what the journal holds, as it is; each message once, at the hour it belongs to."""
+"""Bronze: the data of the journal, unchanged. Each message occurs once, in the hour to which it belongs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from trunkline.spark.tables.table import BRONZE, Column, Table
-from trunkline.spark.tables.times import hour_number
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,26 +21,26 @@ MESSAGES = Table(
         Column("seq", "bigint", "its number in the journal: unique, rising, with gaps"),
         Column("id", "string", "the message's id"),
         Column("topic", "string", "where it was published"),
-        Column("time", "timestamp", "when it was made, by the clock of its publisher"),
-        Column("accepted", "timestamp", "when the journal took it"),
+        Column("time", "timestamp", "when it was published, by the clock of its publisher"),
+        Column("accepted", "timestamp", "when the journal accepted it"),
         Column("type", "string", "publish, direct, request, response, error, …"),
         Column("sender", "string", "who published it"),
         Column("recipient", "string", "the endpoint it was for"),
         Column("priority", "int", "0 to 100"),
-        Column("ttl_s", "double", "seconds after `time` from which on it was not to be delivered"),
+        Column("ttl_s", "double", "seconds after `time` after which it expires"),
         Column("request_id", "string", "joins a request and its answers"),
-        Column("correlation_id", "string", "joins messages as the publisher likes"),
+        Column("correlation_id", "string", "joins related messages; set by the publisher"),
         Column("reply_to", "string", "the topic on which an answer was expected"),
         Column("attempts", "bigint", "as published"),
         Column("requires_ack", "boolean", "whether it had to be acknowledged"),
         Column("content_type", "string", "the format of the payload"),
-        Column("encoding", "string", "how the payload is packed: empty, or zlib"),
+        Column("encoding", "string", "the compression of the payload: empty, or zlib"),
         Column("schema", "string", "the name of the payload's schema"),
         Column("trace", "string", "a W3C traceparent"),
-        Column("headers", "map<string,string>", "texts by name"),
+        Column("headers", "map<string,string>", "header fields: names and values"),
         Column("timestamp_ns", "bigint", "`time` in nanoseconds since 1970"),
-        Column("payload", "binary", "the bytes that travelled"),
-        Column("placed", "timestamp", "where it counts: `time`, or `accepted` if it is late"),
+        Column("payload", "binary", "the payload as it was sent"),
+        Column("placed", "timestamp", "the time by which the tables place it: `time`, or `accepted` if it is late"),
         Column("hour", "timestamp", "the hour of `placed`"),
         Column("late", "boolean", "whether `time` lies further from `accepted` than the watermark"),
     ),
@@ -54,13 +53,13 @@ FATES = Table(
     (
         Column("number", "bigint", "the number of this row: unique, rising"),
         Column("subscriber", "string", "whose fate it is; the bus, if the message was refused"),
-        Column("pattern", "string", "what the subscriber listens to"),
+        Column("pattern", "string", "the pattern of the subscriber"),
         Column("fate", "string", "delivered, filtered, expired, dropped, dead or refused"),
         Column("first", "bigint", "the first message it is about"),
         Column("last", "bigint", "the last"),
         Column("count", "bigint", "how many those are"),
         Column("reason", "string", "why, if it was not delivered"),
-        Column("time", "timestamp", "when that was; of a range, when its last message was settled"),
+        Column("time", "timestamp", "when it was settled; for a range, when its last message was"),
         Column("hour", "timestamp", "the hour of `time`"),
     ),
 )
@@ -69,9 +68,9 @@ LETTERS = Table(
     "letters",
     BRONZE,
     "A row is a message that a subscriber gave up on, as the journal recorded it then. It stays if it is replayed, and"
-    " has another row if it is given up again. There is none about a message that is not in `messages`",
+    " has another row if it is given up again. Messages that are not in `messages` have no row",
     (
-        Column("subscriber", "string", "who failed on it"),
+        Column("subscriber", "string", "the subscriber that failed on it"),
         Column("seq", "bigint", "the message"),
         Column("at", "timestamp", "when it was given up"),
         Column("topic", "string", "the topic of the message"),
@@ -87,55 +86,27 @@ LETTERS = Table(
 
 TABLES = (MESSAGES, FATES, LETTERS)
 AS_SEALED = {MESSAGES.name: MESSAGES, FATES.name: FATES}
-"""Those that are made of the files of the lake."""
+"""The tables that are made of files of the lake."""
 LYING = frozenset({"hour", "journal"})
-"""Columns that follow from where a file lies: they are not in it."""
+"""Columns that are given by the path of a file. They are not in the file."""
 FOLLOWING = LYING | {"placed", "late"}
-"""Those that are not in the files of messages, which are as the lake has them."""
-
-
-PARTS = 16
-"""Ids are compared in so many parts."""
+"""Columns that are not in the files of messages, which have the columns of the lake."""
 
 
 def placed(name: str, rows: DataFrame, watermark_s: float) -> DataFrame:
-    """Rows as they are stored, with the columns that follow from others."""
+    """Stored rows with the columns that are derived from others."""
     return place(rows, watermark_s) if name == MESSAGES.name else rows
 
 
 def stored(table: Table) -> str:
-    """What is in the files of a table."""
+    """The columns in the files of a table, as DDL."""
     following = FOLLOWING if table is MESSAGES else LYING
     return ", ".join(f"`{each.name}` {each.type}" for each in table.columns if each.name not in following)
 
 
 def place(messages: DataFrame, watermark_s: float) -> DataFrame:
-    """With where each message counts. `pipeline/placement.py` says the same for Arrow."""
+    """Add `placed` and `late`. `pipeline/placement.py` implements the same rule for Arrow."""
     apart_us = F.abs(F.unix_micros("time") - F.unix_micros("accepted"))
     late = apart_us > F.lit(int(watermark_s * 1e6))
     placed = F.when(late, F.col("accepted")).otherwise(F.col("time"))
     return messages.withColumns({"placed": placed, "late": late})
-
-
-def repeated(messages: DataFrame, before: DataFrame | None) -> DataFrame:
-    """The new messages whose ids occur more than once, among `messages` or in `before`, and those of `before`.
-
-    The columns are those of `Suspect`.
-    """
-    # By a hash, which is shuffled in a quarter of the time that ids take; the few that share one are looked at closer.
-    mark = F.xxhash64("id").alias("mark")
-    new = messages.select(mark, "seq", F.lit(True).alias("new"))
-    rows = new if before is None else new.unionByName(before.select(mark, "seq", F.lit(False).alias("new")))
-    # Divided first, into parts that fit into a processor's cache: that halves the time.
-    suspects = (
-        rows.repartition(PARTS, "mark")
-        .groupBy("mark")
-        .agg(F.count("*").alias("n"), F.max("new").alias("any_new"))
-        .where("n > 1 and any_new")
-    )
-    marks = F.broadcast(suspects.select("mark"))
-    at = hour_number("hour").alias("at")
-    known = messages.select("seq", "id", at, F.lit(True).alias("is_new"))
-    if before is not None:
-        known = known.unionByName(before.select("seq", "id", at, F.lit(False).alias("is_new")))
-    return known.withColumn("mark", F.xxhash64("id")).join(marks, "mark", "left_semi").drop("mark")

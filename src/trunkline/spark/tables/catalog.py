@@ -1,4 +1,4 @@
-"""The tables of the warehouse, in the order in which a run makes them."""
+"""The tables of the warehouse, in the order in which a run builds them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from trunkline.spark.tables.table import BuiltTable, ChannelContract, Table
 
 
 def built(channels: tuple[ChannelContract, ...]) -> list[BuiltTable]:
-    """All that is made of bronze: those that others are made of come first."""
+    """The tables that are built from bronze. Each comes after the tables that it needs."""
     from trunkline.spark.tables import (
         accounting,
         anomalies,

@@ -1,4 +1,4 @@
-"""What a hub said of its channels: read from its journal's directory, and found by topic as the hub finds it."""
+"""The channels of a hub, read from the directory of its journal, and their lookup by topic as in the hub."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 OWN = "_"
-"""Topics that begin with this are the bus's own, and belong to no channel."""
+"""Topics with this prefix are internal to the bus and belong to no channel."""
 
 
 def contracts(journal: str | Path) -> tuple[ChannelContract, ...]:
-    """The channels that were created on the hub of this journal, by name; none if no hub has kept any.
+    """The channels that were created on the hub of this journal, sorted by name; empty if there are none.
 
     Raises JournalUnusable if the hub's file cannot be read.
     """
@@ -34,7 +34,7 @@ def contracts(journal: str | Path) -> tuple[ChannelContract, ...]:
 
 
 class Finder:
-    """The channel of a topic: of several, the one whose pattern says most."""
+    """Finds the channel of a topic. If several match, it is the one with the most specific pattern."""
 
     def __init__(self, channels: Iterable[ChannelContract]) -> None:
         self._tree: TopicTree[ChannelContract] = TopicTree()
@@ -47,11 +47,11 @@ class Finder:
         return min(self._tree.match(topic), key=lambda channel: rank(channel.pattern), default=None)
 
 
-# The same in Spark
+# The same lookup as expressions of Spark
 
 
 def on_any(channels: Iterable[ChannelContract]) -> Column:
-    """Whether a topic fits the pattern of any of these, whichever other channel it may belong to."""
+    """Whether a topic matches the pattern of any of these channels. It may still belong to another channel."""
     patterns = sorted({channel.pattern for channel in channels})
     wild = [regex(pattern) for pattern in patterns if is_wild(pattern)]
     plain = [pattern for pattern in patterns if not is_wild(pattern)]
@@ -63,7 +63,7 @@ def on_any(channels: Iterable[ChannelContract]) -> Column:
 
 
 def belongs(channel: ChannelContract, channels: Iterable[ChannelContract]) -> Column:
-    """Whether a topic belongs to this channel, and to none that says more."""
+    """Whether a topic belongs to this channel: it matches, and no channel with a more specific pattern matches."""
     closer = [
         other
         for other in channels

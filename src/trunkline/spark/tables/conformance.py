@@ -1,5 +1,7 @@
-"""Conformance: what was published on channels with a schema, held against it. The hub refuses some of what does not
-fit; this is what it let through, what came another way, and what came before the schema did.
+"""Conformance: messages on channels with a schema, checked against that schema.
+
+The hub rejects some messages that do not conform. This table finds the others: messages that the hub accepted, that did
+not pass through the hub, or that were published before the schema was set.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ def build(inputs: Inputs) -> DataFrame:
     with_schema = [channel for channel in inputs.channels if channel.schema is not None]
     if not with_schema:
         return driver_frame(inputs.spark, [], TABLE.own_ddl)
-    # Only what may concern one of them goes through Python, where its channel is found.
+    # Only messages that may belong to these channels go through Python, which finds the exact channel.
     rows = inputs.messages.where(on_any(with_schema))
     return TABLE.shape(verdicts(rows, CARRIED, inputs.channels))
 
@@ -29,16 +31,16 @@ def build(inputs: Inputs) -> DataFrame:
 TABLE = BuiltTable(
     "conformance",
     SILVER,
-    "A row is a message on a channel with a schema, and whether its payload fits, as the hub judges it",
+    "A row is a message on a channel with a schema, and whether its payload matches, by the rules of the hub",
     (
         Column("seq", "bigint", "the message"),
         Column("id", "string", "its id"),
         Column("topic", "string", "where it was published"),
-        Column("channel", "string", "the channel of the topic: of several, the one whose pattern says most"),
+        Column("channel", "string", "the channel of the topic; of several, the one with the most specific pattern"),
         Column("schema_hash", "string", "the schema of the channel when the row was made"),
         Column("sender", "string", "who published it"),
-        Column("ok", "boolean", "whether it fits"),
-        Column("field", "string", "where it does not, as a path such as `$.price`; `$` is the whole"),
+        Column("ok", "boolean", "whether it matches"),
+        Column("field", "string", "where it does not match, as a path such as `$.price`; `$` is the whole payload"),
         Column("problem", "string", "what is wrong there"),
         Column("hour", "timestamp", "the hour of the message"),
     ),

@@ -1,4 +1,4 @@
-"""Dead letters: what could not be handled, with a fingerprint by which the letters of one bug are found together."""
+"""Dead letters: messages that could not be handled. Dead letters of one bug have the same fingerprint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FRAMES = 5
-"""So many of the last frames of a traceback tell one bug from another."""
+"""The number of innermost frames of a traceback in a fingerprint."""
 CAUSES = "|".join(Cause)
 
 
@@ -52,7 +52,7 @@ def build(inputs: Inputs) -> DataFrame:
 
 
 def failures(dead_letters: DataFrame) -> DataFrame:
-    """One row a bug, the most frequent first, of any rows of this table; the sample is the latest of them."""
+    """One row per fingerprint, the most frequent first, for any rows of this table. The sample is the latest."""
     latest = F.max_by(F.struct("cause", "error_type", "reason", "traceback"), F.struct("died", "seq", "subscriber"))
     found = dead_letters.groupBy("fingerprint").agg(
         F.count("*").alias("count"),
@@ -69,21 +69,21 @@ def failures(dead_letters: DataFrame) -> DataFrame:
 
 
 def fingerprint() -> Expression:
-    """Of the columns `subscriber`, `cause`, `error_type`, `traceback` and `reason`: sixteen hexadecimal digits."""
+    """A hash of `subscriber`, `cause`, `error_type`, and `traceback` or else `reason`: sixteen hexadecimal digits."""
     where = F.coalesce(F.nullif(_frames("traceback"), F.lit("")), _gist("reason"), F.lit(""))
     parts = (F.coalesce(name, F.lit("")) for name in ("subscriber", "cause", "error_type"))
     return F.substring(F.sha2(F.concat_ws("\n", *parts, where), 256), 1, 16)
 
 
 def _deaths(inputs: Inputs) -> DataFrame:
-    """The deliveries that were dead once, with `dead`, the last such row, and how often that was."""
+    """The deliveries with a fate `dead`, with the last such fate as `dead`, and their number as `deaths`."""
     dead = inputs.fates.where("fate = 'dead' and first = last").groupBy(F.col("first").alias("seq"), "subscriber")
     deaths = dead.agg(F.max(F.struct("number", "reason", "time")).alias("dead"), F.count("*").alias("deaths"))
     return inputs.table("deliveries").join(deaths, ["seq", "subscriber"])
 
 
 def _cause(text: str) -> Expression:
-    """The fate says cause and reason in one line; the cause is all that is left of a letter that is gone."""
+    """The cause in the text of a fate, `cause: reason`. It is used if the dead letter no longer exists."""
     return F.nullif(F.regexp_extract(text, f"^({CAUSES}): ", 1), F.lit(""))
 
 
@@ -92,14 +92,14 @@ def _reason(text: str) -> Expression:
 
 
 def _frames(traceback: str) -> Expression:
-    # Without the directories: the same program may be installed elsewhere on another machine.
+    # Without directories: the same program can be in another directory on another machine.
     named = F.regexp_replace(traceback, r'File "[^"]*[/\\]', 'File "')
     frames = F.regexp_extract_all(named, F.lit(r'File "([^"]*", line \d+, in [^\n]*)'), F.lit(1))
     return F.concat_ws("\n", F.slice(F.reverse(frames), 1, FRAMES))
 
 
 def _gist(reason: str) -> Expression:
-    """A reason without what differs from message to message: quoted texts, ids, numbers."""
+    """A reason without the parts that differ from message to message: quoted texts, ids, numbers."""
     text = F.regexp_replace(reason, r"""(?<!\w)("[^"]*"|'[^']*')""", "…")
     text = F.regexp_replace(text, r"(?i)\b(0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}|(?=[a-f]*[0-9])[0-9a-f]{8,})\b", "…")
     return F.regexp_replace(text, r"\d+", "0")
@@ -114,7 +114,7 @@ TABLE = BuiltTable(
         Column("id", "string", "the message's id"),
         Column("topic", "string", "where it was published"),
         Column("sender", "string", "who published it"),
-        Column("subscriber", "string", "who failed on it"),
+        Column("subscriber", "string", "the subscriber that failed on it"),
         Column("published", "timestamp", "where the message is placed"),
         Column("died", "timestamp", "when it was given up; if that was several times, the last"),
         Column("deaths", "int", "how often it was given up: more than once if a replay failed"),

@@ -1,4 +1,4 @@
-"""Deliveries: what became of each message for each subscriber, made of rows about one message and rows about ranges."""
+"""Deliveries: the fate of each message for each subscriber, from fates of single messages and of ranges."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FEW = 500_000
-"""So many rows are sent to every task, so that the messages, which are many more, stay where they are."""
+"""Up to this many rows are broadcast, so that the messages, which are many more, are not shuffled."""
 
 SHIFTS = (0, 2, 4, 6, 8, 10, 12, 14, 16, 20)
-"""A range is found by the buckets it lies in, of 2^shift numbers each."""
+"""Possible bucket sizes, 2^shift message numbers each. A range is found by the buckets that it overlaps."""
 ROOM = 50_000
-"""So many buckets are few, whatever is in them."""
+"""This many buckets are always acceptable, even for few ranges."""
 
 ALONE = 0
-"""The place of the rows about one message. They are found by its number, whatever its topic."""
+"""The place of fates of a single message. They are found by its number, whatever its topic."""
 
 
 def build(inputs: Inputs) -> DataFrame:
@@ -34,10 +34,8 @@ def build(inputs: Inputs) -> DataFrame:
     fates = inputs.fates.withColumn("alone", F.expr("first = last"))
     places, few = _places(inputs, fates)
     rows = _rows(fates, places)
-    near = matching(inputs.topics, places)
-    settled = _settled(
-        messages, F.broadcast(near.drop("pattern")), F.broadcast(rows) if few else rows, _disputed(fates)
-    )
+    near = _marked(matching(inputs.topics, places))
+    settled = _settled(messages, F.broadcast(near), F.broadcast(rows) if few else rows, _disputed(fates))
     return settled.select(
         "seq",
         "id",
@@ -57,7 +55,10 @@ def build(inputs: Inputs) -> DataFrame:
 
 
 def _places(inputs: Inputs, fates: DataFrame) -> tuple[DataFrame, bool]:
-    """Where rows are looked for: patterns of ranges, numbered, with the size of their buckets; and if rows are few."""
+    """The places in which fates are looked up: the patterns of ranges, numbered, with the size of their buckets.
+
+    Also returns whether there are few enough rows to broadcast them.
+    """
     of_range = F.expr("if(alone, null, pattern)")
     buckets_by_size = (F.sum(F.expr(f"(last >> {shift}) - (first >> {shift}) + 1")) for shift in SHIFTS)
     found = fates.groupBy(of_range).agg(F.count("*"), *buckets_by_size).collect()
@@ -70,13 +71,16 @@ def _places(inputs: Inputs, fates: DataFrame) -> tuple[DataFrame, bool]:
 
 
 def _sized(count: int, sizes: list[int]) -> tuple[int, int]:
-    """The smallest buckets, in which the fewest ranges lie, that are not many more than the ranges."""
+    """The smallest bucket size that does not need many more buckets than there are ranges.
+
+    Smaller buckets hold fewer ranges each. Returns the shift and the number of buckets.
+    """
     fitting = (pair for pair in zip(SHIFTS, sizes, strict=True) if pair[1] <= 3 * count + ROOM)
     return next(fitting, (SHIFTS[-1], sizes[-1]))
 
 
 def _rows(fates: DataFrame, places: DataFrame) -> DataFrame:
-    """The fates, each once for each of its buckets."""
+    """The fates, with one row for each of their buckets."""
     of_ranges = fates.where("not alone").join(F.broadcast(places.where(F.col("place") != ALONE)), "pattern")
     alone = fates.where("alone").withColumns({"place": F.lit(ALONE).cast("long"), "shift": F.lit(0)})
     rows = of_ranges.unionByName(alone).withColumn(
@@ -86,13 +90,22 @@ def _rows(fates: DataFrame, places: DataFrame) -> DataFrame:
     return rows.select(_key(), "subscriber", "pattern", "fate", "first", "last", "number", exact, "reason", "time")
 
 
+def _marked(near: DataFrame) -> DataFrame:
+    """The places of each topic. The topic is given by two hashes: comparing numbers is faster than comparing texts."""
+    return near.select(F.xxhash64("topic").alias("mark"), _other_mark().alias("other_mark"), "place", "shift")
+
+
+def _other_mark() -> Expression:
+    return F.xxhash64(F.lit(1), "topic")
+
+
 def _key() -> Expression:
-    # One number is found several times as fast as two and a text.
+    # A join on one number is several times as fast as on two numbers and a text.
     return F.expr("bucket << 20 | place").alias("key")
 
 
 class Disputed(NamedTuple):
-    """The numbers that several rows of a subscriber may be about, if there are any."""
+    """The numbers of messages to which several fates of one subscriber may refer, if there are any."""
 
     seqs: DataFrame | None = None
     low: int = 0
@@ -100,9 +113,9 @@ class Disputed(NamedTuple):
 
 
 def _disputed(fates: DataFrame) -> Disputed | None:
-    """None if they are too many to be listed.
+    """The disputed messages; None if they are too many to list.
 
-    All with rows of their own are taken for such: where there are ranges, they are few.
+    Every message with a fate of its own is included: where there are ranges, such messages are few.
     """
     before = Window.partitionBy("subscriber").orderBy("first", "number").rowsBetween(Window.unboundedPreceding, -1)
     ranges = fates.where("not alone").select("subscriber", "first", "last", "number")
@@ -118,13 +131,13 @@ def _disputed(fates: DataFrame) -> Disputed | None:
 
 
 def _settled(messages: DataFrame, near: DataFrame, rows: DataFrame, disputed: Disputed | None) -> DataFrame:
-    """Each message with the rows that count, one for each subscriber."""
+    """Each message with its valid fate for each subscriber."""
     candidates = _with_fates(messages, near, rows)
     if disputed is None:
         return _latest(candidates)
     if disputed.seqs is None:
         return candidates
-    # Comparing all would shuffle all. So only the disputed are compared, by what is needed for that.
+    # Comparing all rows would shuffle all rows. Only disputed messages are compared, with only the columns needed.
     some = messages.select("seq", "topic").where(F.col("seq").between(disputed.low, disputed.high))
     compared = _latest(_with_fates(some.join(disputed.seqs, "seq", "left_semi"), near, rows))
     count = compared.groupBy("seq").agg(F.collect_list("number").alias("numbers"))
@@ -134,15 +147,17 @@ def _settled(messages: DataFrame, near: DataFrame, rows: DataFrame, disputed: Di
 
 
 def _with_fates(messages: DataFrame, near: DataFrame, rows: DataFrame) -> DataFrame:
-    """Each message with each row that is about it."""
-    placed = messages.join(near, "topic").withColumn("bucket", F.expr("seq >> shift"))
-    keyed = placed.select(*messages.columns, _key())
+    """Each message with each fate that refers to it."""
+    placed = messages.withColumn("mark", F.xxhash64("topic")).join(near, "mark")
+    # XOR prevents Spark from using the second hash as a join key, too: a join on one number is the fastest.
+    placed = placed.where(_other_mark().bitwiseXOR(F.col("other_mark")) == 0)
+    keyed = placed.withColumn("bucket", F.expr("seq >> shift")).select(*messages.columns, _key())
     return keyed.join(rows, "key").where("seq between first and last")
 
 
 def _latest(candidates: DataFrame) -> DataFrame:
-    """Of the rows that are about one message and subscriber the one that counts."""
-    # A range that counts all its numbers knows each of them, like a row of its own: a replay of neighbours is such.
+    """The valid fate for each message and subscriber."""
+    # A range that counts all its numbers is as exact as a fate of one message. Replaying adjacent messages writes one.
     rising = Window.partitionBy("seq", "subscriber").orderBy("exact", "number")
     return candidates.withColumn("next", F.lead("number").over(rising)).where("next is null").drop("next")
 
@@ -150,20 +165,20 @@ def _latest(candidates: DataFrame) -> DataFrame:
 TABLE = BuiltTable(
     "deliveries",
     SILVER,
-    "A row is what became of a message for a subscriber; what is not settled yet has none",
+    "A row is the fate of a message for a subscriber. A message that is not settled yet has no row",
     (
         Column("seq", "bigint", "the number of the message"),
         Column("id", "string", "the message's id"),
         Column("topic", "string", "where it was published"),
         Column("sender", "string", "who published it"),
         Column("subscriber", "string", "whose fate it is; the bus, if the message was refused"),
-        Column("pattern", "string", "what the subscriber listens to"),
+        Column("pattern", "string", "the pattern of the subscriber"),
         Column("fate", "string", "delivered, filtered, expired, dropped, dead or refused"),
         Column("range", "bigint", "the number of the row of `fates`, if that is about more than this message"),
         Column("reason", "string", "why, if it was not delivered"),
         Column("published", "timestamp", "where the message is placed"),
         Column("settled", "timestamp", "when its fate was known; in a range, when that of the last message was"),
-        Column("lag_ms", "double", "from when the journal took it to `settled`"),
+        Column("lag_ms", "double", "from when the journal accepted it to `settled`"),
         Column("bytes", "bigint", "the size of its payload"),
         Column("hour", "timestamp", "the hour of the message"),
     ),

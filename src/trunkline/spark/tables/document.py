@@ -1,4 +1,4 @@
-"""`python -m trunkline.spark.tables.document docs/tables.md`: the tables column by column, from what makes them."""
+"""`python -m trunkline.spark.tables.document docs/tables.md`: writes the reference of all tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ request or the minute it is about. Written by `make tables` from the code that m
 Beside these there is a table for each channel with a schema, `typed_` and the channel's name: `seq`, `id`, `topic`,
 `sender`, `published`, and a column for each field of the schema, for the messages that conform to it. A schema that is
 not that of an object with named fields gives one column, `value`. Whole numbers are `bigint`, numbers `double`, texts
-with the format `date-time` `timestamp`; what has no type of Spark's is JSON text. A value that the type of its column
+with the format `date-time` `timestamp`; values without a Spark type are JSON text. A value that the type of its column
 cannot hold is null.
 
 Words that are used below:

@@ -1,7 +1,7 @@
-"""Rows that the driver has, as a DataFrame.
+"""A DataFrame of rows that the driver has in memory.
 
-Given to Spark as Arrow, they are part of the plan. Rows of Python objects would pass through Python workers, which are
-processes that Spark starts for it: a second of processor time each, and a query waits for them without a limit.
+The rows are passed to Spark as Arrow data and become part of the plan. Rows of Python objects would go through Python
+workers. Starting such a process takes a second of processor time, and a query waits for it without a timeout.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def driver_frame(spark: SparkSession, rows: Iterable[Sequence[Any]], ddl: str) -> DataFrame:
-    """These rows, with columns as Spark's DDL has them. Times without a zone are UTC."""
+    """A DataFrame of these rows. `ddl` declares the columns. Times without a zone are UTC."""
     wanted = _struct(ddl)
     schema = _arrow(wanted)
     values = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in schema]

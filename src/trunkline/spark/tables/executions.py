@@ -1,7 +1,7 @@
-"""Executions: what kernels were asked to run, put together from the traffic on `kernel.<id>.<channel>.<message type>`.
+"""Executions of code by kernels, assembled from the messages on `kernel.<id>.<channel>.<message type>`.
 
-A payload is a message of Jupyter's, in JSON. What came of a request names it in its `parent_header`; that may be seen
-before the request itself, and is looked for up to the horizon before and after the hour of the request.
+A payload is a Jupyter message in JSON. The results of a request name it in their `parent_header`. A result can be
+placed before its request, so results are searched up to the horizon before and after the hour of the request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PREFIX = "kernel."
 MAX_CHARS = 10_000
-"""Of what an execution wrote, so much is kept of each stream."""
+"""The number of characters that are kept of each output stream of an execution."""
 REQUEST, REPLY = "shell.execute_request", "shell.execute_reply"
 STATUS, STREAM, ERROR, ECHO = "iopub.status", "iopub.stream", "iopub.error", "iopub.execute_input"
 OUTPUTS = ("iopub.display_data", "iopub.execute_result", "iopub.update_display_data")
@@ -41,7 +41,7 @@ def build(inputs: Inputs) -> DataFrame:
     if not inputs.hold(inputs.topics.where(F.col("topic").startswith(PREFIX))).size:
         return driver_frame(inputs.spark, [], TABLE.own_ddl)
     reach = F.expr(f"interval {math.ceil(inputs.settings.horizon_s / 3600)} hours")
-    # Needed twice, and small beside what came of them.
+    # Used twice, and small compared with their results.
     requests = inputs.hold(_requests(_read(inputs.messages, (REQUEST,)))).rows
     facts = _facts(_read(inputs.nearby, FACTS))
     near = facts["at"].between(F.col("hour") - reach, F.col("hour") + reach)
@@ -55,14 +55,14 @@ def build(inputs: Inputs) -> DataFrame:
 
 
 def _read(rows: DataFrame, kinds: tuple[str, ...]) -> DataFrame:
-    """Messages of kernels: `kernel`, `kind`, and what is in them. Those that cannot be read are not there."""
+    """Messages of kernels: `kernel`, `kind` and the parsed payload. An unreadable payload gives null fields."""
     tokens = F.split("topic", r"\.")
     kind = F.concat_ws(".", F.get(tokens, F.lit(2)), F.get(tokens, F.lit(3)))
     mine = rows.where(F.col("topic").startswith(PREFIX) & (F.size(tokens) == 4)).select(
         "seq",
         "topic",
         F.get(tokens, F.lit(1)).alias("kernel"),
-        # A request may come on either channel.
+        # Requests can use the shell or the control channel.
         F.regexp_replace(kind, r"^control\.", "shell.").alias("kind"),
         "placed",
         "hour",
@@ -73,7 +73,7 @@ def _read(rows: DataFrame, kinds: tuple[str, ...]) -> DataFrame:
     mine = mine.where(F.col("kind").isin(*kinds))
     carried = ("seq", "kernel", "kind", "placed", "hour")
     plain = (F.col("content_type") == JSON) & (F.col("encoding") == "")
-    # Text that is no UTF-8 is no text; and only what is packed has to go through Python.
+    # Invalid UTF-8 becomes null. Only payloads that are compressed or not JSON go through Python.
     as_text = mine.where(plain).select(*carried, F.try_validate_utf8(F.col("payload").cast("string")).alias("text"))
     packed = texts(mine.where(~plain), carried).select(*carried, "text")
     content = F.from_json("text", JUPYTER).alias("said")
@@ -95,7 +95,7 @@ def _requests(read: DataFrame) -> DataFrame:
 
 
 def _facts(read: DataFrame) -> DataFrame:
-    """What is known of requests, of what was written no more than is kept."""
+    """The results of requests. Texts are cut to the length that is kept."""
     text = F.when(F.col("kind") == STREAM, F.col("content.text"))
     return read.where("parent_header.msg_id is not null").select(
         "seq",
@@ -112,16 +112,16 @@ def _facts(read: DataFrame) -> DataFrame:
     )
 
 
-# Putting together
+# Assembling
 
 
 def _summed(facts: DataFrame) -> DataFrame:
-    """A row per request."""
+    """One row per request."""
     before = Window.partitionBy("asked_seq").orderBy("seq").rowsBetween(Window.unboundedPreceding, -1)
     for stream in STREAMS:
         mine = _is(STREAM) & (F.col("name") == stream)
         written = F.sum(F.when(mine, F.col("length"))).over(before)
-        # What comes after the cut is not collected: there may be any amount of it.
+        # Output beyond the limit is not collected: its size is unbounded.
         kept = mine & (F.coalesce(written, F.lit(0)) < MAX_CHARS) & (F.col("length") > 0)
         facts = facts.withColumn(f"{stream}_part", F.when(kept, F.struct("seq", "text")))
     return facts.groupBy("asked_seq").agg(
@@ -142,7 +142,7 @@ def _is(kind: str) -> Expression:
 
 
 def _first(which: Expression, *names: str) -> Expression:
-    """Of those messages the first."""
+    """The first of the messages for which `which` is true."""
     return F.min(F.when(which, F.struct("seq", *names)))
 
 
@@ -156,7 +156,7 @@ def _length(stream: str) -> Expression:
 
 
 def _outcome() -> list[Expression]:
-    """The columns that say what became of it, also if nothing has been heard of it."""
+    """The columns about the results of a request, also for a request without any."""
     status = F.col("reply.status")
     started, ended = F.col("busy.placed"), F.greatest("idle.placed", "reply.placed")
     return [
@@ -166,7 +166,7 @@ def _outcome() -> list[Expression]:
         ((F.unix_micros(ended) - F.unix_micros(F.coalesce(started, "asked"))) / 1000).alias("duration_ms"),
         F.when(F.col("reply").isNull(), "open")
         .when(status == "ok", "ok")
-        .when(status.startswith("abort"), "aborted")  # older kernels say abort
+        .when(status.startswith("abort"), "aborted")  # older kernels send abort
         .otherwise("error")
         .alias("status"),
         *(F.coalesce(f"reply.{name}", f"error.{name}").alias(name) for name in ("ename", "evalue", "traceback")),
@@ -183,25 +183,27 @@ def _outcome() -> list[Expression]:
 TABLE = BuiltTable(
     "executions",
     SILVER,
-    "A row is a request to a kernel to execute code, with all that came of it. A request whose payload cannot be read"
+    "A row is a request to a kernel to execute code, with its reply and outputs. A request whose payload cannot be read"
     " has none",
     (
         Column("kernel", "string", "the kernel's id"),
         Column("msg_id", "string", "the id of the request, as Jupyter has it"),
         Column("session", "string", "the session of the client"),
         Column("username", "string", "who asked"),
-        Column("code", "string", "what was to be executed"),
-        Column("silent", "boolean", "whether it was not to be counted nor kept in the history"),
+        Column("code", "string", "the code"),
+        Column("silent", "boolean", "whether it was not counted, and not kept in the history"),
         Column("execution_count", "bigint", "the number the kernel gave it"),
         Column("asked", "timestamp", "where the request is placed"),
-        Column("started", "timestamp", "when the kernel said it was busy with it"),
+        Column("started", "timestamp", "when the kernel reported that it was busy with it"),
         Column("ended", "timestamp", "when it was idle again, or had replied: whichever came later"),
         Column(
-            "duration_ms", "double", "from `started` to `ended`; from `asked`, if the kernel never said it was busy"
+            "duration_ms",
+            "double",
+            "from `started` to `ended`; from `asked`, if the kernel never reported that it was busy",
         ),
         Column("status", "string", "`ok`, `error`, `aborted`; `open` if there is no reply"),
         Column("ename", "string", "the class of the error"),
-        Column("evalue", "string", "what the error says"),
+        Column("evalue", "string", "the text of the error"),
         Column("traceback", "string", "where it was raised, a line per frame, as the kernel wrote it"),
         Column("stdout", "string", f"what it wrote, up to {MAX_CHARS:,} characters"),
         Column("stderr", "string", f"what it wrote as errors, up to {MAX_CHARS:,} characters"),
@@ -216,12 +218,13 @@ TABLE = BuiltTable(
     rules=(
         "A request is a message on `kernel.ID.shell.execute_request` (or `control` for `shell`) whose payload is a"
         " message of Jupyter's with a `msg_id` in its header",
-        "What came of it is on other topics of that kernel, names the request in its `parent_header`, and its hour is"
-        " at most the horizon before or after that of the request. Requests that share a `msg_id` share that",
+        "Its reply and outputs are messages on other topics of that kernel. Each names the request in its"
+        " `parent_header`, and its hour is at most the horizon before or after that of the request."
+        " Requests that share a `msg_id` share these messages",
         "The first by number counts: of `execute_reply` on `shell` or `control`, of `error` and `execute_input` on"
         " `iopub`, and of `status` with `busy` and with `idle`. `ename`, `evalue` and `traceback` are those of the"
         " reply, or else of the error; `execution_count` that of the reply, or else of the input. Texts are in the"
         " order of numbers",
-        "A reply that says neither `ok` nor `aborted` (or `abort`) is an `error`",
+        "A reply with neither `ok` nor `aborted` (or `abort`) is an `error`",
     ),
 )

@@ -1,4 +1,4 @@
-"""The fields of a JSON Schema as columns of Spark: what type each has, and how it is read from JSON text."""
+"""The fields of a JSON Schema as columns of Spark: the type of each, and how it is read from JSON text."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pyspark.sql import functions as F
 from trunkline.schema.nodes import resolve, significant
 
 MAX_PARTS = 2000
-"""When so many parts of a schema were looked at, what is referred to is told as text."""
+"""After this many parts of a schema, references are no longer followed. Their values become JSON text."""
 _MOMENT = r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\d\d:\d\d)?$"
 _WORD = re.compile(r"\w+")
 
 
 class FieldType(Protocol):
-    """What a field is: the type of its column, the type it is parsed as, and the way from the one to the other."""
+    """The type of a field: `ddl` of its column, `parsed` for the JSON parser, and `read` to convert a parsed value."""
 
     @property
     def ddl(self) -> str: ...
@@ -38,13 +38,13 @@ class Plain(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """A text with the format date-time. Whether it is one nobody has checked: if not, it is null."""
+    """A text with the format date-time. The format was not checked before: another text becomes null."""
 
     ddl: str = "timestamp"
     parsed: types.DataType = types.StringType()
 
     def read(self, parsed: Column) -> Column:
-        # Spark would take a time without a date, too, and give it that of today.
+        # Spark would also accept a time without a date, and add the current date.
         return F.when(parsed.rlike(_MOMENT), F.upper(parsed).try_cast("timestamp"))
 
 
@@ -98,7 +98,7 @@ OTHER = Other()
 
 
 def properties(schema: Any) -> dict[str, FieldType] | None:
-    """The top-level fields of a schema; None if what it describes is not simply an object with fields."""
+    """The top-level fields of a schema; None if it does not describe a plain object with fields."""
     return _SchemaReader(schema).fields(schema, frozenset()) or None
 
 
@@ -107,14 +107,14 @@ def kind_of(schema: Any) -> FieldType:
 
 
 class _SchemaReader:
-    """`path` is what was referred to on the way: what leads back to itself has no end, and is told as text."""
+    """`path` has the references followed so far. The value of a recursive reference becomes JSON text."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
         self._left = MAX_PARTS
 
     def fields(self, node: Any, path: frozenset[str]) -> dict[str, FieldType]:
-        """Empty if it is no object, or more than its fields."""
+        """The fields of an object. Empty for other types, and for objects with a schema for additional properties."""
         words, path = self._words(node, path)
         if _types(words) != ["object"] or isinstance(words.get("additionalProperties"), dict):
             return {}
@@ -146,7 +146,7 @@ class _SchemaReader:
         return OTHER
 
     def _words(self, node: Any, path: frozenset[str]) -> tuple[dict[str, Any], frozenset[str]]:
-        """What is said of a value, here or where this refers to; nothing, if that is put in other ways."""
+        """The keywords of a node, with references resolved. Empty for unsupported forms such as `allOf`."""
         while isinstance(node, dict) and "$ref" in node:
             if node["$ref"] in path or self._left < 0:
                 return {}, path
@@ -161,7 +161,7 @@ class _SchemaReader:
 
 
 def _types(words: dict[str, Any]) -> list[str]:
-    """Without null, which any column may be."""
+    """The declared types without null: every column is nullable."""
     declared = words.get("type", [])
     return sorted(({declared} if isinstance(declared, str) else set(declared)) - {"null"})
 
@@ -172,7 +172,7 @@ def _kind_of_value(value: Any) -> FieldType:
 
 
 def _common(kinds: Iterable[FieldType]) -> FieldType:
-    """The kind of them all."""
+    """The type that fits all of them."""
     different = list(dict.fromkeys(kinds))
     if len(different) == 1:
         return different[0]
@@ -180,7 +180,10 @@ def _common(kinds: Iterable[FieldType]) -> FieldType:
 
 
 def _record(fields: dict[str, FieldType]) -> FieldType:
-    """An object that can be told as a struct: names that Spark can tell apart, and no field that is text anyway."""
+    """The type of an object: a struct if possible, else JSON text.
+
+    In a struct, names are words that differ in more than case, and no field is JSON text.
+    """
     plain = all(_WORD.fullmatch(name) for name in fields) and OTHER not in fields.values()
     distinct = len({name.lower() for name in fields}) == len(fields)
     return Struct(tuple(fields.items())) if fields and plain and distinct else OTHER
@@ -190,7 +193,7 @@ def _record(fields: dict[str, FieldType]) -> FieldType:
 
 
 def column_names(fields: Iterable[str], taken: Iterable[str]) -> Iterator[str]:
-    """A name of its own for each field; to Spark, small and capital letters are the same."""
+    """A unique column name for each field. Spark ignores case in names."""
     used = {name.lower() for name in taken}
     for field in fields:
         name = re.sub(r"\W", "_", field) or "_"

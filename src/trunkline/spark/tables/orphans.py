@@ -1,4 +1,4 @@
-"""Orphans: answers that nobody waited for, with the request they belong to."""
+"""Orphans: answers for which no request was waiting, with the request to which they belong."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from trunkline.spark.tables.related import REQUEST
 from trunkline.spark.tables.table import SILVER, BuiltTable, Column, Inputs
 
 if TYPE_CHECKING:
@@ -18,8 +19,9 @@ def build(inputs: Inputs) -> DataFrame:
         "seq", "id", "topic", "type", "sender", "request_id", "placed", "accepted", "hour"
     ).join(kept, "seq")
     request = F.struct("seq", "topic", "sender", "placed", "accepted", "hour").alias("request")
-    asked = inputs.nearby.where("type = 'request' and request_id is not null").select("request_id", request)
-    # What is looked at depends on the answer alone, and not on which hours happen to be made together.
+    asked = inputs.related.where((F.col("type") == REQUEST) & F.col("request_id").isNotNull())
+    asked = asked.select("request_id", request)
+    # The result depends only on the answer, not on which hours are built in the same run.
     apart_us = F.abs(F.unix_micros("request.placed") - F.unix_micros("placed"))
     near = apart_us <= F.lit(int(inputs.settings.horizon_s * 1e6))
     met = asked.join(F.broadcast(orphans.select("request_id").distinct()), "request_id", "left_semi")
@@ -57,11 +59,11 @@ TABLE = BuiltTable(
         Column("sender", "string", "who answered"),
         Column("came", "timestamp", "where the answer is placed"),
         Column("kept", "timestamp", "when it was found that nobody waited"),
-        Column("why", "string", "why nobody did"),
+        Column("why", "string", "why nobody waited"),
         Column(
             "request_seq", "bigint", "the first request of that name, up to the horizon before the answer or after it"
         ),
-        Column("request_topic", "string", "where that was asked"),
+        Column("request_topic", "string", "the topic of that request"),
         Column("asker", "string", "who asked"),
         Column("asked", "timestamp", "where the request is placed"),
         Column("after_ms", "double", "how long after the request the journal took the answer; negative: before it"),

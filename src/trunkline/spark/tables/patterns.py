@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def matching(topics: DataFrame, patterns: DataFrame) -> DataFrame:
-    """Each row of `topics` with each row of `patterns` that it matches. Each is tried on each: let them be distinct."""
-    # A pattern that is a topic has no form: comparing is enough, and many are such, those of endpoints.
+    """Each row of `topics` with each row of `patterns` that matches it. All pairs are tried: pass distinct rows."""
+    # A pattern without wildcards needs no regular expression. Many are of this kind, such as those of endpoints.
     rows = [(*row, regex(row["pattern"]) if is_wild(row["pattern"]) else None) for row in patterns.collect()]
     columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in patterns.schema)
     forms = driver_frame(patterns.sparkSession, rows, f"{columns}, form string")

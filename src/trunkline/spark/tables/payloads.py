@@ -1,7 +1,7 @@
-"""Payloads in Arrow batches: the edge at which bytes become values. What comes back is text, and what was wrong.
+"""Decoding and checking of payloads in Arrow batches. The results are text, and descriptions of problems.
 
-A batch comes with at most 64 MiB or one payload (`spark.sql.execution.arrow.maxBytesPerBatch`), and goes on in pieces
-of 16 MiB, so what a worker holds does not depend on how many large payloads there are.
+An input batch has at most 64 MiB or one payload (`spark.sql.execution.arrow.maxBytesPerBatch`). Output is sent in
+pieces of 16 MiB. The memory of a worker therefore does not depend on the number of large payloads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 16 * 1024 * 1024
 NEEDED = ("topic", "payload", "content_type", "encoding")
-"""What must be known of a message to read its payload."""
+"""The columns of a message that are needed to read its payload."""
 
 
 class Packet(NamedTuple):
@@ -37,22 +37,22 @@ class Packet(NamedTuple):
 
 
 Look = Callable[[Packet], tuple[Any, ...] | None]
-"""What is said of a payload, a value for each new column, the longest first; None: its row is left out."""
+"""Returns a value for each new column of a payload, the longest first; None to leave out the row."""
 
 
 def texts(rows: DataFrame, carried: Sequence[str]) -> DataFrame:
-    """With `text`, the payload as JSON, or else `problem`, why there is none. Other columns than `carried` are gone."""
+    """Add `text`, the payload as JSON, or else `problem`, the reason. Only the columns in `carried` are kept."""
     return _looked_at(rows, carried, "text string, problem string", _as_text)
 
 
 def verdicts(rows: DataFrame, carried: Sequence[str], channels: tuple[ChannelContract, ...]) -> DataFrame:
-    """Payloads against the schemas of their channels; rows on topics without one are left out."""
+    """Check payloads against the schemas of their channels. Rows on topics without a schema are left out."""
     columns = "channel string, schema_hash string, ok boolean, field string, problem string"
     return _looked_at(rows, carried, columns, _Verdicts(channels))
 
 
 def conforming(rows: DataFrame, carried: Sequence[str], channel: ChannelContract) -> DataFrame:
-    """The payloads that fit the schema of their channel, as JSON `text`; the others are left out."""
+    """The payloads that conform to the schema of their channel, as JSON `text`. Other rows are left out."""
     return _looked_at(rows, carried, "text string", _Conforming(channel))
 
 
@@ -60,7 +60,7 @@ def conforming(rows: DataFrame, carried: Sequence[str], channel: ChannelContract
 
 
 def value_of(packet: Packet) -> Any:
-    """As plain values; raises PayloadError."""
+    """The payload as plain values. Raises PayloadError."""
     return decode(_plain(packet), packet.content_type)
 
 
@@ -71,7 +71,7 @@ def _plain(packet: Packet) -> bytes:
 
 
 def json_of(packet: Packet) -> str:
-    """JSON is left as it is, MessagePack is written as JSON; raises PayloadError."""
+    """The payload as JSON text. JSON is unchanged, MessagePack is converted. Raises PayloadError."""
     if packet.content_type == RAW:
         raise PayloadError("the payload is raw bytes")
     plain = _plain(packet)
@@ -80,7 +80,7 @@ def json_of(packet: Packet) -> str:
 
 
 def written(value: Any) -> str:
-    """As JSON, in which a key is there once; raises PayloadError for what JSON has no words for."""
+    """The value as JSON, with unique keys. Raises PayloadError for values that JSON cannot represent."""
     try:
         return str(msgspec.json.encode(value), "utf-8")
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -88,7 +88,7 @@ def written(value: Any) -> str:
 
 
 def _problem(packet: Packet, checker: Checker) -> tuple[Any, Problem | None]:
-    """The value, and what is wrong with it. What cannot be read does not fit, as in the hub."""
+    """The value, and its problem if it does not conform. An unreadable payload does not conform, as in the hub."""
     try:
         value = value_of(packet)
     except PayloadError as error:
@@ -96,7 +96,7 @@ def _problem(packet: Packet, checker: Checker) -> tuple[Any, Problem | None]:
     return value, checker(value, len(packet.payload))
 
 
-# What is looked for. These are made on the driver and pickled; called in a worker, once for each partition.
+# Factories of `Look`. They are created on the driver and pickled. A worker calls them once for each partition.
 
 
 def _as_text() -> Look:
@@ -151,7 +151,7 @@ class _Conforming:
             try:
                 return (written(value),)
             except PayloadError:
-                return (None,)  # it fits, and nothing can be shown of it
+                return (None,)  # it conforms, but cannot be written as JSON
 
         return look
 
@@ -213,13 +213,13 @@ def packets(batch: pa.RecordBatch) -> Iterator[Packet]:
 def _values(column: pa.Array) -> Iterator[Any]:
     if pa.types.is_binary(column.type):
         return _slices(column)
-    # Few topics and fewer formats, again and again.
+    # There are few different topics and formats: each is decoded once.
     coded = column.dictionary_encode()
     return map(coded.dictionary.to_pylist().__getitem__, coded.indices.to_pylist())
 
 
 def _slices(column: pa.Array) -> Iterator[bytes]:
-    """One after the other: as a list they would be there twice."""
+    """Payloads one by one: a list would hold a second copy of all of them."""
     _, offsets, data = column.buffers()
     ends = memoryview(offsets).cast("i")[column.offset : column.offset + len(column) + 1].tolist()
     view = memoryview(data) if data is not None else memoryview(b"")

@@ -1,26 +1,27 @@
-"""Requests: each with the answers that came, how long the first took, and how it ended."""
+"""Requests: each with the number of its answers, the latency of the first, and its outcome."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from trunkline.spark.tables.related import ANSWERS, REQUEST
 from trunkline.spark.tables.table import SILVER, BuiltTable, Column, Inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-REQUEST = "request"
-ANSWERS = ("response", "error")
 ANSWERED = "answered"
 
 
 def build(inputs: Inputs) -> DataFrame:
-    asked = inputs.messages.where("type = 'request'").select(
+    asked = inputs.of_built_hours(inputs.related.where(F.col("type") == REQUEST)).select(
         "seq", "id", "request_id", "topic", "sender", "placed", "accepted", "hour"
     )
-    rows = _first_answers(asked, _answers(inputs), inputs.settings.horizon_s)
+    rows = _first_answers(inputs, asked, _answers(inputs))
     refused = inputs.fates.where("fate = 'refused' and first = last").select(F.col("first").alias("seq")).distinct()
     rows = rows.join(F.broadcast(refused.withColumn("refused", F.lit(True))), "seq", "left")
     waited_us = F.lit(inputs.upto_us) - F.unix_micros("accepted")
@@ -51,29 +52,53 @@ def build(inputs: Inputs) -> DataFrame:
 
 
 def _answers(inputs: Inputs) -> DataFrame:
-    """By request: `answer`, which compares by what counts, first those that somebody waited for, then by number."""
+    """`request_id` and `answer`, one row for each answer."""
     orphans = F.broadcast(inputs.orphans.select("seq", F.lit(True).alias("orphan")).distinct())
-    answers = inputs.nearby.where(F.col("type").isin(*ANSWERS) & F.col("request_id").isNotNull())
+    answers = inputs.related.where(F.col("type").isin(*ANSWERS) & F.col("request_id").isNotNull())
     orphan = F.coalesce("orphan", F.lit(False)).alias("orphan")
     return answers.join(orphans, "seq", "left").select(
-        "request_id", F.struct(orphan, "seq", "type", "id", "sender", "placed", "accepted", "hour").alias("answer")
+        "request_id", F.struct(orphan, "seq", "type", "id", "sender", "placed", "accepted").alias("answer")
     )
 
 
-def _first_answers(asked: DataFrame, answers: DataFrame, horizon_s: float) -> DataFrame:
-    """The requests with `first`, the answer that counts, and how many there are."""
-    # What is looked at depends on the request alone, and not on which hours happen to be made together. A clock that
-    # is behind places an answer before its request.
+def _first_answers(inputs: Inputs, asked: DataFrame, answers: DataFrame) -> DataFrame:
+    """The requests with `first`, the answer that counts, and `answers`, the number of answers."""
+    # Sorting and comparing numbers is several times as fast as with ids, so a hash is the first key.
+    mark = F.xxhash64("request_id").alias("mark")
+    asked, answers = asked.withColumn("mark", mark), answers.withColumn("mark", mark)
+    # Nearly all requests have one answer. A window would take longer than everything else.
+    several, size = inputs.hold(answers.groupBy("mark").count().where("count > 1").select("mark"))
+    met = partial(_met, horizon_s=inputs.settings.horizon_s)
+    if not size:
+        return met(asked, answers).transform(_only_answers)
+    asked_once, answered_once = (rows.join(several, "mark", "left_anti") for rows in (asked, answers))
+    asked_often, answered_often = (rows.join(several, "mark", "left_semi") for rows in (asked, answers))
+    once = met(asked_once, answered_once).transform(_only_answers)
+    return once.unionByName(met(asked_often, answered_often).transform(_lowest_answers))
+
+
+def _met(asked: DataFrame, answers: DataFrame, horizon_s: float) -> DataFrame:
+    """The requests with each `answer`. A request without an answer has one row."""
+    # The result depends only on the request, not on which hours are built in the same run. If a clock is behind, an
+    # answer can be placed before its request.
     apart_us = F.abs(F.unix_micros("answer.placed") - F.unix_micros("placed"))
     near = apart_us <= F.lit(int(horizon_s * 1e6))
-    # Numbers are sorted several times as fast as ids: so what is joined goes by a hash, and what is grouped by `seq`.
-    mark = F.xxhash64("request_id").alias("mark")
-    met = asked.withColumn("mark", mark).join(answers.withColumn("mark", mark), ["mark", "request_id"], "left")
-    met = met.withColumn("answer", F.when(near, F.col("answer")))
-    others = (name for name in asked.columns if name not in ("seq", "request_id"))
-    return met.groupBy("seq", "mark", "request_id", *others).agg(
-        F.min("answer").alias("first"), F.count("answer").alias("answers")
+    met = asked.join(answers, ["mark", "request_id"], "left")
+    return met.withColumn("answer", F.when(near, F.col("answer")))
+
+
+def _only_answers(met: DataFrame) -> DataFrame:
+    count = F.when(F.col("answer").isNull(), 0).otherwise(1).alias("answers")
+    return met.select("*", count).withColumnRenamed("answer", "first")
+
+
+def _lowest_answers(met: DataFrame) -> DataFrame:
+    rising = Window.partitionBy("mark", "request_id", "seq").orderBy(
+        F.col("answer").isNull(), "answer.orphan", "answer.seq"
     )
+    every = rising.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    ranked = met.withColumns({"answers": F.count("answer").over(every), "rank": F.row_number().over(rising)})
+    return ranked.where("rank = 1").drop("rank").withColumnRenamed("answer", "first")
 
 
 TABLE = BuiltTable(
@@ -83,12 +108,14 @@ TABLE = BuiltTable(
     (
         Column("seq", "bigint", "the number of the request"),
         Column("id", "string", "the id of its message"),
-        Column("request_id", "string", "what its answers name"),
-        Column("topic", "string", "where it was asked"),
+        Column("request_id", "string", "the id that its answers refer to"),
+        Column("topic", "string", "the topic of the request"),
         Column("sender", "string", "who asked"),
         Column("asked", "timestamp", "where the request is placed"),
-        Column("answered", "timestamp", "where its first answer is placed: by number, an orphan only if all are"),
-        Column("latency_ms", "double", "from when the journal took the request to when it took that answer"),
+        Column(
+            "answered", "timestamp", "where its first answer is placed; orphans count only if all answers are orphans"
+        ),
+        Column("latency_ms", "double", "from when the journal accepted the request to when it accepted that answer"),
         Column("outcome", "string", "answered, failed (an error came), orphaned, timed out, refused or open"),
         Column("responder", "string", "who sent that answer"),
         Column("answer_seq", "bigint", "its number"),

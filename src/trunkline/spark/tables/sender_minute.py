@@ -1,4 +1,4 @@
-"""Senders by the minute: how much they published, and how their requests went."""
+"""Senders per minute: how much they published, and the outcomes of their requests."""
 
 from __future__ import annotations
 

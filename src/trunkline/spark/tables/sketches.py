@@ -1,9 +1,9 @@
 """Percentiles that can be merged: minutes into hours, hours into days.
 
-A sketch is how many values there were of each size: an array of buckets, each 2 % wide, so a percentile is right to
-1 %, whatever the values are and however often sketches were merged. The same values give the same sketch, in any order
-and on any number of machines. Spark's own (KLL) draw lots when they have more than some hundred values: a table that
-is made twice would differ, and the 99th percentile may be anything from the 97th to the greatest.
+A sketch counts values by size, in an array of buckets. Each bucket is 2 % wide, so a percentile is accurate to 1 %, for
+any values and any number of merges. The same values give the same sketch, in any order and on any number of machines.
+Spark's own sketches (KLL) sample at random if there are more than some hundred values. A table built twice would
+differ, and the 99th percentile could be any value from the 97th percentile to the maximum.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ PERCENTS = (50, 95, 99)
 PER_E = 50
 """A bucket reaches from e^((bucket - 1) / 50) to e^(bucket / 50) microseconds."""
 NONE_AT_ALL = -1
-"""The bucket of what took no time."""
+"""The bucket of values below one microsecond."""
 SUFFIX = "_sketch"
 TOTAL = "_total"
 
 
 def bucket(micros: Expression) -> Expression:
-    """Of a number of microseconds; what is negative counts as 0, and null has none."""
+    """The bucket of a number of microseconds. Negative values count as 0. The bucket of null is null."""
     return F.when(micros >= 1, F.ceil(F.log(micros) * PER_E)).when(micros < 1, NONE_AT_ALL).cast("int")
 
 
 def bucket_of_ms(name: str) -> Expression:
-    """Of a column in milliseconds, as `bucket`."""
+    """The bucket of a column in milliseconds, as a column `bucket`."""
     return bucket(F.round(F.col(name) * 1000)).alias("bucket")
 
 
 def gathered(stem: str, of: Expression | None = None) -> list[Expression]:
-    """`{stem}_sketch` of rows of `bucket` and `count`, all or those `of` which this is true, as aggregates."""
+    """Aggregates of rows with `bucket` and `count`: `{stem}_sketch` and the total. `of` is a filter on the rows."""
     present = F.col("bucket").isNotNull() if of is None else F.col("bucket").isNotNull() & of
     entry = F.struct(F.col("bucket"), F.col("count"))
     total = F.sum(F.when(present, F.col("count")))
     entries = F.when(total > 0, F.sort_array(F.collect_list(F.when(present, entry)))).cast(TYPE)
-    # The total goes with it: looked up in the sketch, it would be summed up again at each of its steps.
+    # The total has its own column: computed from the sketch, it would be summed again at each step of `_at`.
     return [entries.alias(stem + SUFFIX), total.alias(stem + TOTAL)]
 
 
 def percentiles(stem: str) -> list[Expression]:
-    """`{stem}_p50_ms` and so on, out of what was gathered."""
+    """`{stem}_p50_ms` and so on, from the columns of `gathered`."""
     return [_at(stem, percent).alias(f"{stem}_p{percent}_ms") for percent in PERCENTS]
 
 
 def columns(stem: str, of: str) -> tuple[Column, ...]:
-    """What a table says of its percentiles."""
+    """The declarations of the percentile columns and the sketch column of a table."""
     described = (
         Column(f"{stem}_p{percent}_ms", "double", f"the {percent}th percentile of {of}") for percent in PERCENTS
     )
@@ -64,7 +64,7 @@ def columns(stem: str, of: str) -> tuple[Column, ...]:
 
 
 def merged(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """By these keys: the percentiles and sketches of all sketches in these rows.
+    """Merge all sketches in these rows by these keys. Returns the merged sketches and their percentiles.
 
     `merged(table.withColumn("day", F.date_trunc("day", "minute")), ["topic", "day"])`
     """
@@ -79,7 +79,7 @@ def _merged(rows: DataFrame, keys: list[str], stem: str) -> DataFrame:
 
 
 def _at(stem: str, percent: int) -> Expression:
-    """The middle of the bucket in which the value is that so many percent are not above."""
+    """The middle of the bucket with this percentile (nearest rank), in milliseconds."""
     rank = F.col(stem + TOTAL) * percent
 
     def step(state: Expression, entry: Expression) -> Expression:

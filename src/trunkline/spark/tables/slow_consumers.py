@@ -1,4 +1,4 @@
-"""Slow consumers: who fell behind, when, and what that cost."""
+"""Slow consumers: minutes in which a subscriber was slow, or messages for it were dropped."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ TABLE = BuiltTable(
             "double",
             "the 50th percentile of the lag, as in `subscriber_minute`; null if nothing was delivered",
         ),
-        Column("lag_p99_ms", "double", "the 99th percentile of the lag, as there"),
-        Column("dropped", "bigint", "how many messages had no room"),
+        Column("lag_p99_ms", "double", "the 99th percentile of the lag, as in `subscriber_minute`"),
+        Column("dropped", "bigint", "how many messages were dropped because there was no room"),
         Column("delivered", "bigint", "how many were delivered"),
         Column("why", "string", f"{SLOW}, {DROPPED}, or {SLOW} and {DROPPED}"),
-        Column("rank", "int", "within the hour: 1 is the one that waited longest, then the one that dropped most"),
+        Column("rank", "int", "the rank within the hour, by the longest lag, then by the most dropped messages"),
         Column("hour", "timestamp", "the hour of the minute"),
     ),
     build,

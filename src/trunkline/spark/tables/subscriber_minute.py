@@ -1,4 +1,4 @@
-"""Subscribers by the minute: what became of the messages of that minute for each of them, and how late."""
+"""Subscribers per minute: the fates of the messages of that minute, and the lag of their delivery."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from trunkline.spark.tables import sketches
 from trunkline.spark.tables.sketches import gathered, percentiles
 from trunkline.spark.tables.table import GOLD, BuiltTable, Column, Inputs
-from trunkline.spark.tables.times import hour_of, minute_of
+from trunkline.spark.tables.times import hour_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,17 +21,9 @@ FATES = ("delivered", "filtered", "expired", "dropped", "dead", "refused")
 def build(inputs: Inputs) -> DataFrame:
     delivered = F.col("fate") == "delivered"
     counted = (
-        inputs.table("deliveries")
-        .select(
-            "subscriber",
-            minute_of("published").alias("minute"),
-            "fate",
-            "bytes",
-            "lag_ms",
-            F.when(delivered, sketches.bucket_of_ms("lag_ms")).alias("bucket"),
-        )
+        inputs.settled()
         .groupBy(*KEYS, "fate", "bucket")
-        .agg(F.count("*").alias("count"), F.sum("bytes").alias("bytes"), F.max("lag_ms").alias("lag_ms"))
+        .agg(F.sum("count").alias("count"), F.sum("bytes").alias("bytes"), F.max("lag_ms").alias("lag_ms"))
     )
     rows = counted.groupBy(*KEYS).agg(
         *(F.sum(F.when(F.col("fate") == fate, F.col("count")).otherwise(0)).alias(fate) for fate in FATES),
@@ -52,14 +44,14 @@ def build(inputs: Inputs) -> DataFrame:
 TABLE = BuiltTable(
     "subscriber_minute",
     GOLD,
-    "A row is a minute of a subscriber: what became of those messages of that minute that are settled for it",
+    "A row is a minute of a subscriber: the fates of the messages of that minute that are settled for it",
     (
         Column("subscriber", "string", "who"),
         Column("minute", "timestamp", "the minute in which the messages are placed"),
         Column("delivered", "bigint", "how many were delivered to it"),
-        Column("filtered", "bigint", "how many it did not want"),
-        Column("expired", "bigint", "how many were too old when their turn came"),
-        Column("dropped", "bigint", "how many had no room"),
+        Column("filtered", "bigint", "how many its filter rejected"),
+        Column("expired", "bigint", "how many had expired"),
+        Column("dropped", "bigint", "how many were dropped because there was no room"),
         Column("dead", "bigint", "how many could not be handled"),
         Column("refused", "bigint", "how many a bus of this name refused to publish"),
         Column("bytes", "bigint", "the size of the payloads that were delivered"),

@@ -1,4 +1,4 @@
-"""A table of the warehouse: its columns, each with its meaning, and the function of bronze that makes its rows."""
+"""A table of the warehouse: its columns with their meanings, and the function that builds its rows from bronze."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ GOLD = "gold"
 class Column(NamedTuple):
     name: str
     type: str
-    """As Spark's DDL has it."""
+    """The type in Spark's DDL."""
     meaning: str
 
 
 class ChannelContract(msgspec.Struct, frozen=True):
-    """What a hub said of a channel: the topics it is about, and the JSON Schema of what is published there."""
+    """A channel of a hub: the pattern of its topics, and the JSON Schema of its messages."""
 
     name: str
     pattern: str
@@ -37,7 +37,7 @@ class ChannelContract(msgspec.Struct, frozen=True):
 
 
 class Held(NamedTuple):
-    """Rows that are looked at more than once, and how many they are."""
+    """Computed rows that are used more than once, and their number."""
 
     rows: DataFrame
     size: int
@@ -52,7 +52,7 @@ def checkpoint(rows: DataFrame) -> Held:
 
 
 class Contents(NamedTuple):
-    """What there is in the messages and fates that a run is about, as far as tables are made of it."""
+    """A summary of the messages and fates of a step. It shows which tables have no rows."""
 
     topics: frozenset[str]
     types: frozenset[str]
@@ -61,50 +61,60 @@ class Contents(NamedTuple):
     fates: frozenset[str]
     orphans: bool
     minutes: int
-    """Of the hour with the most, in how many of its minutes there are messages."""
+    """The highest number of minutes with messages in one hour."""
     channels: frozenset[str]
-    """The names of those with a schema that have messages."""
+    """The names of channels that have a schema and messages."""
     unread: bool = False
-    """Whether retention removed any before they were read."""
+    """Whether retention removed messages before they were read."""
 
 
 class Inputs(NamedTuple):
-    """What a table is made of."""
+    """The inputs from which a table is built."""
 
     spark: SparkSession
     messages: DataFrame
-    """Bronze messages of the hours whose rows are made anew."""
+    """Bronze messages of the hours that are built."""
     traffic: DataFrame
-    """The same, counted: see traffic.py."""
+    """Counts of these messages, see traffic.py."""
     nearby: DataFrame
-    """The same, and what was placed up to the horizon before and after them: answers, ancestors, descendants."""
+    """These messages, and those up to the horizon before and after them: answers, ancestors, descendants."""
     wide: DataFrame
-    """The same, up to twice the horizon: what those nearby refer to."""
+    """These messages, and those up to twice the horizon away: messages in `nearby` can refer to them."""
+    related: DataFrame
+    """The messages of `wide` that refer to others, and the requests among them, see related.py."""
     fates: DataFrame
-    """Bronze fates that are about any of these messages; a range may reach beyond them."""
+    """Bronze fates that refer to any of `messages`. A range may extend beyond them."""
     letters: DataFrame
     """Dead letters: subscriber, seq, at, topic, id, cause, reason, error_type, traceback, attempts."""
     orphans: DataFrame
-    """Answers that nobody waited for: seq, id, request_id, topic, why, at."""
+    """Answers for which no request was waiting: seq, id, request_id, topic, why, at."""
     unread: tuple[tuple[str, int, datetime], ...]
-    """Messages that retention removed before they were read: topic, how many, and the hour in which that counts."""
+    """Messages that retention removed before they were read: topic, count, and the hour in which they are counted."""
     upto: datetime
-    """The time of the stream: the highest `accepted` so far. Nothing depends on when the pipeline runs."""
+    """The time of the stream: the highest `accepted` so far. The results do not depend on when the pipeline runs."""
     settings: PipelineSettings
     channels: tuple[ChannelContract, ...]
     table: Callable[[str], DataFrame]
-    """The rows of these hours of a table that was made before, in this run."""
+    """The rows of another table for these hours. It was built earlier in the same run."""
+    settled: Callable[[], DataFrame]
+    """Counts of the rows of `deliveries` for these hours, see settled.py."""
     hold: Hold = checkpoint
-    """Has rows made now that are needed more than once."""
+    """Computes rows that are used more than once, and keeps the result."""
 
     @property
     def topics(self) -> DataFrame:
-        """Their topics, each once."""
+        """The distinct topics of `messages`."""
         return self.traffic.select("topic").distinct()
+
+    def of_built_hours(self, rows: DataFrame) -> DataFrame:
+        """The rows of the hours that are built. `related` and `wide` have others, too."""
+        if self.wide is self.messages:
+            return rows
+        return rows.join(F.broadcast(self.traffic.select("hour").distinct()), "hour", "left_semi")
 
     @property
     def upto_us(self) -> int:
-        """For Spark, as a number: a time without a zone would be taken for one of this machine's, not UTC."""
+        """`upto` as a number for Spark: Spark would read a datetime without a zone as local time, not UTC."""
         return seconds(self.upto) * 1_000_000 + self.upto.microsecond
 
 
@@ -112,7 +122,7 @@ JOURNAL = Column("journal", "string", "the name of the journal it was read from"
 
 
 class Table(msgspec.Struct, frozen=True):
-    """What a row is, and its columns. The last two say where it lies: its hour, and its journal."""
+    """The meaning of a row, and the columns. The last two, `hour` and `journal`, are the partition of a row."""
 
     name: str
     layer: str
@@ -122,7 +132,7 @@ class Table(msgspec.Struct, frozen=True):
 
     @classmethod
     def plain(cls, name: str, columns: Sequence[tuple[str, str]]) -> Table:
-        """One of whose columns only names and types are known."""
+        """A table for which only the names and types of columns are known."""
         return cls(name, SILVER, "", tuple(Column(each, kind, "") for each, kind in columns))
 
     @property
@@ -138,7 +148,7 @@ class Table(msgspec.Struct, frozen=True):
         return _ddl(self.own_columns)
 
     def shape(self, rows: DataFrame) -> DataFrame:
-        """The declared columns, in order and of their types; with the journal if it is there already."""
+        """Select the declared columns, in order and with their types. `journal` is included if the rows have it."""
         wanted = self.columns if JOURNAL.name in rows.columns else self.own_columns
         return rows.select(*(_as(column) for column in wanted))
 
@@ -148,18 +158,18 @@ def _always(contents: Contents) -> bool:
 
 
 class BuiltTable(Table, frozen=True):
-    """One that is made of bronze, and of the tables that it `needs`."""
+    """A table that is built from bronze, and from the tables that it `needs`."""
 
     build: Callable[[Inputs], DataFrame]
     needs: tuple[str, ...] = ()
     has_rows: Callable[[Contents], bool] = _always
-    """Whether there is anything that its rows could be made of; otherwise Spark is not asked."""
+    """Whether the table can have rows with these contents. If not, it is not built."""
     rules: tuple[str, ...] = ()
-    """What else somebody needs to know who wants to make the same rows."""
+    """Further rules that are needed to compute the same rows independently."""
 
 
 def seconds(moment: datetime) -> int:
-    """Since 1970, of a time in UTC that does not say so."""
+    """Seconds since 1970 of a time in UTC, given without a time zone."""
     return timegm(moment.timetuple())
 
 

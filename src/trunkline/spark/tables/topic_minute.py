@@ -1,4 +1,4 @@
-"""Topics by the minute: how much came, from how many, how long it took, and how much of it went wrong."""
+"""Topics per minute: messages, senders, delays and latencies, and errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEYS = ["topic", "minute"]
 def build(inputs: Inputs) -> DataFrame:
     rows = _traffic(inputs.traffic).join(_senders(inputs.traffic), KEYS)
     rows = rows.join(_latencies(inputs.table("requests")), KEYS, "left")
-    rows = rows.join(_dead(inputs.table("deliveries")), KEYS, "left").fillna(0, ["dead"])
+    rows = rows.join(_dead(inputs.settled()), KEYS, "left").fillna(0, ["dead"])
     rows = rows.withColumns(
         {
             "hour": hour_of("minute"),
@@ -54,9 +54,8 @@ def _latencies(requests: DataFrame) -> DataFrame:
     return counted.groupBy(*KEYS).agg(*gathered("latency"))
 
 
-def _dead(deliveries: DataFrame) -> DataFrame:
-    dead = deliveries.where("fate = 'dead'").select("topic", minute_of("published").alias("minute"))
-    return dead.groupBy(*KEYS).agg(F.count("*").alias("dead"))
+def _dead(settled: DataFrame) -> DataFrame:
+    return settled.where("fate = 'dead'").groupBy(*KEYS).agg(F.sum("count").alias("dead"))
 
 
 TABLE = BuiltTable(
@@ -71,7 +70,7 @@ TABLE = BuiltTable(
         Column("senders", "bigint", "how many different senders they have"),
         Column("requests", "bigint", "how many of them are requests"),
         Column("errors", "bigint", "how many of them are errors, as answers to requests"),
-        Column("dead", "bigint", "how often one of them ended as dead for a subscriber"),
+        Column("dead", "bigint", "how often one of them became a dead letter"),
         Column("error_rate", "double", "`errors` and `dead`, by message; more than 1 if many subscribers failed"),
         *sketches.columns("latency", "the time to the answer, of the answered requests asked in this minute"),
         *sketches.columns("delay", "the time from publisher to journal; 0 where the publisher's clock is ahead"),

@@ -1,4 +1,4 @@
-"""Traffic: messages counted by all that several tables look at, so that these need not look at each message again."""
+"""Traffic: message counts that several tables share, so that they do not have to read each message again."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from trunkline.spark.tables.sketches import bucket
-from trunkline.spark.tables.times import minute_of
+from trunkline.spark.tables.times import hour_of, minute_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-KEYS = ["topic", "sender", "minute", "hour", "bucket"]
+KEYS = ["topic", "sender", "minute", "bucket"]
 
 
 def traffic(messages: DataFrame) -> DataFrame:
-    """By topic, sender and minute, and by the `bucket` of the delay from the publisher to the journal."""
+    """Counts by topic, sender, minute, and the `bucket` of the delay from the publisher to the journal."""
     delay_us = F.unix_micros("accepted") - F.unix_micros("time")
     rows = messages.select(
         "topic",
         "sender",
         minute_of("placed").alias("minute"),
-        "hour",
         bucket(delay_us).alias("bucket"),
         F.length("payload").alias("bytes"),
         "type",
@@ -30,7 +29,7 @@ def traffic(messages: DataFrame) -> DataFrame:
         "placed",
         "accepted",
     )
-    return rows.groupBy(*KEYS).agg(
+    counted = rows.groupBy(*KEYS).agg(
         F.count("*").alias("count"),
         F.sum("bytes").alias("bytes"),
         F.count_if(F.col("type") == "request").alias("requests"),
@@ -40,3 +39,4 @@ def traffic(messages: DataFrame) -> DataFrame:
         F.max("placed").alias("placed"),
         F.max("accepted").alias("accepted"),
     )
+    return counted.withColumn("hour", hour_of("minute"))

@@ -1,4 +1,4 @@
-"""Typed tables: for each channel with a schema one, with a column for each field of what is published there."""
+"""Typed tables: one for each channel with a schema, with a column for each field of its messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PREFIX = "typed_"
 MAX_NAME_BYTES = 120
-"""Of a table's name: it is that of a directory, too."""
+"""The limit of a table name, which is also the name of a directory."""
 BEFORE = (
     Column("seq", "bigint", "the message"),
     Column("id", "string", "its id"),
@@ -32,18 +32,18 @@ BEFORE = (
 AFTER = (Column("hour", "timestamp", "the hour of the message"),)
 CARRIED = ("seq", "id", "topic", "sender", "placed", "hour")
 VALUE = "value"
-"""The one column of what is no object with fields."""
+"""The only column for payloads that are not objects with fields."""
 
 
 class Field(NamedTuple):
     name: str
-    """In the payload."""
+    """The name of the field in the payload."""
     column: str
     kind: FieldType
 
 
 def tables(channels: tuple[ChannelContract, ...]) -> list[BuiltTable]:
-    """In the order of the channels' names."""
+    """The typed tables, sorted by the names of their channels."""
     with_schema = [channel for channel in sorted(channels, key=lambda each: each.name) if channel.schema is not None]
     names = table_names([channel.name for channel in with_schema])
     return [_table(channel, names[channel.name]) for channel in with_schema]
@@ -51,7 +51,7 @@ def tables(channels: tuple[ChannelContract, ...]) -> list[BuiltTable]:
 
 def _table(channel: ChannelContract, name: str) -> BuiltTable:
     found = properties(channel.schema)
-    # A payload that is no object is looked at as if it were the only field of one.
+    # A payload that is not an object is treated as the only field of an object.
     kinds = {VALUE: kind_of(channel.schema)} if found is None else found
     columns = column_names(kinds, [column.name for column in (*BEFORE, *AFTER)])
     fields = [Field(field, column, kinds[field]) for field, column in zip(kinds, columns, strict=True)]
@@ -98,7 +98,7 @@ def _parsed_column(number: int) -> str:
 
 
 def _grouped_by_distinct_names(fields: list[Field]) -> list[list[Field]]:
-    """So that no two in one list have names that differ only in small and capital letters: Spark would mix them up."""
+    """Groups in which no two names differ only in case: Spark would confuse such names."""
     groups: list[list[Field]] = []
     seen: Counter[str] = Counter()
     for field in fields:
@@ -118,9 +118,10 @@ def _schema(fields: list[Field]) -> types.StructType:
 
 
 def table_names(channels: list[str]) -> dict[str, str]:
-    """A name for each: its own with `_` for what is no letter or digit.
+    """The table name of each channel: its own name, with `_` for all characters but letters and digits.
 
-    If others have the same then, the one that only dots were replaced in keeps it; the rest get a piece of their hash.
+    If several channels get the same name, the channel in lower case in which only dots were replaced keeps it. The
+    others get a part of their hash as a suffix. So do names that are too long.
     """
     short = {channel: PREFIX + re.sub(r"\W", "_", channel) for channel in channels}
     sharing = Counter(name.lower() for name in short.values())
