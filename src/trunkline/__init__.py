@@ -1,6 +1,6 @@
 """One message bus for Python agents, actors, notebooks and instruments.
 
-Importing it costs next to nothing: each name is imported from its home when it is first used.
+Importing it is cheap: each name is imported from its module when it is first used.
 """
 
 import importlib
@@ -153,7 +153,7 @@ _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()
 
 
 class _Package(types.ModuleType):
-    """`trunkline.connect` is the function, also when the module of that name is imported by its path."""
+    """Keeps `trunkline.connect` the function, even after the module `trunkline.connect` is imported."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in _HOMES and isinstance(value, types.ModuleType):

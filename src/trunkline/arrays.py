@@ -1,7 +1,7 @@
 """Arrays and tables as payloads: numpy arrays in the .npy format, Arrow tables and record batches as an Arrow stream.
 
-What is decoded reads from the payload's own memory, and cannot be written. Nothing is ever unpickled. numpy and pyarrow
-are imported only for a payload, or a value, of theirs.
+Decoded values are read-only views of the payload's memory. Nothing is ever unpickled. numpy and pyarrow are imported
+when the first value or payload of their type is used.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 NPY: Final = "application/x-npy"
 ARROW: Final = "application/vnd.apache.arrow.stream"
 FORMATS: Final = frozenset({NPY, ARROW})
-"""What is neither JSON nor raw bytes: no schema can say anything about it."""
+"""Formats that are neither JSON nor raw bytes. Schemas do not apply to them."""
 MAX_HEADER: Final = 10_000
-"""Characters in the header of an array: numpy reads no longer ones, either."""
+"""The maximum length of an array header in characters. numpy has the same limit."""
 _MAGIC: Final = b"\x93NUMPY\x01\x00"
 _START: Final = len(_MAGIC) + 2
 _CONTINUES: Final = 0xFFFFFFFF
@@ -44,7 +44,7 @@ def encode(value: object) -> tuple[bytes, str] | None:
 
 
 def decoder(content_type: str, type: Any) -> ArrayDecoder | TableDecoder:
-    """What reads payloads of one of FORMATS; raises InvalidPayload if `type` is not what they hold."""
+    """The decoder for payloads in one of FORMATS; raises InvalidPayload if `type` does not belong to that format."""
     try:
         return ArrayDecoder(type) if content_type == NPY else TableDecoder(type)
     except ImportError as error:
@@ -55,9 +55,9 @@ def decoder(content_type: str, type: Any) -> ArrayDecoder | TableDecoder:
 
 
 def reads_in_place(content_type: str) -> bool:
-    """Whether a decoded value stays right and safe while somebody else may write to the payload's memory.
+    """Whether a decoded value stays valid if another process writes to the payload's memory.
 
-    Arrow has offsets and lengths in that memory, which must not change after they were checked: it is read from a copy.
+    Arrow keeps offsets and lengths in that memory. They must not change after the check, so Arrow reads a copy.
     """
     return content_type == NPY
 
@@ -80,7 +80,7 @@ def _npy(array: np.ndarray[Any, Any]) -> bytes:
         raise EncodeError(f"cannot send an array of {dtype}: {error}") from error
     if header.tell() > MAX_HEADER:
         raise EncodeError(f"cannot send an array of {len(dtype)} fields: their names and types are too long")
-    # In the order in which it lies in memory, if it lies there without gaps: then it is copied once.
+    # A contiguous array is written in its memory order, with a single copy.
     flat = np.ascontiguousarray(array.T if head["fortran_order"] else array).reshape(-1)
     data = flat.view(np.uint8).data if dtype.itemsize else b""
     return b"".join((header.getvalue(), data))
@@ -106,7 +106,10 @@ class ArrayDecoder:
 
         self._np: Any = np
         self._kind: Any = None
-        """The dtype that is asked for, as a class of numpy scalars."""
+        """The requested dtype, as a class of numpy scalars."""
+        # From numpy 2.5 on, `NDArray` is an alias, which is expanded by hand.
+        if (expanded := getattr(get_origin(type) or type, "__value__", None)) is not None:
+            type = expanded[get_args(type)] if get_args(type) else expanded
         if get_origin(type) is np.ndarray:
             kind = (*get_args(get_args(type)[-1]), Any)[0]
             self._kind = kind if inspect.isclass(kind) else None
@@ -114,7 +117,7 @@ class ArrayDecoder:
             raise InvalidPayload(f"the payload is a numpy array, and {_name(type)} was requested")
 
     def decode(self, payload: bytes | memoryview) -> Any:
-        """A view of the payload that cannot be written. Raises InvalidPayload."""
+        """A read-only view of the payload. Raises InvalidPayload."""
         try:
             array = self._read(payload)
         except (ValueError, TypeError, KeyError, SyntaxError, OverflowError, MemoryError, RecursionError) as error:
@@ -125,7 +128,7 @@ class ArrayDecoder:
 
     def _read(self, payload: bytes | memoryview) -> Any:
         np = self._np
-        # A copy: the memory may be somebody else's to change.
+        # Copied, because another process may change this memory.
         start = bytes(payload[:_START])
         if not start.startswith(_MAGIC) or len(start) < _START:
             raise ValueError("it does not start with the header of version 1.0")
@@ -163,7 +166,7 @@ class TableDecoder:
             _check_stream(payload)
             with pa.ipc.open_stream(pa.py_buffer(payload)) as reader:
                 table = reader.read_all()
-            # Offsets and texts, too: what reads the table does not look whether they lie within it.
+            # A full validation: code that reads the table does not check that offsets and strings lie inside it.
             table.validate(full=True)
             return self._one_batch(table) if self._as_batch else table
         except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, StructError) as error:
@@ -180,7 +183,7 @@ class TableDecoder:
 
 
 def _check_stream(payload: bytes | memoryview) -> None:
-    """Raises ValueError if a part of it is compressed: a few kilobytes can unpack to gigabytes. We compress none."""
+    """Raises ValueError for compressed parts: a few kilobytes can unpack to gigabytes. Trunkline writes none."""
     at = 0
     while at + 8 <= len(payload):
         marker, size = unpack_from("<II", payload, at)
@@ -203,7 +206,7 @@ def _check_stream(payload: bytes | memoryview) -> None:
 
 
 class _Table:
-    """A table of a flatbuffer: as much of that format as it takes to see what an Arrow message is."""
+    """A flatbuffer table: only the part of that format that is needed to inspect an Arrow message."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data = data

@@ -47,7 +47,7 @@ class Bridge:
         self.passed_on = 0
         """Messages that were published on the other side."""
         self.failed = 0
-        """Messages that the other side did not take."""
+        """Messages that the other side did not accept."""
 
     async def __aenter__(self) -> Bridge:
         try:
@@ -110,7 +110,7 @@ class Bridge:
             log.warning("%d messages on %s were not mirrored: %s", len(messages), messages[0].topic, error)
 
     async def _ask(self, request: Message, marked: Message, near: Bus, far: Bus) -> None:
-        """Ask on the other side, and bring the answer back."""
+        """Send the request on the other side, and return its answer."""
         try:
             answer = await far.request(
                 request.topic,
@@ -129,5 +129,5 @@ class Bridge:
             self.passed_on += 1
             await near.respond_error(request, error)
         except (RequestError, Refused) as error:
-            # Nobody answers there. Somebody on this side may.
+            # Nobody answered there. A responder on this side still can.
             log.debug("the request %s had no answer on the other side: %s", request.id, error)

@@ -1,6 +1,6 @@
-"""Time and chance, injected: the one place where the engine gets its clock, its ids and its dice from.
+"""Clock, ids and random numbers, injected from one place.
 
-Waiting is the event loop's business (`loop.time`, `loop.call_later`): a test replaces the loop, not each wait.
+Waiting uses the event loop (`loop.time`, `loop.call_later`): a test replaces the loop, not each wait.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice, repeat
 from operator import add
 from pathlib import Path
+from typing import Protocol
 
 import uuid_utils
 
@@ -32,7 +33,7 @@ def _secret() -> str:
 
 
 def _program() -> str:
-    """`agent.py-4711`: the program, or the module that runs as one, and the number of its process."""
+    """For example `agent.py-4711`: the name of the program or main module, and the process id."""
     path = Path(sys.argv[0] if sys.argv else "")
     program = path.parent.name if path.name == "__main__.py" else path.name
     return f"{program if program not in ('', '-c', '-') else 'python'}-{os.getpid()}"
@@ -40,19 +41,19 @@ def _program() -> str:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What the engine takes from outside: the wall clock, new ids, random numbers, secrets, the name of the program."""
+    """Inputs from outside: the wall clock, new ids, random numbers, secrets, the name of the program."""
 
     time_ns: Callable[[], int] = time.time_ns
     uuid7: Callable[[], str] = _uuid7
     random: random.Random = field(default_factory=random.Random)
     secret: Callable[[], str] = _secret
-    """Text that nobody can guess, not even from what `random` has given before."""
+    """An unpredictable text. Earlier results of `random` do not help to guess it."""
     program: Callable[[], str] = _program
-    """The name of a bus that is given none."""
+    """The default name of a bus."""
 
 
 class Ids:
-    """UUIDv7 strings, in order of time, drawn in blocks.
+    """UUIDv7 strings in order of time, generated in blocks.
 
     One real UUIDv7 a millisecond; the ids in between count its last 12 bits up. That costs 70 ns an id instead of 230.
     """
@@ -85,14 +86,47 @@ class Ids:
         return ids
 
 
-class Sequence:
-    """Numbers what a broker accepted: 1, 2, 3, … One per broker, shared by all who publish on it."""
+class Unnumbered(Protocol):
+    """Accepted messages that have no numbers yet."""
 
-    __slots__ = ("last",)
+    def close(self) -> None:
+        """Give them the next numbers, and take no more. Closing twice is fine."""
+
+
+class Sequence:
+    """Numbers accepted messages: 1, 2, 3, … There is one for each broker, shared by all its publishers."""
+
+    __slots__ = ("number", "unnumbered")
 
     def __init__(self, last: int = 0) -> None:
-        self.last = last
+        self.number = last
+        """The last number that was given. Whoever gives the next closes `unnumbered` first."""
+        self.unnumbered: Unnumbered | None = None
+        """A run that takes messages: it gets its numbers when somebody draws one, or looks at the last."""
+
+    @property
+    def last(self) -> int:
+        """The number of the last message that was accepted."""
+        if self.unnumbered is not None:
+            self.unnumbered.close()
+        return self.number
+
+    @last.setter
+    def last(self, number: int) -> None:
+        self.number = number
+
+    def raise_to(self, number: int) -> None:
+        """Somebody else has given this number."""
+        if number > self.number:
+            self.number = number
+
+    def reserve(self, count: int) -> int:
+        """The first of so many numbers."""
+        if self.unnumbered is not None:
+            self.unnumbered.close()
+        first = self.number + 1
+        self.number += count
+        return first
 
     def next(self) -> int:
-        self.last += 1
-        return self.last
+        return self.reserve(1)

@@ -1,14 +1,14 @@
-"""Payloads to and from bytes: what goes in is any value msgspec can write, a dataclass, an array, or raw bytes.
+"""Payloads to and from bytes: any value that msgspec can encode, dataclasses, arrays, and raw bytes.
 
-Raw bytes travel as they are, and numpy arrays and Arrow tables in formats of their own (arrays.py). Everything else
-becomes MessagePack, unless JSON is asked for. Encodings (compression) are a second, independent step, named in the
-message so that every reader can undo it.
+Raw bytes are not changed. numpy arrays and Arrow tables have their own formats (arrays.py). Everything else becomes
+MessagePack, or JSON if requested. Encodings (compression) are a second, independent step. The message names its
+encoding, so that every reader can undo it.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
@@ -32,7 +32,7 @@ class _Decoder(Protocol):
     def decode(self, buf: bytes, /) -> Any: ...
 
 
-# One decoder per type and format: making one costs a hundred times what using it does.
+# One decoder per type and format: creating one costs a hundred times as much as using it.
 _decoders: dict[tuple[str, Any], _Decoder] = {}
 
 
@@ -46,7 +46,7 @@ def encode(value: object, content_type: str = MSGPACK) -> tuple[bytes, str]:
         if content_type == JSON:
             return _json_encode(value), JSON
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        # Only here: what msgspec can write does not pay for the question.
+        # Checked only after msgspec has failed, so that ordinary values do not pay for the check.
         if (encoded := arrays.encode(value)) is not None:
             return encoded
         raise EncodeError(
@@ -59,7 +59,7 @@ def encode(value: object, content_type: str = MSGPACK) -> tuple[bytes, str]:
 
 
 def decode(payload: bytes, content_type: str, type: type[T] | Any = Any) -> T:
-    """The payload as a `type`; raises InvalidPayload, with the field that does not fit, if it is none."""
+    """The payload as a `type`. Raises InvalidPayload, which names the field that does not match."""
     if content_type == RAW:
         if type is bytes or type is Any or type is object:
             return payload  # type: ignore[return-value]  # T is bytes, Any or object here
@@ -73,7 +73,26 @@ def decode(payload: bytes, content_type: str, type: type[T] | Any = Any) -> T:
     try:
         return decoder.decode(payload)  # type: ignore[no-any-return]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidPayload(f"the payload does not fit {_name(type)}: {error}") from error
+        raise InvalidPayload(f"the payload does not match {_name(type)}: {error}") from error
+
+
+def reader(content_type: str, type: Any) -> Callable[[bytes], list[Any]] | None:
+    """A function that reads a payload as `decode` does, as a list with one value. None if there is none for the type.
+
+    It saves several calls for each payload.
+    """
+    try:
+        read = _make_decoder(content_type, type).decode
+    except (TypeError, NameError, InvalidPayload):
+        return None
+
+    def read_one(payload: bytes) -> list[Any]:
+        try:
+            return [read(payload)]
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidPayload(f"the payload does not match {_name(type)}: {error}") from error
+
+    return read_one
 
 
 def _make_decoder(content_type: str, type: Any) -> _Decoder:
@@ -102,7 +121,7 @@ class Encoding(Protocol):
 
 
 class Zlib:
-    """Compression that every Python has."""
+    """Compression from the standard library."""
 
     name = "zlib"
 
@@ -127,13 +146,13 @@ class Zlib:
 
 
 ENCODINGS: Mapping[str, Encoding] = MappingProxyType({Zlib.name: Zlib()})
-"""The encodings every reader can undo by itself."""
+"""The encodings that every reader can undo without a key."""
 
 
 SEAL = "aes-256-gcm"
-"""How `hooks.Encrypt` seals. Only a bus that has the key can undo it, and does so before anybody decodes."""
+"""The encoding of `hooks.Encrypt`. A bus that has the key undoes it before the payload is decoded."""
 UNOPENED = "unopened: "
-"""In the place of the encoding of a message that a bus could not open; the rest says why."""
+"""Prefix of the encoding of a message that a bus could not decrypt. The reason follows it."""
 
 
 def restore(payload: bytes, encoding: str, limit: int = MAX_PLAIN_BYTES) -> bytes:

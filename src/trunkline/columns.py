@@ -1,10 +1,10 @@
-"""Messages of one topic as columns, in MessagePack: how a batch travels between processes, and how it is stored.
+"""Messages of one topic as columns in MessagePack: the format of a batch on the wire and in the journal.
 
-Columns of one kind lie end to end, as Arrow has them: they are written by one join and read without touching a message.
-A column whose values are all the same is stored once, and one of defaults not at all.
+The values of a column are stored end to end, as in Arrow. One join writes them, and no message is opened to read them.
+If all values of a column are equal, the value is stored once. A column of defaults is not stored.
 
-A message that travels alone, such as a request or its answer, travels as what it is, a map of its fields: `pack_batch`
-and `read` take a tenth of the time for it that columns would take.
+A single message, such as a request or its answer, is a map of its fields. `pack_batch` and `read` take a tenth of the
+time for it that columns would take.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ MAX_UNPACKED = 4096
 CORE = ("id", "topic", "payload", "timestamp_ns", "seq")
 REST = Message.__struct_fields__[len(CORE) :]
 PLAIN = ("sender", "content_type")
-"""What a message published without any field of its own has beyond the core: its sender and its format."""
-PLAIN_NAMES = frozenset(PLAIN)
+"""The fields that a message has beyond the core ones if its publisher set none: its sender and its format."""
+UNOPENED_NAMES = frozenset({*PLAIN, "trace"})
+"""The fields that unopened messages may have beyond the core ones. Only the trace may have a value for each message."""
 MARKS = frozenset({"priority", "ttl_s", "requires_ack"})
-"""What makes an inbox treat a message with care."""
+"""The fields that need special treatment in an inbox."""
 ANSWERS = (MessageType.RESPONSE, MessageType.ACK)
 _DEFAULTS = Message.__struct_defaults__[len(CORE) :]
 DEFAULTS = dict(zip(Message.__struct_fields__, Message.__struct_defaults__, strict=True))
@@ -42,7 +43,7 @@ class Strings(msgspec.Struct, frozen=True, array_like=True):
 
     data: bytes
     sizes: int | bytes
-    """The size of each, if all are alike; otherwise all sizes, as 32-bit integers."""
+    """The size of each string if all sizes are equal; otherwise all sizes, as 32-bit integers."""
 
     def split(self, count: int) -> list[bytes]:
         data = self.data
@@ -67,7 +68,7 @@ class Strings(msgspec.Struct, frozen=True, array_like=True):
         )
 
     def part(self, start: int, end: int) -> Strings:
-        """Those from `start` up to `end`, as a column of their own."""
+        """The strings from `start` up to `end`, as a separate column."""
         if isinstance(self.sizes, int):
             return Strings(self.data[self.sizes * start : self.sizes * end], self.sizes)
         sizes = unpack("i", self.sizes)
@@ -81,7 +82,7 @@ class Body(msgspec.Struct, frozen=True, array_like=True):
     """64-bit integers."""
     payloads: Strings
     rest: dict[str, Any]
-    """By field: a list of values, one a message, or the value of all of them."""
+    """By field: a list with one value for each message, or one value that all of them share."""
 
     def fits(self, count: int) -> bool:
         return (
@@ -92,14 +93,14 @@ class Body(msgspec.Struct, frozen=True, array_like=True):
         )
 
     def part(self, start: int, end: int) -> Body:
-        """The messages from `start` up to `end`, without a look at any."""
+        """The messages from `start` up to `end`. No message is opened."""
         rest = {name: value[start:end] if isinstance(value, list) else value for name, value in self.rest.items()}
         times = self.times[8 * start : 8 * end]
         return Body(self.ids.part(start, end), times, self.payloads.part(start, end), rest)
 
 
 def _none_negative(numbers: bytes, width: int) -> bool:
-    """Whether none of the packed numbers is negative: none of their highest bytes has its highest bit."""
+    """Whether no packed number is negative, which means that no sign bit is set."""
     return numbers[width - 1 :: width].isascii()
 
 
@@ -155,22 +156,31 @@ def encode(messages: Sequence[Message], times: list[int], *, plain: bool = False
 
 
 def pack_batch(messages: Sequence[Message], *, plain: bool = False, alike: bool = False) -> bytes:
-    """For the way between processes: columns, or a message alone."""
+    """The wire format of messages: columns, or a single message."""
     if len(messages) == 1:
-        return _encode(messages[0])
+        return pack_one(messages[0])
     return encode(messages, [message.timestamp_ns for message in messages], plain=plain, alike=alike)
 
 
-def pack_run(ids: list[str], times: list[int], payloads: list[bytes], sender: str, content_type: str) -> bytes:
-    """As `pack_batch`, of plain messages that are columns already."""
+def pack_run(
+    ids: list[str],
+    times: list[int],
+    payloads: list[bytes],
+    sender: str,
+    content_type: str,
+    traces: list[str | None] | None = None,
+) -> bytes:
+    """As `pack_batch`, for plain messages that are already columns. Some may have a trace."""
     rest: dict[str, Any] = {}
     _add(rest, "sender", [sender])
     _add(rest, "content_type", [content_type])
+    if traces is not None:
+        rest["trace"] = traces
     return _encode(Body(_join_texts(ids), pack("q", times), _join(payloads), rest))
 
 
 def open_batch(data: bytes | memoryview, count: int) -> Body:
-    """The columns of a batch of several messages, to be taken apart; raises InvalidPayload."""
+    """The columns of a batch of several messages, for splitting it; raises InvalidPayload."""
     try:
         body = decode(data)
         _check_rest(body.rest, count)
@@ -182,17 +192,17 @@ def open_batch(data: bytes | memoryview, count: int) -> Body:
 
 
 def pack_part(body: Body, start: int, end: int) -> bytes:
-    """The messages from `start` up to `end` as a batch of their own."""
+    """The messages from `start` up to `end` as a separate batch."""
     return _encode(body.part(start, end))
 
 
 def pack_envelope(message: Message) -> bytes:
-    """A message alone, without its payload."""
+    """A single message, without its payload."""
     return _encode(replace(message, payload=b""))
 
 
 def _encode_one(message: Message) -> bytes:
-    """The same for a message alone, in a fifth of the time."""
+    """The same for a single message, in a fifth of the time."""
     message_id, _, payload, timestamp_ns, _, *values = astuple(message)
     rest = {name: value for name, value, default in zip(REST, values, _DEFAULTS, strict=True) if value != default}
     ids = message_id.encode()
@@ -215,13 +225,21 @@ def build(topic: str, body: Body, seqs: Sequence[int]) -> list[Message]:
     ids = list(map(bytes.decode, body.ids.split(count)))
     columns: list[Iterable[Any]] = [ids, repeat(topic), body.payloads.split(count), unpack("q", body.times), seqs]
     rest = body.rest
-    used = max((REST.index(name) for name in rest), default=-1)
+    traces: Any = rest.get("trace")
+    few = isinstance(traces, list)
+    # As a column it would need columns of all fields before it, and few of the messages have a trace.
+    used = max((REST.index(name) for name in rest if not few or name != "trace"), default=-1)
     for name in REST[: used + 1]:
         value = rest.get(name, DEFAULTS[name])
         if name == "type":
             value = list(map(MessageType, value)) if isinstance(value, list) else MessageType(value)
         columns.append(value if isinstance(value, list) else repeat(value))
-    return list(map(Message, *columns))
+    messages = list(map(Message, *columns))
+    if few and used < REST.index("trace"):
+        for message, trace in zip(messages, traces, strict=True):
+            if trace is not None:
+                seal(message, "trace", trace)
+    return messages
 
 
 def _build_one(topic: str, body: Body, seq: int) -> Message:
@@ -233,29 +251,35 @@ def _build_one(topic: str, body: Body, seq: int) -> Message:
 
 
 _encode = msgspec.msgpack.Encoder().encode
+pack_one: Callable[[Message], bytes] = _encode
+"""As `pack_batch`, of a message alone."""
 decode = msgspec.msgpack.Decoder(Body).decode
 _decode_alone = msgspec.msgpack.Decoder(Unchecked).decode
 _MAPS = frozenset({*range(0x80, 0x90), 0xDE})
-"""What the first byte of a map is; columns begin as an array."""
+"""The first byte of a map. Columns begin with that of an array."""
 
 
 def is_alone(data: bytes) -> bool:
-    """Whether it is a message alone, a map of its fields."""
+    """Whether it is a single message, which is a map of its fields."""
     return bool(data) and data[0] in _MAPS
 
 
 def read(topic: str, data: bytes | memoryview, seqs: Sequence[int]) -> list[Message]:
-    """The messages of a batch that somebody else has written; raises InvalidPayload, whatever the bytes."""
+    """The messages of a batch from outside; raises InvalidPayload for any malformed bytes."""
     return read_batch(topic, data, seqs)[0]
 
 
 def read_batch(topic: str, data: bytes | memoryview, seqs: Sequence[int]) -> tuple[list[Message], bool]:
-    """As `read`, and whether all of them are of normal priority, without a ttl, and need no acknowledgement.
+    """As `read`, and whether all messages have normal priority, no ttl, and need no acknowledgement.
 
-    What comes is well formed: as if each message had been checked. The topic and the numbers are the caller's word.
+    The messages are well formed, as if each had been checked. The topic and the numbers are taken from the caller.
     """
     if data and data[0] in _MAPS and len(seqs) == 1:
-        return _read_alone(topic, data, seqs[0])
+        return read_one(topic, data, seqs[0])
+    return _read_columns(topic, data, seqs)
+
+
+def _read_columns(topic: str, data: bytes | memoryview, seqs: Sequence[int]) -> tuple[list[Message], bool]:
     try:
         body = decode(data)
         if not body.fits(len(seqs)):
@@ -267,12 +291,12 @@ def read_batch(topic: str, data: bytes | memoryview, seqs: Sequence[int]) -> tup
     except (msgspec.DecodeError, InvalidMessage, ValueError, RecursionError, OverflowError) as error:
         raise InvalidPayload(f"not a batch: {error}") from error
     if "type" in rest and any(message.type in ANSWERS and not message.request_id for message in messages):
-        raise InvalidPayload("not a batch: an answer that says not what it answers")
+        raise InvalidPayload("not a batch: a response without a correlation id")
     return messages, not MARKS & rest.keys()
 
 
 def read_plain(data: bytes | memoryview, count: int) -> Body | None:
-    """The columns of a batch, if its messages are plain, and well formed: `build` can make messages of them."""
+    """The columns of a batch, if its messages are plain and well formed, so that `build` can use them."""
     if not data or data[0] in _MAPS:
         return None
     try:
@@ -280,22 +304,31 @@ def read_plain(data: bytes | memoryview, count: int) -> Body | None:
     except (msgspec.DecodeError, RecursionError):
         return None
     rest = body.rest
-    if not (rest.keys() <= PLAIN_NAMES and body.fits(count) and body.ids.data.isascii()):
+    if not (rest.keys() <= UNOPENED_NAMES and body.fits(count) and body.ids.data.isascii()):
         return None
-    if not all(_VALID[name](value) for name, value in rest.items()):
-        # One for each message, or none that a message may have.
+    traces = rest.get("trace")
+    if isinstance(traces, list):
+        if len(traces) != count or not {*map(type, traces)} <= _TEXT_OR_NONE:
+            return None
+    elif not _is_text_or_none(traces):
+        return None
+    if not all(_VALID[name](rest[name]) for name in PLAIN if name in rest):
+        # One value for each message; anything else is malformed.
         return None
     rest.setdefault("content_type", RAW)
     return body
 
 
-def _read_alone(topic: str, data: bytes | memoryview, seq: int) -> tuple[list[Message], bool]:
+def read_one(topic: str, data: bytes | memoryview, seq: int) -> tuple[list[Message], bool]:
+    """As `read_batch`, of a batch of one."""
+    if not data or data[0] not in _MAPS:
+        return _read_columns(topic, data, (seq,))
     try:
         message: Any = _decode_alone(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidPayload(f"not a message: {error}") from error
     plain = message.priority == NORMAL and message.ttl_s is None and not message.requires_ack
-    # The types are right already. The topic is the one it was routed by.
+    # The types are already checked. The topic is the one by which the message was routed.
     if not (
         message.payload.__class__ is bytes
         and message.topic == topic
@@ -305,7 +338,7 @@ def _read_alone(topic: str, data: bytes | memoryview, seq: int) -> tuple[list[Me
         and (plain or (0 <= message.priority <= 100 and (message.ttl_s is None or 0 < message.ttl_s <= MAX_TTL_S)))
     ):
         raise InvalidPayload("not a message: a field has a value that no message may have")
-    # Its texts are text, and all of them together are shorter than what is read.
+    # Its texts are valid, and together shorter than the bytes that were read.
     seal(message, "__class__", Message)
     if not message.content_type:
         seal(message, "content_type", RAW)
@@ -316,7 +349,7 @@ def _read_alone(topic: str, data: bytes | memoryview, seq: int) -> tuple[list[Me
 
 
 class _ReplyField(msgspec.Struct):
-    """Of a map of fields, or of columns, what `reply_to` has. All else is passed over."""
+    """The value of `reply_to` in a map of fields or in columns. Everything else is skipped."""
 
     reply_to: str | list[str | None] | None = None
 
@@ -335,8 +368,9 @@ _decode_reply_column = msgspec.msgpack.Decoder(_ReplyColumn).decode
 def reply_topics(data: bytes) -> set[str]:
     """The topics that messages of a batch name in `reply_to`; raises InvalidPayload if that cannot be read.
 
-    No message is opened. The name of a field is in a batch as it is, however that is encoded: a small batch is searched
-    for it first, which takes a tenth of the time. In a large one, payloads are passed over: a search would read them.
+    No message is opened. Field names are stored literally in both formats, so a small batch is first searched for the
+    name, which takes a tenth of the time. A large batch is parsed instead, because a search would also read its
+    payloads.
     """
     if len(data) <= MAX_UNPACKED and b"reply_to" not in data:
         return set()
@@ -371,6 +405,9 @@ def _is_whole(value: object) -> bool:
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str)
+
+
+_TEXT_OR_NONE = {str, type(None)}
 
 
 def _is_text_or_none(value: object) -> bool:

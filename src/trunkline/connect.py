@@ -1,4 +1,4 @@
-"""From a URL to a bus: which scheme is served by which broker, in one table; the others are those of a hub."""
+"""From a URL to a bus: a table of schemes and brokers. All other schemes are transports to a hub."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from trunkline.hooks.hook import Hook, HookFunction
 from trunkline.journal.broker import JournalBroker
 from trunkline.journal.journal import Journal
 from trunkline.settings import Settings
+from trunkline.transports.addresses import meant
 from trunkline.transports.runtime import default_url, hub_answers
 from trunkline.transports.schemes import TRANSPORTS
 
@@ -52,9 +53,9 @@ ENGINES: dict[str, MakeOnEngine] = {
     "redis+sentinel": _redis,
     "rediss+sentinel": _redis,
 }
-"""Servers of others: what comes after the scheme is theirs."""
+"""Schemes of NATS and Redis. The rest of such a URL has the format of that server."""
 _LISTED_BY = {"nats": ("NATS", "nats server report connections"), "redis": ("Redis", "redis-cli client list")}
-"""What shows who is connected to a server."""
+"""The command that lists the clients of a server."""
 
 
 def is_engine(url: str) -> bool:
@@ -78,7 +79,7 @@ def connect(
     connection: ConnectionSettings | EngineSettings | None = None,
     embed: bool = False,
 ) -> Bus:
-    """A bus on the broker at `url`, or on a broker of your own. Use it with `async with`.
+    """A bus on the broker at `url`, or on a broker object. Use it with `async with`.
 
     Without a `url` it is the one in TRUNKLINE_HUB or in the settings, and otherwise `memory:`.
 
@@ -98,12 +99,14 @@ def connect(
     """
     if isinstance(url, Broker):
         return Bus(url, name=name, settings=settings, hooks=hooks)
+    if url is not None and not isinstance(url, str):
+        raise UsageError(f'connect takes an address such as "hub:" or "memory:", not {type(url).__name__}')
     settings = settings or Settings.load()
     url = address_of(url, settings, alone=journal is not None, embed=embed)
     scheme = url.partition(":")[0] if ":" in url else ""
     if scheme in SCHEMES:
         if embed:
-            raise UsageError(f"{url} is inside this process: there is no hub to embed")
+            raise UsageError(f"{url} stays inside this process and needs no hub: leave out embed=True")
         if journal is not None:
             broker: Broker = _with_journal(journal, world, settings)
         else:
@@ -112,7 +115,7 @@ def connect(
     world = world or World()
     if scheme in ENGINES:
         if embed or journal is not None:
-            raise UsageError(f"{scheme}: is a server of its own: it takes neither `embed` nor `journal`")
+            raise UsageError(f"{scheme}: is an external server: it takes neither `embed` nor `journal`")
         if isinstance(connection, ConnectionSettings):
             raise UsageError(f"{scheme}: takes EngineSettings as `connection`, not ConnectionSettings")
         name = name or world.program()
@@ -145,12 +148,12 @@ def check_hub(url: str) -> None:
 
 
 def address_of(url: str | None, settings: Settings, *, alone: bool = False, embed: bool = False) -> str:
-    """Where to connect: `url`, or the address that was set, or `memory:`. `hub:` becomes the default socket.
+    """The address to connect to: `url`, or the configured one, or `memory:`. `hub:` becomes the default socket.
 
-    `alone`: without a `url` this process is meant, whatever was set.
+    `alone`: without a `url` the result is `memory:`, whatever is configured.
     """
     if url is None and not alone:
-        # Settings that were made in a program need not name the hub.
+        # Settings that a program builds itself often do not name the hub.
         url = settings.hub or Settings.load().hub or ("hub:" if embed else None)
     if url is None:
         if not alone:
@@ -161,7 +164,7 @@ def address_of(url: str | None, settings: Settings, *, alone: bool = False, embe
 
 @cache
 def _hint() -> None:
-    """Once a process: somebody who runs a hub may expect it to be used."""
+    """Logged once a process: a user who runs a hub may expect that it is used."""
     if hub_answers():
         log.warning(
             'a hub runs on this machine, and this bus does not use it: write connect("hub:") to use it,'
@@ -171,19 +174,8 @@ def _hint() -> None:
 
 def _check_scheme(url: str) -> None:
     if url.partition(":")[0] not in TRANSPORTS or ":" not in url:
-        raise UnknownScheme(url, ["hub:", *(f"{known}:" for known in (*SCHEMES, *ENGINES, *TRANSPORTS))], _meant(url))
-
-
-def _meant(url: str) -> str:
-    """What somebody may have meant who wrote no scheme."""
-    host, _, port = url.rpartition(":")
-    if url in SCHEMES:
-        return f"{url}:"
-    if url.startswith(("/", "./", "~")):
-        return f"unix://{Path(url).expanduser().absolute()}"
-    if host and port.isdigit() and "/" not in host:
-        return f"tcp://{url}"
-    return ""
+        known = ["hub:", *(f"{scheme}:" for scheme in (*SCHEMES, *ENGINES, *TRANSPORTS))]
+        raise UnknownScheme(url, known, f"{url}:" if url in SCHEMES else meant(url))
 
 
 def _at_hub(
@@ -202,7 +194,7 @@ def _at_hub(
             raise Unsupported(url, "a journal here: start its hub with `trunkline up --journal DIRECTORY`")
         broker = HubBroker(url, world, settings, client=name, connection=connection)
         return Bus(broker, name=name, settings=settings, hooks=hooks, owns_broker=True)
-    # Only here: most who connect to a hub are none.
+    # Imported only here: most clients do not run a hub.
     from trunkline.hub.embedded import Embedded
 
     inside = Embedded(url, (lambda: _with_journal(journal, world, settings)) if journal is not None else None, world)
@@ -227,7 +219,7 @@ def connect_blocking(
     connection: ConnectionSettings | EngineSettings | None = None,
     embed: bool = False,
 ) -> BlockingBus:
-    """The same bus for threads, scripts and notebooks: `with connect_blocking() as bus`."""
+    """The blocking variant of `connect`, for threads, scripts and notebooks: `with connect_blocking() as bus`."""
     return BlockingBus(
         lambda: connect(
             url,

@@ -163,13 +163,16 @@ __all__ = [
 
 
 class TrunklineError(Exception):
-    """The root. `retryable` says whether the same call may succeed later; `code` is a hub's, if a hub refused."""
+    """The root.
+
+    `retryable` says whether the same call may succeed later. `code` is the error code of a hub that refused.
+    """
 
     retryable: ClassVar[bool] = False
     code: str = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Text and fields are pickled as they are: the constructors take other arguments than the text.
+        # Text and fields are pickled directly, because the constructors do not take the text as their argument.
         return _revive, (type(self), self.args, self.__dict__)
 
 
@@ -318,7 +321,7 @@ class BackpressureTimeout(Refused):
     def __init__(self, subscriber: str, waited_s: float) -> None:
         super().__init__(
             f"Backpressure timeout: {subscriber} made no room within {waited_s:g} s; "
-            "make it faster, give it more capacity, or let it drop"
+            "make it faster, raise its capacity, or let it drop messages"
         )
         self.subscriber = subscriber
         self.waited_s = waited_s
@@ -520,7 +523,9 @@ class HubUnavailable(HubError):
     retryable = True
 
     def __init__(self, url: str, why: str) -> None:
-        super().__init__(f'no hub at {url} ({why}): start one with "trunkline up", or pass embed=True')
+        # Without --listen, a hub listens at the default socket, which has this name.
+        self.command = "trunkline up" if url.endswith("/hub.sock") else f"trunkline up --listen {url}"
+        super().__init__(f'no hub at {url} ({why}): start one with "{self.command}", or pass embed=True')
         self.url = url
         self.why = why
 

@@ -1,4 +1,4 @@
-"""Directories that are nobody else's business, and being alone in one for a moment."""
+"""Private directories, and an exclusive lock on one."""
 
 from __future__ import annotations
 
@@ -19,21 +19,24 @@ except ImportError:  # pragma: no cover  # not on Windows
 
 
 def make_folder(path: Path) -> None:
-    """A directory of mode 0700. If it is there already, others must not be able to write to it."""
+    """A directory of mode 0700. An existing one must not be writable by other users."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_folder(path)
 
 
 def check_folder(path: Path) -> None:
-    """Raises PermissionError if others could change what is in it."""
+    """Raises PermissionError if other users can write to it."""
     found = path.stat()
     if found.st_uid not in (os.getuid(), 0) or stat.S_IMODE(found.st_mode) & 0o022:
-        raise PermissionError(errno.EPERM, f"others can write to it: chmod 700 {path}", str(path))
+        raise PermissionError(errno.EPERM, f"other users can write to it: chmod 700 {path}", str(path))
 
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Nobody else is here while it lasts. In a directory of strangers, who could keep us waiting, it means nothing."""
+    """Holds an exclusive lock on the directory.
+
+    Use it only in private directories: others could hold the lock for ever.
+    """
     if fcntl is None or folder.stat().st_uid != os.getuid():
         yield
         return

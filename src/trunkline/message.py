@@ -55,9 +55,11 @@ class Priority(enum.IntEnum):
 
 NORMAL = 50
 MAX_PAYLOAD_BYTES = 1024**3
-"""No message is larger, whatever a bus allows; its own limit, 10 MiB by default, is checked by `bus.message`."""
+"""The absolute limit for a message. The limit of a bus, 10 MiB by default, is checked by `bus.message`."""
 MAX_HEADER_BYTES = 64 * 1024
-"""Of all texts of a message but its payload, together: ids, names, headers."""
+"""The limit for all texts of a message together, without its payload: ids, names, headers."""
+ELIDED = "elided"
+"""The `encoding` of a copy of a message whose payload was left out."""
 PUBLISH = MessageType.PUBLISH
 
 
@@ -81,7 +83,7 @@ class Fields(TypedDict, total=False):
 
 
 class Unchecked(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """The fields of a message that nobody has checked yet. Only `unchecked.py` makes messages of it."""
+    """The fields of a message without checks. Only `unchecked.py` makes messages of this class."""
 
     id: str = ""
     topic: str = ""
@@ -114,16 +116,16 @@ class Message(Unchecked, frozen=True, gc=False, omit_defaults=True):
     """
 
     def __post_init__(self) -> None:
-        # A message that has a number was checked on the way to it.
+        # A message that has a number has already been checked.
         if not self.seq:
             self.check()
 
     def check(self) -> None:
-        """Raise the fitting InvalidMessage unless all fields are well formed; encode the payload; find the topic."""
+        """Check all fields, encode the payload and find the topic. Raises the matching subclass of InvalidMessage."""
         self._check_texts()
         self._check_payload()
         if self.priority.__class__ is not int:
-            # An IntEnum or a numpy integer is welcome, a float or a bool is not.
+            # An IntEnum or a numpy integer is accepted, a float or a bool is not.
             if isinstance(self.priority, bool) or not hasattr(self.priority, "__index__"):
                 raise InvalidPriority(self.priority)
             force_setattr(self, "priority", int(self.priority.__index__()))
@@ -138,7 +140,7 @@ class Message(Unchecked, frozen=True, gc=False, omit_defaults=True):
         for name in ("timestamp_ns", "attempts"):
             value = getattr(self, name)
             if value.__class__ is not int or not 0 <= value < 2**63:
-                raise InvalidMessage(f"{name} must be a whole number, must not be negative, not {value!r}")
+                raise InvalidMessage(f"{name} must be a whole number of at least 0, not {value!r}")
         if self.requires_ack.__class__ is not bool:
             raise InvalidMessage(f"requires_ack must be True or False, not {self.requires_ack!r}")
         if not self.topic and (topic := self._default_topic()):
@@ -168,7 +170,7 @@ class Message(Unchecked, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def header_bytes(self) -> int:
-        """Of all texts but the payload, and of the headers."""
+        """The size of all texts and headers, without the payload."""
         texts = [value for name in _ALL_TEXTS if (value := getattr(self, name))]
         for key, value in (self.headers or {}).items():
             texts += (key, value)
@@ -224,9 +226,9 @@ class Message(Unchecked, frozen=True, gc=False, omit_defaults=True):
         return codec.decode(payload, self.content_type, type)
 
     def replace(self, **changes: Any) -> Message:
-        """A copy with other values, checked again. It keeps its id; give `id=""` for a message of its own."""
+        """A changed copy, checked again. It keeps its id; pass `id=""` for a new one."""
         if "payload" in changes:
-            # The old names of its format and compression do not fit a new payload.
+            # A new payload has its own format and compression.
             changes = {"content_type": "", "encoding": "", **changes}
         changed = msgspec.structs.replace(self, **{"seq": 0, **changes})
         if changed.seq:
@@ -238,7 +240,7 @@ class Message(Unchecked, frozen=True, gc=False, omit_defaults=True):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Message:
-        """The message `data` holds; raises InvalidPayload or InvalidMessage, whatever the bytes."""
+        """The message in `data`; raises InvalidPayload or InvalidMessage for any malformed bytes."""
         try:
             wire = _decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -258,14 +260,14 @@ _ALL_TEXTS = _TEXTS + _OPTIONAL_TEXTS
 
 
 def _text(name: str, value: object) -> str:
-    """A plain text that can be written; what is none raises InvalidMessage."""
+    """The value as a plain text that can be encoded. Raises InvalidMessage."""
     if isinstance(value, str):
         try:
             return value.encode().decode()
         except UnicodeEncodeError as error:
-            raise InvalidMessage(f"{name} has characters that cannot be written: {error}") from error
+            raise InvalidMessage(f"{name} has characters that cannot be encoded: {error}") from error
     if name == "topic":
-        raise InvalidTopic(str(value), f"is a {type(value).__name__}, not text")
+        raise InvalidTopic(str(value), f"must be text, not {type(value).__name__}")
     raise InvalidMessage(f"{name} must be text, not {value!r}")
 
 

@@ -12,10 +12,10 @@ from contextvars import ContextVar
 from trunkline.message import Message
 
 TRACE = 5
-"""The level at which what happens to every message is logged: below DEBUG."""
+"""The log level for events of every single message: below DEBUG."""
 
 handled: ContextVar[Message | None] = ContextVar("handled", default=None)
-"""What a handler works on, if the hook `Log` is there to say so."""
+"""The message that a handler works on; set only if the hook `Log` is used."""
 
 
 def about(message: Message) -> dict[str, str]:
@@ -52,12 +52,12 @@ class JsonLines(_OneLine):
         }
         if cause := self._cause(record):
             event["traceback"] = cause
-        # ASCII: what some readers take for the end of a line is escaped, too.
+        # ASCII, so that characters that some readers take for line ends are escaped, too.
         return json.dumps(event)
 
 
 class TextLines(_OneLine):
-    """The same for people: line ends and control characters in foreign text are escaped."""
+    """The same as text for people. Line ends and control characters are escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
         words = [self.formatTime(record, "%H:%M:%S"), record.levelname, record.name, record.getMessage()]

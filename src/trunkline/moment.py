@@ -1,7 +1,7 @@
-"""Points in time as people give them: a datetime, a text in ISO 8601, or seconds since 1970. One meaning everywhere.
+"""Points in time as users write them: a datetime, a text in ISO 8601, or seconds since 1970.
 
 A time without a zone is UTC, whatever the zone of the machine. Every time that Trunkline stores or shows is in UTC, so
-what it shows can be given back, and the same call means the same on every machine.
+a time that was shown can be used as input, and a call means the same on every machine.
 """
 
 from __future__ import annotations

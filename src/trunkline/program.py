@@ -1,15 +1,17 @@
-"""Running a program: an event loop for it, and its end by Ctrl-C."""
+"""Runs a program in an event loop, and ends it cleanly on Ctrl-C."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
+from types import ModuleType
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
 INTERRUPTED: Final = 130
-"""The exit code of a program that Ctrl-C ended."""
+"""The exit code after Ctrl-C."""
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -21,9 +23,12 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def run_loop(main: Coroutine[Any, Any, T]) -> T:
-    """On uvloop, if it is there: a hub is twice as fast on it."""
-    try:
+    """On uvloop if it is installed: a hub is twice as fast on it."""
+    # Not in an `except` clause: otherwise every traceback of the program would begin with the missing uvloop.
+    loops: ModuleType = asyncio
+    with contextlib.suppress(ImportError):
         import uvloop
-    except ImportError:
-        return asyncio.run(main)
-    return uvloop.run(main)
+
+        loops = uvloop
+    result: T = loops.run(main)
+    return result

@@ -1,4 +1,4 @@
-"""Scheduling: a hub asks the kernel to run it soon rather than long, and a client that publishes much gives way.
+"""Scheduling: a hub asks the kernel for short time slices, and a client that publishes a lot yields the processor.
 
 A hub on a busy machine shares the processors with its clients. Linux lets a thread that was woken interrupt another one
 at once only if its time slice is shorter; otherwise it waits for up to a tick, which is 4 ms. Since Linux 6.12 a thread
@@ -18,13 +18,13 @@ from collections.abc import Callable
 log = logging.getLogger("trunkline.hub")
 
 SLICE_NS = 100_000
-"""The shortest that the kernel allows."""
+"""The shortest time slice that the kernel allows."""
 _ATTRIBUTES = struct.Struct("=IIQiIQQQII")
 """`struct sched_attr`: size, policy, flags, nice, priority, runtime, deadline, period, and two clamps."""
 _RUNTIME = 5
 _yield: Callable[[], None] | None = getattr(os, "sched_yield", None)
 _CALLS = {"x86_64": (314, 315), "aarch64": (274, 275), "riscv64": (274, 275)}
-"""sched_setattr and sched_getattr: few versions of the C library have functions for them."""
+"""The numbers of the system calls sched_setattr and sched_getattr. Few versions of the C library wrap them."""
 
 
 def _attributes(libc: ctypes.CDLL, number: int) -> list[int]:
@@ -35,7 +35,7 @@ def _attributes(libc: ctypes.CDLL, number: int) -> list[int]:
 
 
 def time_slice_ns() -> int | None:
-    """The time slice of this thread; None if the system does not tell, or gives slices by another policy."""
+    """The time slice of this thread; None if it is unknown, or if the thread has another scheduling policy."""
     calls = _CALLS.get(platform.machine()) if sys.platform == "linux" else None
     if calls is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return None
@@ -45,7 +45,7 @@ def time_slice_ns() -> int | None:
 def shorten_time_slice() -> bool:
     """Ask for short slices for this thread and those it will start; whether the kernel has taken it.
 
-    A policy that somebody has chosen for this process stays as it is.
+    A scheduling policy that was chosen for this process is not changed.
     """
     calls = _CALLS.get(platform.machine()) if sys.platform == "linux" else None
     if calls is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
@@ -59,7 +59,7 @@ def shorten_time_slice() -> bool:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         return _attributes(libc, look)[_RUNTIME] == SLICE_NS
     except OSError as error:
-        # A container may forbid it. The hub works without.
+        # A container may forbid it. The hub works without it.
         log.debug("the kernel did not shorten the time slice of the hub: %s", error)
         return False
 
@@ -67,8 +67,8 @@ def shorten_time_slice() -> bool:
 def let_others_run() -> None:
     """Give up the processor if another thread waits for it here.
 
-    A process that publishes without a pause otherwise keeps it for its whole time slice, and what it has just sent, and
-    urgent messages of others, wait so long. Nothing happens where the system has no such call.
+    Otherwise a process that publishes without a pause keeps the processor for its whole time slice. Messages that it
+    has just sent, and urgent messages of other processes, wait that long. Does nothing on systems without this call.
     """
     if _yield is not None:
         _yield()

@@ -1,4 +1,4 @@
-"""How a bus behaves, in frozen groups that are checked when built; from code, a TOML file, or the environment."""
+"""The settings of a bus, in frozen groups that are checked when built; from code, a TOML file, or the environment."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from trunkline.errors import InvalidSettings
 ELSEWHERE = frozenset(
     f"TRUNKLINE_{name}" for name in ("CACHE", "CONFIG", "INSECURE", "KEYS", "PAGE_TOKEN", "RUNTIME", "SPARK_MASTER")
 )
-"""Variables that are no settings of a bus: where keys, sockets and caches are, where Spark runs."""
+"""Environment variables that are not settings of a bus: the places of keys, sockets, caches and Spark."""
 
 G = TypeVar("G", bound=msgspec.Struct)
 
 
 class GroupMeta(msgspec.StructMeta):
-    """Misspelt settings are errors of ours."""
+    """Turns a misspelt keyword into InvalidSettings."""
 
     def __call__(cls, *args: Any, **values: Any) -> Any:
         try:
@@ -51,12 +51,12 @@ class Group(msgspec.Struct, metaclass=GroupMeta, frozen=True, kw_only=True):
                     raise InvalidSettings(f"{place} must be a {field.type.__name__}, not {value!r}")
                 continue
             try:
-                # Puts right what can be (the text of an enum), refuses what is of a wrong type.
+                # Converts where possible (the text of an enum), and refuses values of a wrong type.
                 force_setattr(self, field.name, msgspec.convert(value, field.type))
             except msgspec.ValidationError as error:
-                raise InvalidSettings(f"{place}: {error}, and it is {value!r}") from error
+                raise InvalidSettings(f"{place} is {value!r}: {error}") from error
             except TypeError:
-                # Not a type msgspec knows (exception classes): whoever uses the group checks it.
+                # Not a type that msgspec knows (exception classes): checked where the group is used.
                 continue
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 if field.name in self.may_be_zero and value == 0:
@@ -67,7 +67,7 @@ class Group(msgspec.Struct, metaclass=GroupMeta, frozen=True, kw_only=True):
 
 @cache
 def _fields(group: type) -> tuple[msgspec.structs.FieldInfo, ...]:
-    # Resolving the annotations of a group costs more than all the rest.
+    # Resolving the annotations of a group costs more than all other steps.
     return msgspec.structs.fields(group)
 
 
@@ -112,13 +112,13 @@ class Settings(Group, frozen=True, kw_only=True):
     heartbeat_s: float | None = None
     """How often a bus publishes its health; None: never."""
     warn_blocked_s: float | None = 1.0
-    """A handler that blocks the event loop for so long is named in the log, with the line; None: never."""
+    """A handler that blocks the event loop for this long is named in the log, with the line; None: never."""
     content_type: str = MSGPACK
     backpressure: Backpressure = Backpressure()
     history: History = History()
     orphans: Orphans = Orphans()
     hub: str = ""
-    """The address that `connect()` and the commands use if they are given none, for example `hub:`."""
+    """The default address of `connect()` and of the commands, for example `hub:`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -176,7 +176,7 @@ def build(group: type[G], values: Mapping[str, Any]) -> G:
 
 
 def _problem(group: type, values: Mapping[str, Any], prefix: str = "") -> str:
-    """Which value does not fit, and what would; empty if each of them fits alone."""
+    """The value that does not fit, and what is expected; empty if each value fits."""
     for field in _fields(group):
         if field.name not in values:
             continue
@@ -193,9 +193,9 @@ def _problem(group: type, values: Mapping[str, Any], prefix: str = "") -> str:
                 return f"{name} must be a {kind.__name__}, for example {kind.__name__}({first}=…), not {value!r}"
             if isinstance(kind, type) and issubclass(kind, enum.Enum):
                 return f"{name} must be one of {', '.join(str(each.value) for each in kind)}, not {value!r}"
-            return f"{name}: {str(error).partition(' - at ')[0]}, and it is {value!r}"
+            return f"{name} is {value!r}: {str(error).partition(' - at ')[0]}"
         except TypeError:
-            # Not a type msgspec knows: whoever uses the group checks it.
+            # Not a type that msgspec knows: checked where the group is used.
             continue
     return ""
 

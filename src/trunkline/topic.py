@@ -26,12 +26,12 @@ DEAD_PREFIX = "_dead."
 HEARTBEAT_PREFIX = "_heartbeat."
 """The health of the bus NAME is published on `_heartbeat.NAME`."""
 KERNELS_PREFIX = "_kernel."
-"""Which kernels are shared is asked on `_kernel.ask`, and answered on `_kernel.here`."""
+"""Clients look for shared kernels on `_kernel.ask`; kernels answer on `_kernel.here`."""
 CONTROL = "_control"
 CONTROL_PREFIX = "_control."
 """Commands for the bus NAME are published on `_control.NAME`."""
 STATE_PREFIX = "_state."
-"""The states of actors: of each the last message counts."""
+"""The states of actors. Only the last message of each actor counts."""
 BROADCAST = "_all"
 REPLIES = "_reply"
 EVERYTHING = ">"
@@ -43,11 +43,11 @@ NEVER_DURABLE = (
     f"{HEARTBEAT_PREFIX}>",
     f"{KERNELS_PREFIX}>",
 )
-"""A journal records these of the bus's own topics, but publishers never wait for it, even if all topics are durable."""
+"""System topics that a journal records. Publishers never wait for that, even if all topics are durable."""
 NEVER_STORED = KERNELS_PREFIX
-"""Nor are these recorded: questions about what is there now."""
+"""System topics that are not recorded: queries about the current state."""
 OWN_PREFIXES = (REPLY_PREFIX, DEAD_PREFIX)
-"""Of the bus's own topics, those that nobody has to be told of beforehand."""
+"""System topics that need not be announced before use."""
 
 
 def endpoint(name: str) -> str:
@@ -56,25 +56,30 @@ def endpoint(name: str) -> str:
 
 
 def reply_topic(secret: str) -> str:
-    """The reply topic of whoever knows the secret. Others may know the topic, and answer there; not listen."""
+    """The reply topic that belongs to a secret.
+
+    Others can know the topic and answer on it, but cannot subscribe to it.
+    """
     return REPLY_PREFIX + sha256(secret.encode()).hexdigest()[:32]
 
 
 _MQTT = re.compile(r"[\w/-]+")
+_FOREIGN_WILDCARDS = frozenset("#+")
+"""Whole tokens that are wildcards in MQTT and RabbitMQ. A subscription to them as plain text would get nothing."""
 
 
 def validate_topic(topic: str) -> str:
     """The topic itself; raises InvalidTopic."""
     if topic.__class__ is not str:
-        raise InvalidTopic(str(topic), f"is a {type(topic).__name__}, not text")
+        raise InvalidTopic(str(topic), f"must be text, not {type(topic).__name__}")
     return _validate_topic(topic)
 
 
 @lru_cache(maxsize=4096)
 def _validate_topic(topic: str) -> str:
-    # Cached: messages come on the same topics again and again.
+    # Cached, because most messages use the same few topics.
     for token in _tokens(topic):
-        if "*" in token or ">" in token or token == "#" or token.endswith("/#"):
+        if "*" in token or ">" in token or not _FOREIGN_WILDCARDS.isdisjoint(token.split("/")):
             raise InvalidTopic(topic, "has a wildcard: messages go to one topic, only subscriptions may use * and >")
     return topic
 
@@ -94,29 +99,29 @@ def validate_pattern(pattern: str) -> str:
 
 
 def refuse_slashes(topic: str) -> None:
-    """Raises InvalidTopic for words with slashes between them, as in MQTT. Names of endpoints may have slashes."""
+    """Raises InvalidTopic for words separated by slashes, as in MQTT. Names of endpoints may contain slashes."""
     if not topic.startswith("_") and _MQTT.fullmatch(topic):
         meant = ".".join(token for token in topic.split("/") if token)
         raise InvalidTopic(topic, f"has slashes: dots separate tokens, write {meant!r}")
 
 
 def _refuse_habits(pattern: str) -> None:
-    """MQTT and RabbitMQ write wildcards in other ways."""
+    """Raises InvalidTopic for the wildcards of MQTT and RabbitMQ."""
     tokens = pattern.replace("/", ".").split(".")
-    if "#" in tokens or ("/" in pattern and {"+", "*", ">"} & set(tokens)):
-        meant = ".".join({"#": ">", "+": "*"}.get(token, token) for token in tokens)
-        if set(tokens) & {"#", "+"}:
-            raise InvalidTopic(pattern, f"has a wildcard of MQTT or RabbitMQ: write {meant!r}")
+    meant = ".".join({"#": ">", "+": "*"}.get(token, token) for token in tokens)
+    if not _FOREIGN_WILDCARDS.isdisjoint(tokens):
+        raise InvalidTopic(pattern, f"has a wildcard of MQTT or RabbitMQ: write {meant!r}")
+    if "/" in pattern and not {"*", ">"}.isdisjoint(tokens):
         raise InvalidTopic(pattern, f"has slashes beside a wildcard: dots separate tokens, write {meant!r}")
 
 
 def _tokens(text: str) -> list[str]:
     if not isinstance(text, str):
-        raise InvalidTopic(str(text), f"is a {type(text).__name__}, not text")
+        raise InvalidTopic(str(text), f"must be text, not {type(text).__name__}")
     if not text:
         raise InvalidTopic(text, "is empty: use dotted words, such as orders.eu.placed")
     if len(text) > MAX_TOPIC_CHARS:
-        raise InvalidTopic(text[:40] + "…", f"has {len(text)} characters, more than {MAX_TOPIC_CHARS}")
+        raise too_long(text)
     if not text.isprintable() or " " in text:
         raise InvalidTopic(text, "has spaces or control characters")
     tokens = text.split(".")
@@ -125,8 +130,12 @@ def _tokens(text: str) -> list[str]:
     return tokens
 
 
+def too_long(text: str) -> InvalidTopic:
+    return InvalidTopic(text[:40] + "…", f"has {len(text)} characters, more than {MAX_TOPIC_CHARS}")
+
+
 def is_wild(pattern: str) -> bool:
-    """Whether a pattern stands for more than one topic."""
+    """Whether a pattern contains a wildcard."""
     return "*" in pattern or pattern.endswith(">")
 
 
@@ -142,7 +151,7 @@ def matches(pattern: str, topic: str) -> bool:
 
 
 def regex(pattern: str) -> str:
-    """A pattern as a regular expression, which Arrow, Java and Python read alike."""
+    """A pattern as a regular expression that means the same in Arrow, Java and Python."""
     tokens = {"*": "[^.]+", ">": ".+"}
     return f"^{'[.]'.join(tokens.get(token) or re.escape(token) for token in pattern.split('.'))}$"
 
@@ -180,7 +189,7 @@ class _Node(Generic[T]):
 
 
 class TopicTree(Generic[T]):
-    """Values by pattern. Finding the values of a topic costs what the matches cost, not what is stored."""
+    """Values by pattern. The cost of a lookup depends on the number of matches, not on the number of stored values."""
 
     def __init__(self) -> None:
         self._root: _Node[T] = _Node()
@@ -239,7 +248,7 @@ class TopicTree(Generic[T]):
             yield from node.values
 
     def patterns(self) -> Iterator[str]:
-        """Those that have a value, shorter ones first."""
+        """The patterns that have a value, shorter ones first."""
         nodes = deque([("", self._root)])
         while nodes:
             pattern, node = nodes.popleft()
@@ -256,7 +265,7 @@ class TopicTree(Generic[T]):
 
 
 def nearest(topic: str, patterns: Iterable[str]) -> list[str]:
-    """At most three of the patterns that are most like the topic. Reply topics are nobody's business."""
+    """Up to three patterns that are most similar to the topic. Reply topics are left out."""
     own = topic.startswith("_")
     known = {each for each in patterns if each.startswith("_") is own and not each.startswith(REPLY_PREFIX)}
     return difflib.get_close_matches(topic, sorted(known), n=3)
@@ -266,10 +275,10 @@ MAX_NAME_CHARS: Final = 200
 
 
 def logical_name(channel: str, prefix: str = "trunkline") -> str:
-    """The name under which the shared memory of a channel is found: `/trunkline_sensor_data`.
+    """The name of a channel's shared memory: `/trunkline_sensor_data`.
 
-    Two channels never have the same one: what such a name may not hold is written as its code in hex, `=2F`, and a long
-    name ends in its hash.
+    It is unique for each channel: characters that are not allowed become their code in hex, `=2F`, and a long name ends
+    in its hash.
     """
     validate_topic(channel)
     safe = re.sub(r"[^A-Za-z0-9_.-]", lambda found: "".join(f"={byte:02X}" for byte in found[0].encode()), channel)

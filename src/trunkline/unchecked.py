@@ -1,6 +1,7 @@
-"""Messages without checks, and their numbers: for code that has made or checked every field itself.
+"""Builds messages without checks and sets their numbers, for code that has made or checked every field itself.
 
-A message is immutable for all others. Its number is set in place, here only, by the one who holds it alone.
+Messages are immutable everywhere else. A number is set in place, only here, and only while no other code has the
+message.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ from trunkline.message import Message, Unchecked
 
 draft: Any = Unchecked
 seal = force_setattr
-"""`message = draft(…)` and `seal(message, "__class__", Message)` are what `unchecked` does, without a call for it."""
+"""`message = draft(…)` and `seal(message, "__class__", Message)` are what `unchecked` does, inlined to save a call."""
 numbered = Message
-"""By position, as `unchecked`: a message that is built with its number is not checked."""
+"""Positional, as `unchecked`. A message that is built with its number is not checked."""
 
 
 def plain(message_id: str, topic: str, payload: bytes, now_ns: int, sender: str, content_type: str) -> Message:
-    """As `unchecked`, without a number and any field beyond these."""
+    """As `unchecked`, without a number and without other fields."""
     message: Any = Unchecked(message_id, topic, payload, now_ns, 0, sender, content_type)
     force_setattr(message, "__class__", Message)
     return message  # type: ignore[no-any-return]  # it has become one
 
 
 def unchecked(*fields: Any) -> Message:
-    """A message of these fields, by position, as they are."""
+    """A message with these fields, by position, without changes."""
     message: Any = Unchecked(*fields)
-    # A subclass that adds checks and no field: the class is all that tells them apart.
+    # Message only adds checks to Unchecked, and no fields, so the class can be set afterwards.
     force_setattr(message, "__class__", Message)
     return message  # type: ignore[no-any-return]  # it has become one
 
@@ -52,7 +53,7 @@ def traced(message: Message, trace: str) -> Message:
 
 
 def number(message: Message, seq: int) -> None:
-    """Give a message its number; 0 takes it away."""
+    """Set the number of a message; 0 removes it."""
     force_setattr(message, "seq", seq)
 
 
@@ -62,12 +63,12 @@ def number_all(messages: Iterable[Message], first: int) -> None:
 
 
 def take_numbers(messages: Iterable[Message]) -> None:
-    """These were offered to nobody: without a number, nobody's range of delivered messages covers them."""
+    """Remove the numbers of messages that no subscriber got, so that no range of delivered messages includes them."""
     deque(map(force_setattr, messages, repeat("seq"), repeat(0)), 0)
 
 
 def without_numbers(messages: Sequence[Message]) -> list[Message]:
-    """Copies that have no number, for one who numbers them in place."""
+    """Copies without a number, for code that numbers them in place."""
     copies = list(map(copy.copy, messages))
     take_numbers(copies)
     return copies

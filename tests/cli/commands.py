@@ -1,4 +1,4 @@
-"""Running `trunkline`: in this process, which is fast, or in one of its own, which has signals, pipes and terminals."""
+"""Runs `trunkline` in this process, which is fast, or in its own, which has signals, pipes and terminals."""
 
 from __future__ import annotations
 
@@ -29,20 +29,25 @@ class Ran(NamedTuple):
     err: str
 
     def lines(self) -> list[Any]:
-        """Each line of what it said, as JSON."""
+        """Each line of the output, as JSON."""
         return [json.loads(line) for line in self.out.splitlines()]
 
     def value(self) -> Any:
-        """The one value it said."""
+        """The single value of the output."""
         (value,) = self.lines()
         return value
 
 
-def at_large(*words: object) -> Ran:
-    """`trunkline …` in this process."""
+def at_large(*words: object, given: str = "") -> Ran:
+    """`trunkline …` in this process, with `given` as its standard input."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = run([*map(str, words)])
+    stdin = sys.stdin
+    sys.stdin = io.TextIOWrapper(io.BytesIO(given.encode()), encoding="utf-8")
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = run([*map(str, words)])
+    finally:
+        sys.stdin = stdin
     return Ran(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))
 
 
@@ -52,7 +57,7 @@ def trunkline(*words: object) -> Ran:
 
 
 def well(*words: object) -> Ran:
-    """The same, and it must go well, without a word of complaint."""
+    """The same. It must succeed, without errors or warnings."""
     ran = trunkline(*words)
     assert (ran.code, ran.err) == (0, ""), ran
     return ran
@@ -65,7 +70,7 @@ def environment(**more: str) -> Mapping[str, str]:
 
 
 def apart(*words: object, **variables: str) -> Ran:
-    """`trunkline journal …` in a process of its own, its output in pipes."""
+    """`trunkline journal …` in its own process, with its output in pipes."""
     done = subprocess.run(
         [*TRUNKLINE, "journal", *map(str, words)],
         capture_output=True,
@@ -78,7 +83,7 @@ def apart(*words: object, **variables: str) -> Ran:
 
 @contextlib.contextmanager
 def running(*command: str, stdin: int | None = subprocess.DEVNULL) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with its output in pipes; it does not outlive the block."""
+    """A process with its output in pipes. It ends with the block."""
     process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
     try:
         yield process
@@ -96,14 +101,14 @@ def interrupt(process: subprocess.Popen[bytes], number: int = signal.SIGINT) -> 
 
 
 class Writer:
-    """A program that writes to a journal until it is told to stop; see writer.py."""
+    """A program that writes to a journal until its standard input is closed; see writer.py."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
         self.pid = process.pid
 
     def stop(self) -> int:
-        """Let it end; how many messages it has published."""
+        """End it. Returns the number of published messages."""
         out, err = self._process.communicate(b"", timeout=DEADLINE_S)
         assert (self._process.returncode, err) == (0, b""), err.decode()
         return int(out.split()[-1])
@@ -147,7 +152,7 @@ def shop(directory: Path, orders: int = 12) -> list[str]:
 
 
 def fill(directory: Path, topic: str, count: int, start: int = 0) -> None:
-    """So many numbers, as one batch."""
+    """Publish this many numbers as one batch."""
 
     async def life() -> None:
         async with tl.connect("memory:", journal=directory, name="filler") as bus:

@@ -1,11 +1,8 @@
-"""`trunkline dead-letters`, as it is called in a shell: what failed at a hub is listed, shown and given back."""
+"""`trunkline dead-letters` in a shell: dead letters of a hub are listed, shown and redelivered."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +10,8 @@ from typing import Any
 import pytest
 
 import trunkline as tl
-from tests.cli.commands import DEADLINE_S
+from tests.cli.commands import DEADLINE_S, Ran, at_large
 from tests.hub.up import Up, up
-
-PROGRAM = "import sys; from trunkline.cli import main; sys.exit(main())"
 
 
 @pytest.fixture
@@ -25,18 +20,17 @@ def hub(tmp_path: Path) -> Iterator[Up]:
         yield running
 
 
-def call(hub: Up, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", PROGRAM, "dead-letters", *words, "--hub", hub.address]
-    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+def call(hub: Up, *words: str) -> Ran:
+    return at_large("dead-letters", *words, "--hub", hub.address)
 
 
-def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
-    assert "Traceback" not in done.stderr, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+def lines(done: Ran) -> list[dict[str, Any]]:
+    assert "Traceback" not in done.err, done.err
+    return done.lines()
 
 
 def let_die(hub: Up, **options: Any) -> list[str]:
-    """A subscriber fails at three orders, and leaves; the ids of the messages."""
+    """A subscriber fails on three orders, and leaves. Returns the ids of the messages."""
 
     async def life() -> list[str]:
         tried = asyncio.Semaphore(0)
@@ -59,7 +53,7 @@ def let_die(hub: Up, **options: Any) -> list[str]:
 
 
 def handle(hub: Up, count: int) -> list[int]:
-    """The subscriber comes again, and handles so many."""
+    """The subscriber reconnects, and handles this many messages."""
 
     async def life() -> list[int]:
         handled: list[int] = []
@@ -92,27 +86,27 @@ def test_they_are_listed_and_chosen(hub: Up) -> None:
     assert lines(call(hub, "list", "--subscriber", "nobody", "--json")) == []
     assert lines(call(hub, "list", "--topic", "invoices.>", "--json")) == []
     few = call(hub, "list", "--rows", "2")
-    assert few.returncode == 0
-    assert (ids[0] in few.stdout, ids[1] in few.stdout, ids[2] in few.stdout) == (True, True, False)
-    assert "raise --rows" in few.stderr
-    assert "\x1b" not in few.stdout
-    assert call(hub, "list", "--topic", "a..b").returncode == 2
+    assert few.code == 0
+    assert (ids[0] in few.out, ids[1] in few.out, ids[2] in few.out) == (True, True, False)
+    assert "raise --rows" in few.err
+    assert "\x1b" not in few.out
+    assert call(hub, "list", "--topic", "a..b").code == 2
 
 
 def test_one_is_shown_with_its_traceback(hub: Up) -> None:
     ids = let_die(hub, durable=True)
     shown = call(hub, "show", ids[1])
-    assert shown.returncode == 0
-    assert f"billing failed on {ids[1]} on orders.placed" in shown.stdout
-    assert "raise ValueError" in shown.stdout
-    assert "\x1b" not in shown.stdout
+    assert shown.code == 0
+    assert f"billing failed on {ids[1]} on orders.placed" in shown.out
+    assert "raise ValueError" in shown.out
+    assert "\x1b" not in shown.out
     (found,) = lines(call(hub, "show", ids[1], "--json"))
     assert found["message"]["payload"] == 1
     assert "ValueError: card [declined]" in found["traceback"]
     assert [each["attempt"] for each in found["history"]] == [1]
     missing = call(hub, "show", "nobody")
-    assert missing.returncode == 1
-    assert "trunkline dead-letters list" in missing.stderr
+    assert missing.code == 1
+    assert "trunkline dead-letters list" in missing.err
 
 
 NASTY = "a\x1b]0;owned\x07\x1b[2J\nall good\r\x9b31m\x7f"
@@ -134,54 +128,50 @@ def test_nothing_that_came_from_outside_reaches_the_terminal_as_it_is(hub: Up) -
 
     asyncio.run(life())
     journal = hub.journal
-    for done in (
-        call(hub, "show", NASTY),
-        call(hub, "list"),
-        call(hub, "replay", NASTY),
-        call(hub, "show", f"{NASTY} not there"),
-        called("journal", "tail", str(journal)),
-        called("journal", "explain", str(journal), NASTY),
-        called("journal", "explain", str(journal), f"{NASTY} not there"),
-        called("journal", "replay", str(journal), "--dead", "--dry-run"),
-        called("journal", "stats", str(journal)),
+    for words in (
+        ("dead-letters", "show", NASTY, "--hub", hub.address),
+        ("dead-letters", "list", "--hub", hub.address),
+        ("dead-letters", "replay", NASTY, "--hub", hub.address),
+        ("dead-letters", "show", f"{NASTY} not there", "--hub", hub.address),
+        ("journal", "tail", journal),
+        ("journal", "explain", journal, NASTY),
+        ("journal", "explain", journal, f"{NASTY} not there"),
+        ("journal", "replay", journal, "--dead", "--dry-run"),
+        ("journal", "stats", journal),
     ):
-        said = done.stdout + done.stderr
-        assert said.strip(), done.args
-        assert "Traceback" not in said or "show" in done.args
+        done = at_large(*words)
+        said = done.out + done.err
+        assert said.strip(), words
+        assert "Traceback" not in said or "show" in words
         assert not [each for each in said if not each.isprintable() and each != "\n"], said
         assert "all good" not in said.splitlines(), said
-
-
-def called(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", PROGRAM, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
 
 
 def test_they_are_given_back_to_a_durable_subscription_that_is_away(hub: Up) -> None:
     ids = let_die(hub, durable=True)
     dry = call(hub, "replay", "--dry-run")
-    assert (dry.returncode, dry.stdout.splitlines()[-1]) == (0, "3 dead letters would be redelivered")
+    assert (dry.code, dry.out.splitlines()[-1]) == (0, "3 dead letters would be redelivered")
     (one,) = lines(call(hub, "replay", ids[2], "--json"))
     assert [each["id"] for each in one["letters"]] == [ids[2]]
     assert one["failures"] == []
     hub.end()
     hub.start()
     done = call(hub, "replay")
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 dead letters redelivered")
+    assert (done.code, done.out.splitlines()[-1]) == (0, "2 dead letters redelivered")
     assert sorted(handle(hub, 3)) == [0, 1, 2]
-    assert call(hub, "list").stdout == "there are none\n"
+    assert call(hub, "list").out == "there are none\n"
 
 
 def test_what_only_its_own_process_can_take_back_stays(hub: Up) -> None:
     ids = let_die(hub)
     done = call(hub, "replay")
-    assert done.returncode == 1
-    assert "bus.replay_dead()" in done.stderr
+    assert done.code == 1
+    assert "bus.replay_dead()" in done.err
     assert [each["id"] for each in lines(call(hub, "list", "--json"))] == ids
 
 
 def test_a_hub_without_a_journal_says_so(tmp_path: Path) -> None:
     with up(tmp_path) as hub:
         done = call(hub, "list")
-        assert (done.returncode, done.stdout) == (0, "there are none\n")
-        assert "--journal" in done.stderr
+        assert (done.code, done.out) == (0, "there are none\n")
+        assert "--journal" in done.err

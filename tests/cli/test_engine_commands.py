@@ -1,4 +1,4 @@
-"""Commands with `--hub nats://…` and `redis://…`: they work there, or refuse in one line that says what does."""
+"""Commands with `--hub nats://…` and `redis://…` work, or refuse in one line that names an alternative."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_channels_and_schemas(server: str, tmp_path: Path) -> None:
 
 
 def test_dead_letters_and_explain(server: str) -> None:
-    """A letter of a group goes back to it; one of a plain subscriber can only be shown."""
+    """A letter of a group is redelivered to it. One of a plain subscriber can only be shown."""
 
     async def work() -> None:
         well, failed = asyncio.Event(), 0

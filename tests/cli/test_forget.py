@@ -1,4 +1,4 @@
-"""`trunkline journal forget`: a durable subscription goes for good, and nothing else does."""
+"""`trunkline journal forget`: a durable subscription is removed permanently, and nothing else."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_retention_waits_for_it_no_longer(journal: Path) -> None:
 
 
 def _left_by_retention(directory: Path) -> list[int]:
-    """The numbers that are there after a round of tending."""
+    """The numbers that are left after a round of maintenance."""
     settings = JournalSettings(retention=(Retention(topics="orders.*", max_count=1),), seal=False)
     with Journal(directory, settings, threaded=False) as journal:
         journal.tender.tend()
@@ -130,7 +130,7 @@ def test_it_begins_anew_if_it_comes_again(journal: Path) -> None:
 
 @contextmanager
 def asked(*words: object) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A command that has a terminal to ask on, and the person's end of it. It has asked already."""
+    """A command on a terminal that has asked its question, and the user's end of the terminal."""
     ours, theirs = pty.openpty()
     command = [*TRUNKLINE, "journal", *map(str, words)]
     pipe = subprocess.PIPE
@@ -143,7 +143,7 @@ def asked(*words: object) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
             byte = process.stderr.read(1)
             assert byte, shown
             shown += byte
-        assert shown.decode() == f"{LINE}. If it subscribes again, it starts from scratch. Delete it? [y/N] "
+        assert shown.decode() == f"{LINE}. A subscriber of this name then starts from scratch. Delete it? [y/N] "
         yield process, ours
     finally:
         process.kill()

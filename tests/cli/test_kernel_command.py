@@ -1,4 +1,4 @@
-"""`trunkline kernel`: a notebook is run, a kernel is watched and shared, as a newcomer would do it."""
+"""`trunkline kernel`, used by a newcomer: run a notebook, watch a kernel, share a kernel."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_kernel_is_listed_and_watched(tmp_path: Path) -> None:
         assert "error  ZeroDivisionError: division by zero" in shown(kernel, 20, "1 / 0")
     gone = call("watch", "nothing")
     assert gone.returncode == 1
-    assert "no kernel nothing is running" in gone.stderr
+    assert "no connection file nothing in" in gone.stderr
 
 
 def test_a_kernel_is_shared_on_a_hub_until_sigterm(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`trunkline keys`: what it says, what it ends with, and that its next steps are the right ones."""
+"""`trunkline keys`: its output, its exit codes, and that the next steps it prints work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _lasting() -> None:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where keys are, if nothing else is said."""
+    """The default place of keys."""
     monkeypatch.setenv("TRUNKLINE_KEYS", str(tmp_path / "keys"))
     return tmp_path / "keys"
 
@@ -109,7 +109,7 @@ def test_what_is_wrong_is_said_with_what_to_do(folder: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["tcp", "zmq+tcp"])
 def test_a_bus_finds_its_keys(scheme: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hub by TRUNKLINE_KEYS, a client by its settings, another one by TRUNKLINE_KEYS, too."""
+    """The hub by TRUNKLINE_KEYS, a client by its settings, another one by TRUNKLINE_KEYS as well."""
     keys("make", "hub")
     keys("make", "client", "alice")
 

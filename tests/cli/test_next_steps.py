@@ -1,10 +1,9 @@
-"""Commands that cannot do what they are asked say in one line why, and what to do next."""
+"""Commands that cannot do their work say in one line why, and what to do next."""
 
 from __future__ import annotations
 
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 import trunkline as tl
 from tests.cli.commands import DEADLINE_S
 from tests.hub.up import Up, up
+from tests.warm import NEW_PYTHON
 
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys({modules!r}))\nfrom trunkline.cli import main; sys.exit(main())"
 
@@ -20,7 +20,7 @@ WITHOUT = "import sys; sys.modules.update(dict.fromkeys({modules!r}))\nfrom trun
 def told(*words: str, without: tuple[str, ...] = (), code: int) -> str:
     """What a command prints before it ends with this code, where these modules are not installed."""
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT.format(modules=without), *words],
+        [*NEW_PYTHON, "-c", WITHOUT.format(modules=without), *words],
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
@@ -31,7 +31,7 @@ def told(*words: str, without: tuple[str, ...] = (), code: int) -> str:
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port that another program has."""
+    """A port that another program uses."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 

@@ -1,13 +1,13 @@
-"""The list of commands, the version and a word that is no command: shown without importing the commands."""
+"""The list of commands, the version and an unknown command are shown without importing the commands."""
 
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
 
 from tests.cli.commands import DEADLINE_S
+from tests.warm import NEW_PYTHON
 from trunkline.cli.main import COMMANDS, GROUPS, command, overview
 from trunkline.cli.summaries import SUMMARIES
 
@@ -48,7 +48,7 @@ def test_the_list_of_commands_is_the_one_that_is_made_of_them(capsys: pytest.Cap
 )
 def test_no_command_is_imported_for_it(words: list[str], code: int, said: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", IMPORTED, *words], capture_output=True, text=True, timeout=DEADLINE_S, check=True
+        [*NEW_PYTHON, "-c", IMPORTED, *words], capture_output=True, text=True, timeout=DEADLINE_S, check=True
     )
     assert said in done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == f"{code} []"

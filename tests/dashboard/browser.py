@@ -1,4 +1,4 @@
-"""Debian's Chromium, for tests of the page: one browser, and what went wrong in it."""
+"""Debian's Chromium for tests of the page: one browser, and the errors in it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Tab:
-    """A page of the browser, with the errors that it has met."""
+    """A page of the browser, and the errors in it."""
 
     def __init__(self, context: BrowserContext, address: str) -> None:
         self.page: Page = context.new_page()

@@ -1,4 +1,4 @@
-"""A laboratory beside a hub, in a process of its own: actors, a kernel that is shared, a camera in shared memory."""
+"""A laboratory beside a hub, in its own process: actors, a shared kernel, a camera in shared memory."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ for step in range(1, 100_000):
 
 
 class Pump(tl.actors.Actor):
-    """It fails on nothing, and is started again."""
+    """It fails on empty messages, and is restarted."""
 
     async def receive(self, litres: float) -> float:
         return 60.0 / litres
 
 
 class Bench(tl.actors.Actor):
-    """It has pumps below it."""
+    """The parent of the pumps."""
 
     async def starting(self) -> None:
         for name in ("left", "right"):
@@ -74,7 +74,7 @@ async def work(address: str) -> None:
 
 @contextlib.contextmanager
 def laboratory(address: str) -> Iterator[dict[str, Any]]:
-    """It works when the block begins: the id of its kernel, and its process."""
+    """It runs when the block begins: the id of its kernel, and its process."""
     process = subprocess.Popen([*PROGRAM, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:

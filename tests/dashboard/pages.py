@@ -1,4 +1,4 @@
-"""`trunkline page` in a process of its own, for tests."""
+"""`trunkline page` in its own process, for tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RunningPage(NamedTuple):
 
 @contextlib.contextmanager
 def page(*words: str, **variables: str) -> Iterator[RunningPage]:
-    """It serves when the block begins, on a port that is free, and must end well."""
+    """It serves when the block begins, on a free port, and must end without errors."""
     command = [*PROGRAM, "page", "--json", "--port", "0", *words]
     given = environment(**{"TRUNKLINE_PAGE_TOKEN": TOKEN, **variables})
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=given)

@@ -72,7 +72,7 @@ def shop(folder: Path) -> None:
 
 
 def tutorial(folder: Path) -> None:
-    """The pictures of docs/tutorial.md: its order of no items, and what the page shows of it."""
+    """The pictures of docs/tutorial.md: its order of no items on the page."""
     folder.mkdir()
     with contextlib.ExitStack() as stack:
         hub = stack.enter_context(up(folder, durable=True))

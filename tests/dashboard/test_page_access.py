@@ -1,4 +1,4 @@
-"""Who may see the page: plain HTTP with and without the token, from elsewhere, and where it listens."""
+"""Access to the page: plain HTTP with and without the token, from other sites, and the listening address."""
 
 from __future__ import annotations
 
@@ -158,10 +158,10 @@ def test_wrong_words_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture
     code, text = said("--journal", str(tmp_path))
     assert (code, "there is no journal" in text) == (2, True)
     code, text = said("--hub", "hub:", "--journal", str(tmp_path))
-    assert (code, "pass one of them" in text) == (2, True)
+    assert (code, "pass either --hub or --journal" in text) == (2, True)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         code, text = said("--hub", "hub:", "--port", str(taken.getsockname()[1]))
-    assert (code, "choose another with --port" in text) == (1, True)
+    assert (code, "choose another port with --port" in text) == (1, True)
 
 
 def test_up_with_a_page(tmp_path: Path) -> None:

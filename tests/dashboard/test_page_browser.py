@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import trunkline as tl
+from tests.cli.commands import DEADLINE_S
 from tests.dashboard.browser import Tab, expect, needs_chromium
 from tests.dashboard.pages import TOKEN, page
 from tests.dashboard.world import HOSTILE, TOPIC, WATCHER, World, world_in
@@ -89,6 +93,23 @@ def test_a_message_is_found_and_its_life_is_told(world: World) -> None:
         assert tab.errors == []
 
 
+def test_an_unknown_message_leads_to_the_search(world: World) -> None:
+    with world.tab() as tab:
+        shown = tab.go("/message/0199")
+        expect(shown.locator("#content")).to_contain_text("not known here")
+        shown.get_by_role("link", name="Search all messages").click()
+        expect(shown.locator("h1")).to_have_text("Messages")
+
+
+def test_topics_of_dead_letters_lead_to_their_messages(world: World) -> None:
+    with world.tab() as tab:
+        shown = tab.go("/dead-letters?filter=bank")
+        expect(shown.locator("thead")).to_contain_text("last (UTC)")
+        shown.locator("tbody").get_by_role("link", name="payments.eu").click()
+        expect(shown.locator("h1")).to_have_text("Messages")
+        assert "topic=payments.eu" in shown.url
+
+
 def test_a_dead_letter_is_edited_and_replayed_by_clicking(world: World) -> None:
     with world.tab() as tab:
         shown = tab.go("/dead-letters")
@@ -96,10 +117,10 @@ def test_a_dead_letter_is_edited_and_replayed_by_clicking(world: World) -> None:
         # One bug is one row, whatever the numbers are.
         expect(row).to_have_count(1)
         row.get_by_role("link").first.click()
-        expect(shown.locator("h1")).to_have_text("Dead letters of one cause")
+        expect(shown.locator("h1")).to_have_text("Dead letters with one cause")
         expect(shown.locator(".tl-code").first).to_contain_text("ValueError")
         shown.get_by_role("button", name="Dry run").click()
-        expect(shown.locator(".q-notification").first).to_contain_text("3 letters would go back to billing")
+        expect(shown.locator(".q-notification").first).to_contain_text("3 dead letters would be redelivered to billing")
         shown.get_by_role("button", name=f"open {world.ids['-2']}").click()
         field = shown.get_by_role("dialog").get_by_label("Payload")
         assert json.loads(field.input_value()) == {"n": -2}
@@ -153,6 +174,85 @@ def test_lists_filter_sort_and_have_an_address(world: World) -> None:
         header.press("Enter")
         expect(header).to_have_attribute("aria-sort", "descending")
         expect(rows.first).to_contain_text("stock.level")
+        assert tab.errors == []
+
+
+def test_the_order_of_each_list_is_part_of_the_address(world: World) -> None:
+    with world.tab() as tab:
+        shown = tab.go("/subscribers")
+        shown.get_by_role("columnheader", name="pattern", exact=True).click()
+        shown.wait_for_url("**/subscribers?sort=pattern")
+        shown.get_by_role("columnheader", name="client", exact=True).last.click()
+        shown.get_by_role("columnheader", name="client", exact=True).last.click()
+        shown.wait_for_url("**/subscribers?sort=pattern%2C-name")
+        shown.get_by_label("filter").fill("shop")
+        shown.wait_for_url("**/subscribers?filter=shop&sort=pattern%2C-name")
+    with world.tab() as tab:
+        # Somebody else opens it.
+        shown = tab.go("/subscribers?filter=shop&sort=pattern%2C-name")
+        pattern = shown.get_by_role("columnheader", name="pattern", exact=True)
+        expect(pattern).to_have_attribute("aria-sort", "ascending")
+        client = shown.get_by_role("columnheader", name="client", exact=True).last
+        expect(client).to_have_attribute("aria-sort", "descending")
+        expect(shown.locator("table").first.locator("tbody tr").first).to_contain_text("orders.*")
+        # Twice more, and it is in no order.
+        pattern.click()
+        shown.wait_for_url("**/subscribers?filter=shop&sort=-pattern%2C-name")
+        pattern.click()
+        shown.wait_for_url("**/subscribers?filter=shop&sort=%2C-name")
+        shown = tab.go("/messages?topic=orders.>&sort=-size")
+        expect(shown.get_by_role("columnheader", name="bytes")).to_have_attribute("aria-sort", "descending")
+        expect(shown.locator("tbody tr").first).to_contain_text("customer")
+        shown.get_by_label("Topic, such as").fill("orders.placed")
+        shown.wait_for_url("**/messages?topic=orders.placed&sort=-size")
+        shown = tab.go("/subscribers?sort=nonsense,<b>")
+        expect(shown.locator("tbody tr").filter(has_text="billing")).to_have_count(1)
+        assert tab.errors == []
+
+
+def test_orphans_are_shown_with_the_reason(world: World, tmp_path: Path) -> None:
+    """A bus with its own journal: one answer came before its request, and one after another answer."""
+    journal = tmp_path / "journal"
+
+    async def main() -> tuple[str, str]:
+        late: list[str] = []
+        async with tl.connect("memory:", journal=str(journal), name="shop") as bus:
+            gate = asyncio.Event()
+
+            @bus.on("who", name="fast")
+            async def fast() -> str:
+                return "fast"
+
+            @bus.on("who", name="slow")
+            async def slow() -> str:
+                await gate.wait()
+                return "slow"
+
+            assert await bus.request("who") == "fast"
+            gate.set()
+            await bus.quiet()
+            late += [orphan.message.id for orphan in bus.orphans]
+            early = await bus.post(tl.Message(type=tl.MessageType.RESPONSE, request_id="<b>r1</b>", payload=b"early"))
+            return late[0], early
+
+    # Playwright has an event loop in this thread.
+    with ThreadPoolExecutor(1) as threads:
+        late, early = threads.submit(lambda: asyncio.run(main())).result()
+    with page("--journal", str(journal)) as served:
+        tab = Tab(world.browser.new_context(), served.address)
+        tab.page.goto(served.link)
+        shown = tab.go("/requests")
+        orphans = shown.locator("table").last.locator("tbody tr")
+        expect(orphans).to_have_count(2)
+        expect(orphans.filter(has_text="its request was answered")).to_have_count(1)
+        shown.get_by_label("filter").fill("(yet)")
+        expect(orphans).to_have_count(1)
+        shown.wait_for_url("**/requests?filter=%28yet%29")
+        orphans.get_by_role("link", name=early).click()
+        expect(shown.locator("h1")).to_have_text("Message")
+        expect(shown.locator("#content")).to_contain_text("<b>r1</b>")
+        shown = tab.go(f"/message/{late}")
+        expect(shown.locator("#content")).to_contain_text("slow")
         assert tab.errors == []
 
 
@@ -218,7 +318,7 @@ def test_shared_memory_shows_channels_and_processes(world: World) -> None:
         process = shown.locator("tbody tr").filter(has_text="alive").first
         expect(process).to_contain_text(str(world.pid))
         expect(process).to_contain_text("camera")
-        expect(shown.locator("#content")).to_contain_text("dead processes have left nothing")
+        expect(shown.locator("#content")).to_contain_text("no files of dead processes")
         channel.get_by_role("link").click()
         expect(shown.locator("h1")).to_have_text("Channels and schemas")
         row = shown.locator("tbody tr").first
@@ -233,12 +333,12 @@ def test_schemas_show_their_versions_and_what_would_break(world: World) -> None:
         shown.get_by_role("link", name="payment", exact=True).click()
         newest = shown.locator(".tl-card").first
         expect(newest).to_contain_text("Version 2.0.0")
-        expect(newest).to_contain_text("cannot read what was written with 1.0.0")
+        expect(newest).to_contain_text("cannot read data written with 1.0.0")
         expect(newest).to_contain_text("$.currency: 2.0.0 requires it")
         expect(newest).to_contain_text("can be read with 1.0.0")
         shown = tab.go(f"/message/{world.ids['payment']}")
         expect(shown.locator("#content")).to_contain_text("payments 1.0.0")
-        expect(shown.locator(".tl-tag.good")).to_have_text("fits")
+        expect(shown.locator(".tl-tag.good")).to_have_text("matches")
         assert tab.errors == []
 
 
@@ -252,12 +352,13 @@ def test_a_letter_with_a_schema_is_edited_in_a_form(world: World) -> None:
         expect(dialog.get_by_label("Payload")).to_have_value(re.compile(r'"amount": 12.5'))
         dialog.get_by_label("Payload").fill('{"amount": "much"}')
         dialog.get_by_role("button", name="Replay").click()
-        expect(shown.locator(".q-notification").filter(has_text="does not fit its schema")).to_be_visible()
+        expect(shown.locator(".q-notification").filter(has_text="does not match its schema")).to_be_visible()
         dialog.get_by_label("Payload").fill('{"amount": 12.5}')
         dialog.get_by_role("button", name="Replay").click()
-        expect(shown.locator("#content")).to_contain_text("None is left of this cause")
+        expect(shown.locator("#content")).to_contain_text("No dead letters with this cause are left")
         assert tab.errors == []
-    assert world.paid == [12.5]
+    assert world.paid.get(timeout=DEADLINE_S) == 12.5
+    assert world.paid.empty()
 
 
 def test_messages_are_found_by_correlation_and_time(world: World) -> None:
@@ -266,7 +367,7 @@ def test_messages_are_found_by_correlation_and_time(world: World) -> None:
         rows = shown.locator("tbody tr")
         expect(rows).to_have_count(3)
         shown = tab.go("/messages?since=2100-01-01")
-        expect(shown.locator("#content")).to_contain_text("no message fits")
+        expect(shown.locator("#content")).to_contain_text("no messages match")
         shown.get_by_label("Since 2026-11-16T10:00").fill("yesterday-ish")
         expect(shown.locator("#content .tl-banner").filter(has_text="since")).to_be_visible()
         shown.get_by_label("Since 2026-11-16T10:00").fill("")

@@ -1,4 +1,4 @@
-"""The page beside a busy hub, and while its hub is away: what it costs, and that it goes on."""
+"""The page beside a busy hub, and while its hub is down: its cost, and that it recovers."""
 
 from __future__ import annotations
 
@@ -119,5 +119,5 @@ def test_the_page_goes_on_under_load_and_when_its_hub_comes_back(tmp_path: Path)
         expect(shown.locator("#content")).to_contain_text("load.plain")
         hub.start()
         expect(alarm).to_be_hidden()
-        expect(shown.locator("#content")).to_contain_text("nothing was published yet")
+        expect(shown.locator("#content")).to_contain_text("nothing has been published yet")
         assert tab.errors == []

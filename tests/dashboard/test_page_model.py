@@ -1,4 +1,4 @@
-"""The model of the page at a hub and on a journal: what it asks for, what it finds, what it changes."""
+"""The model of the page at a hub and on a journal: its queries, results and changes."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_without_a_journal_it_shows_what_is_published_while_somebody_looks(tmp_p
 
             await until(seen)
             assert (await model.life_of(id)).message is not None
-            # Nobody looks any more: the subscription ends.
+            # No view is open: the subscription ends.
             model.tail.want(0)
 
             async def left() -> bool:

@@ -1,4 +1,4 @@
-"""What the page shows, as values: rates and history, causes of dead letters, lives, trees, topology. All of it pure."""
+"""The values that the page shows: rates, history, causes of dead letters, lives, trees, topology. All pure."""
 
 from __future__ import annotations
 

@@ -48,6 +48,7 @@ def test_a_person_finds_the_slow_one_and_the_life_of_a_message(tmp_path: Path) -
                 ActorSystem(shop, "system") as system,
                 shop.subscribe("orders.>", name="slow", capacity=2, overflow="drop_newest"),
                 shop.subscribe("notes", name="idle"),
+                shop.subscribe("notes", name=f"begin-{'x' * 60}-end"),
             ):
                 await system.spawn(Idler, name="idler")
                 ids = [await shop.publish("orders.eu", n) for n in range(20)]
@@ -63,6 +64,13 @@ def test_a_person_finds_the_slow_one_and_the_life_of_a_message(tmp_path: Path) -
                 async with app.run_test(size=(160, 40)) as pilot:
                     await until(lambda: app.looks > 1 and bool(app.rows("subscribers")))
                     assert {row[0] for row in app.rows("subscribers")} >= {"slow", "idle"}
+                    # What it subscribes to for its own questions would only take room.
+                    assert "trunkline top" not in {row[2] for row in app.rows("subscribers")}
+                    # A long name leaves room for the figures, and a subscriber that has lost messages is not ok.
+                    (short,) = [row[0] for row in app.rows("subscribers") if row[0].startswith("begin-")]
+                    assert (len(short), short[-4:]) == (36, "-end")
+                    await until(lambda: ["slow", "lost messages"] in [row[::3][:2] for row in app.rows("subscribers")])
+                    await until(lambda: ", 1 problem;" in str(app.query_one("#state").render()))
                     assert {row[0] for row in app.rows("clients")} >= {"shop", "trunkline top"}
                     assert "orders.eu" in {row[0] for row in app.rows("topics")}
                     await until(lambda: "system.idler" in {row[0] for row in app.rows("actors")})

@@ -1,4 +1,4 @@
-"""A hub with real traffic, all that may be beside it, its page, and a browser that is logged in."""
+"""A hub with real traffic, everything that can be beside it, its page, and a browser that is logged in."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Final
 
 import msgspec
@@ -41,7 +42,7 @@ class World:
         self.hub, self.served, self.bus, self.browser = hub, served, bus, browser
         self.context: BrowserContext = browser.new_context(viewport=SIZE)
         self.handled: list[int] = []
-        self.paid: list[float] = []
+        self.paid: SimpleQueue[float] = SimpleQueue()
         self.ids: dict[str, str] = {}
         self.kernel = ""
         self.pid = 0
@@ -60,7 +61,7 @@ class World:
         def pay(payment: dict[str, Any]) -> None:
             if payment["amount"] > 1000:
                 raise ValueError("above the limit")
-            self.paid.append(payment["amount"])
+            self.paid.put(payment["amount"])
 
         self.bus.handle("orders.*", bill, name="billing", durable=True, retry=tl.Retry(attempts=1))
         self.bus.handle("payments.*", pay, name="bank", durable=True, retry=tl.Retry(attempts=1))
@@ -80,7 +81,7 @@ class World:
 
 
 async def make_contracts(address: str) -> None:
-    """A channel with a schema, and a schema with two versions that do not fit each other."""
+    """A channel with a schema, and a schema with two incompatible versions."""
     async with tl.connect(address, name="registrar") as bus:
         directory = bus.broker.require_directory()
         await directory.create_channel("payments", pattern="payments.>", schema=msgspec.json.schema(Payment))

@@ -1,4 +1,6 @@
-"""The actor: what people write. An address, a mailbox and a life are given to it; it handles one message at a time."""
+"""The actor: the base class of user code. The system gives it an address, a mailbox and a life cycle. It handles one
+message at a time.
+"""
 
 from __future__ import annotations
 
@@ -21,31 +23,34 @@ F = TypeVar("F", bound=Callable[..., Any])
 _TYPES = "__trunkline_handles__"
 
 PLAIN: Final = frozenset({bytes, str, int, float, bool, type(None), list, dict, tuple, set, bytearray, memoryview})
-"""Payloads whose type says nothing. All others are known by their class."""
+"""Types of payloads that have no schema. All others are identified by their class."""
 
 
 class Actor:
     """The base class of actors. Derive from it, and add handlers.
 
-    A method with `@handles(Type)` gets messages whose payload is a `Type`; `receive` gets all others, as its parameter
-    is annotated: a type, nothing for plain values, or Message for the message itself. The return value of a handler is
-    the answer to a request. An `async def` runs in the event loop, a plain `def` in a thread, where it uses
-    `self.context.blocking` to send and request; in either case one message at a time.
+    A method with `@handles(Type)` gets messages whose payload is a `Type`; `receive` gets all others. The annotation of
+    its parameter determines the argument: a type, no annotation for plain values, or Message for the message itself.
+    The return value of a handler is the answer to a request. An `async def` runs in the event loop. A plain `def` runs
+    in a thread, where it uses `self.context.blocking` to send and request. In both cases one message is handled at a
+    time.
 
     An error that a handler raises ends this incarnation: the actor is restarted according to its supervision, with the
-    arguments that were given to `spawn`. Hooks run in the event loop, never beside a handler of the same actor.
+    arguments that were given to `spawn`. Hooks run in the event loop, never while a handler of the same actor runs.
     """
 
     context: Context
-    """Its way to others. Set before `starting`."""
+    """Sends messages, starts children and sets timers. Set before `starting`."""
 
     async def starting(self) -> None:
-        """Called before the first message of an incarnation. An error is a failure; at `spawn`, it is raised there."""
+        """Called before the first message of an incarnation. An error is a failure; `spawn` raises it at the first
+        start.
+        """
 
     def receive(self, message: Any) -> Any:
         """Handles messages that match no other handler; `def` or `async def`. Without it, they become dead letters."""
 
-    # With these two, its state survives a restart; with a journal behind the bus, also that of the program:
+    # With these two methods, its state survives a restart of the actor, and with a journal also one of the program:
     #
     #     def snapshot(self) -> State: ...
     #     def restore(self, state: State) -> None: ...
@@ -75,7 +80,7 @@ def handles(*types: type) -> Callable[[F], F]:
 
 
 class ActorHandler:
-    """A method of an actor's class: what it wants, and how it runs."""
+    """A handler method of an actor class: the argument that it takes, and how it runs."""
 
     __slots__ = ("accepts", "function", "in_thread", "wants_message", "wants_payload")
 
@@ -86,10 +91,12 @@ class ActorHandler:
         self.wants_message = wanted is Message
         self.wants_payload = wanted
         self.accepts = _names_of(wanted)
-        """The schemas of the classes that it takes; None: any."""
+        """The schemas of the classes that it accepts; None if it accepts any."""
 
     def takes(self, schema: str | None) -> bool:
-        """Whether a payload of this schema may be read as what it wants. A bare name says little, and is believed."""
+        """Whether a payload of this schema may be decoded as its argument. A schema that is a bare name is always
+        accepted.
+        """
         return self.accepts is None or schema is None or schema in self.accepts or "." not in schema
 
 
@@ -102,7 +109,8 @@ class Plan:
         self.name = kind.__name__
         self.by_schema: dict[str, ActorHandler] = {}
         self._bare: dict[str, ActorHandler | None] = {}
-        """By the bare name of a class, for senders that do not have it; None where two classes share the name."""
+        """Handlers by the bare name of a class, for senders that do not have the class; None if two classes share the
+        name."""
         for name in dir(kind):
             function = inspect.getattr_static(kind, name)
             types = getattr(function, _TYPES, None)
@@ -113,17 +121,17 @@ class Plan:
         own = kind.receive is not Actor.receive
         self.default: ActorHandler | None = ActorHandler(kind.receive) if own else None
         if not own and len(self.by_schema) == 1:
-            # It knows one kind of messages: plain values that come are meant to be of that kind.
+            # It handles only one type: plain values are decoded as that type.
             (self.default,) = self.by_schema.values()
         self.hooks = frozenset(name for name in _HOOKS if getattr(kind, name) is not getattr(Actor, name))
-        """Those that it has of its own: the others need not be called."""
+        """The hooks that the class overrides. The others need not be called."""
         self.state: Any = None
-        """The type of its state, if it remembers one."""
+        """The type of its state, if it has `snapshot` and `restore`."""
         if (missing := [name for name in ("snapshot", "restore") if not hasattr(kind, name)]) == []:
             self.state = _wanted(kind.restore)  # type: ignore[attr-defined]
         elif len(missing) == 1:
             raise UsageError(
-                f"{self.name} has no `{missing[0]}`: an actor that remembers needs `snapshot` and `restore`"
+                f"{self.name} has no `{missing[0]}`: an actor with a saved state needs `snapshot` and `restore`"
             )
 
     def becoming(self, methods: Sequence[Callable[..., Any]]) -> Plan:
@@ -164,7 +172,9 @@ class Plan:
         return handler
 
     def _inherited(self, schema: str) -> ActorHandler | None:
-        """The handler of a base class, which gets the payload as what it is; only of classes that are known here."""
+        """The handler of a base class. The payload is decoded as its own class, which must already be imported in this
+        process.
+        """
         rest = self.default if self.default is not None and self.default.takes(schema) else None
         kind = _class_named(schema)
         if kind is None:
@@ -191,7 +201,7 @@ class Plan:
                 f"{self.name} has no handler for {what}, only for {' and '.join(twins)}: use the same class on both "
                 "sides, or give both the same `__schema__`"
             )
-        return f"{self.name} has no handler for {what}: write `receive`, or one with @handles"
+        return f"{self.name} has no handler for {what}: define `receive`, or a method with @handles"
 
     def _schemas(self) -> list[str]:
         named = self.default.accepts if self.default is not None else None
@@ -212,7 +222,7 @@ def plan_of(kind: type[Actor]) -> Plan:
 
 
 def schema_of(kind: type) -> str:
-    """The name by which messages tell of the class of their payload: its `__schema__`, or where it is defined."""
+    """The name of a payload class in messages: its `__schema__`, or its module and qualified name."""
     own: str | None = kind.__dict__.get("__schema__")
     return own or f"{kind.__module__}.{kind.__qualname__}"
 
@@ -223,7 +233,7 @@ def _shown(schema: str) -> str:
 
 
 def _class_named(schema: str) -> type | None:
-    """The class that calls itself so, if its module is imported already."""
+    """The class with this schema, if its module is already imported."""
     tokens = schema.split(".")
     for count in range(len(tokens) - 1, 0, -1):
         found: Any = sys.modules.get(".".join(tokens[:count]))
@@ -235,7 +245,7 @@ def _class_named(schema: str) -> type | None:
 
 
 def _classes_of(wanted: Any) -> tuple[type, ...]:
-    """The classes of which a payload may be one; none if it may be anything, or is a plain value."""
+    """The classes that a payload may have; none if it may be anything, or is a plain value."""
     if get_origin(wanted) in (Union, UnionType):
         each = [_classes_of(part) for part in get_args(wanted)]
         return () if () in each else tuple(kind for kinds in each for kind in kinds)
@@ -249,7 +259,7 @@ def _names_of(wanted: Any) -> frozenset[str] | None:
 
 
 def _wanted(function: Callable[..., Any]) -> Any:
-    """The annotation of its one parameter beside self."""
+    """The annotation of its only required parameter besides `self`."""
     parameters = [
         parameter
         for parameter in list(inspect.signature(function).parameters.values())[1:]

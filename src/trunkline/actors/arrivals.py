@@ -1,9 +1,9 @@
-"""Arrivals: what comes to a system from elsewhere, over a hub or an engine.
+"""Arrivals: messages that reach a system from other processes, over a hub or an engine.
 
-One subscription takes in what is for any actor, and never waits. What is for a full mailbox waits for room in a line;
-when as many wait as may, the rest are dead letters. An actor whose senders are to wait (`overflow="block"`) has a
-subscription of its own at a hub, and so credit of its own: what it has no room for stays at the hub, and its senders
-wait for it alone.
+One subscription takes the messages for all actors, and never waits. A message for a full mailbox waits in line for
+room; beyond the maximum number of waiting messages, further ones are dead letters. An actor whose senders should wait
+(`overflow="block"`) has its own subscription at a hub, and so its own credit: messages that it has no room for stay at
+the hub, and only its own senders wait.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunkline.actors")
 
 RETIRE_S: Final = 0.5
-"""The subscription of an actor that has ended is closed when nothing has come for it for so long."""
+"""The subscription of an actor that has ended is closed when no message has arrived for this long."""
 
 
 class ActorSubscription:
@@ -40,17 +40,17 @@ class ActorSubscription:
         self.stream = stream
         self.task = task
         self.wanted = True
-        """Whether its actor is there."""
+        """Whether its actor exists."""
 
     async def aclose(self) -> None:
-        """Hand in what has arrived; then nothing more comes."""
+        """Close the subscription, after the messages that have arrived were taken."""
         self.stream.stop()
         await asyncio.gather(self.task, return_exceptions=True)
         await self.stream.aclose()
 
 
 class Arrivals:
-    """Of one system. `route` says whom a message is for, and deals with what is for nobody."""
+    """The arrivals of one system. `route` returns the mailboxes for a message, and handles messages that have none."""
 
     def __init__(self, system: ActorSystem, route: Callable[[Message], tuple[Inbox, ...]]) -> None:
         self._system = system
@@ -58,9 +58,9 @@ class Arrivals:
         self._route = route
         self._shared: list[ActorSubscription] = []
         self._own: dict[str, ActorSubscription] = {}
-        """By topic: those of actors whose senders wait."""
+        """By topic: the subscriptions of actors whose senders wait."""
         self._waiting: dict[str, deque[tuple[Message, Unsettled]]] = {}
-        """By topic: what waits for room in a mailbox."""
+        """By topic: the messages that wait for room in a mailbox."""
         self._settling: set[asyncio.Task[None]] = set()
 
     async def open(self, patterns: Sequence[str]) -> None:
@@ -68,20 +68,22 @@ class Arrivals:
             self._shared.append(await self._line(pattern, self._take))
 
     async def attend(self, topic: str) -> None:
-        """Have a subscription for one actor alone, if the broker makes publishers wait."""
+        """Open a subscription for one actor alone, if the broker makes publishers wait."""
         if (line := self._own.get(topic)) is not None:
             line.wanted = True
         elif Feature.BACKPRESSURE in self._bus.broker.features:
             self._own[topic] = await self._line(topic, self._take_slowly)
 
     def leave(self, topic: str) -> None:
-        """Its actor has ended."""
+        """The actor has ended: its subscription is closed later."""
         if (line := self._own.get(topic)) is not None:
             line.wanted = False
             self._system.background(self._retire(topic, line))
 
     async def _retire(self, topic: str, line: ActorSubscription) -> None:
-        """What waits at the hub comes first, and is answered: the actor is gone."""
+        """Close the subscription of an actor that has ended. Messages that wait at the hub arrive first, and are
+        handled like all messages to an unknown actor.
+        """
         inbox = line.stream.inbox
         before = -1
         while inbox.books.accepted != before or inbox.in_flight:
@@ -108,24 +110,26 @@ class Arrivals:
         try:
             await take(stream)
         except Closed as error:
-            log.warning("actor system %s receives no more messages: %s", self._system.name, error)
+            log.warning("actor system %s has stopped receiving messages: %s", self._system.name, error)
         except Exception as error:
-            # Without this subscription no actor hears from elsewhere: a system that looks alive would be worse.
+            # Without this subscription no actor receives messages from other processes. The system stops, because it
+            # would only seem to work.
             log.exception("actor system %s no longer receives messages on %s", self._system.name, stream.inbox.pattern)
             why = f"its subscription to {stream.inbox.pattern} ended: {describe(error)}"
             self._system.give_up(ActorFailed(self._system.name, 0, why))
 
-    # What comes
+    # Incoming messages
 
     async def _take(self, stream: Stream) -> None:
         async for batch in stream.batches():
             for message in batch:
                 if message.topic == BROADCAST:
-                    # To endpoints; in one process actors do not get it, either.
+                    # Broadcasts are for endpoints. Within one process, actors do not get them, either.
                     continue
                 try:
                     own = self._own.get(message.topic)
-                    # After a reconnection, before the actor's own subscription is there again: its order must hold.
+                    # After a reconnection, messages may come here before the actor's own subscription is back. They go
+                    # through its inbox, to keep the order.
                     sinks = self._route(message) if own is None else (own.stream.inbox,)
                     unsettled = offer(message, sinks)
                     if unsettled is not None:
@@ -134,7 +138,7 @@ class Arrivals:
                     self._broken(message, error)
 
     async def _take_slowly(self, stream: Stream) -> None:
-        # One by one: what is not in the mailbox is not delivered.
+        # One by one: a message that is not in the mailbox is not delivered.
         async for message in stream:
             if message.topic == BROADCAST:
                 continue
@@ -153,7 +157,7 @@ class Arrivals:
         waiting = self._waiting.get(message.topic)
         if waiting is None:
             waiting = self._waiting[message.topic] = deque()
-            # Not among the tasks that a shutdown ends: it ends with its actor.
+            # Not one of the tasks that a shutdown cancels: it ends with its actor.
             task = self._system.loop.create_task(self._settle_all(message.topic, waiting))
             self._settling.add(task)
             task.add_done_callback(self._settling.discard)
@@ -173,15 +177,15 @@ class Arrivals:
             self._broken(message, error)
 
     def _broken(self, message: Message, error: Exception) -> None:
-        """An error that nobody expects concerns its message alone: a dead letter, and an error for who asks."""
+        """An unexpected error affects only its message: it becomes a dead letter, and a requester gets an error."""
         address = message.topic.removeprefix(ENDPOINT_PREFIX)
         log.error("message %s to %s is a dead letter: %s", message.id, address, describe(error), exc_info=error)
-        self._system.bury(message, address, Cause.HANDLER_FAILED, f"on its way in: {describe(error)}", error)
+        self._system.bury(message, address, Cause.HANDLER_FAILED, f"on arrival: {describe(error)}", error)
         if message.type is MessageType.REQUEST:
             self._system.background(self._bus.respond_error(message, error))
 
     def _refused(self, message: Message, error: Refused) -> None:
-        """It is a dead letter. Who told it is elsewhere, and goes on; who asks gets the reason."""
+        """The message is a dead letter. A requester gets the error. Other senders are not notified."""
         log.debug("%s: %s", message.id, error)
         if message.type is MessageType.REQUEST:
             self._system.background(self._bus.respond_error(message, error))

@@ -1,4 +1,4 @@
-"""A cell: the place of one actor in its system. Mailbox and address last; incarnations come and go in it."""
+"""A cell: the place of one actor in its system. Its mailbox and address outlast each incarnation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trunkline.actors.actor import PLAIN, Actor, Plan, schema_of
-from trunkline.actors.birth import Birth
+from trunkline.actors.actor_spec import ActorSpec
 from trunkline.actors.context import Context
 from trunkline.actors.mailbox import Mailbox
 from trunkline.actors.message_fates import CellState
@@ -63,25 +63,25 @@ class Cell(MessageLoop):
         self.family: Supervisor | None = None
         """Its children, if it has any."""
         self.watchers: set[str] | None = None
-        """Actors of this system that are told of its end."""
+        """The names of actors of this system that are notified of its end."""
         self.watching: set[str] | None = None
-        """Addresses whose end it is told of."""
+        """The addresses of the actors that it watches."""
         self.restarts = 0
         self.born_plan = plan
-        """Its handlers as its class has them."""
+        """The handlers of its class, without `become`."""
         self._task: asyncio.Task[None] | None = None
         self._armed = False
         self._life = 0
-        """Counts incarnations, and their ends."""
+        """Incremented when an incarnation starts, and when it ends."""
         self._beginning = False
-        """Whether an incarnation starts."""
+        """Whether an incarnation is starting."""
         self._begun: asyncio.Future[None] | None = None
-        """Done when it has started, or failed to, if somebody waits for that."""
+        """Done when the incarnation has started, or failed to start. None if no task waits for that."""
         self._mourned = False
-        """Whether the incarnation's `failed` was called."""
+        """Whether the hook `failed` of the incarnation was called."""
 
     def open(self) -> None:
-        """Have a mailbox."""
+        """Create the mailbox."""
         keep = self.keep
         roster = self.system.bus.broker.served
         policy = Overflow.BLOCK if keep.overflow is None else keep.overflow
@@ -91,7 +91,7 @@ class Cell(MessageLoop):
     # Incarnations
 
     async def begin(self) -> None:
-        """A new incarnation; it works from now on. Whatever the actor raises passes through."""
+        """Start a new incarnation, which handles messages from now on. Errors of the actor are raised."""
         if self._beginning:
             await self._others_began()
             if self.state not in (CellState.STARTING, CellState.RESTARTING):
@@ -130,14 +130,14 @@ class Cell(MessageLoop):
             self._listen()
 
     async def _others_began(self) -> None:
-        """Return when no incarnation starts any more."""
+        """Return when no incarnation is starting."""
         while self._beginning:
             if self._begun is None:
                 self._begun = self.system.loop.create_future()
             await asyncio.wait([self._begun])
 
     async def _end_of_start(self, actor: Actor) -> None:
-        """Somebody has ended it while it started: another incarnation follows, or none."""
+        """The incarnation was ended while it started. Another one follows, or none."""
         actor.context.end()
         if self.actor is not actor:
             await self._hook(actor.stopped())
@@ -152,7 +152,7 @@ class Cell(MessageLoop):
             actor.restore(kept.decode(self.plan.state))
 
     def _listen(self) -> None:
-        """Work, or be woken when there is something to do."""
+        """Handle messages, or wait to be woken if there are none."""
         if self.inbox.depth:
             self._go()
         elif not self._armed:
@@ -182,7 +182,7 @@ class Cell(MessageLoop):
             if (task := asyncio.current_task()) is None or task.cancelling():
                 self._give_back()
                 raise
-            # Nobody stops it: something that the actor waited for was cancelled.
+            # The task itself was not cancelled: something that the actor awaited was cancelled.
             failure, message, self.current = error, self.current, None
         except GeneratorExit as error:
             if not self._is_stepping():
@@ -198,7 +198,7 @@ class Cell(MessageLoop):
             if life == self._life:
                 self.system.failures.crashed(self, failure, message)
             elif message is not None:
-                # Its incarnation was over before: nothing follows from it but for the message.
+                # Its incarnation was already over: the failure affects only the message.
                 log.error("%s failed while it was stopping: %s", self.ref, describe(failure), exc_info=failure)
                 self.failed_on(message, failure)
             if isinstance(failure, (KeyboardInterrupt, SystemExit)):
@@ -210,24 +210,25 @@ class Cell(MessageLoop):
                 self._listen()
 
     def _is_stepping(self) -> bool:
-        """Whether its task runs now; not if the coroutine of a task that never ended is thrown away."""
+        """Whether its task is running now. It is not if the coroutine of an unfinished task is being destroyed."""
         return asyncio._get_running_loop() is not None and asyncio.current_task() is self._task
 
     def resume(self) -> None:
-        """Go on after a failure, as if nothing had been."""
+        """Continue the same incarnation after a failure."""
         self.state = CellState.RUNNING
         self._listen()
 
     def fail(self, error: BaseException) -> None:
-        """The incarnation has failed, over no message."""
+        """The incarnation has failed while it was handling no message."""
         if self.state is CellState.RUNNING:
             self.system.failures.crashed(self, error, None)
 
     async def suspend(self, *, forever: bool = True) -> bool:
-        """End the incarnation where it is. What it was handling goes first again.
+        """End the incarnation now. The message that it was handling returns to the front.
 
-        A handler that cannot be interrupted, in a thread or another process, ends what it does. If that takes longer
-        than `stuck_s`, the actor is stuck, and that is said. `forever` waits on; otherwise returns False.
+        A handler in a thread or in another process cannot be interrupted, and runs to its end. If that takes longer
+        than `stuck_s`, the actor is stuck, and an error is logged. A stuck process is killed. For a stuck thread, this
+        waits on if `forever` is set; otherwise it returns False.
         """
         self._life += 1
         task, self._task = self._task, None
@@ -250,7 +251,7 @@ class Cell(MessageLoop):
         return ended
 
     def patience_s(self) -> float:
-        """How long a handler that cannot be interrupted is waited for before its actor is stuck."""
+        """How long to wait for a handler that cannot be interrupted before its actor is stuck."""
         in_thread = self.outside is not None and not self.keep.process
         return 0.0 if in_thread and self.system.interrupted else self.keep.stuck_s
 
@@ -260,10 +261,10 @@ class Cell(MessageLoop):
         if not pending:
             return True
         state, self.state = self.state, CellState.STUCK
-        goes_on = "its next incarnation begins when it ends" if forever else "it is left running"
-        log.error("%s is stuck: its handler still runs after %g s, %s", self.ref, limit_s, goes_on)
+        goes_on = "the actor restarts when the handler ends" if forever else "the handler is left running"
+        log.error("%s is stuck: its handler still runs after %g s; %s", self.ref, limit_s, goes_on)
         if isinstance(self.actor, InProcess):
-            # A process can be ended, other than a thread.
+            # Unlike a thread, a process can be killed.
             self.actor.kill()
             forever = True
         if forever:
@@ -273,12 +274,12 @@ class Cell(MessageLoop):
         return forever
 
     async def wait_outside(self) -> None:
-        """Return when no handler runs any more that could not be interrupted."""
+        """Return when no handler that cannot be interrupted is running."""
         if self.outside is not None:
             await self._wait([self.outside], forever=True)
 
     def stop_soon(self) -> None:
-        """The actor wants to end: after what it is handling, or now if that is nothing."""
+        """Stop the actor after the current message, or now if there is none."""
         self._ending = self._breaking = True
         if self.current is None and self.state is CellState.RUNNING:
             if self._task is None:
@@ -304,7 +305,7 @@ class Cell(MessageLoop):
         name: str | None,
         options: dict[str, Any],
     ) -> Ref:
-        return await self.system.spawn_below(self, Birth(kind, arguments, kwargs or {}), name, options)
+        return await self.system.spawn_below(self, ActorSpec(kind, arguments, kwargs or {}), name, options)
 
     def watch(self, address: str) -> None:
         self.system.watching.watch(self, address)
@@ -339,14 +340,16 @@ class Cell(MessageLoop):
     # Hooks
 
     async def mourn(self, error: BaseException, message: Message | None) -> None:
-        """Call `failed` of the incarnation that is over, once."""
+        """Call the hook `failed` of the ended incarnation, once."""
         if self.actor is not None and not self._mourned and not self._beginning:
             self._mourned = True
             if "failed" in self.born_plan.hooks:
                 await self._hook(self.actor.failed(error, message))
 
     async def bid_farewell(self) -> None:
-        """Call `stopped` of the last incarnation, once; one that still starts does so when it has started."""
+        """Call the hook `stopped` of the last incarnation, once. If that is still starting, the hook is called after
+        its start.
+        """
         actor, self.actor = self.actor, None
         if actor is not None and not self._beginning:
             if "stopped" in self.born_plan.hooks:
@@ -355,14 +358,14 @@ class Cell(MessageLoop):
                 await actor.release()
 
     async def release(self) -> None:
-        """The incarnation is over, and its hooks have been called: its process may end."""
+        """The incarnation is over, and its hooks have been called: end its process, if it has one."""
         if isinstance(self.actor, InProcess):
             await self.actor.release()
 
     async def _hook(self, call: Any) -> None:
         name = getattr(call, "__qualname__", "")
         late = self.system.loop.call_later(
-            self.keep.stuck_s, log.error, "%s: its hook %s has not ended", self.ref, name
+            self.keep.stuck_s, log.error, "%s: its hook %s has not returned yet", self.ref, name
         )
         try:
             await call

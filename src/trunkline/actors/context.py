@@ -1,4 +1,4 @@
-"""The context: an actor's way to others. It publishes, and resolves no addresses."""
+"""The context: how an actor reaches its system and other actors. It publishes, and does not resolve addresses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ContextCell(Protocol):
-    """What a context needs of the place of its actor: a cell of a system, or its other end in another process."""
+    """What a context needs from the cell of its actor: a cell of a system, or its counterpart in another process."""
 
     ref: Ref
     plan: Plan
@@ -56,7 +56,7 @@ class ContextCell(Protocol):
     def become(self, methods: tuple[Callable[..., Any], ...]) -> None: ...
 
     def send_timed(self, payload: object, timer: Timer | None) -> None:
-        """Send something to the actor itself, of a timer that may be cancelled before it is handled."""
+        """Send a message to the actor itself. Its timer may be cancelled before the message is handled."""
 
 
 class Context:
@@ -69,7 +69,7 @@ class Context:
         self._timers: Timers | None = None
         self._quiet: QuietTimer | None = None
         self.message: Message | None = None
-        """The one that is being handled."""
+        """The message that is being handled."""
 
     @property
     def me(self) -> Ref:
@@ -81,13 +81,13 @@ class Context:
 
     @property
     def sender(self) -> Ref | None:
-        """Who has sent what is being handled, if that is an actor."""
+        """The sender of the message that is being handled, if it has one."""
         message = self.message
         return Ref(self._cell.way, message.sender) if message is not None and message.sender else None
 
     @property
     def blocking(self) -> BlockingContext:
-        """The same for a plain `def` handler, which runs in a thread: each call returns when it is done."""
+        """The same for a plain `def` handler, which runs in a thread: each call returns when it is complete."""
         from trunkline.actors.blocking import BlockingContext
 
         return BlockingContext(self, self._cell)
@@ -107,7 +107,10 @@ class Context:
         return self._cell.way.publish(topic, payload, **self._fields(payload, fields))
 
     def request(self, to: str | Ref, payload: object = b"", **options: Any) -> Awaitable[Any]:
-        """Ask another actor, and wait: this actor handles nothing else meanwhile. Raises RequestTimeout."""
+        """Send a request to another actor, and wait for the answer. Raises RequestTimeout.
+
+        This actor handles no other message meanwhile.
+        """
         check_loop("request")
         address = to.address if isinstance(to, Ref) else to
         options = {**self._fields(payload, {}), **options}
@@ -128,7 +131,7 @@ class Context:
             given["correlation_id"] = self.message.correlation_id or self.message.id
         return {**given, **fields}
 
-    # Others
+    # Other actors
 
     def spawn(
         self,
@@ -138,7 +141,7 @@ class Context:
         kwargs: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Awaitable[Ref]:
-        """Start a child: this actor supervises it, and it ends with this incarnation. As `ActorSystem.spawn`."""
+        """Start a child, like `ActorSystem.spawn`. This actor supervises it, and it ends with this incarnation."""
         check_loop("spawn")
         return self._cell.spawn_child(kind, arguments, kwargs, name, options)
 
@@ -155,12 +158,12 @@ class Context:
         """Stop this actor after the current message."""
         self._cell.stop_soon()
 
-    # What is handled how
+    # Handlers
 
     def become(self, *methods: Callable[..., Any]) -> None:
         """From the next message on, handle messages with these methods of the actor, each by the type of its parameter.
 
-        Until the next `become`, `unbecome`, or incarnation.
+        This holds until the next `become` or `unbecome`, or until the incarnation ends.
         """
         if not methods:
             raise UsageError("become needs at least one method: `unbecome` restores those of the class")
@@ -176,7 +179,7 @@ class Context:
         It is not answered meanwhile. Stashed messages also return to the front when the incarnation ends.
         """
         if self.message is None:
-            raise UsageError("stash works only inside a handler: no message is being handled")
+            raise UsageError("no message is being handled: call stash inside a handler")
         self._cell.stash()
 
     def unstash(self) -> None:
@@ -222,7 +225,7 @@ class Context:
         return self._timers
 
     def end(self) -> None:
-        """The incarnation is over."""
+        """The incarnation is over: cancel its timers."""
         if self._timers is not None:
             self._timers.end()
         if self._quiet is not None:

@@ -9,7 +9,7 @@ from trunkline.errors import TrunklineError
 
 class ActorError(TrunklineError):
     stands_for_cause: ClassVar[bool] = False
-    """Whether supervision judges it by its `__cause__` where nothing is said of itself."""
+    """Whether supervision uses the directive of its `__cause__` if there is none for the error itself."""
 
 
 class UnknownActor(ActorError):
@@ -22,7 +22,7 @@ class ActorStopped(ActorError):
     """The actor was stopped before it had handled a request, or while it started."""
 
     def __init__(self, address: str) -> None:
-        super().__init__(f"{address} was stopped before this was done")
+        super().__init__(f"{address} was stopped before the operation finished")
         self.address = address
 
 
@@ -38,7 +38,7 @@ class ActorFailed(ActorError):
 
 
 class ActorProcessFailed(ActorError):
-    """The error that an actor raised in a process of its own, or how that process ended.
+    """The error that an actor raised in its own process, or how that process ended.
 
     `error_type` is the name of the class that was raised there, and `traceback` its traceback. The error itself is the
     `__cause__`, if it can be pickled.
@@ -57,7 +57,9 @@ class ActorProcessFailed(ActorError):
 
 class StashFull(ActorError):
     def __init__(self, address: str, capacity: int) -> None:
-        super().__init__(f"the stash of {address} holds as many messages as its mailbox may ({capacity}): unstash them")
+        super().__init__(
+            f"the stash of {address} is full: it holds {capacity} messages, as many as the mailbox. Call unstash first"
+        )
         self.address = address
         self.capacity = capacity
 

@@ -1,4 +1,4 @@
-"""What is done about failures: the verdicts of supervision, carried out."""
+"""Carries out the decisions of supervision after failures."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ log = logging.getLogger("trunkline.actors")
 
 
 class Failures:
-    """Of the actors of one system."""
+    """The failures of the actors of one system."""
 
     def __init__(self, system: ActorSystem) -> None:
         self._system = system
 
     def crashed(self, cell: Cell, error: BaseException, message: Message | None) -> None:
-        """An incarnation has failed; told by its cell."""
+        """An incarnation has failed. Called by its cell."""
         directive = decide(cell.keep.on_error, error)
         if directive is Directive.RESUME and cell.state is not CellState.RUNNING:
-            # What has not started cannot go on.
+            # An incarnation that has not started cannot be resumed.
             directive = Directive.RESTART
         log.error("%s failed (%s): %s", cell.ref, directive.value, describe(error), exc_info=error)
-        if message is not None:
-            cell.failed_on(message, error)
+        again = message if message is not None and cell.failed_on(message, error) else None
+        if directive is Directive.RESUME and again is not None:
+            cell.retried(again, error, 0)
         if directive is Directive.RESUME and cell.outside is None:
             cell.resume()
             return
@@ -41,21 +42,26 @@ class Failures:
         if directive is Directive.RESUME:
             self._system.start(self._resume(cell))
         else:
-            self._system.start(self._supervise(cell, error, message, directive))
+            self._system.start(self._supervise(cell, error, message, directive, again))
 
     async def _resume(self, cell: Cell) -> None:
-        """Go on when the handler that took too long has ended."""
+        """Resume when the handler that took too long has ended."""
         await cell.wait_outside()
         if cell.state is CellState.RESTARTING:
             cell.resume()
 
     def ended(self, cell: Cell) -> None:
-        """An actor has stopped by itself; told by its cell."""
+        """An actor has stopped by itself. Called by its cell."""
         cell.state = CellState.RESTARTING
         self._system.start(self._supervise(cell, None, None, Directive.RESTART))
 
     async def _supervise(
-        self, cell: Cell, error: BaseException | None, message: Message | None, directive: Directive
+        self,
+        cell: Cell,
+        error: BaseException | None,
+        message: Message | None,
+        directive: Directive,
+        again: Message | None = None,
     ) -> None:
         system = self._system
         await cell.suspend()
@@ -63,7 +69,7 @@ class Failures:
             await cell.mourn(error, message)
         family = system.family_of(cell)
         if cell.name not in family:
-            # Somebody has stopped it meanwhile.
+            # It was stopped meanwhile.
             return
         verdict = family.ended(
             cell.name,
@@ -75,6 +81,8 @@ class Failures:
         if verdict.escalate:
             await self._escalate(cell, error)
         elif verdict.restart:
+            if again is not None and error is not None:
+                cell.retried(again, error, verdict.pause_s)
             await self._restart([system.registry[name] for name in verdict.restart], verdict.pause_s, error)
         else:
             await system.end_actor(cell, error)
@@ -85,7 +93,7 @@ class Failures:
             cell.state = CellState.RESTARTING
             await cell.suspend()
             if error is not None:
-                # Also of those who did nothing wrong: their incarnation is over.
+                # Also for actors that have not failed: their incarnation is over.
                 await cell.mourn(error, None)
             await system.stop_children(cell)
             await cell.release()
@@ -105,7 +113,7 @@ class Failures:
                     self.crashed(cell, failure, None)
 
     async def _escalate(self, cell: Cell, error: BaseException | None) -> None:
-        """Its failure is that of its parent, or of the whole system."""
+        """End the actor. Its failure becomes that of its parent, or of the whole system."""
         parent = cell.parent
         why = ActorFailed(cell.ref.address, cell.restarts, describe(error) if error is not None else "it stopped")
         why.__cause__ = error

@@ -1,4 +1,4 @@
-"""How an actor is doing, in one value."""
+"""The health of an actor, in one value."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
 
 class ActorHealth(msgspec.Struct, frozen=True):
-    """How one actor is doing."""
+    """The health of one actor."""
 
     address: str
     kind: str
     state: str
     health: str
-    """`ok`, `restarting`, `full` (its mailbox, to four fifths), `stuck`, `stopped`."""
+    """`ok`, `full` (the mailbox is at least four fifths full), or the state: `starting`, `restarting`, `stuck`,
+    `stopping`, `stopped`."""
     mailbox: int
     capacity: int
     handled: int

@@ -7,11 +7,11 @@ from typing import Final
 from trunkline.actors.message_loop import MessageLoop
 
 MAX_IDLE: Final = 1000
-"""So many idle actors of a system keep their tasks: 2 KB each."""
+"""The maximum number of idle actors of a system that keep their tasks: 2 KB each."""
 
 
 class IdleActors:
-    """Those that keep their tasks: the last `MAX_IDLE` that were busy."""
+    """The idle actors that keep their tasks: the last `MAX_IDLE` that were busy."""
 
     def __init__(self) -> None:
         self._cells: dict[MessageLoop, None] = {}
@@ -24,5 +24,5 @@ class IdleActors:
             oldest.inbox.wake()
 
     def leave(self, cell: MessageLoop) -> bool:
-        """False if it was let go meanwhile."""
+        """Remove an actor. False if it was already removed, and must end its task."""
         return self._cells.pop(cell, self) is None

@@ -1,4 +1,6 @@
-"""A mailbox: the inbox of an actor. What finds no room in it in time is a dead letter, and an error in the log."""
+"""A mailbox: the inbox of an actor. A message that gets no room in time becomes a dead letter, and is logged as an
+error.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ from trunkline.message_log import about
 log = logging.getLogger("trunkline.actors")
 
 LOG_EVERY_S: Final = 1.0
-"""A mailbox that loses messages says so in the log at most this often. Each is a dead letter."""
+"""The minimum interval between two log records of a mailbox that loses messages. Each lost message is a dead letter."""
 
 
 TERMINATED: Final = "trunkline.Terminated"
-"""The schema of notices that an actor has ended. They are let in, full or not."""
+"""The schema of notices that an actor has ended. They are accepted even if the mailbox is full."""
 
 
 class MailboxOwner(Protocol):
@@ -29,7 +31,7 @@ class MailboxOwner(Protocol):
     stashed: list[Message] | None
 
     def lost(self, message: Message, why: str) -> None:
-        """There was no room for it, and it has its fate."""
+        """There was no room for the message, and its fate is recorded."""
 
 
 class ParkedAtMailbox(Parked):
@@ -49,17 +51,17 @@ class Mailbox(Inbox):
     parking = ParkedAtMailbox
 
     def belong_to(self, owner: MailboxOwner, *, by_priority: bool) -> None:
-        """To be called before it is used. A constructor that passes everything on would cost more."""
+        """Must be called before the mailbox is used. A constructor that passes on all arguments would be slower."""
         self.owner = owner
         self.by_priority = by_priority
-        """Whether the priority of a message decides what becomes of it when there is no room: see `Keep`."""
+        """Whether the priority of a message determines what happens to it when there is no room: see `Keep`."""
         self._lost = 0
         self._logged_at: float | None = None
         self.told = True
 
     def _overflow(self, policy: Overflow, message: Message) -> Waiting | None:
         if message.schema == TERMINATED:
-            # Whoever watches an actor may rely on it.
+            # The watcher of an actor must be able to rely on this notice.
             self._put(message)
             return None
         if self.by_priority:
@@ -71,7 +73,7 @@ class Mailbox(Inbox):
 
     def _wait_for_room(self, message: Message) -> Parked:
         if (waiting := len(self.parked)) >= self.max_parked:
-            self._drop(message, f"congested: {waiting} publishes waited already")
+            self._drop(message, f"congested: {waiting} publishes already wait for room")
             raise Congested(self.name, waiting)
         return super()._wait_for_room(message)
 
@@ -92,13 +94,13 @@ class Mailbox(Inbox):
         return
 
     def bury(self, message: Message, why: str) -> None:
-        """The message is lost, and has its fate."""
+        """The message is lost, and its fate is recorded. Make it a dead letter."""
         self._lost += 1
         now = asyncio.get_running_loop().time()
         if self._logged_at is None or now - self._logged_at >= LOG_EVERY_S:
             self._logged_at = now
             log.error(
-                "the mailbox of %s lost %d messages, now %s: %s",
+                "the mailbox of %s has lost %d messages, the last one is %s: %s",
                 self.name,
                 self._lost,
                 message.id,

@@ -1,4 +1,4 @@
-"""What becomes of the messages of an actor: each is answered, and has its fate; or it is put aside for a while."""
+"""The fates of an actor's messages: each is answered and gets its fate, or is stashed for a while."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import enum
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from trunkline.actors.actor import Actor
 from trunkline.actors.errors import ActorProcessFailed, StashFull
@@ -39,7 +41,7 @@ class CellState(enum.StrEnum):
 
 
 class MessageFates:
-    """The part of a cell that keeps account."""
+    """The part of a cell that records the fates of messages."""
 
     __slots__ = (
         "_attempts",
@@ -75,18 +77,18 @@ class MessageFates:
         self.current: Message | None = None
         """The message that is being handled, or whose answer is being sent."""
         self.memory: ActorState | None = None
-        """What it remembers, if it does."""
+        """Its saved state, if it has `snapshot` and `restore`."""
         self.stashed: list[Message] | None = None
         self.handled = 0
         self._handled = False
-        """Whether the handler is done with `current`: only its answer may be missing."""
+        """Whether the handler has finished with `current`: only the answer may be missing."""
         self._ending = False
         self._stashing = False
         self._breaking = False
-        """Whether there is something to be done before the next message."""
+        """Whether something must be done before the next message."""
         self._attempts = 0
-        """How often the message at the front was tried."""
-        # What was handled since the last time it was written down: a range of numbers.
+        """How often the message at the front has failed."""
+        # The messages handled since the last `_write_down`: a range of numbers, and how many they are.
         self._first = 0
         self._last = 0
         self._since = 0
@@ -98,7 +100,7 @@ class MessageFates:
             self.inbox.books.delivered += done
             self.handled += done
             self._attempts = 0
-            # Numbers may fall: of a higher priority comes first what was sent last.
+            # Numbers may descend: a message of higher priority that was sent later comes first.
             if not self._since:
                 self._first, self._last = first, last
             elif first < self._first or last < self._last:
@@ -126,7 +128,7 @@ class MessageFates:
             inbox.check_idle()
 
     async def _refused(self, message: Message, error: Exception, cause: Cause) -> None:
-        """A dead letter that is no failure of the actor."""
+        """Make the message a dead letter, which is not a failure of the actor."""
         self._attempts = 0
         self._write_down()
         self._roster.handled(message, False)
@@ -136,7 +138,9 @@ class MessageFates:
             await self._send_answer(message, self.system.bus.respond_error, error)
 
     def _give_back(self) -> None:
-        """It was interrupted: the next incarnation, or nobody, handles what it was at, unless it was handled."""
+        """The incarnation was interrupted: return its current message to the front, unless the handler had finished
+        with it.
+        """
         message, self.current = self.current, None
         if message is not None:
             self.inbox.held -= 1
@@ -145,34 +149,40 @@ class MessageFates:
             else:
                 self.inbox.return_to_front(message)
 
-    def failed_on(self, message: Message, error: BaseException) -> None:
-        """What becomes of the message that an incarnation failed over, as was said at spawn."""
+    def failed_on(self, message: Message, error: BaseException) -> bool:
+        """Apply the option `failed` to a message on which the actor failed. Returns whether it is tried again."""
         self.inbox.held -= 1
         self._stashing = False
         self._roster.handled(message, False)
         self._attempts += 1
         if self.keep.failed is Failed.RETRY and self._attempts < self.keep.attempts:
             self.inbox.return_to_front(message)
-            return
+            return True
         self._attempts = 0
         dropped = self.keep.failed is Failed.DROP
-        # A dead letter tells those who wait for an acknowledgement by itself.
+        # A sender that waits for an acknowledgement is notified by the dead letter.
         if message.type is REQUEST or (dropped and expects_ack(message)):
             self.system.background(self.system.bus.respond_error(message, original(error)))
         if dropped:
             self.inbox.settle(message, Fate.DROPPED, f"its actor failed: {describe(error)}")
-            return
+            return False
         self.inbox.settle(message, Fate.DEAD, describe(error))
         cause = Cause.HANDLER_TIMEOUT if isinstance(error, HandlerTimeout) else Cause.HANDLER_FAILED
         self.system.bury(message, self.ref.address, cause, describe(error), error)
+        return False
+
+    def retried(self, message: Message, error: BaseException, pause_s: float) -> None:
+        """Notify the hooks that the message is tried again. Attempts are counted in the actor, not in the message."""
+        counted = replace(message, attempts=max(0, self._attempts - 1))
+        self.system.bus.hooks.retried(counted, self.inbox.name, self.inbox.pattern, error, pause_s)
 
     def lost(self, message: Message, why: str) -> None:
-        """There was no room for it in the mailbox."""
+        """There was no room for the message in the mailbox."""
         self.system.bury(message, self.ref.address, Cause.MAILBOX_FULL, why)
 
     @property
     def load(self) -> int:
-        """How much it has to do."""
+        """The number of its messages in flight."""
         return self.inbox.in_flight
 
     @property
@@ -194,10 +204,10 @@ class MessageFates:
                 extra=about(message),
             )
 
-    # What is put aside
+    # Stashed messages
 
     def interrupt(self) -> None:
-        """Something has changed that counts from the next message on."""
+        """Something has changed that takes effect with the next message."""
         self._breaking = True
 
     def stash(self) -> None:
@@ -206,12 +216,12 @@ class MessageFates:
         self._stashing = self._breaking = True
 
     def _put_aside(self, message: Message) -> None:
-        """Stash the message that was just handled, as its handler has said."""
+        """Stash the message that was just handled, as its handler requested."""
         self._stashing = False
         if self.stashed is None:
             self.stashed = []
         self.stashed.append(message)
-        # It is not in the mailbox, and still in flight.
+        # It is no longer in the mailbox, but still in flight.
         self.inbox.held += 1
 
     def unstash(self) -> None:
@@ -223,12 +233,12 @@ class MessageFates:
 
 
 def original(error: BaseException) -> BaseException:
-    """What an actor raised, also if that was in another process."""
+    """The error that an actor raised, also if it was raised in another process."""
     if not isinstance(error, ActorProcessFailed):
         return error
     if error.__cause__ is not None or not error.error_type:
         return error.__cause__ or error
-    # It cannot be pickled: an error with the name, the text and the traceback that it had there.
+    # The error could not be pickled: build one with the same name, text and traceback.
     kind: type[ActorProcessFailed] = type(error.error_type, (ActorProcessFailed,), {})
     text = str(error).removeprefix(f"{error.error_type}: ")
     return kind(error.address, text, error.error_type, error.traceback)

@@ -1,7 +1,7 @@
-"""How an actor works through its mailbox: one message after the other, each with its answer and its fate.
+"""The message loop of an actor: it handles one message after the other, each with its answer and its fate.
 
-An idle actor has no task: a future in its mailbox starts one when something comes. The actors that were busy last keep
-their tasks while they are idle: such an actor handles the next message at once.
+An idle actor has no task: a future in its mailbox starts one when a message arrives. The actors that were busy last
+keep their tasks while they are idle: such an actor handles the next message at once.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunkline.actors")
 
 TURN: Final = 500
-"""So many messages are handled in one turn of the event loop: then it is the turn of others."""
+"""The maximum number of messages handled in one iteration of the event loop, before other tasks run."""
 RESPONSE: Final = MessageType.RESPONSE
 PUBLISH: Final = MessageType.PUBLISH
 RUNNING: Final = CellState.RUNNING
-"""By a name of its own: on Python 3.11, a look at the class takes 860 instructions, and a message 14,000."""
+"""A module constant: on Python 3.11, looking it up in the class takes 860 instructions, and a message takes 14,000."""
 
-ACTING: Final[ContextVar[object]] = ContextVar("the system whose actor is at work", default=None)
-"""Tells what actors of a system send from what comes from outside."""
+ACTING: Final[ContextVar[object]] = ContextVar("the system whose actor handles a message", default=None)
+"""Distinguishes messages that actors of a system send from messages that come from outside."""
 
 
 class MessageLoop(MessageFates):
@@ -53,19 +53,19 @@ class MessageLoop(MessageFates):
     def __init__(self, system: ActorSystem, ref: Ref, plan: Plan, keep: Keep) -> None:
         super().__init__(system, ref, keep)
         self.plan = plan
-        """Its handlers as they are now: `become` changes them."""
+        """Its current handlers: `become` changes them."""
         self.context: Context | None = None
         self.outside: asyncio.Future[Any] | None = None
-        """A handler in a thread, or in another process: it runs until it ends by itself."""
+        """A handler that runs in a thread or in another process. It cannot be interrupted."""
         self.timed: dict[str, Timer] | None = None
-        """Messages of timers that are in the mailbox: by their id, what they are of."""
+        """The timers of messages that are in the mailbox, by message id."""
         self.last_at: float | None = None
-        """When the last message was handled, if somebody needs to know."""
+        """When the last message was handled; None if there is no receive timeout."""
 
-    # One after the other
+    # The loop
 
     def _rest(self) -> None:
-        """There is nothing to handle."""
+        """There is no message to handle: record what was handled, and save the state."""
         if self.context is not None:
             self.context.message = None
         if self._since:
@@ -74,13 +74,13 @@ class MessageLoop(MessageFates):
             self.memory.save_soon()
 
     async def _handle_all(self) -> None:
-        """All that is there, and what comes as long as the actor may keep its task."""
+        """Handle all waiting messages, and further ones as long as the actor may keep its task."""
         inbox, idle = self.inbox, self.system.idle
         queue = inbox.queue
         handler = self._raw_handler()
         count = 0
         while not self._ending and self.state is RUNNING:
-            if handler is not None and queue and queue[0].type is PUBLISH:
+            if handler is not None and (queue or (not inbox.room and inbox.open())) and queue[0].type is PUBLISH:
                 count += await self._handle_raw(handler)
             if self._breaking:
                 self._breaking = self._ending
@@ -120,19 +120,19 @@ class MessageLoop(MessageFates):
                 count = 0
 
     async def _handle_raw(self, handler: Callable[..., Any]) -> int:
-        """Bytes for the one handler there is, one after the other: what `_handle` and `_delivered` do, without calls.
+        """Pass raw bytes to the only handler, message by message: `_handle` and `_delivered`, inlined.
 
-        How many; up to a turn, or until one comes that needs more.
+        Stops after `TURN` messages, or at the first that needs more. Returns the number of messages, for `TURN`.
         """
         inbox, context, actor = self.inbox, self.context, self.actor
         queue = inbox.queue
         assert context is not None
         done, last = 0, 0
         first = queue[0].seq
-        # One is held at any moment.
+        # One message is held at any time.
         inbox.held += 1
         try:
-            while queue:
+            while queue or (not inbox.room and inbox.open()):
                 if inbox.needs_pull and (inbox.marked or inbox.elsewhere):
                     break
                 message = queue.popleft()
@@ -140,11 +140,11 @@ class MessageLoop(MessageFates):
                     queue.appendleft(message)
                     break
                 if inbox.needs_pull:
-                    # Somebody waits to be let in.
+                    # A publisher waits for room.
                     inbox.make_room()
                 seq = message.seq
                 if seq < last:
-                    # It was let in again, after others: a range must not end before it begins.
+                    # The message returned after later ones: a range must not end before it begins.
                     self._count(first, last, done)
                     done, first = 0, seq
                 self.current = context.message = message
@@ -168,13 +168,15 @@ class MessageLoop(MessageFates):
                     break
         finally:
             self._count(first, last, done)
-        # Not after an error: what it failed on is still held.
+        # Not after an error: the message on which the actor failed is still held.
         self.current = None
         inbox.held -= 1
         return done
 
     def _raw_handler(self) -> Callable[..., Any] | None:
-        """The handler, if there is one only, which takes bytes as they are, and nothing has to be done around it."""
+        """The handler for `_handle_raw`, or None. It must be the only one, and take raw bytes, and nothing may be
+        necessary around the call, such as hooks.
+        """
         handler = self.plan.default
         plain = not self.plan.by_schema and self.keep.timeout_s is None and not self.system.bus.hooks.opens
         plain = plain and not log.isEnabledFor(TRACE) and not self.system.bus.hooks.surrounds
@@ -184,7 +186,9 @@ class MessageLoop(MessageFates):
         return handler.function if handler.wants_payload in (bytes, Any) and not self.inbox.books.exact else None
 
     async def _handle(self, message: Message) -> bool:
-        """Run the handler; raises what it raises. False if the message has another fate, by no fault of the actor."""
+        """Run the handler; its errors are raised. False if the message was stashed, or has another fate without a
+        failure.
+        """
         system = self.system
         if self.timed and (timer := self.timed.pop(message.id, None)) is not None and timer.cancelled:
             self._write_down()
@@ -209,7 +213,7 @@ class MessageLoop(MessageFates):
             else:
                 result = await self._call(handler, argument)
         except Reject as error:
-            # Said by the actor itself: no failure of its own.
+            # The actor rejected the message: that is not a failure.
             if isinstance(error, UnreadableThere):
                 await self._refused(message, InvalidPayload(str(error)), Cause.INVALID_PAYLOAD)
             else:
@@ -225,7 +229,8 @@ class MessageLoop(MessageFates):
             return False
         self._attempts = 0
         if self.memory is not None:
-            # Before the answer: whoever has it may end the actor, and finds the state that the answer speaks of.
+            # Before the answer: a requester that gets the answer and then ends the actor must find the state that the
+            # answer refers to.
             self.memory.keep(self.actor.snapshot())  # type: ignore[union-attr]  # it has one, or there were no memory
         self._handled = True
         if message.type is REQUEST:
@@ -248,7 +253,9 @@ class MessageLoop(MessageFates):
         return call if self.keep.timeout_s is None else self._in_time(call, self.keep.timeout_s)
 
     async def _outside(self, work: asyncio.Future[Any]) -> Any:
-        """Wait for what cannot be interrupted. Whoever waits may be; the work goes on, and is remembered."""
+        """Wait for work that cannot be interrupted. The wait itself can be cancelled: the work goes on, and stays in
+        `outside`.
+        """
         self.outside = work
         try:
             return await asyncio.shield(work)
@@ -259,7 +266,7 @@ class MessageLoop(MessageFates):
                 work.add_done_callback(self._is_back)
 
     def _is_back(self, work: asyncio.Future[Any]) -> None:
-        """A handler has ended that was not waited for any more: its message has its fate already."""
+        """A handler has ended after its wait was cancelled. Its message already has its fate."""
         if self.outside is work:
             self.outside = None
         if not work.cancelled() and (error := work.exception()) is not None:

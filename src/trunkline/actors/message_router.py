@@ -1,4 +1,4 @@
-"""What is sent to a system: how it finds its mailbox, and what becomes of it where there is none."""
+"""Routes messages to the mailboxes of a system, and handles messages for which there is none."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunkline.actors")
 
 _last_words: WeakKeyDictionary[Broker, dict[str, list[Callable[[], None]]]] = WeakKeyDictionary()
-"""Of systems that have stopped, while the broker in their process goes on: how to stop answering for them."""
+"""Of systems that have stopped while the broker in their process is still in use: functions that stop answering for
+them."""
 _running: WeakKeyDictionary[Broker, set[str]] = WeakKeyDictionary()
-"""The names of the systems on a broker of this process."""
+"""The names of the running systems on each broker of this process."""
 
 
 class MessageRouter:
-    """Of one system."""
+    """The message router of one system."""
 
     def __init__(self, system: ActorSystem) -> None:
         self._system = system
@@ -44,18 +45,18 @@ class MessageRouter:
         self._taps: list[Callable[[], None]] = []
         self._roll_call: Callable[[], None] | None = None
         self._arrivals: Arrivals | None = None
-        """Where the broker is elsewhere."""
+        """None if the broker is in this process."""
         self._announcement = ""
-        """The id of the message with which this system said that it has started."""
+        """The id of the message that announced the start of this system."""
 
-    # Its life
+    # Life cycle
 
     async def open(self) -> None:
         broker, name = self._bus.broker, self._system.name
         validate_topic(endpoint(name))
         running = _running.setdefault(broker, set())
         if name in running:
-            # Each would answer for the actors of the other that there are none.
+            # Each would answer messages to the actors of the other with UnknownActor.
             raise DuplicateName("actor system", name)
         running.add(name)
         try:
@@ -69,7 +70,7 @@ class MessageRouter:
         for stop in _last_words.get(broker, {}).pop(name, []):
             stop()
         if broker.here:
-            # Who is meant is looked up once for each topic, and then written to directly.
+            # The mailbox is looked up once for each topic. Then messages are appended to it directly.
             self._taps = [broker.tap(pattern, self.route, inbox_of=self._inbox_of) for pattern in self._patterns]
         else:
             self._arrivals = Arrivals(self._system, self.route)
@@ -80,7 +81,7 @@ class MessageRouter:
         self._roll_call = broker.tap(ROLL_CALL, self._answer_roll_call, hears=False)
 
     def narrow(self) -> None:
-        """From now on, only what actors of this system send is let in."""
+        """From now on, only messages from actors of this system are accepted."""
         if self._taps:
             broker = self._bus.broker
             narrow = [broker.tap(pattern, self.route) for pattern in self._patterns]
@@ -89,7 +90,7 @@ class MessageRouter:
             self._taps = narrow
 
     def attend(self, cell: Cell) -> Awaitable[None] | None:
-        """A new actor is there. What is left to be awaited, or None."""
+        """Add an actor. Returns what is left to await, or None."""
         self._bus.broker.forget_route(cell.ref.topic)
         if self._arrivals is not None and cell.keep.overflow is Overflow.BLOCK:
             return self._arrivals.attend(cell.ref.topic)
@@ -112,7 +113,7 @@ class MessageRouter:
         _running[broker].discard(self._system.name)
         taps = [broker.tap(each, self._too_late, hears=False) for each in self._patterns]
         if not broker.here:
-            taps.append(broker.tap(ROLL_CALL, self._hear_of_a_successor, hears=False))
+            taps.append(broker.tap(ROLL_CALL, self._on_successor, hears=False))
         _last_words.setdefault(broker, {})[self._system.name] = taps
 
     # Messages
@@ -122,7 +123,7 @@ class MessageRouter:
         return None if cell is None else cell.inbox
 
     def route(self, message: Message) -> tuple[Inbox, ...]:
-        """The mailboxes that a message is for."""
+        """The mailboxes for a message."""
         system = self._system
         if not system.is_running and not self._is_inside(message):
             self._unknown(message)
@@ -145,19 +146,23 @@ class MessageRouter:
         return ()
 
     def _choose(self, pool: Pool, message: Message) -> Sequence[Any] | None:
-        """None if that fails: the message is a dead letter, and the others are not affected."""
+        """The members of a pool for a message. None if choosing them fails: then only this message is affected, and is
+        a dead letter.
+        """
         try:
             return pool.choose(message)
         except Exception as error:
             address = message.topic.removeprefix(ENDPOINT_PREFIX)
             log.error(
-                "message %s to %s is a dead letter: its key: %s",
+                "message %s to %s is a dead letter: its key could not be read: %s",
                 message.id,
                 address,
                 describe(error),
                 extra=about(message),
             )
-            self._system.bury(message, address, Cause.HANDLER_FAILED, f"its key: {describe(error)}", error)
+            self._system.bury(
+                message, address, Cause.HANDLER_FAILED, f"its key could not be read: {describe(error)}", error
+            )
             if message.type is MessageType.REQUEST:
                 self._system.background(self._bus.respond_error(message, error))
             return None
@@ -179,15 +184,15 @@ class MessageRouter:
         elif not self._system.watching.take(message) and message.reply_to:
             self._system.background(self._bus.publish(message.reply_to, self._system.actors()))
 
-    # Nowhere to go
+    # Messages without a recipient
 
     def _unknown(self, message: Message) -> None:
-        """Nobody has this address."""
+        """No actor has this address, or the system is stopping: the message is a dead letter."""
         system = self._system
         address = message.topic.removeprefix(ENDPOINT_PREFIX)
         error: UnknownActor | SystemStopped = UnknownActor(address)
         if message.topic == self._patterns[1]:
-            cause, why = Cause.NO_RECIPIENT, "it names the system, and no actor in it"
+            cause, why = Cause.NO_RECIPIENT, "the address names a system, but no actor in it"
         elif not system.is_running:
             cause, why = Cause.NOT_RUNNING, f"its system is {system.state.value}"
             error = SystemStopped(system.name, system.state.value)
@@ -196,17 +201,17 @@ class MessageRouter:
         log.warning("message %s to %s is a dead letter: %s", message.id, address, why, extra=about(message))
         system.bury(message, address, cause, why)
         if message.type is MessageType.REQUEST:
-            # Whoever asks need not wait for nothing.
+            # A requester gets an error at once, instead of a timeout.
             system.background(self._bus.respond_error(message, error))
 
-    def _hear_of_a_successor(self, message: Message) -> None:
-        """The system has stopped. If another one has its name, in whatever process, that one answers."""
+    def _on_successor(self, message: Message) -> None:
+        """The system has stopped. If another system of its name starts, in any process, this one no longer answers."""
         if self._names_this_system(message):
             for stop in _last_words.get(self._bus.broker, {}).pop(self._system.name, []):
                 stop()
 
     def _names_this_system(self, message: Message) -> bool:
-        """Whether it says that a system of this name has started."""
+        """Whether the message announces that a system of this name has started."""
         if message.schema != SystemStarted.__schema__:
             return False
         try:
@@ -218,10 +223,10 @@ class MessageRouter:
             return False
 
     def _too_late(self, message: Message) -> None:
-        """The system has stopped."""
+        """Drop a message that arrives after the system has stopped."""
         broker = self._bus.broker
         if broker.here and broker.lane(message.topic).has_subscribers:
-            # Another one has its name now.
+            # Another system has this name now.
             return
         address = message.topic.removeprefix(ENDPOINT_PREFIX)
         log.warning("message %s to %s is dropped: its system has stopped", message.id, address, extra=about(message))

@@ -1,6 +1,6 @@
-"""A router: several actors behind one address, and how each message finds its one among them, or all of them.
+"""A router: several actors behind one address. Each message goes to one of them, or to all of them.
 
-The members of a pool are started for it; those of a group are there already, in this system or another one.
+The members of a pool are started for it. Those of a group already exist, in this system or another one.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from trunkline.actors.ref import Ref
 from trunkline.message import Message
 
 POINTS: Final = 64
-"""Of each member on the ring: enough that shares differ by a few per cent."""
+"""The number of points of each member on the hash ring: enough that shares differ by a few per cent."""
 
 
 class Routing(enum.StrEnum):
     ROUND_ROBIN = "round_robin"
-    """One after the other."""
+    """Each member in turn."""
     LEAST_BUSY = "least_busy"
-    """The one with the least to do."""
+    """The member with the fewest messages in flight."""
     CONSISTENT_HASH = "consistent_hash"
-    """Messages with the same key to the same member; few keys move when members come or go."""
+    """Messages with the same key go to the same member. Few keys move when members are added or removed."""
     BROADCAST = "broadcast"
-    """All of them. Whoever asks gets the first answer."""
+    """All members. A requester gets the first answer."""
 
 
 class PoolMember(Protocol):
@@ -37,7 +37,7 @@ class PoolMember(Protocol):
 
 
 class FarMember:
-    """A member of a group that another system has."""
+    """A member of a group that belongs to another system."""
 
     __slots__ = ("name",)
 
@@ -49,14 +49,18 @@ class FarMember:
 
 
 class Pool:
-    """Decides, and knows nothing else. `key` names what the same member gets: a field of the message, or a function."""
+    """Chooses the members for a message, and does nothing else.
+
+    `key` is for consistent hashing: the name of a message field, or a function. Messages with the same key go to the
+    same member.
+    """
 
     def __init__(self, routing: Routing, key: str | Callable[[Message], object] = "sender") -> None:
         self.routing = routing
         self.watchers: set[str] = set()
-        """Actors of this system that are told of its end."""
+        """The names of actors of this system that are notified of its end."""
         self.spawn: Callable[..., Awaitable[Ref]] | None = None
-        """How it gets another member; None for a group."""
+        """Starts another member; None for a group."""
         self._key: Callable[[Message], object] = key if callable(key) else lambda message: getattr(message, key)
         self._members: list[Any] = []
         self._turn = 0
@@ -90,7 +94,7 @@ class Pool:
             return None
         match self.routing:
             case Routing.LEAST_BUSY:
-                # Ties go round, so that idle members share evenly.
+                # Ties are resolved round-robin, so that idle members share evenly.
                 self._turn += 1
                 start = self._turn % len(self._members)
                 return min((*self._members[start:], *self._members[:start]), key=lambda member: member.load)

@@ -1,8 +1,8 @@
-"""An actor in a process of its own, for work that would keep everybody else waiting. Chosen at spawn: `process=True`.
+"""An actor in its own process, for work that would block all others. Chosen at spawn: `process=True`.
 
-Its mailbox and its supervision stay where it was spawned; a stand-in there hands over one message at a time, and does
-what the actor asks of the system meanwhile. The process is this Python with `trunkline.actors.worker`; both ends speak
-in frames over a pair of sockets.
+Its mailbox and its supervision stay where it was spawned. A stand-in there passes it one message at a time, and
+executes its calls to the system meanwhile. The process runs `trunkline.actors.worker` with the same Python. Both ends
+exchange frames over a socket pair.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunkline.actors")
 
 END_S: Final = 5.0
-"""So long a process has to end by itself, once its last handler has ended."""
+"""How long a process may take to exit after its last handler has ended. Then it is killed."""
 LENGTH: Final = struct.Struct("!Q")
 
 # Frames to the process.
@@ -51,13 +51,13 @@ class UnreadableThere(Reject):
 
 
 async def read_frame(reader: asyncio.StreamReader) -> Any:
-    """The next frame. Both ends belong to one program: nobody else has the sockets."""
+    """The next frame. Unpickling it is safe: both ends belong to one program, and no other process has the sockets."""
     size = LENGTH.unpack(await reader.readexactly(LENGTH.size))[0]
     return pickle.loads(await reader.readexactly(size))
 
 
 class InProcess(Actor):
-    """Stands for an actor that lives elsewhere."""
+    """The stand-in for an actor that runs in its own process."""
 
     def __init__(self, kind: type[Actor], arguments: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
         self._kind = kind
@@ -67,17 +67,17 @@ class InProcess(Actor):
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._waiting: asyncio.Future[Any] | None = None
-        """For what comes of the frame that was sent last."""
+        """The result of the frame that was sent last."""
         self._serving: set[asyncio.Task[None]] = set()
 
     async def starting(self) -> None:
         if self._kind.__module__ == "__main__":
             raise UsageError(
-                f"{self._kind.__name__} is defined in the program itself, which its process cannot import: put it into"
-                " a module"
+                f"{self._kind.__name__} is defined in the main program, which its process cannot import: move it"
+                " into a module"
             )
         try:
-            birth = pickle.dumps((self._kind, self._arguments, self._kwargs, self.context.address))
+            pickled = pickle.dumps((self._kind, self._arguments, self._kwargs, self.context.address))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise UsageError(
                 f"{self._kind.__name__} cannot be sent to another process: {error}. Define it at the top of a module,"
@@ -91,7 +91,7 @@ class InProcess(Actor):
         reader, self._writer = await asyncio.open_connection(sock=ours)
         self._reading = asyncio.get_running_loop().create_task(self._read(reader))
         try:
-            await self._exchange((sys.path, birth))
+            await self._exchange((sys.path, pickled))
         except BaseException:
             await self.release()
             raise
@@ -101,7 +101,7 @@ class InProcess(Actor):
             done = await self._exchange((HANDLE, message.to_bytes()))
         except ActorProcessFailed as error:
             if isinstance(error.__cause__, Reject):
-                # The actor refuses the message: it has not failed.
+                # The actor rejected the message: that is not a failure.
                 raise error.__cause__ from None
             raise
         if done["stop"]:
@@ -119,12 +119,12 @@ class InProcess(Actor):
 
     async def _hook(self, name: str, error: object, message: bytes | None) -> None:
         if self._writer is None or self._reading is None or self._reading.done():
-            # Its process is gone, and with it what the hook would speak of.
+            # The process is gone, and the actor with it: no hook can be called.
             return
         await self._exchange((HOOK, name, error, message))
 
     async def _exchange(self, frame: object) -> Any:
-        """Send something and wait for what comes of it. Raises what it failed with, or that the process is gone."""
+        """Send a frame, and wait for its result. Raises ActorProcessFailed if it failed, or if the process is gone."""
         assert self._writer is not None
         self._waiting = asyncio.get_running_loop().create_future()
         try:
@@ -146,7 +146,7 @@ class InProcess(Actor):
                 self._writer.write(pack(frame))
                 await self._writer.drain()
             except ConnectionError:
-                # The end of what it says tells more.
+                # The reader will report the end of the process, with its exit code.
                 return
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
@@ -164,7 +164,8 @@ class InProcess(Actor):
                 await self._ended()
             except ActorProcessFailed as error:
                 if self._waiting is None:
-                    # While it had nothing to do: nobody would notice before the next message.
+                    # The process ended while it was idle: without this, the failure would be noticed only at the next
+                    # message.
                     self._cell.fail(error)
                 elif not self._waiting.done():
                     self._waiting.set_exception(error)
@@ -178,7 +179,7 @@ class InProcess(Actor):
         raise ActorProcessFailed(self.context.address, f"its process ended with {code}")
 
     async def _serve(self, number: int, what: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-        """Do what the actor asks of the system."""
+        """Execute a call of the actor to its system, and send the result."""
         error: object = None
         value: object = None
         try:
@@ -188,15 +189,17 @@ class InProcess(Actor):
         await self._write((ANSWER, number, error, value))
 
     def kill(self) -> None:
-        """End the process now, whatever it does."""
+        """Kill the process."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
 
     async def release(self) -> None:
-        """The incarnation is over: its process reads the end of what we say, and ends; or it is killed."""
+        """The incarnation is over: close the connection, at which the process exits. If it does not exit in time, it is
+        killed.
+        """
         writer, self._writer = self._writer, None
         if writer is not None:
-            # Nothing is left to be said; a process that does not read must not keep us.
+            # Nothing is left to send, and a process that does not read must not block this.
             writer.transport.abort()
         known = [*self._serving, *([] if self._reading is None else [self._reading])]
         tasks = [task for task in known if task is not asyncio.current_task()]
@@ -218,13 +221,13 @@ class InProcess(Actor):
             process.kill()
             await process.wait()
         except asyncio.CancelledError:
-            # Whoever is in a hurry waits at least until it is gone.
+            # Even if this is cancelled, it waits until the process is gone.
             process.kill()
             await process.wait()
             raise
 
 
-# What an actor in its process may ask of its system.
+# The calls that an actor in its own process can make to its system.
 
 
 async def _publish(cell: Cell, topic: str, payload: object, **fields: Any) -> str:

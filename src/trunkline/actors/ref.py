@@ -1,4 +1,4 @@
-"""A reference to an actor: all that others need to talk to it, wherever it is."""
+"""A reference to an actor: everything needed to send it messages, in whatever process it is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Way(Protocol):
-    """What leads to actors: a bus, or the end of one in another process."""
+    """Sends messages to actors: a bus, or its counterpart in the process of an actor."""
 
     def publish(self, topic: str, payload: object = ..., **fields: Unpack[Fields]) -> Awaitable[str]: ...
 
@@ -43,11 +43,11 @@ class Ref:
 
         If the mailbox is full, it raises InboxFull or waits, depending on the options of the actor.
         """
+        if not fields and (type(payload) is bytes or payload.__class__ in PLAIN):
+            # Without keywords, CPython need not build and unpack a dictionary for them.
+            return self._publish(self.topic, payload)
         if payload.__class__ in PLAIN:
-            # From a local name, as in `Bus.publish`; and with no keywords at all, CPython need not put together a
-            # dictionary for them and take it apart.
-            publish = self._publish
-            return publish(self.topic, payload, **fields) if fields else publish(self.topic, payload)
+            return self._publish(self.topic, payload, **fields)
         named: Fields = {"schema": schema_of(payload.__class__), **fields}
         return self._publish(self.topic, payload, **named)
 
@@ -60,7 +60,9 @@ class Ref:
     async def ask(
         self, payload: object = b"", *, reply: Any = Any, timeout_s: float | None = None, **fields: Unpack[Fields]
     ) -> Any:
-        """Ask, and wait for the answer, as a `reply`. Raises RequestTimeout, or RequestFailed if the actor failed."""
+        """Send a request, and return the answer as a `reply`. Raises RequestTimeout, or RequestFailed if the actor
+        failed.
+        """
         if payload.__class__ not in PLAIN:
             fields = {"schema": schema_of(payload.__class__), **fields}
         return await self._bus.request(self.topic, payload, reply=reply, timeout_s=timeout_s, **fields)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Routers:
-    """Of one system."""
+    """The routers of one system."""
 
     def __init__(self, system: ActorSystem) -> None:
         self._system = system
@@ -48,7 +48,7 @@ class Routers:
         if isinstance(member, FarMember):
             self._system.watching.watch_for(member.name, self._far_ended)
         else:
-            # It gets some of what is sent to the router: a range would claim what others got.
+            # It gets only some of the messages to the router: a range would include messages that others got.
             member.inbox.books.exact = True
         pool.add(member)
 
@@ -58,7 +58,9 @@ class Routers:
         if pool is None:
             raise UnknownActor(system.address(name))
         if pool.spawn is None:
-            raise UsageError(f"{system.address(name)} is a group: it does not start its members")
+            raise UsageError(
+                f"{system.address(name)} is a group: its members are started separately, and it cannot be resized"
+            )
         while len(pool.members) < size:
             number = next(each for each in count(1) if f"{name}.{each}" not in system.registry)
             ref = await pool.spawn(name=f"{name}.{number}")
@@ -79,7 +81,7 @@ class Routers:
         return left
 
     def left(self, member: Cell | FarMember, failed: BaseException | None) -> None:
-        """A member has ended. A router whose last one has ended by itself has ended, too."""
+        """A member has ended. A router ends with its last member."""
         for name, pool in list(self.pools.items()):
             if member in pool:
                 pool.remove(member)

@@ -1,4 +1,4 @@
-"""How an actor is kept: its mailbox, its supervision, what becomes of the message it failed on."""
+"""The options of an actor: its mailbox, its supervision, and what happens to a message on which it failed."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Failed(enum.StrEnum):
 class Keep(Group, frozen=True, kw_only=True):
     """The options of `spawn`, as keywords.
 
-    Its mailbox holds `capacity` messages. When it is full, the priority of a message decides (`overflow` None): the
+    The mailbox holds `capacity` messages. When it is full, the priority of a message decides (`overflow` None): the
     sender of a critical or high one waits, a normal one is refused, a low one is dropped. `overflow` sets another
     policy. `on_error` maps error classes to a directive, `{ValueError: Directive.RESUME}`; after all other errors the
-    actor is restarted, according to `restart`. `strategy` says which children are affected when one of them fails.
-    `failed` says what happens to the message on which the actor failed: it becomes a dead letter, is tried again up to
-    `attempts` times, or is dropped. One message may take `timeout_s`; None means no limit. A handler that cannot be
-    interrupted (a plain `def`, or one in another process) and still runs `stuck_s` after its time limit is stuck: an
-    error is logged, and the state of the actor shows it.
+    actor is restarted, according to `restart`. `strategy` determines which children are affected when one of them
+    fails. `failed` determines what happens to the message on which the actor failed: it becomes a dead letter, is tried
+    again up to `attempts` times, or is dropped. One message may take `timeout_s`; None means no limit. A handler that
+    cannot be interrupted (a plain `def`, or one in another process) and still runs `stuck_s` after its time limit is
+    stuck: an error is logged, and the state of the actor shows it.
     """
 
     capacity: int = 10_000
@@ -45,7 +45,7 @@ class Keep(Group, frozen=True, kw_only=True):
     timeout_s: float | None = None
     stuck_s: float = 10.0
     process: bool = False
-    """In a process of its own: for what computes, and would keep all others waiting."""
+    """Run the actor in its own process: for computations that would block all others."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

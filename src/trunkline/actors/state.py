@@ -1,7 +1,8 @@
-"""What an actor remembers over a restart: it gives `snapshot` and `restore`, and the system keeps the last one.
+"""The state of an actor that survives a restart: the actor has `snapshot` and `restore`, and the system keeps the last
+snapshot.
 
-In this process the last one is at hand. With a journal behind the bus it is also published, on `_state.<address>`. A
-system that starts later asks for the last message of that topic.
+The last snapshot is kept in memory. With a journal behind the bus it is also published, on `_state.<address>`. A system
+that starts later requests the last message of that topic.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ class ActorState:
         self._address = address
         self._topic = f"{STATE_PREFIX}{address}"
         self._stored = Feature.DURABLE in bus.broker.features
-        """Whether it outlives the process."""
+        """Whether the state outlives the process."""
         self._asked = False
         self._kept: Message | None = None
         self._unsaved = False
         self._saving: asyncio.Task[None] | None = None
 
     async def recall(self) -> Message | None:
-        """The state that was kept last, by this process or an earlier one; None if there is none.
+        """The last state that was kept, by this process or an earlier one; None if there is none.
 
-        Raises what `bus.last` raises: no answer does not mean that there is no state.
+        Raises what `bus.last` raises: a missing answer does not mean that there is no state.
         """
         if self._stored and not self._asked:
             self._kept = await self._bus.last(self._topic)
@@ -49,7 +50,9 @@ class ActorState:
         self._unsaved = True
 
     def save_soon(self) -> None:
-        """Start to publish the state, if it has changed. States that come meanwhile are published as one."""
+        """Start publishing the state, if it has changed. Of the states that follow meanwhile, only the last is
+        published.
+        """
         if self._stored and self._unsaved and (self._saving is None or self._saving.done()):
             self._saving = asyncio.get_running_loop().create_task(self._save())
 

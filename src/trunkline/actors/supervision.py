@@ -1,6 +1,7 @@
-"""Supervision, decided: what a failure means, who is started anew, after which pause, and when it is too often.
+"""The decisions of supervision: the directive after a failure, which actors are restarted, after which pause, and when
+to give up.
 
-Pure: failures and times come in, decisions come out. What is done about them is in failures.py.
+Pure: failures and times come in, decisions come out. failures.py carries them out.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ class Directive(enum.StrEnum):
     """What happens after a failure."""
 
     RESUME = "resume"
-    """The incarnation goes on, with its state, after the message that it failed on."""
+    """The incarnation continues with its state, after the message on which it failed."""
     RESTART = "restart"
-    """A new incarnation takes its place, as `Restart` says."""
+    """A new incarnation takes its place, according to `Restart`."""
     STOP = "stop"
-    """The actor ends for good."""
+    """The actor ends permanently."""
     ESCALATE = "escalate"
-    """The actor ends for good, and its parent fails; the failure of an uppermost actor ends the system."""
+    """The actor ends permanently, and its parent fails. The failure of a top-level actor ends the system."""
 
 
 Directives = Mapping[type[BaseException], Directive]
 
 
 def decide(directives: Directives, error: BaseException | None) -> Directive:
-    """What is done about an error: the entry of the nearest of its classes, RESTART if there is none.
+    """The directive for an error: the entry of its class or of the nearest base class; RESTART if there is none.
 
-    An error that stands for another one (`__cause__`: that of a child, or of an actor in another process) is judged by
-    the other one if it has no entry itself.
+    An error that stands for its `__cause__` (the error of a child, or of an actor in another process) gets the
+    directive of the cause if it has no entry itself.
     """
     while error is not None:
         for kind in type(error).__mro__:
@@ -104,14 +105,14 @@ class Restart(Group, frozen=True, kw_only=True):
 
 
 MAX_DOUBLED: Final = 60
-"""So often a pause is doubled at most: more would be too large for a float."""
+"""The maximum number of times that a pause is doubled: more would be too large for a float."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What is to be done after a child has ended.
+    """The decision after a child has ended.
 
-    `restart` are those to be started anew, in this order, after `pause_s`; they are stopped before, from the last to
-    the first. `escalate`: the parent fails by this. Neither: the child is gone.
+    `restart` are the children to restart, in this order, after `pause_s`. They are stopped first, from the last to the
+    first. With `escalate`, the parent fails. If neither is set, the child has ended permanently.
     """
 
     restart: tuple[str, ...] = ()
@@ -120,7 +121,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Supervisor:
-    """The children of one parent, in the order they were started, and how often they have failed lately."""
+    """The children of one parent, in the order they were started, and their recent restarts."""
 
     def __init__(self, strategy: Strategy = Strategy.ONE_FOR_ONE) -> None:
         self.strategy = strategy
@@ -141,12 +142,12 @@ class Supervisor:
         self._children[name] = restart
 
     def remove(self, name: str) -> None:
-        """It is gone for good."""
+        """The child has ended permanently."""
         self._children.pop(name, None)
         self._restarts.pop(name, None)
 
     def restarts(self, name: str) -> int:
-        """How often it was started anew within the time that counts."""
+        """The number of its recent restarts, which count for the next decision."""
         return len(self._restarts.get(name, ()))
 
     def ended(
@@ -158,7 +159,7 @@ class Supervisor:
         directive: Directive = Directive.RESTART,
         chance: float = 0.5,
     ) -> Verdict:
-        """A child has ended, by itself or by an error. `chance`, from 0 to 1, decides on the length of the pause."""
+        """A child has ended, by itself or by an error. `chance`, from 0 to 1, determines the jitter of the pause."""
         restart = self._children[name]
         if directive is Directive.ESCALATE or directive is Directive.STOP:
             self.remove(name)

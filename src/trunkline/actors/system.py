@@ -1,4 +1,4 @@
-"""The system: actors on a bus. It starts them, says who is there, and ends them in order."""
+"""The system: actors on a bus. It starts them, lists them, and stops them in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, Self
 
 from trunkline.actors.actor import Actor
-from trunkline.actors.birth import Birth
+from trunkline.actors.actor_spec import ActorSpec
 from trunkline.actors.cell import Cell
 from trunkline.actors.errors import ActorFailed, ActorStopped, SystemStopped, UnknownActor
 from trunkline.actors.failures import Failures
@@ -58,7 +58,7 @@ class ActorSystem:
         self.failure: ActorFailed | None = None
         self.loop: asyncio.AbstractEventLoop
         self.registry: dict[str, Cell] = {}
-        """Names to actors: nothing else."""
+        """The actors by name."""
         self.routers = Routers(self)
         self.failures = Failures(self)
         self.watching = DeathWatch(self)
@@ -67,7 +67,8 @@ class ActorSystem:
         self._router = MessageRouter(self)
         self._threads: HandlerThreads | None = None
         self.interrupted = False
-        """Whether it ends by Ctrl-C or a cancellation: handlers in threads have `drain_s`, and no time beyond that."""
+        """Whether it ends by Ctrl-C or by cancellation: then handlers in threads have `drain_s` to end, and no more
+        time."""
         self._family = Supervisor(self.settings.strategy)
         self._tasks: set[asyncio.Future[Any]] = set()
         self._numbers = 0
@@ -78,7 +79,7 @@ class ActorSystem:
         return f"{self.name}.{name}"
 
     def owns(self, address: str) -> bool:
-        """Whether an address is one of this system, whether somebody has it or not."""
+        """Whether an address belongs to this system, even if no actor has it."""
         return address.startswith(f"{self.name}.")
 
     @property
@@ -133,7 +134,7 @@ class ActorSystem:
         await self._router.aclose()
         self.state = SystemState.STOPPED
         if self._threads is not None:
-            # A handler that still runs is not waited for: that was said when its actor was stopped.
+            # A handler that still runs is not waited for: it was logged when its actor was stopped.
             self._threads.close(wait=False)
             self._threads = None
         self._ended.set()
@@ -143,8 +144,10 @@ class ActorSystem:
         return left
 
     async def _drain(self, drain_s: float) -> None:
-        """Return when no actor has anything to do, or the time is over. What one does may be work for another."""
-        notice = self.loop.call_later(NOTICE_S, self._say_what_it_waits_for, drain_s) if self.interrupted else None
+        """Return when no actor is busy, or after `drain_s`. It checks again each time, because one actor may send to
+        another.
+        """
+        notice = self.loop.call_later(NOTICE_S, self._log_what_it_waits_for, drain_s) if self.interrupted else None
         try:
             async with asyncio.timeout(drain_s):
                 while busy := self._busy():
@@ -158,7 +161,7 @@ class ActorSystem:
     def _busy(self) -> list[Cell]:
         return [cell for cell in self.registry.values() if cell.state is CellState.RUNNING and cell.busy]
 
-    def _say_what_it_waits_for(self, drain_s: float) -> None:
+    def _log_what_it_waits_for(self, drain_s: float) -> None:
         if names := sorted(cell.ref.address for cell in self._busy()):
             log.warning(
                 "waiting up to %g s for actors to finish: %s. Press Ctrl-C again to stop now", drain_s, ", ".join(names)
@@ -170,21 +173,23 @@ class ActorSystem:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def give_up(self, why: ActorFailed) -> None:
-        """The failure of an uppermost actor ends the system."""
+        """Stop the system because of a failure that nothing else handles, such as that of a top-level actor."""
         log.critical("actor system %s stops: %s", self.name, why)
         self.failure = why
-        # Not among the tasks that a shutdown ends.
+        # Not one of the tasks that a shutdown cancels.
         self._end = self.loop.create_task(self.shutdown(0.0))
 
     async def wait(self) -> None:
-        """Return when the system has stopped; raises ActorFailed if a failure went all the way up."""
+        """Return when the system has stopped; raises ActorFailed if it stopped because of a failure."""
         await self._ended.wait()
         if self.failure is not None:
             raise self.failure
 
     @property
     def threads(self) -> HandlerThreads:
-        """Where plain `def` handlers run: threads of this system, so that no other program's work delays them."""
+        """The threads for plain `def` handlers. They belong to this system, so that other work of the program cannot
+        delay them.
+        """
         if self._threads is None:
             self._threads = HandlerThreads(f"actors {self.name}", self.settings.max_threads)
         return self._threads
@@ -204,20 +209,20 @@ class ActorSystem:
         Other keywords are passed to the constructor. Returns when the actor has started. An error of its `starting` is
         raised here, and the actor does not exist then.
         """
-        return await self.spawn_below(None, Birth(kind, arguments, kwargs or {}), name, options)
+        return await self.spawn_below(None, ActorSpec(kind, arguments, kwargs or {}), name, options)
 
-    async def spawn_below(self, parent: Cell | None, birth: Birth, name: str | None, options: dict[str, Any]) -> Ref:
+    async def spawn_below(self, parent: Cell | None, spec: ActorSpec, name: str | None, options: dict[str, Any]) -> Ref:
         if name is None:
             self._numbers += 1
-            name = f"{birth.kind.__name__.lower()}-{self._numbers}"
+            name = f"{spec.kind.__name__.lower()}-{self._numbers}"
         if parent is not None:
             name = f"{parent.name}.{name}"
         self.check_free(name)
         keep = self._keep
         if options:
-            birth, options = birth.split(options)
+            spec, options = spec.split(options)
             keep = build(Keep, {"restart": self.settings.restart, **options})
-        plan, make = birth.plan(keep)
+        plan, make = spec.plan(keep)
         cell = Cell(self, name, plan, make, keep, parent)
         cell.open()
         self.registry[name] = cell
@@ -230,16 +235,16 @@ class ActorSystem:
             await self._forget(cell)
             raise
         if self.registry.get(name) is not cell:
-            # Somebody has stopped it while it started.
+            # It was stopped while it started.
             raise ActorStopped(cell.ref.address)
         self.family_of(cell).add(name, keep.restart)
         return cell.ref
 
     def check_free(self, name: str) -> None:
-        """Raises InvalidTopic, DuplicateName, or SystemStopped."""
-        # The short check takes a tenth of the time of the long one, and is right for nearly all names.
+        """Check the name of a new actor or router. Raises InvalidTopic, DuplicateName, or SystemStopped."""
+        # The regular expression takes a tenth of the time of the full check, and accepts nearly all valid names.
         if name.__class__ is not str:
-            raise InvalidTopic(str(name), f"is a {type(name).__name__}, not text")
+            raise InvalidTopic(str(name), f"is not a string: it is of type {type(name).__name__}")
         if PLAIN_NAME(name) is None:
             validate_topic(endpoint(self.address(name)))
         if self.state is not SystemState.RUNNING:
@@ -309,7 +314,7 @@ class ActorSystem:
         return cell
 
     def watched(self, address: str) -> set[str] | None:
-        """Who is told of the end of an actor or a router of this system; None if there is none of this address."""
+        """The watchers of an actor or a router of this system; None if there is none with this address."""
         name = address.removeprefix(f"{self.name}.")
         if (pool := self.routers.pools.get(name)) is not None:
             return pool.watchers
@@ -341,14 +346,14 @@ class ActorSystem:
         return await self.end_actor(cell, None)
 
     async def end_actor(self, cell: Cell, failed: BaseException | None) -> list[Unfinished]:
-        """End it for good, and its children."""
+        """End an actor and its children permanently."""
         if cell.state is CellState.STOPPED:
             return []
         cell.state = CellState.STOPPING
         handled = cell.current
         ended = await cell.suspend(forever=False)
         left = await self.stop_children(cell)
-        # `stopped` is not called beside a handler that still runs.
+        # `stopped` is not called while a handler still runs.
         if ended:
             await cell.bid_farewell()
         messages = cell.inbox.unfinished()
@@ -368,7 +373,7 @@ class ActorSystem:
         return Unfinished(message, Outcome(cell.ref.address, Fate.DROPPED, why, self.bus.broker.world.time_ns()))
 
     async def _answer_waiting(self, cell: Cell, messages: list[Message]) -> None:
-        """Whoever waits for an answer gets one now."""
+        """Send an error to each sender that waits for an answer or an acknowledgement."""
         for message in messages:
             if message.type is MessageType.REQUEST or expects_ack(message):
                 try:
@@ -395,7 +400,7 @@ class ActorSystem:
         if cell.memory is not None:
             await cell.memory.aclose()
 
-    # Work beside
+    # Background work
 
     def bury(self, message: Message, address: str, cause: Cause, why: str, error: BaseException | None = None) -> None:
         self.bus.broker.served.bury(
@@ -412,7 +417,7 @@ class ActorSystem:
         )
 
     def background(self, work: Awaitable[Any]) -> None:
-        """Have something sent without waiting for it. What is refused is on record."""
+        """Send something without waiting for it. An error is logged."""
 
         task: asyncio.Future[Any] = asyncio.ensure_future(work)
         self._tasks.add(task)
@@ -421,7 +426,7 @@ class ActorSystem:
     def _sent(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("actor system %s: %s", self.name, describe(error))
+            log.warning("actor system %s: a message was not sent: %s", self.name, describe(error))
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(work)

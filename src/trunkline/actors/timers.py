@@ -1,4 +1,4 @@
-"""Timers of an incarnation: messages that it sends to itself later, once or again and again."""
+"""Timers of an incarnation: messages that it sends to itself later, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ class Timer:
         self.cancelled = False
 
     def start(self, delay_s: float, period_s: float | None, *, steady: bool) -> None:
-        """`steady` counts periods from the first ring on, otherwise from each ring."""
+        """With `steady`, the next time is one period after the last due time, otherwise one period after the actual
+        send.
+        """
         loop = asyncio.get_running_loop()
         self._period_s, self._steady = period_s, steady
         self._next_at = loop.time() + delay_s
@@ -60,7 +62,7 @@ class Timer:
 
     @property
     def active(self) -> bool:
-        """Whether it will send something."""
+        """Whether it will send a message."""
         return self._handle is not None
 
     def _ring(self) -> None:
@@ -74,7 +76,7 @@ class Timer:
 
 
 class Timers:
-    """Of one incarnation."""
+    """The timers of one incarnation."""
 
     __slots__ = ("_all", "_by_key", "cell")
 
@@ -115,13 +117,13 @@ class Timers:
         self._all.discard(timer)
 
     def end(self) -> None:
-        """The incarnation is over."""
+        """The incarnation is over: cancel all timers."""
         for timer in {*self._all, *self._by_key.values()}:
             timer.cancel()
 
 
 class QuietTimer:
-    """Rings when an actor has handled nothing for a while."""
+    """Sends a ReceiveTimeout when an actor has handled no message for a while."""
 
     __slots__ = ("_cell", "_handle", "_timeout_s")
 

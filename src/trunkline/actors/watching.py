@@ -1,8 +1,8 @@
-"""Death watch: an actor is told, by a Terminated, when another one has ended for good, wherever that is.
+"""Death watch: an actor gets a Terminated when another actor, in any process, has ended permanently.
 
-Systems on the same bus ask each other: whoever watches actors of others publishes their addresses on `_actors`, again
-and again. The system that they belong to says which of them are there. When one ends, it says so at once. An actor of
-a system that says nothing for `watch_s` seconds counts as ended, as its process may have.
+A system that watches actors of other systems on the same bus publishes their addresses on `_actors`, again and again.
+The system that they belong to answers which of them exist. When one of them ends, it sends a notice at once. If a
+system does not answer for `watch_s` seconds, its actors count as ended, because its process may have ended.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunkline.actors")
 
 ROLL_CALL: Final = "_actors"
-"""Whoever publishes here, with a `reply_to`, is told by all systems on the bus which actors they have."""
+"""If a message on this topic has a `reply_to`, all systems on the bus answer with their actors."""
 ASKED: Final = 3
-"""Within `watch_s`, so many times."""
+"""The number of queries within `watch_s`."""
 
 
 class Terminated(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class Terminated(msgspec.Struct, frozen=True):
 
 
 class AreTheyThere(msgspec.Struct, frozen=True):
-    """A system asks the others about actors of theirs that it watches."""
+    """The query of a system about actors of other systems that it watches."""
 
     __schema__ = "trunkline.AreTheyThere"
 
@@ -52,7 +52,7 @@ class AreTheyThere(msgspec.Struct, frozen=True):
 
 
 class TheyAre(msgspec.Struct, frozen=True):
-    """The answer, and later the news: who is there, and who is not any more, and why."""
+    """The answer to a query, or a later notice: which actors exist, and which have ended, with the reason."""
 
     __schema__ = "trunkline.TheyAre"
 
@@ -61,7 +61,9 @@ class TheyAre(msgspec.Struct, frozen=True):
 
 
 class SystemStarted(msgspec.Struct, frozen=True):
-    """Said by a system on a broker elsewhere: where one of its name has stopped, nobody need answer for it now."""
+    """Announces the start of a system on a broker in another process. A process in which a system of this name has
+    stopped then no longer answers for it.
+    """
 
     __schema__ = "trunkline.SystemStarted"
 
@@ -69,22 +71,22 @@ class SystemStarted(msgspec.Struct, frozen=True):
 
 
 class DeathWatch:
-    """Of one system."""
+    """The death watch of one system."""
 
     def __init__(self, system: ActorSystem) -> None:
         self._system = system
         self._far: dict[str, set[str]] = {}
-        """Watched actors of other systems: the names of those here who watch them."""
+        """Watched actors of other systems, with the names of their watchers in this system."""
         self._callbacks: dict[str, list[Callable[[str], None]]] = {}
-        """Watched actors of other systems: what is to be called when they have ended."""
-        self._heard_at: dict[str, float] = {}
+        """Watched actors of other systems, with the functions to call when they have ended."""
+        self._answered_at: dict[str, float] = {}
         self.silent = False
-        """Whether all actors of this system end: then they are not told of each other."""
+        """Whether the whole system is stopping: then its actors get no notices about each other."""
         self._asking: asyncio.Task[None] | None = None
         self._watchers: dict[str, dict[str, float]] = {}
-        """Of actors here: the systems that watch them, and when each has last said so."""
+        """Watched actors of this system, with the systems that watch them and the time of the last query of each."""
 
-    # Those who watch
+    # Watchers
 
     def watch(self, watcher: Cell, address: str) -> None:
         system = self._system
@@ -103,14 +105,14 @@ class DeathWatch:
             self._begin_to_ask(address)
 
     def watch_for(self, address: str, ended: Callable[[str], None]) -> None:
-        """Have something called when an actor of another system has ended."""
+        """Call `ended` when an actor of another system has ended."""
         self._far.setdefault(address, set())
         self._callbacks.setdefault(address, []).append(ended)
         self._begin_to_ask(address)
 
     def _begin_to_ask(self, address: str) -> None:
         system = self._system
-        self._heard_at.setdefault(address, system.loop.time())
+        self._answered_at.setdefault(address, system.loop.time())
         system.background(self._ask([address]))
         if self._asking is None:
             self._asking = system.loop.create_task(self._ask_on())
@@ -126,7 +128,7 @@ class DeathWatch:
                 self._forget(address)
 
     def left(self, watcher: Cell) -> None:
-        """It has ended, and watches nobody any more."""
+        """The watcher has ended: it no longer watches any actor."""
         for address in tuple(watcher.watching or ()):
             self.unwatch(watcher, address)
 
@@ -149,7 +151,7 @@ class DeathWatch:
 
     def _forget(self, address: str) -> None:
         self._far.pop(address, None)
-        self._heard_at.pop(address, None)
+        self._answered_at.pop(address, None)
         if not self._far and self._asking is not None:
             self._asking.cancel()
             self._asking = None
@@ -164,7 +166,7 @@ class DeathWatch:
         while self._far:
             await asyncio.sleep(watch_s / ASKED)
             now = system.loop.time()
-            for address in [each for each, heard_at in self._heard_at.items() if now - heard_at >= watch_s]:
+            for address in [each for each, answered_at in self._answered_at.items() if now - answered_at >= watch_s]:
                 self._tell_far(address, f"its system has not answered for {watch_s:g} s")
             if self._far:
                 try:
@@ -174,10 +176,10 @@ class DeathWatch:
                         "actor system %s cannot check the actors that it watches: %s", system.name, describe(error)
                     )
 
-    # Those who are watched
+    # Watched actors
 
     def ended(self, address: str, watchers: set[str] | None, failed: BaseException | None) -> None:
-        """An actor or a pool of this system has ended for good."""
+        """An actor or a pool of this system has ended permanently."""
         why = None if failed is None else describe(failed)
         for name in watchers or ():
             if (watcher := self._system.registry.get(name)) is not None:
@@ -186,12 +188,12 @@ class DeathWatch:
             self._answer(name, [], {address: why})
 
     def take(self, message: Message) -> bool:
-        """A question of another system, or an answer to one of ours. False if it is neither."""
+        """Process a query from another system, or an answer to a query of this one. False if the message is neither."""
         try:
             if message.schema == AreTheyThere.__schema__:
                 self._asked(message.decode(AreTheyThere))
             elif message.schema == TheyAre.__schema__:
-                self._told(message.decode(TheyAre))
+                self._on_answer(message.decode(TheyAre))
             else:
                 return False
         except InvalidPayload as error:
@@ -223,11 +225,11 @@ class DeathWatch:
         answer = TheyAre(there, ended)
         self._system.background(self._system.bus.publish(endpoint(name), answer, schema=TheyAre.__schema__))
 
-    def _told(self, answer: TheyAre) -> None:
+    def _on_answer(self, answer: TheyAre) -> None:
         now = self._system.loop.time()
         for address in answer.there:
-            if address in self._heard_at:
-                self._heard_at[address] = now
+            if address in self._answered_at:
+                self._answered_at[address] = now
         for address, failed in answer.ended.items():
             if address in self._far:
                 self._tell_far(address, failed)
@@ -235,7 +237,7 @@ class DeathWatch:
     async def aclose(self) -> None:
         asking, self._asking = self._asking, None
         self._far.clear()
-        self._heard_at.clear()
+        self._answered_at.clear()
         if asking is not None:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The other end of an actor in a process of its own: `python -m trunkline.actors.worker FD`. Started by process.py."""
+"""The worker process of an actor with `process=True`: `python -m trunkline.actors.worker FD`. Started by process.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trunkline.message import Message
 
 
 class ProcessWay:
-    """Leads to actors from a process of its own: whoever started the process sends for it."""
+    """Sends messages from the process of an actor. They are sent by the process that started it."""
 
     def __init__(self, write: Callable[[object], None]) -> None:
         self._write = write
@@ -73,7 +73,7 @@ class ProcessWay:
 
 
 def named(payload: object, fields: dict[str, Any]) -> tuple[object, dict[str, Any]]:
-    """Values of types that the other side may not have go as plain ones; the name of their type goes with them."""
+    """Convert a value whose type the other process may not have to a plain one, and add the name of its type."""
     if payload.__class__ in PLAIN:
         return payload, fields
     try:
@@ -93,7 +93,7 @@ def _error(error: object) -> BaseException:
 
 
 class ProcessCell:
-    """The place of an actor in its own process: what its context needs."""
+    """The cell of an actor in its own process, as far as its context needs it."""
 
     def __init__(self, address: str, kind: type[Actor], way: ProcessWay) -> None:
         self.way = way
@@ -155,16 +155,16 @@ class Worker:
         self._actor: Actor | None = None
         self._cell: ProcessCell | None = None
         self._task: asyncio.Task[None] | None = None
-        # They end with the process that started this one, whatever they do.
+        # A running handler does not keep this process alive when the process that started it has ended.
         self._threads = HandlerThreads("actor")
 
     def _write(self, frame: object) -> None:
         self._writer.write(pack(frame))
 
     async def run(self, reader: asyncio.StreamReader) -> None:
-        """One frame after the other, until there is none."""
+        """Process one frame after the other, until the connection is closed."""
         path, rest = await read_frame(reader)
-        # Before anything of theirs is looked for.
+        # Set before any module of the program is imported.
         sys.path[:] = path
         self._start(self._begin(*pickle.loads(rest)))
         while True:
@@ -180,7 +180,7 @@ class Worker:
                 self._start(self._hook(*values))
 
     def _start(self, work: Awaitable[Any]) -> None:
-        # One at a time: the other side waits for the answer. Reading goes on meanwhile.
+        # One task at a time: the other process waits for its result. Reading continues meanwhile.
         self._task = asyncio.get_running_loop().create_task(self._answer(work))
 
     async def _begin(self, kind: type[Actor], arguments: tuple[Any, ...], kwargs: dict[str, Any], address: str) -> None:
@@ -232,7 +232,7 @@ class Worker:
         except (SystemExit, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
-            done["error"] = _told(error)
+            done["error"] = _described(error)
         if self._cell is not None:
             done["stop"] = self._cell.stopping
             done["stash"], self._cell.stashing = self._cell.stashing, False
@@ -241,12 +241,12 @@ class Worker:
         except Exception as error:
             what = type(done["result"]).__name__
             refused = EncodeError(f"cannot send a {what} from the process of an actor: {error}")
-            frame = pack((DONE, {**done, "error": _told(refused), "result": None}))
+            frame = pack((DONE, {**done, "error": _described(refused), "result": None}))
         self._writer.write(frame)
 
 
-def _told(error: BaseException) -> tuple[str, str, str, bytes | None]:
-    """An error as the other side gets it."""
+def _described(error: BaseException) -> tuple[str, str, str, bytes | None]:
+    """An error in the form that is sent to the other process."""
     return describe(error), type(error).__name__, traceback_of(error), _pickled(error)
 
 
@@ -266,7 +266,7 @@ async def work(channel: socket.socket) -> None:
 
 
 def main() -> None:
-    # Ctrl-C is for the process that started this one: it says when to end.
+    # Ctrl-C is handled by the process that started this one, which also ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     asyncio.run(work(socket.socket(fileno=int(sys.argv[1]))))
 

@@ -68,7 +68,7 @@ class BlockingCall(Generic[T]):
         except BaseException as error:
             self._error = error
         finally:
-            # Here, and not by a callback of the task, which would be another turn of the loop.
+            # Here, and not in a callback of the task, which would need another iteration of the loop.
             self._end()
 
     def _end(self) -> None:
@@ -84,7 +84,7 @@ class BlockingCall(Generic[T]):
         self._done.acquire()
 
     def abandon(self, error: Exception) -> None:
-        """The loop has ended: what was handed to it too late will not begin."""
+        """The loop has ended: a call that came too late will not start."""
         if not self._ended:
             if self._task is None:
                 self._work.close()
@@ -98,12 +98,12 @@ class BlockingCall(Generic[T]):
         try:
             raise error
         finally:
-            # Its traceback has this frame, which must not keep it.
+            # Its traceback refers to this frame, which must not keep it alive.
             del error
 
 
 class LoopThread:
-    """An event loop in a thread of its own."""
+    """An event loop in its own thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -117,7 +117,7 @@ class LoopThread:
         try:
             self._loop.run_forever()
         finally:
-            # Whoever still waits for something here must be told, not forgotten.
+            # Calls that still wait get an error.
             self._cancel_all()
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
@@ -133,7 +133,7 @@ class LoopThread:
             self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there and wait. Interrupted (Ctrl-C), it is cancelled there."""
+        """Run a coroutine there and wait. Ctrl-C cancels it."""
         if threading.current_thread() is self._thread:
             work.close()
             raise UsageError("a blocking call from the bus's own thread would wait for itself: use the async bus there")
@@ -198,7 +198,7 @@ class BlockingStream:
 
 
 class Block(Generic[T]):
-    """`with`, for what the bus has `async with` for."""
+    """The blocking variant of an `async with` block."""
 
     def __init__(self, thread: LoopThread, inner: AbstractAsyncContextManager[U], wrap: Callable[[U], T]) -> None:
         self._thread = thread
@@ -223,7 +223,7 @@ class BlockingPipeline:
 
     @property
     def in_flight(self) -> int:
-        """How many are not on disk yet."""
+        """The number of messages that are not on disk yet."""
         return self._pipeline.in_flight
 
     def publish(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> str:
@@ -249,7 +249,7 @@ class BlockingProducer:
 
 
 class There(Generic[T]):
-    """A part of the bus, such as its dead letters, whose methods run in the bus's thread."""
+    """A proxy for a part of the bus, such as its dead letters, whose methods run in the bus's thread."""
 
     def __init__(self, thread: LoopThread, part: T) -> None:
         self._thread = thread
@@ -277,7 +277,7 @@ class There(Generic[T]):
 
 
 def _waits(method: Callable[Concatenate[Bus, P], Awaitable[T]]) -> Callable[Concatenate[BlockingBus, P], T]:
-    """The same method, run in the bus's thread and waited for."""
+    """The async method, run in the bus's thread; waits for its result."""
 
     @wraps(method)
     def wait(self: BlockingBus, /, *args: P.args, **options: P.kwargs) -> T:
@@ -288,7 +288,7 @@ def _waits(method: Callable[Concatenate[Bus, P], Awaitable[T]]) -> Callable[Conc
 
 
 def _asks(method: Callable[Concatenate[Bus, P], T]) -> Callable[Concatenate[BlockingBus, P], T]:
-    """As `_waits`, for a method that does not wait itself."""
+    """As `_waits`, for a method that is not a coroutine."""
 
     @wraps(method)
     def ask(self: BlockingBus, /, *args: P.args, **options: P.kwargs) -> T:
@@ -321,7 +321,7 @@ class BlockingBus:
 
     @property
     def broker(self) -> Broker:
-        """The broker itself: to be used in the bus's thread, as with `run`."""
+        """The broker itself. Use it only in the bus's thread, as with `run`."""
         return self._bus.broker
 
     @property
@@ -334,12 +334,12 @@ class BlockingBus:
 
     @property
     def thread(self) -> LoopThread:
-        """Where it lives, for what is to live beside it."""
+        """Its thread, for parts that run in the same event loop."""
         return self._thread
 
     @property
     def bus(self) -> Bus:
-        """The bus itself: to be used in its thread."""
+        """The bus itself. Use it only in its thread."""
         return self._bus
 
     # Publishing

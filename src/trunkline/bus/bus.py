@@ -42,7 +42,7 @@ from trunkline.delivery.fates import Account
 from trunkline.delivery.inbox import Inbox
 from trunkline.delivery.ledger import Ledger
 from trunkline.delivery.options import Delivery, DeliveryOptions
-from trunkline.delivery.plain_run import NO_RUN
+from trunkline.delivery.plain_run import NO_RUN, PlainRun
 from trunkline.delivery.requests import OrphanBox
 from trunkline.delivery.route import offer
 from trunkline.errors import (
@@ -53,6 +53,7 @@ from trunkline.errors import (
     RequestTimeout,
     UsageError,
 )
+from trunkline.hooks.head import HeadSampling
 from trunkline.hooks.hook import Attachment, Hook, HookChain, HookFunction, Listener
 from trunkline.memory.metrics import MemoryEnds
 from trunkline.message import Fields, Message, MessageType
@@ -70,8 +71,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 RAW = codec.RAW
 encode = codec.encode
+WATCH = 63
+"""One less than a power of two. A run begins in one process when more messages than this went to one topic in a row and
+wait in its inbox: a few are sooner built one by one."""
+DECIDE_S = 1.0
+"""How long after a burst the spans of its sampled messages may be written if no subscriber takes them."""
 MAX_NAME_BYTES = 1000
-"""It is the sender of every message."""
+"""The limit for the name of a bus, which is the sender of every message."""
 
 
 class Bus:
@@ -113,15 +119,25 @@ class Bus:
         self._closing = Closing(broker, owns_broker, self._life, self._handlers, self._notices)
         self._controller = Controller(self, self._publisher, self._requester, self._notices.run, self._begin_to_close)
         self._door: ThreadDoor | None = None
-        # What `publish` needs, bound once.
+        # Bound once, for `publish`.
         self._lanes: Any = {}
         """As `BusPublisher.lanes`."""
+        self._known: Any = {}
+        """As `BusPublisher.known`."""
+        self._head: HeadSampling | None = None
+        """Which messages need the hook, if only a share does."""
+        self._current: Callable[[None], Mapping[str, object] | None] | None = None
+        """Gives OpenTelemetry's current context, if a share of the messages needs the hook."""
+        self._deciding: asyncio.TimerHandle | None = None
+        """Decides which messages of an open run are sampled."""
         self._time_ns = broker.world.time_ns
         self._ids = self._publisher.ids
         self._sequence = broker.sequence
         self._remember = traffic.history.add
-        self._last_lane: Any = None
-        """Of the last plain message that went elsewhere. With the second in a row, a run begins."""
+        self._run_lane: Any = None
+        """Where the next plain message begins a run: its lane, if several went there in a row."""
+        self._watched: tuple[int, int, Any] = (0, 0, None)
+        """What `_watch` saw last: how many messages a lane had, the last number, and the lane."""
         self._content_type = settings.content_type
         self._small = self._publisher.small
         self._listeners = broker.served.listeners
@@ -139,11 +155,13 @@ class Bus:
         priority. The call waits while a full inbox has the policy `block`. It raises Refused if a hook, a limit or a
         policy refuses the message. If it is cancelled while it waits, the message is dropped where it still waited.
         """
-        lane = self._lanes.get(topic)
+        lane = self._known.get(topic)
         if lane is None or fields:
             publisher = self._publisher
             if "trace" in fields and self.hooks:
                 lane = None
+            elif self._head is not None:
+                lane = self._lanes.get(topic)
             message = publisher.message(topic, payload, fields)
             if "type" in fields and message.type in _LINKING:
                 return self._take_link(message)
@@ -152,59 +170,79 @@ class Bus:
             if (waiting := self._publish_now(message, lane)) is not None:
                 await waiting
             return message.id
+        # Functions in attributes are called from a local name: otherwise CPython looks for a method first.
+        current = self._current
+        if current is not None and (context := current(None)) is not None and context:
+            if self._head is None or context is not self._head.unsampled:
+                return await self._publisher.publish(self._publisher.message(topic, payload, fields))
+            return await self._publisher.publish_unsampled(topic, payload, lane, self._publish_now)
         # The twin, for a message without a field of its own: `BusPublisher.put`, `Route.put`, `Traffic.accept` in one
         # piece. tests/bus/test_twin.py holds the two equal. Every nanosecond here is in the benchmarks.
-        if payload.__class__ is bytes:
+        if type(payload) is bytes:
             content_type = RAW
         else:
             payload, content_type = encode(payload, self._content_type)
         if len(payload) > self._small:
             return await self._publisher.publish(
-                self._publisher.message(topic, payload, {"content_type": content_type}), lane
+                self._publisher.message(topic, payload, {"content_type": content_type}), self._lanes.get(topic)
             )
-        # Functions in attributes are called from a local name: otherwise CPython looks for a method first.
-        time_ns, remember, ids = self._time_ns, self._remember, self._ids
+        # From local names, for the same reason.
+        time_ns, ids = self._time_ns, self._ids
         now_ns = time_ns()
         try:
             message_id: str = next(ids.block) if now_ns <= ids.ends_ns else self._open_ids(now_ns)
         except StopIteration:
             message_id = self._open_ids(now_ns)
+        traffic = self._traffic
+        run = traffic.run
+        if run.lane is lane and run.content_type == content_type and len(run.ids) < run.room:
+            run.ids.append(message_id)
+            run.payloads.append(payload)
+            run.times.append(now_ns)
+            return message_id
+        if run is not NO_RUN:
+            traffic.end_run()
         inboxes = lane.plain
-        if inboxes is None:
-            traffic = self._traffic
-            run = traffic.run
-            if run.lane is lane and run.content_type == content_type and len(run.ids) < run.room:
-                run.ids.append(message_id)
-                run.payloads.append(payload)
-                run.times.append(now_ns)
+        run_lane = self._run_lane
+        if run_lane is not None:
+            if run_lane is not lane:
+                self._run_lane = None
+            elif (begun := self._begin_run(lane, run, content_type)) is not None:
+                begun.ids.append(message_id)
+                begun.payloads.append(payload)
+                begun.times.append(now_ns)
                 return message_id
-            if lane is self._last_lane and lane.immediate and not lane.outbox.idle:
-                begun = lane.begin_run(self.name, content_type)
-                if begun is not None:
-                    traffic.begin_run(begun)
-                    begun.ids.append(message_id)
-                    begun.payloads.append(payload)
-                    begun.times.append(now_ns)
-                    return message_id
-            self._last_lane = lane
+        head = self._head
+        if head is not None:
+            if left := head.left:
+                head.left = left - 1
+            else:
+                made = message_id, topic, payload, now_ns, content_type
+                return await self._publisher.publish_sampled(made, lane, head, self._publish_now)
+        remember = self._remember
+        if inboxes is None:
+            # With the second in a row that goes elsewhere, a run begins.
+            self._run_lane = lane
             message = draft(message_id, topic, payload, now_ns, 0, self.name, content_type)
             seal(message, "__class__", Message)
             if not lane.immediate or not lane.put_now(message):
                 await self._publisher.put(lane, (message,), alike=True)
                 return message_id
-            if run is not NO_RUN:
-                traffic.end_run()
             traffic.total += 1
             remember(message)
             if not lane.has_subscribers:
                 traffic.unrouted += 1
             return message_id
         sequence = self._sequence
-        sequence.last = seq = sequence.last + 1
+        if sequence.unnumbered is not None:
+            sequence.unnumbered.close()
+        sequence.number = seq = sequence.number + 1
         message = numbered(message_id, topic, payload, now_ns, seq, self.name, content_type)
         lane.published += 1
-        self._traffic.total += 1
+        traffic.total += 1
         remember(message)
+        if not seq & WATCH:
+            self._watch(lane)
         inbox = lane.only_inbox
         if inbox is not None and len(queue := inbox.queue) < inbox.room:
             inbox.books.accepted += 1
@@ -235,19 +273,58 @@ class Bus:
                 full.append(inbox)
         if full is not None or not lane.all_plain:
             if not lane.has_subscribers:
-                self._traffic.unrouted += 1
+                traffic.unrouted += 1
             unsettled = offer(message, (*(full or ()), *lane.special))
             if unsettled is not None:
                 self._eager.wake_all()
                 try:
                     await unsettled.settle(self.broker.settings.backpressure)
                 except Refused as error:
-                    self._traffic.fail(error)
+                    traffic.fail(error)
                     raise
                 return message_id
         if told:
             self._eager.run_once()
         return message_id
+
+    def _begin_run(self, lane: Any, last: PlainRun, content_type: str) -> PlainRun | None:
+        """A run for this message and the next ones on its lane; None if there can be none now. `last` was the last."""
+        inboxes = lane.plain
+        if inboxes is None:
+            if not lane.immediate or lane.outbox.idle:
+                return None
+        elif last is not NO_RUN and not last.room and len(last) < WATCH:
+            # Somebody looks again and again: a short run costs more than it saves.
+            self._run_lane = None
+            return None
+        begun: PlainRun | None = lane.begin_run(self.name, content_type)
+        if begun is not None:
+            self._traffic.begin_run(begun)
+            if inboxes is not None and self._head is not None and self._deciding is None:
+                self._decide_later()
+        elif inboxes and inboxes[0].room and last is NO_RUN:
+            # Its subscriber keeps up. After a run, it may just have emptied its inbox: the next message decides.
+            self._run_lane = None
+        return begun
+
+    def _decide_later(self) -> None:
+        """A run stays open until a subscriber takes from it. The spans of its sampled messages are not that late."""
+        self._deciding = asyncio.get_running_loop().call_later(DECIDE_S, self._decide)
+
+    def _decide(self) -> None:
+        self._deciding = None
+        run = self._traffic.run
+        if self._head is not None and run.room:
+            self._head.decide(run)
+            self._decide_later()
+
+    def _watch(self, lane: Any) -> None:
+        """Called now and then: runs begin where so many went one after the other to a subscriber that is behind."""
+        number = self._sequence.number
+        in_a_row = lane.published - self._watched[0] == number - self._watched[1] and lane is self._watched[2]
+        if in_a_row and lane.all_plain and len(lane.plain[0].queue) > WATCH:
+            self._run_lane = lane
+        self._watched = lane.published, number, lane
 
     def _open_ids(self, now_ns: int) -> str:
         """The first id of the next block. Once a block is often enough to look for a foreign event loop."""
@@ -332,7 +409,7 @@ class Bus:
         await self._publisher.post_many(messages, self._send)
 
     def message(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> Message:
-        """A message with id, time and sender, not yet published: hand it to `post`. Raises MessageTooLarge."""
+        """A message with id, time and sender, not yet published: pass it to `post`. Raises MessageTooLarge."""
         return self._publisher.message(topic, payload, fields)
 
     async def send(self, to: str, payload: object = b"", **fields: Unpack[Fields]) -> str:
@@ -444,7 +521,7 @@ class Bus:
     ) -> Any:
         publisher, requester, eager = self._publisher, self._requester, self._eager
         request_id = fields.get("request_id") or self._ids.next(self._time_ns())
-        # Registered before it is sent: the fastest answer finds it.
+        # Registered before it is sent, so that even the fastest answer finds it.
         answer = requester.expect(request_id, topic, timeout_s, timed=False)
         try:
             if fields:
@@ -485,7 +562,7 @@ class Bus:
             if self._listeners:
                 self.broker.served.answered(message, got.type is not MessageType.ERROR)
         except BaseException:
-            # Refused, timed out, cancelled, closed. An answer has closed the request by itself.
+            # Refused, timed out, cancelled or closed. After an answer the request is already closed.
             self._requester.close(request_id)
             raise
         return read(self.hooks.open(got) if self.hooks.opens else got, reply, self.settings.max_message_bytes)
@@ -521,7 +598,10 @@ class Bus:
 
     @property
     def orphans(self) -> OrphanBox:
-        """Answers nobody waits for (yet): kept for a while, searchable, claimed by the request they belong to."""
+        """Answers without a waiting request (yet).
+
+        They are kept for a while, can be searched, and are claimed by their request.
+        """
         return self._requester.orphans
 
     # Subscribing and handling
@@ -632,7 +712,7 @@ class Bus:
         )
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the books, and the link to the page of the hub if one runs on this machine."""
+        """The display in a notebook: the counters, and a link to the page of the hub if one runs on this machine."""
         return html_of(self.name, self.broker.url or self.broker.name, self.stats(), self.accounts())
 
     def health(self) -> Health:
@@ -650,7 +730,7 @@ class Bus:
         return self.broker.served.accounts()
 
     def pending(self) -> int:
-        """How many deliveries are in flight: in inboxes, waiting for room or the next attempt, being handled."""
+        """The number of deliveries in flight: in inboxes, waiting for room or the next attempt, being handled."""
         return self.broker.served.pending()
 
     def history(self, limit: int | None = None, pattern: str | None = None) -> list[Message]:
@@ -659,7 +739,7 @@ class Bus:
 
     @property
     def dead_letters(self) -> DeadLetters:
-        """What could not be handled, with cause, attempts and traceback; replay it from here."""
+        """Messages that could not be handled, with cause, attempts and traceback. They can be replayed from here."""
         return self.broker.served.dead_letters
 
     async def explain(self, message_id: str) -> Explanation:
@@ -788,7 +868,7 @@ class Bus:
         )
 
     def __await__(self) -> NoReturn:
-        raise UsageError("a bus is not awaited: write `async with connect(...) as bus:`")
+        raise UsageError("a bus cannot be awaited: write `async with connect(...) as bus:`")
 
     def __enter__(self) -> NoReturn:
         raise UsageError("a bus is asynchronous: write `async with connect(...)`, or `with connect_blocking(...)`")
@@ -804,12 +884,15 @@ class Bus:
         self._life.open()
         if self._life.state is not BusState.CLOSED:
             self._lanes = self._publisher.open()
+            self._head = self._traffic.sampling = head = self.hooks.head
+            self._current = None if head is None else head.current
+            self._known = self._publisher.known
         self._requester.recall_orphans()
         self._controller.start()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # Ctrl-C: what a journal keeps comes again, so nobody waits for it.
+        # Ctrl-C: durable messages are redelivered later, so handlers of them are not waited for.
         self._closing.interrupted = kind is not None and issubclass(kind, (asyncio.CancelledError, KeyboardInterrupt))
         await self.aclose()
 
@@ -830,12 +913,15 @@ class Bus:
         self.resume()
         if self._door is not None:
             await self._door.aclose(drain_s)
-        self._lanes = {}
+        self._lanes = self._known = {}
         self._publisher.close()
 
     async def _end(self) -> None:
         self._requester.end()
         self._handlers.end()
+        if self._deciding is not None and self._head is not None:
+            self._deciding.cancel()
+            self._head.decide(self._traffic.run)
         await self._controller.aclose()
         self.broker.finders.remove(self._traffic.history.find)
 

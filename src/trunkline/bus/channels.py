@@ -14,7 +14,7 @@ from trunkline.topic import is_wild, matches
 
 
 class Consumption:
-    """Registered at the channel while it lasts, and subscribed as the channel's contract says."""
+    """Registers a consumer for the duration of the block, and subscribes as the channel's contract defines."""
 
     def __init__(self, attach: Callable[[], Awaitable[Subscription]], detach: Callable[[], Awaitable[object]]) -> None:
         self._attach = attach
@@ -37,7 +37,7 @@ class Consumption:
 
 
 class Production:
-    """Registered at the channel while it lasts."""
+    """Registers a producer for the duration of the block."""
 
     def __init__(
         self,

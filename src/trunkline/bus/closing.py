@@ -20,18 +20,18 @@ from trunkline.message import Message
 log = logging.getLogger("trunkline.bus")
 
 NOTICE_S = 1.0
-"""Somebody who has pressed Ctrl-C learns after this time what the bus still waits for."""
+"""After Ctrl-C, the log names what the bus still waits for after this time."""
 
 
 class Unfinished(msgspec.Struct, frozen=True):
-    """A message that a closing bus could not finish, and what became of it."""
+    """A message that a closing bus could not finish, and its fate."""
 
     message: Message
     outcome: Outcome
 
 
 class Closing:
-    """Runs once, however often it is asked for."""
+    """Runs once, even if it is called several times."""
 
     def __init__(
         self, broker: Broker, owns_broker: bool, life: Lifecycle, handlers: Handlers, notices: DeadLetterNotices
@@ -62,7 +62,7 @@ class Closing:
             return await asyncio.shield(closing)
         except asyncio.CancelledError:
             self._hurry.set()
-            # A handler that closes its own bus is stopped by that: it must not wait for who waits for it.
+            # A handler that closes its own bus must not be waited for: that would be a deadlock.
             if not at_work.get():
                 await closing
             raise
@@ -82,7 +82,7 @@ class Closing:
         # Held here: a consumer that comes to the end lets go of its stream, which is then ours to close.
         streams = self._handlers.streams
         drain = asyncio.create_task(self._drain(streams))
-        notice = loop.call_later(NOTICE_S, self._say_what_it_waits_for, drain_s) if self.interrupted else None
+        notice = loop.call_later(NOTICE_S, self._log_what_it_waits_for, drain_s) if self.interrupted else None
         hurry = asyncio.create_task(self._hurry.wait())
         left_s = max(0.0, deadline - loop.time())
         await asyncio.wait([drain, hurry], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
@@ -108,14 +108,14 @@ class Closing:
         return [
             Unfinished(
                 message,
-                Outcome(part.name, Fate.IN_FLIGHT, "stays in the journal, and comes again", now_ns)
+                Outcome(part.name, Fate.IN_FLIGHT, "stays in the journal and will be redelivered", now_ns)
                 if part.durable
                 else Outcome(part.name, Fate.DROPPED, "the bus closed before it was handled", now_ns),
             )
             for part, message in left
         ]
 
-    def _say_what_it_waits_for(self, drain_s: float) -> None:
+    def _log_what_it_waits_for(self, drain_s: float) -> None:
         names = sorted(handler.name for handler in self._handlers.waited_for(durable=False))
         if names:
             log.warning(

@@ -35,7 +35,7 @@ class BusCommand(enum.StrEnum):
     PAUSE = "pause"
     RESUME = "resume"
     DRAIN = "drain"
-    """Finish the work, and close."""
+    """Finish the current work, and close."""
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -44,9 +44,9 @@ class Health(msgspec.Struct, frozen=True):
     name: str
     state: BusState
     since_ns: int
-    """When the state began."""
+    """The time of the last change of state."""
     at_ns: int
-    """When this was measured."""
+    """The time of this measurement."""
     pending: int
     handlers: int
     total_messages: int
@@ -160,7 +160,7 @@ class Controller:
             return not isinstance(error, NotAllowed)
         return True
 
-    # The end
+    # Closing
 
     def untap(self) -> None:
         """Take no more commands."""

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from trunkline.bus.handlers import Call
 from trunkline.bus.lifecycle import at_work
 from trunkline.bus.requester import expects_ack
-from trunkline.codec import RAW
+from trunkline.codec import MSGPACK, RAW
 from trunkline.delivery.dead_letters import Cause, describe
 from trunkline.delivery.eager import Sleeper
 from trunkline.delivery.fates import Account
@@ -34,7 +34,7 @@ _CAUSES = {Reject: Cause.REJECTED, HandlerTimeout: Cause.HANDLER_TIMEOUT}
 
 
 class Surroundings(Protocol):
-    """What a dispatcher needs of its bus."""
+    """The interface of the bus for a dispatcher."""
 
     hooks: HookChain
     max_message_bytes: int
@@ -145,7 +145,7 @@ class Handler:
                     self._custody.give_back(taken)
                 raise
             except Exception as error:
-                # Not the function: what we do around it. One message must not end the handler.
+                # Not an error of the function, but of the code around it. One message must not end the handler.
                 if (taken := message or self._current) is None:
                     raise
                 log.exception("%s: an unexpected error while handling %s", self.name, taken.id, extra=about(taken))
@@ -161,18 +161,18 @@ class Handler:
         inbox, bus = self._inbox, self._bus
         if not self._bare or inbox.needs_pull or inbox.closed or inbox.books.exact:
             return False
-        if inbox.ledger is not None and inbox.ledger.hears_of_deliveries:
-            return False
         return bus.gate is None and not bus.listeners
 
     async def _handle_plain(self) -> None:
         """As `take`, `_handle` and `more`, without calls in between, for messages with nothing special about them.
 
-        Returns when something needs more. What was delivered without a pause is recorded as a range.
+        Returns when something needs more. What was delivered without a pause is recorded as a range, unless a ledger
+        wants to be told of each.
         """
         bus, inbox, custody, call, wild = self._bus, self._inbox, self._custody, self._call, self._wild
         queue, books, held, listeners = inbox.queue, inbox.books, custody.leases.held, bus.listeners
-        run, takes_bytes, ledger = call.run, call.takes_bytes, inbox.ledger
+        run, takes_bytes, read, ledger = call.run, call.takes_bytes, call.read_msgpack, inbox.ledger
+        told = ledger is not None and ledger.hears_of_deliveries
         begun = first = last = count = 0
         try:
             while (
@@ -180,7 +180,7 @@ class Handler:
                 and inbox.ledger is ledger
                 and bus.gate is None
             ):
-                if not queue:
+                if not queue and (inbox.room or not inbox.open()):
                     if begun:
                         self._record(begun, first, last, count)
                         begun = 0
@@ -194,7 +194,7 @@ class Handler:
                     continue
                 self._current = message = queue.popleft()
                 seq = message.seq
-                if not begun:
+                if not begun and not told:
                     begun = first = last = seq
                     count = 0
                     books.running.append(begun)
@@ -207,20 +207,33 @@ class Handler:
                         result = await run(message.payload)
                     else:
                         try:
-                            arguments = call.arguments(message, bus.max_message_bytes)
+                            if read is not None and message.content_type == MSGPACK and not message.encoding:
+                                arguments = read(message.payload)
+                            else:
+                                arguments = call.arguments(message, bus.max_message_bytes)
                         except PayloadError as error:
                             await self._failed(message, error, Cause.INVALID_PAYLOAD)
                             continue
                         result = await run(*arguments)
                     if message.type is REQUEST and (result is not None or not wild):
-                        await self._answer(message, RESPONSE, result)
+                        # As `_answer`.
+                        try:
+                            if (waiting := bus.respond(message, RESPONSE, result)) is not None:
+                                await waiting
+                        except (Refused, Closed) as error:
+                            self._unsent(message, error)
                 except BaseException as error:
                     await self._went_wrong(message, error)
                     continue
                 if held.pop(seq, None) is None:
-                    # Its subscriber has left meanwhile, and it has another fate.
+                    # Its subscriber has left in the meantime, and the message has another fate.
                     continue
                 inbox.held -= 1
+                if custody.attempts:
+                    custody.forget(seq)
+                if told:
+                    inbox.count_delivered(message)
+                    continue
                 books.delivered += 1
                 count += 1
                 if seq > last:
@@ -229,8 +242,6 @@ class Handler:
                     first = seq
                 if books.rows:
                     books.cut(seq, seq)
-                if custody.attempts:
-                    custody.forget(seq)
         finally:
             if begun:
                 self._record(begun, first, last, count)
@@ -301,7 +312,7 @@ class Handler:
         if isinstance(error, asyncio.CancelledError):
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise error
-            # Nobody stops this worker: something that the function waited for was cancelled.
+            # This worker was not cancelled: something that the function waited for was.
         elif not isinstance(error, Exception):
             raise error
         await self._failed(message, error, _CAUSES.get(type(error), Cause.HANDLER_FAILED))

@@ -43,9 +43,9 @@ async def explain(broker: Broker, traffic: Traffic, message_id: str) -> Explanat
     if refusal is not None:
         outcomes.append(refusal)
     if not note and message is None and not outcomes:
-        note = "not known here: never accepted by this bus, or longer ago than it remembers"
+        note = "not known here: this bus never accepted it, or no longer remembers it"
     elif not note and not outcomes:
-        note = "accepted, and nobody subscribed to its topic at the time"
+        note = "accepted, but its topic had no subscribers at that time"
     return Explanation(message_id, message or known, tuple(outcomes), note)
 
 

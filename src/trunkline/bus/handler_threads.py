@@ -79,7 +79,7 @@ def _run(future: Future[Any], call: Callable[[], Any]) -> None:
     try:
         result = call()
     except StopIteration as error:
-        # No future takes it, and whoever waits would wait for ever. A coroutine that raises it does the same.
+        # A future does not accept it, and the caller would wait for ever. A coroutine that raises it does the same.
         failure = RuntimeError("a handler raised StopIteration")
         failure.__cause__ = error
         future.set_exception(failure)

@@ -10,6 +10,7 @@ from concurrent.futures import Executor
 from contextvars import copy_context
 from typing import Any, get_type_hints
 
+from trunkline import codec
 from trunkline.errors import UsageError
 from trunkline.message import Message
 
@@ -25,7 +26,7 @@ def check_pattern_given(pattern: object) -> None:
 class Call:
     """A function with the types of its arguments: `arguments` reads them from a message, `run` calls it with them."""
 
-    __slots__ = ("_function", "_threads", "_wanted", "run", "takes_bytes")
+    __slots__ = ("_function", "_threads", "_wanted", "read_msgpack", "run", "takes_bytes")
 
     def __init__(self, function: Callable[..., Any], wanted: list[Any], threads: Executor) -> None:
         self._function = function
@@ -33,6 +34,9 @@ class Call:
         self._wanted = wanted
         self.takes_bytes = wanted in ([bytes], [Any])
         """Whether a payload of raw bytes is the one argument, as it is."""
+        takes_payload = len(wanted) == 1 and wanted[0] is not Message
+        self.read_msgpack = codec.reader(codec.MSGPACK, wanted[0]) if takes_payload else None
+        """Like `arguments`, for a payload of MessagePack that is the one argument. None if there are others."""
         self.run: Callable[..., Awaitable[Any]] = function if is_async(function) else self._run_in_thread
 
     def arguments(self, message: Message, max_bytes: int) -> list[Any]:
@@ -45,7 +49,7 @@ class Call:
 
 
 def bind(function: Callable[..., Any], threads: Executor) -> Call:
-    """Find out what a function wants. A plain function will run in one of the threads.
+    """Read the parameters of a function. A plain function will run in one of the threads.
 
     A parameter annotated `Message` gets the message itself; one other parameter gets the payload, as its annotated type
     or as plain values; parameters with a default keep it. Raises UsageError for a function that wants anything else.

@@ -34,7 +34,7 @@ class HandlerOptions(DeliveryOptions, total=False):
 
 
 class Running(Group, frozen=True, kw_only=True):
-    """How a handler runs: so many messages at once, none longer than `timeout_s`."""
+    """How a handler runs: the number of concurrent messages, and the time limit of each."""
 
     concurrency: int = 1
     timeout_s: float | None = None
@@ -63,13 +63,13 @@ class Handlers:
         self.respond = requester.answer_now
         self.respond_error = requester.answer_error
         self._running: set[Handler] = set()
-        # Weak: a stream that nobody holds any more is gone, and its subscription with it.
+        # Weak references: a stream that is garbage-collected ends its subscription.
         self._streams: WeakSet[Stream] = WeakSet()
         self._listeners: list[Listener] = []
         self._warn_blocked_s = settings.warn_blocked_s
         self._watchdog: LoopWatchdog | None = None
         self.gate: asyncio.Event | None = None
-        """While handlers are paused: what they wait for."""
+        """The future that paused handlers wait for."""
         self.found_by_rules = 0
         """Messages that no subscriber matched, and a rule of the router did."""
 
@@ -101,8 +101,8 @@ class Handlers:
         self._life.check_open()
         stream = self._broker.subscribe(pattern, delivery)
         stream.on_ack = self._on_ack
-        if self.hooks.opens:
-            stream.read_with(self.hooks.readable)
+        if (read := self.hooks.reader_of(stream.name, stream.pattern)) is not None:
+            stream.read_with(read)
         self._streams.add(stream)
         return stream
 
@@ -152,7 +152,7 @@ class Handlers:
 
         def join(delivery: Delivery) -> Stream:
             inbox, stream = self._broker.served.join(EVERYTHING, delivery, self._broker.served.part)
-            # Rules decide what it gets: ranges would claim the rest as well.
+            # Rules select its messages, so ranges of numbers would be wrong.
             inbox.books.exact = True
             joined.append(inbox)
             return stream
@@ -183,7 +183,7 @@ class Handlers:
             unwatch_loop(self._watchdog)
             self._watchdog = None
 
-    # The end
+    # Closing
 
     async def quiet(self, *, durable: bool = True) -> None:
         """Return when no handler has anything to do; without `durable`, those of durable subscriptions may have."""

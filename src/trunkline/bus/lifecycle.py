@@ -11,7 +11,7 @@ from typing import Any, Final
 from trunkline.errors import BusClosed, UsageError
 
 at_work: ContextVar[bool] = ContextVar("at_work", default=False)
-"""Whether this code runs on behalf of a handler: it may still publish while its bus is closing."""
+"""Whether this code runs inside a handler, which may still publish while its bus is closing."""
 
 
 class BusState(enum.StrEnum):
@@ -35,9 +35,9 @@ class Lifecycle:
         self._time_ns = time_ns
         self.state = BusState.NEW
         self.loop: asyncio.AbstractEventLoop | None = None
-        """The event loop that the bus was entered in."""
+        """The event loop in which the bus was entered."""
         self.since_ns = time_ns()
-        """When the state began."""
+        """The time of the last change of state."""
 
     def enter(self, state: BusState) -> None:
         if self.state is not state:
@@ -62,7 +62,10 @@ class Lifecycle:
 
         Raises UsageError if it was not entered, or belongs to another event loop.
         """
-        if self.state is not OPEN and self.state is BusState.NEW:
+        if self.state is OPEN:
+            self.check_loop()
+            return
+        if self.state is BusState.NEW:
             raise UsageError(
                 f"the bus {self.name!r} is not open yet: write `async with connect(...) as bus:`,"
                 " and use it inside that block"

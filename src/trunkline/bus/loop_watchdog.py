@@ -27,7 +27,7 @@ _HANDLING: Final[frozenset[CodeType]] = frozenset(
 
 
 class LoopWatchdog:
-    """To be made in the loop that it watches."""
+    """Create it in the loop that it watches."""
 
     def __init__(self, after_s: float) -> None:
         self._after_s = after_s
@@ -37,7 +37,7 @@ class LoopWatchdog:
         """Handlers with the places where they were stuck: each is named once."""
         self._ended = threading.Event()
         self._thread = threading.Thread(
-            # It alone holds the loop: nobody who shares this one keeps a closed loop.
+            # Only the thread refers to the loop, so that a closed loop is not kept alive.
             target=self._watch,
             args=(asyncio.get_running_loop(),),
             name="trunkline loop watchdog",

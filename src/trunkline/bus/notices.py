@@ -40,7 +40,7 @@ class DeadLetterNotices:
         broker.served.announcers.append(self._announce)
 
     def _announce(self, letter: DeadLetter) -> None:
-        """For subscribers to `_dead.>`, and for who waits for an acknowledgement.
+        """For subscribers to `_dead.>`, and for publishers that wait for an acknowledgement.
 
         The death of a notice is not announced again.
         """

@@ -10,13 +10,12 @@ import msgspec
 from trunkline.brokers.broker import Broker
 from trunkline.bus.lifecycle import BusState
 from trunkline.delivery.fates import Account, Fate, Outcome
-from trunkline.delivery.plain_run import NO_RUN, PlainRun
+from trunkline.delivery.plain_run import NO_RUN, PlainRun, RunSampling
 from trunkline.memory.metrics import MemoryMetrics
-from trunkline.message import Message
+from trunkline.message import ELIDED, Message
 from trunkline.settings import History
 from trunkline.topic import matches
 
-ELIDED = "elided"
 MAX_REFUSALS = 10_000
 MAX_SENDERS = 10_000
 OTHERS = "…"
@@ -25,7 +24,7 @@ OTHERS = "…"
 class MessageHistory:
     """The last messages the bus accepted, oldest first. Large payloads are left out: `encoding` is "elided" then.
 
-    Messages that left as a run are kept as that. They are built when somebody looks.
+    Messages of a run are stored as columns, and built on access.
     """
 
     def __init__(self, limits: History) -> None:
@@ -33,7 +32,7 @@ class MessageHistory:
         self.max_messages = limits.max_messages if limits.enabled else 0
         self._entries: deque[Message | PlainRun] = deque(maxlen=self.max_messages)
         self._in_runs = 0
-        """Messages in runs but the last, at the most: runs fall out of the deque unnoticed."""
+        """The maximum number of messages in all runs but the last: a full deque drops its oldest runs."""
         self._last = NO_RUN
         self.add: Callable[[Message], None] = self._entries.append
         """For messages known to be small."""
@@ -92,7 +91,7 @@ def _size(entry: Message | PlainRun) -> int:
 
 
 class Refusals:
-    """What the bus did not take, and why: counted by kind of error, the latest kept by message id."""
+    """Refused messages: counted by kind of error; the latest are kept by message id."""
 
     def __init__(self) -> None:
         self.by_error: Counter[str] = Counter()
@@ -133,7 +132,7 @@ class Senders:
 
 
 class Traffic:
-    """What a bus counts and remembers of its own traffic. Only here it is written, and by the twin in `Bus.publish`."""
+    """The counters and the history of a bus. Updated only here, and by the twin in `Bus.publish`."""
 
     def __init__(self, name: str, limits: History, broker: Broker) -> None:
         self.total = 0
@@ -141,6 +140,8 @@ class Traffic:
         self.unrouted = 0
         self.run = NO_RUN
         """What the bus may append to. It is ended when anything else is published, and when somebody looks."""
+        self.sampling: RunSampling | None = None
+        """Decides which messages of a run start a trace, if only a share does."""
         self.history = MessageHistory(limits)
         self.senders = Senders(name)
         self.refusals = Refusals()
@@ -162,9 +163,21 @@ class Traffic:
             self.history.remember(message)
             self.senders.add(message.sender)
 
+    def accept_one(self, message: Message, *, routed: bool) -> None:
+        """As `accept`, of one small message."""
+        if self.run is not NO_RUN:
+            self.end_run()
+        self.total += 1
+        if not routed:
+            self.unrouted += 1
+        self.history.add(message)
+        if message.sender != self._name:
+            self.senders.add(message.sender)
+
     def begin_run(self, run: PlainRun) -> None:
         """The lane takes what the bus appends to it."""
         self.end_run()
+        run.sampling = self.sampling
         self.run = run
         self.history.add_run(run)
 
@@ -176,11 +189,11 @@ class Traffic:
             self.unrouted += len(run)
 
     def fail(self, error: BaseException) -> None:
-        """A message was accepted, and its publisher got an error all the same: one subscriber had no room."""
+        """A message was accepted, but its publisher got an error, because one subscriber had no room."""
         self.refusals.by_error[type(error).__name__] += 1
 
     def refuse(self, message: Message, error: BaseException) -> None:
-        """Their publisher was told no."""
+        """Their publisher got an error."""
         now_ns = self._world.time_ns()
         self.refusals.add(message.id, self._name, error, now_ns)
         if message.seq and (ledger := self._served.ledger) is not None:
@@ -188,7 +201,7 @@ class Traffic:
 
 
 class Lazy(Mapping[str, int]):
-    """Counts that are gathered when they are first looked at, and stay as they were then."""
+    """Counts that are computed on first access, and then do not change."""
 
     def __init__(self, gather: Callable[[], dict[str, int]]) -> None:
         self._gather = gather

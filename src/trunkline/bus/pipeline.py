@@ -16,7 +16,7 @@ from trunkline.bus.publisher import BusPublisher
 from trunkline.delivery.pending import Failures
 from trunkline.errors import PartlyRefused, Refused, UsageError
 from trunkline.message import Fields, Message
-from trunkline.unchecked import plain
+from trunkline.unchecked import draft, seal
 
 RAW = codec.RAW
 encode = codec.encode
@@ -41,10 +41,10 @@ class Pipeline:
         self._publish = publish
         self._publisher = publisher
         self._release = release
-        """Tells the broker that this has given up."""
+        """Notifies the broker that this pipeline has given up."""
         self._in_flight = in_flight
         self._again = in_flight // 2
-        """Go on when so few are left: one wake-up for many."""
+        """The number of remaining messages at which a waiting task continues: one wake-up for many messages."""
         self._name = name
         self._begun = 0
         self._ended = 0
@@ -62,7 +62,8 @@ class Pipeline:
     async def publish(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> str:
         """Start to publish; return the message's id. Waits only while `in_flight` messages are under way."""
         publisher = self._publisher
-        lane = publisher.known.get(topic)
+        known = publisher.known
+        lane = known.get(topic)
         if lane is None or fields or not lane.stored:
             # Not stored, or not plain: as ever, and at its place in the order.
             await self._until(0)
@@ -71,13 +72,16 @@ class Pipeline:
         content_type = RAW
         if payload.__class__ is not bytes:
             body, content_type = encode(payload, publisher.content_type)
-        if len(body) > publisher.max_bytes or publisher.lanes.get(topic) is None:
+        if len(body) > publisher.max_bytes or (publisher.lanes is not known and publisher.lanes.get(topic) is None):
             # Too large, or sampled.
             await self._until(0)
             return await self._publish(topic, payload)
         now_ns = publisher.time_ns()
-        message_id = publisher.ids.next(now_ns)
-        message = plain(message_id, topic, body, now_ns, self._name, content_type)
+        ids = publisher.ids
+        # As `ids.next` and `unchecked.plain`, without calls.
+        message_id = (next(ids.block, None) if now_ns <= ids.ends_ns else None) or ids.open(now_ns)
+        message = draft(message_id, topic, body, now_ns, 0, self._name, content_type)
+        seal(message, "__class__", Message)
         if not cast(OwnedLane, lane).post(message, self):
             await self._until(0)
             return await self._publish(topic, payload)
@@ -101,7 +105,7 @@ class Pipeline:
             self._rooms.append((waiting, room))
             await room
 
-    # What the store tells
+    # Callbacks of the store
 
     def when_gone(self, callback: Callable[[], object]) -> None:
         self._when_gone.append(callback)
@@ -113,7 +117,7 @@ class Pipeline:
         self._done(len(messages))
 
     def failed(self, messages: Sequence[Message], error: Refused) -> None:
-        """These could not be stored, and nobody has seen them."""
+        """These could not be stored, and were not delivered."""
         self._publisher.failed(messages, error)
         self._refused.extend((message, error) for message in messages)
         self._done(len(messages))
@@ -141,7 +145,7 @@ class Pipeline:
         except asyncio.CancelledError:
             await self._give_up()
             raise
-        # The block failed: that is what its caller must hear of.
+        # The block failed: its caller must get that error.
         await self._give_up()
 
     async def _give_up(self) -> None:

@@ -21,13 +21,15 @@ from trunkline.bus.sampled_lanes import SampledLanes, TopicLanes
 from trunkline.clock import Ids
 from trunkline.delivery.eager import EVERYONE
 from trunkline.delivery.pending import Failures
+from trunkline.delivery.plain_run import PlainRun
 from trunkline.delivery.route import DONE
 from trunkline.errors import HubError, MessageExpired, MessageTooLarge, PartlyRefused, Refused, UsageError
+from trunkline.hooks.head import HeadSampling
 from trunkline.hooks.hook import Batch, HookChain
 from trunkline.message import ASKING, NORMAL, Fields, Message, MessageType
 from trunkline.settings import Settings
 from trunkline.topic import validate_topic
-from trunkline.unchecked import numbered, unchecked, unchecked_many, without_numbers
+from trunkline.unchecked import numbered, seal, unchecked, unchecked_many, without_numbers
 
 RAW = codec.RAW
 encode = codec.encode
@@ -35,7 +37,7 @@ REQUEST = MessageType.REQUEST
 
 KNOWN_FIELDS = frozenset(Fields.__annotations__)
 OTHER_NAMES = ("timeout_s", "reply")
-"""What some of the methods take beside the fields of a message."""
+"""Keywords that some of the methods take besides the fields of a message."""
 
 
 def _unknown_field(name: str) -> str:
@@ -56,17 +58,17 @@ class BusPublisher:
         self._eager = broker.served.eager
         self.max_bytes = settings.max_message_bytes
         self.small = min(settings.history.max_payload_bytes, settings.max_message_bytes)
-        """Larger payloads are looked at before they are accepted and remembered."""
+        """Payloads up to this size need no check against the limits of messages and of the history."""
         self.content_type = settings.content_type
         self.time_ns = broker.world.time_ns
         self.ids = Ids(broker.world.uuid7)
         self.lanes: TopicLanes = {}
-        """Lanes that messages may be put into as they are: none before the bus is entered and when it closes, and with
-        hooks only for messages that need none of them."""
+        """The lanes that messages may be put into directly. There are none before the bus is entered and when it
+        closes. With hooks, they are only for messages that need none of them."""
         self.known: Mapping[str, Lane] = {}
-        """The same, whether or not the next message needs a hook."""
+        """The same lanes, whether or not the next message needs a hook."""
         self.unserved: Callable[[Message, Sequence[str]], None] = lambda message, nearest: None
-        """Called with a request that nobody gets, and the nearest topics that have subscribers."""
+        """Called with a request that has no recipient, and the most similar topics that have subscribers."""
         broker.on_lost(self._lost)
 
     # Building
@@ -83,7 +85,7 @@ class BusPublisher:
         return self._weighed(message)
 
     def stamped(self, message: Message) -> Message:
-        """A copy of a message built by hand with what it lacks: id, time, sender. Raises MessageTooLarge."""
+        """A copy of a message built by hand, with missing fields added: id, time, sender. Raises MessageTooLarge."""
         now_ns = self.time_ns()
         return self._weighed(
             msgspec.structs.replace(
@@ -106,18 +108,21 @@ class BusPublisher:
         reply_to: str | None,
         lane: Lane | None = None,
     ) -> Message:
-        """As `message`, for the two kinds that every request needs: in a fifth of the time.
+        """Like `message`, for a request or its answer: in a fifth of the time.
 
-        One with a lane is put into it next. It has its number already, if it is small and the lane is in this process.
+        A message with a lane must be put into it next. It already has its number if it is small and the lane is in this
+        process.
         """
         body: Any
         body, content_type = (payload, RAW) if payload.__class__ is bytes else encode(payload, self.content_type)
         now_ns = self.time_ns()
         make: Callable[..., Message] = numbered
-        if lane is not None and lane.plain is not None and len(body) <= self.small:
+        if lane is None:
+            make, topic, seq = unchecked, validate_topic(topic), 0
+        elif lane.plain is not None and len(body) <= self.small:
             seq = lane.reserve(1)
         else:
-            make, topic, seq = unchecked, validate_topic(topic), 0
+            make, seq = unchecked, 0
         message = make(
             self.ids.next(now_ns),
             topic,
@@ -137,9 +142,10 @@ class BusPublisher:
         return message if len(body) <= self.small else self._weighed(message)
 
     def alike(self, lane: Any, topic: str, values: Sequence[object]) -> tuple[list[str], list[Message]] | None:
-        """Plain messages of one format for a lane, with their ids; None if they are not small, or of one format.
+        """Build plain messages of one format for a lane, and their ids; None if a payload is not small, or the formats
+        differ.
 
-        Without messages if the lane has taken them as a run.
+        The list of messages is empty if the lane has taken them as a run.
         """
         kind = RAW
         bodies: Sequence[Any] = values
@@ -164,16 +170,14 @@ class BusPublisher:
         return ids, unchecked_many(*columns, repeat(0), *rest)
 
     def _put_run(self, lane: Any, kind: str, ids: list[str], bodies: Sequence[bytes], now_ns: int) -> bool:
-        """Into the run that the bus is in, or one of their own; False if there can be none."""
+        """Append messages to the current run of the bus, or to a new one; False if there can be none."""
         run = self._traffic.run
         if run.lane is not lane or run.content_type != kind or len(run) + len(ids) > run.room:
             run = lane.begin_run(self._name, kind, several=True)
             if run is None:
                 return False
             self._traffic.begin_run(run)
-        run.ids += ids
-        run.payloads += bodies
-        run.times += repeat(now_ns, len(ids))
+        run.extend(ids, bodies, now_ns)
         lane.send_run(full=True)
         return True
 
@@ -193,15 +197,18 @@ class BusPublisher:
         return self.lanes
 
     def close(self) -> None:
-        """From now on every message takes the long way, which looks whether the bus is open."""
+        """From now on every message takes the slow path, which checks whether the bus is open."""
         self.lanes = self.known = {}
 
     def lane_of_answer(self, topic: str, trace: str | None) -> Lane | None:
-        """An answer is sampled if its request was."""
+        """The lane for an answer; None if it is not known, or if the answer must pass the hooks.
+
+        An answer is sampled if its request was.
+        """
         return None if trace is not None and self._hooks else self.known.get(topic)
 
     async def publish(self, message: Message, lane: Lane | None = None) -> str:
-        """One message that nobody else holds; return its id. With the lane that it has from `lanes`, without hooks."""
+        """Publish one message that no other code refers to; return its id. With a lane from `lanes`, no hook runs."""
         self._life.check_open()
         if self._hooks and lane is None:
             await self.send((message,))
@@ -213,7 +220,7 @@ class BusPublisher:
         return message.id
 
     def publish_now(self, message: Message, lane: Lane | None) -> Awaitable[object] | None:
-        """As `publish`, at once: what is left to be awaited, or None."""
+        """Like `publish`, but at once if possible. Returns what is left to await, or None."""
         if (
             lane is None
             or not (lane.immediate or lane.plain is not None)
@@ -222,22 +229,89 @@ class BusPublisher:
             or self._life.state is not OPEN
         ):
             return self.publish(message, lane)
-        # Only `compose` has given it a number.
+        # Only `compose` assigns a number beforehand.
         alike = message.seq != 0
         try:
             waiting = lane.put(message, alike=alike)
         except MessageTooLarge:
-            # For a frame, and nothing has happened yet: the long way counts it.
+            # Too large for a frame. Nothing was sent yet: the slow path counts the refusal.
             return self.publish(message, lane)
         if waiting is not DONE:
             return self.put(lane, (message,), alike=alike, waiting=waiting)
-        self._traffic.accept((message,), routed=lane.has_subscribers, alike=alike)
+        self._traffic.accept_one(message, routed=lane.has_subscribers)
         if lane.unserved and message.type in ASKING:
             self.unserved(message, self._broker.nearest(message.topic))
         return None
 
+    async def publish_sampled(
+        self,
+        made: tuple[str, str, Any, int, str],
+        lane: Any,
+        head: HeadSampling,
+        publish_now: Callable[[Message, Lane], Awaitable[object] | None],
+    ) -> str:
+        """Publish a message that starts a trace, without additional fields: with its span, and otherwise as without
+        hooks. `made` are its id, topic, payload, time and content type.
+        """
+        message_id, topic, body, now_ns, _ = made
+        span = head.start()
+        about = topic, message_id, len(body)
+        try:
+            message = self._plain(lane, made)
+            seal(message, "trace", span[1])
+            if (waiting := publish_now(message, lane)) is not None:
+                await waiting
+        except BaseException as error:
+            head.spans.write(span, about, now_ns, self.time_ns(), error)
+            raise
+        head.spans.write(span, about, now_ns, self.time_ns())
+        return message_id
+
+    async def publish_unsampled(
+        self,
+        topic: str,
+        payload: object,
+        lane: Any,
+        publish_now: Callable[[Message, Lane], Awaitable[object] | None],
+    ) -> str:
+        """Publish a message while one that is not sampled is handled: as without hooks."""
+        body: Any
+        body, content_type = (payload, RAW) if payload.__class__ is bytes else encode(payload, self.content_type)
+        if len(body) > self.small:
+            return await self.publish(self.message(topic, body, {"content_type": content_type}), lane)
+        now_ns = self.time_ns()
+        message_id = self.ids.next(now_ns)
+        if (run := self._run_for(lane, content_type)) is not None:
+            run.extend((message_id,), (body,), now_ns)
+        elif (
+            waiting := publish_now(self._plain(lane, (message_id, topic, body, now_ns, content_type)), lane)
+        ) is not None:
+            await waiting
+        return message_id
+
+    def _plain(self, lane: Any, made: tuple[str, str, Any, int, str]) -> Message:
+        message_id, topic, body, now_ns, content_type = made
+        make, seq = (unchecked, 0) if lane.plain is None else (numbered, lane.reserve(1))
+        return make(message_id, topic, body, now_ns, seq, self._name, content_type)
+
+    def _run_for(self, lane: Any, content_type: str) -> PlainRun | None:
+        """The current run of the bus, or a new one; None if there can be none, as for the first message of an
+        iteration.
+        """
+        run = self._traffic.run
+        if run.lane is lane and run.content_type == content_type and len(run) < run.room:
+            return run
+        if lane.plain is not None or not lane.immediate or lane.outbox.idle:
+            return None
+        begun: PlainRun | None = lane.begin_run(self._name, content_type)
+        if begun is not None:
+            self._traffic.begin_run(begun)
+        return begun
+
     async def send(self, batch: Batch, lane: Lane | None = None) -> None:
-        """Messages of one topic that nobody else holds, in order. With a lane from `lanes`, they pass no hook."""
+        """Publish messages of one topic, in order. No other code refers to them. With a lane from `lanes`, no hook
+        runs.
+        """
         self._life.check_open()
         if not self._hooks or lane is not None:
             await self._accept(batch)
@@ -249,7 +323,7 @@ class BusPublisher:
             raise error
 
     async def post_many(self, messages: Sequence[Message], send: Callable[[list[Message]], Awaitable[None]]) -> None:
-        """As `send`, for messages built by hand."""
+        """Like `send`, for messages built by hand."""
         stamped: list[Message] = []
         refused: list[tuple[Message, Exception]] = []
         for message in messages:
@@ -266,13 +340,13 @@ class BusPublisher:
             raise PartlyRefused(refused, len(messages))
 
     async def _accept(self, batch: Batch) -> None:
-        """What has come through the hooks, in runs of one kind."""
+        """Put messages that have passed the hooks into their lanes, in runs of one kind."""
         failures: Failures = []
         for _, same in groupby(self._fresh(batch, failures), key=_kind):
             run = list(same)
             lane = self._broker.lane(run[0].topic)
             if self._hooks and (lane.stored or not (self._hooks.numbers and run[0].seq)):
-                # The hooks may hold theirs.
+                # Copies, because the hooks may still refer to the originals.
                 run = without_numbers(run)
             try:
                 await self.put(lane, run, alike=False)
@@ -301,9 +375,9 @@ class BusPublisher:
         return error
 
     async def put(self, lane: Lane, batch: Batch, *, alike: bool, waiting: Awaitable[Failures] | None = None) -> None:
-        """Put messages into their lane, and count what became of them: the end of every way out.
+        """Put messages into their lane, and count the results: the last step of publishing.
 
-        `waiting` is what the lane returned, if they are in it already.
+        `waiting` is the result of the lane, if the messages were already put into it.
         """
         try:
             if waiting is None:
@@ -317,7 +391,7 @@ class BusPublisher:
         except asyncio.CancelledError as error:
             if not lane.stored:
                 self._count(batch, [(message, error) for message in batch], routed=lane.has_subscribers, alike=alike)
-            # What is on its way to a store may get there all the same.
+            # Messages on their way to a store may still be stored: they are not counted as failed.
             raise
         except PartlyRefused as error:
             self._refuse(error.refused)
@@ -337,7 +411,7 @@ class BusPublisher:
         raise failures[0][1] if len(batch) == 1 else PartlyRefused(failures, len(batch))
 
     def _put_request(self, lane: Lane, message: Message, alike: bool) -> Awaitable[Failures]:
-        """Idle handlers run when the hooks are done with the request, or in the next turn if these wait."""
+        """Idle handlers run when the hooks have finished with the request, or in the next iteration if these wait."""
         if not self._eager.may_run():
             return lane.put(message, alike=alike)
         self._eager.collecting = EVERYONE
@@ -351,7 +425,9 @@ class BusPublisher:
     def _count(
         self, batch: Batch, failures: Sequence[tuple[Message, BaseException]], *, routed: bool, alike: bool
     ) -> None:
-        """What failed without a number was offered to nobody: it was not accepted."""
+        """Count accepted, refused and failed messages. A message that failed without a number was never offered: it was
+        not accepted.
+        """
         refused = [(message, why) for message, why in failures if not message.seq]
         out = {id(message) for message, _ in refused}
         self._traffic.accept([message for message in batch if id(message) not in out], routed=routed, alike=alike)
@@ -364,21 +440,26 @@ class BusPublisher:
         for message, why in refused:
             self._traffic.refuse(message, why)
 
-    # What is told afterwards
+    # Results that arrive later
 
     def settled(self, messages: Batch, failures: Failures) -> None:
-        """A pipeline's messages are stored and handed out; a subscriber may have refused some."""
+        """The messages of a pipeline are stored and handed out. `failures` are those that a subscriber refused."""
         lane = self.known.get(messages[0].topic)
-        self._count(messages, failures, routed=lane is None or lane.has_subscribers, alike=False)
+        routed = lane is None or lane.has_subscribers
+        if not failures and max([len(message.payload) for message in messages]) <= self.small:
+            # All messages were built by this bus.
+            self._traffic.accept(messages, routed=routed, alike=True)
+        else:
+            self._count(messages, failures, routed=routed, alike=False)
 
     def failed(self, messages: Batch, error: Refused) -> None:
-        """A pipeline's messages could not be stored, and nobody has seen them."""
+        """The messages of a pipeline could not be stored, and were not delivered."""
         self._refuse([(message, error) for message in messages])
 
     def _lost(self, messages: Batch, error: Exception) -> None:
-        """What a publisher did not wait for, and did not arrive."""
+        """Record messages that did not arrive, and whose publisher did not wait."""
         for message in messages:
-            # Other buses may share the way out.
+            # Other buses may publish through the same broker.
             if message.sender == self._name or self._traffic.history.find(message.id) is message:
                 self._traffic.refuse(message, error)
 

@@ -53,13 +53,11 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 class Pace:
-    """Waits as long as a rate asks for; without one, only lets others have their turn."""
+    """Waits as required by a rate; without one, only lets other tasks run."""
 
     def __init__(self, per_s: float | None) -> None:
         if per_s is not None and not per_s > 0:
-            raise UsageError(
-                f"a replay needs a pace above 0 messages a second, not {per_s!r}; leave it out for no limit"
-            )
+            raise UsageError(f"per_s must be above 0 messages a second, not {per_s!r}; leave it out for no limit")
         self._buckets = None if per_s is None else Buckets(Rate(per_s=per_s, burst=1))
 
     async def step(self) -> None:
@@ -156,7 +154,7 @@ async def replay_these(
         validate_topic(to)
     async for message in _in_thread(messages):
         if not own and message.topic.startswith(OWN):
-            # Answers and notices of then are for nobody now.
+            # Old answers and notices have no receiver now.
             continue
         ids.append(message.id)
         if dry_run:
@@ -173,7 +171,7 @@ async def replay_these(
 
 
 def _again(message: Message, to: str | None) -> Message:
-    """A message of its own with the old one's content: who listens can tell by a header."""
+    """A new message with the content of the old one, and a header that marks it as a replay."""
     return message.replace(
         id="",
         timestamp_ns=0,
@@ -197,7 +195,7 @@ async def _in_thread(messages: Iterable[Message]) -> AsyncIterator[Message]:
 
 
 async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for a thread, also when cancelled: whoever closes what it reads from must not do so under its hands."""
+    """Wait for a thread, also when cancelled: its data must not be closed while it reads."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

@@ -1,4 +1,4 @@
-"""Requests: which request waits for which answer, and answers that come too early or too late."""
+"""Requests: matches answers with waiting requests, including answers that arrive early or late."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trunkline.topic import REPLIES
 
 ERROR = MessageType.ERROR
 MAX_DETAIL = 10_000
-"""Of an error's text and its traceback, so much is sent: an answer must fit where its request did."""
+"""The limit for an error's text and traceback: an answer must not be larger than its request could be."""
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -35,7 +35,7 @@ class ErrorAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AwaitedAnswer(msgspec.Struct):
-    """An open request of a bus. It has a future from the moment that somebody waits for the answer."""
+    """An open request of a bus. Its future is created when a task waits for the answer."""
 
     request_id: str
     sender: str
@@ -80,10 +80,10 @@ class Requester:
         publisher.unserved = self._fail_unserved
         broker.on_unserved(self._fail_unserved)
         self.close = self._requests.close
-        """Let go of a request."""
+        """Removes a request."""
 
     def __len__(self) -> int:
-        """How many wait for an answer."""
+        """The number of requests that wait for an answer."""
         return len(self._requests)
 
     def answer(self, to: Message, type: MessageType, value: object) -> Awaitable[str]:
@@ -113,7 +113,7 @@ class Requester:
         return self.answer(to, ERROR, ErrorAnswer(kind, detail, traceback[start:]))
 
     def expect(self, request_id: str, topic: str, timeout_s: float | None, *, timed: bool = True) -> AwaitedAnswer:
-        """Register a request, before it is sent. Whoever calls this closes it in the table, whatever happens.
+        """Register a request, before it is sent. The caller must close it in the table in every case.
 
         It is due when its time is over, if it is `timed`, and from `time` on otherwise.
         """
@@ -128,20 +128,21 @@ class Requester:
             self.time(awaited)
         return awaited
 
-    async def wait(self, awaited: AwaitedAnswer) -> Message:
-        if awaited.error is not None:
-            raise awaited.error
-        if awaited.got is not None:
-            return awaited.got
+    def wait(self, awaited: AwaitedAnswer) -> asyncio.Future[Message]:
+        """The future of its answer. Call this once."""
         assert self._loop is not None
-        awaited.future = self._loop.create_future()
-        return await awaited.future
+        awaited.future = future = self._loop.create_future()
+        if awaited.error is not None:
+            future.set_exception(awaited.error)
+        elif awaited.got is not None:
+            future.set_result(awaited.got)
+        return future
 
     def time(self, awaited: AwaitedAnswer) -> None:
-        """From now on it is due when its time is over."""
+        """Start its time limit."""
         if awaited.request_id in self._requests:
             self._requests.time(awaited)
-            if self._timer is None or self._timer.when() > awaited.deadline_s:
+            if self._timer is None or self._timer.when() > awaited.sent_at_s + awaited.timeout_s:
                 self._watch()
 
     def _watch(self) -> None:
@@ -161,7 +162,7 @@ class Requester:
         self._watch()
 
     def _fail_unserved(self, message: Message, nearest: Sequence[str]) -> None:
-        """A request that nobody got fails at once. One that was sent by hand may be answered by anybody."""
+        """A request without a subscriber fails at once. One that was sent by hand may still be answered."""
         awaited = self._requests.find(message.request_id or "")
         if isinstance(awaited, AwaitedAnswer) and awaited.topic != REPLIES and awaited.got is None:
             awaited.fail(NoResponders(awaited.request_id, message.topic, awaited.timeout_s, nearest))
@@ -171,11 +172,11 @@ class Requester:
             self._requests.keep_orphan(message, asyncio.get_running_loop().time())
 
     def record_in(self, ledger: Ledger) -> None:
-        """From now on, somebody writes down what becomes of messages."""
+        """Record the fates of messages in this ledger from now on."""
         self._requests.orphans.ledger = ledger
 
     def recall_orphans(self) -> None:
-        """Orphans that the broker has stored, as far as they are not too old to be claimed."""
+        """Load stored orphans that are not too old to be claimed."""
         now = asyncio.get_running_loop().time()
         for message, why, age_s in self._stored_orphans(self._orphan_age_s):
             self._requests.orphans.restore(Orphan(message, why, now - age_s))
@@ -202,11 +203,11 @@ class Requester:
 
     @property
     def kept(self) -> int:
-        """How many orphans are kept."""
+        """The number of orphans."""
         return len(self._requests.orphans)
 
     def end(self) -> None:
-        """The bus closes: let go of everyone who waits, with BusClosed."""
+        """The bus closes: all waiting requests fail with BusClosed."""
         for stop in self._untap:
             stop()
         if self._timer is not None:
@@ -221,7 +222,7 @@ def expects_ack(message: Message) -> bool:
 
 
 def read(answer: Message, reply: Any, max_bytes: int) -> Any:
-    """The typed value of an answer; raises RequestFailed if the responder said that it failed."""
+    """The typed value of an answer; raises RequestFailed if the responder failed."""
     if answer.type is ERROR:
         try:
             failure = answer.decode(ErrorAnswer, max_bytes=max_bytes)

@@ -59,7 +59,7 @@ class _Active:
 
     def __init__(self, rule: Rule, number: int) -> None:
         self.rule = rule
-        # Of equal priority, the older goes first.
+        # With equal priority, the older one goes first.
         self.rank = (-rule.priority, number)
         self.content: Filter | None = None if rule.where is None else compile_filter(rule.where)
 
@@ -145,11 +145,11 @@ class Router:
         return list(self._handlers)
 
     def matching(self, message: Message) -> list[Rule]:
-        """The rules that would act on this message, for finding out why one does or does not."""
+        """The rules that match this message, for debugging."""
         return [active.rule for active in self._candidates(message.topic) if active.fits(message)]
 
     async def route(self, message: Message) -> list[str]:
-        """Give a copy of a message to the handlers its rules name, and to nobody else; return their names.
+        """Give a copy of a message to the handlers of the matching rules, and to no one else. Returns their names.
 
         The bus does this with every publish. Raises NotRouted if no rule fits, and what a publish raises.
         """

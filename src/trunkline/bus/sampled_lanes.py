@@ -18,16 +18,16 @@ class TopicLanes(Protocol):
 class SampledLanes:
     """Each `get` decides about one publish: None if it is sampled, or undecided because the topic has no lane yet."""
 
-    __slots__ = ("_head", "known")
+    __slots__ = ("head", "known")
 
     def __init__(self, known: Mapping[str, Lane], head: HeadSampling) -> None:
         self.known = known
         """For messages that are not sampled, whatever is published now: answers to requests that were not."""
-        self._head = head
+        self.head = head
 
     def get(self, topic: str, /) -> Lane | None:
-        head = self._head
-        if context := head.current():
+        head = self.head
+        if context := head.current(None):
             return self.known.get(topic) if context is head.unsampled else None
         if not head.left or (lane := self.known.get(topic)) is None:
             return None

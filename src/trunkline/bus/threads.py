@@ -15,14 +15,14 @@ from trunkline.settings import Backpressure
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 TOGETHER: Final = 64
-"""How many the event loop takes out of the queue at once: threads and loop then seldom wait for the same lock."""
+"""The number of messages that the event loop takes from the queue at once, so that the lock is rarely contended."""
 
 QueuedPublish = tuple[str, object, Fields, Future[str], int]
 """The last is the size of the payload in bytes, as it counts here."""
 
 
 class PublishFuture(Future[str]):
-    """What a thread gets for a publish. Most are never looked at: its parts are made when somebody does.
+    """The future of a publish from a thread. Most are never used, so its parts are created on first access.
 
     The condition of a future costs more than the publish, and each is three more objects for the garbage collector.
     """
@@ -32,11 +32,11 @@ class PublishFuture(Future[str]):
     _message_id: str | None = None
 
     def __init__(self, guard: threading.Lock) -> None:
-        """`guard` is held for a moment, and by nobody who looks at a future meanwhile."""
+        """`guard` is held briefly, and never while a future is inspected."""
         self._guard = guard
 
     def __getattr__(self, name: str) -> Any:
-        # Called for what is not there: the parts of a future that nobody has looked at.
+        # Called for missing attributes: the parts of a future that was not used yet.
         with self._guard:
             if not self._made:
                 made: Future[str] = Future()
@@ -83,13 +83,16 @@ class ThreadDoor:
         self._loop_thread = threading.get_ident()
         self._queue: deque[QueuedPublish] = deque()
         self._taken: deque[QueuedPublish] = deque()
-        """Out of the queue, and not published yet: they still count. Only the event loop changes it."""
+        """Messages that left the queue and are not published yet.
+
+        They still count. Only the event loop changes this.
+        """
         self._bytes = 0
         self._taken_bytes = 0
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._guard = threading.Lock()
-        self._awake = False
+        self._is_woken = False
         self._task: asyncio.Task[None] | None = None
 
     def publish(self, topic: str, payload: object = b"", **fields: Unpack[Fields]) -> Future[str]:
@@ -105,9 +108,9 @@ class ThreadDoor:
                 self._wait()
             self._bytes += size
             self._queue.append((topic, payload, fields, future, size))
-            asleep, self._awake = not self._awake, True
-        # Whoever finds the loop asleep wakes it; the others ride along.
-        if asleep:
+            must_wake, self._is_woken = not self._is_woken, True
+        # The first publish wakes the event loop; later ones share the wake-up.
+        if must_wake:
             try:
                 self._loop.call_soon_threadsafe(self._open)
             except RuntimeError as error:
@@ -144,14 +147,14 @@ class ThreadDoor:
                     raise
 
     def _take(self) -> deque[QueuedPublish]:
-        """The next ones, when those before are published; none: whoever publishes next wakes the loop."""
+        """The next items, after the previous ones are published. If there are none, the next publish wakes the loop."""
         queue, taken = self._queue, self._taken
         with self._lock:
             self._bytes -= self._taken_bytes
             while queue and len(taken) < TOGETHER:
                 taken.append(queue.popleft())
             self._taken_bytes = sum([item[4] for item in taken])
-            self._awake = bool(taken)
+            self._is_woken = bool(taken)
             self._room.notify_all()
         return taken
 

@@ -15,11 +15,11 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 class Termination:
-    """Whether SIGTERM has come, and what it does to a command that has cleanup of its own."""
+    """Whether SIGTERM was received, and its effect on a command with its own cleanup."""
 
     received = False
     cancel: Callable[[], object] | None = None
-    """Otherwise it is as Ctrl-C."""
+    """Otherwise SIGTERM acts like Ctrl-C."""
 
 
 TERMINATION = Termination()
@@ -34,7 +34,7 @@ def main() -> None:
         sys.exit(2)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal that lacks a character gets its number, not the end of the program.
+            # A character that the terminal cannot show is escaped, instead of raising an error.
             stream.reconfigure(errors="backslashreplace")
 
     def terminate(number: int, frame: FrameType | None) -> None:

@@ -22,7 +22,7 @@ def bridge(
         list[str], typer.Argument(help="Topics: * is one token, > the rest, as in 'orders.>'.", metavar="PATTERN")
     ],
     hub: Hub = "",
-    direct: Annotated[bool, typer.Option(help="Mirror direct messages to endpoints, too.")] = True,
+    direct: Annotated[bool, typer.Option(help="Also mirror direct messages to endpoints.")] = True,
     json: AsJson = False,
 ) -> None:
     """Mirror topics of a hub on a server, both ways, until Ctrl-C or SIGTERM."""

@@ -1,4 +1,4 @@
-"""`trunkline clients` and `trunkline subscribers`: who is connected to a hub, and who subscribes there."""
+"""`trunkline clients` and `trunkline subscribers`: the clients and the subscribers of a hub."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def clients(hub: Hub = "", rows: Rows = 1000, json: AsJson = False) -> None:
         for each in snapshot.clients
     ]
     show.table("", CLIENT_COLUMNS, cells, numbers=4)
-    _say_rest(len(cells), snapshot.clients_total, "client")
+    _note_rest(len(cells), snapshot.clients_total, "client")
 
 
 def subscribers(hub: Hub = "", rows: Rows = 1000, json: AsJson = False) -> None:
-    """List the subscribers at the hub, the slowest first, with what became of their messages."""
+    """List the subscribers at the hub, the slowest first, with the fates of their messages."""
     snapshot = run(ask(hub, rows, "trunkline subscribers"))
     if json:
         for subscriber in snapshot.subscribers:
@@ -50,7 +50,7 @@ def subscribers(hub: Hub = "", rows: Rows = 1000, json: AsJson = False) -> None:
         return
     cells = [subscriber_row(each, snapshot.at_ns) for each in snapshot.subscribers]
     show.table("", SUBSCRIBER_COLUMNS, cells, numbers=5)
-    _say_rest(len(cells), snapshot.subscribers_total, "subscriber")
+    _note_rest(len(cells), snapshot.subscribers_total, "subscriber")
 
 
 async def ask(hub: str, rows: int, name: str) -> HubSnapshot:
@@ -58,7 +58,7 @@ async def ask(hub: str, rows: int, name: str) -> HubSnapshot:
         return await broker.snapshot(rows)
 
 
-def _say_rest(shown: int, total: int, what: str) -> None:
+def _note_rest(shown: int, total: int, what: str) -> None:
     if not total:
         show.notice(f"no {what}s")
     elif shown < total:

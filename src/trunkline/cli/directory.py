@@ -20,7 +20,7 @@ from trunkline.connect import connect_engine, connect_hub, is_engine
 from trunkline.errors import HubUnavailable, UsageError
 from trunkline.hub.serve import run
 from trunkline.wire.control import ChannelInfo, PeerInfo, Qos
-from trunkline.wire.told_metrics import ToldMetrics, told
+from trunkline.wire.reported_metrics import ReportedMetrics, read_metrics
 
 channels = typer.Typer(
     help="The channels of a hub, or of a NATS or Redis server: topics with a contract.", no_args_is_help=True
@@ -81,7 +81,9 @@ def list_channels(
         for each in found
     ]
     show.table("Channels", ["channel", "topics", "owner", "schema", "quality"], rows)
-    live = [(each.channel, numbers) for each in found if (numbers := told({"metrics": each.memory})) is not None]
+    live = [
+        (each.channel, numbers) for each in found if (numbers := read_metrics({"metrics": each.memory})) is not None
+    ]
     show.table(
         "In shared memory",
         ["channel", "last frame", *NUMBERS],
@@ -113,7 +115,7 @@ def describe(channel: Channel, hub: Hub = "", json: AsJson = False) -> None:
     if json:
         show.json(found)
         return
-    show.output((found.channel, "bold"), f" on {found.pattern}, of {found.owner or 'nobody'}")
+    show.output((found.channel, "bold"), f" on {found.pattern}, owner {found.owner or 'none'}")
     if found.description:
         show.output(found.description)
     show.output(f"schema {found.schema_hash or 'none'} {found.schema_version}")
@@ -134,22 +136,22 @@ def _people(title: str, people: list[PeerInfo]) -> None:
 NUMBERS = ["frames", "frames/s", "full", "overruns", "held", "consumers"]
 
 
-def _numbers(found: ToldMetrics) -> list[object]:
+def _numbers(found: ReportedMetrics) -> list[object]:
     full = f"{found.occupancy:.0%}"
     return [found.frames, f"{found.per_s:.1f}", full, found.overruns, found.held, found.consumers]
 
 
-def _age(found: ToldMetrics) -> str:
+def _age(found: ReportedMetrics) -> str:
     return show.time_of(found.last_ns) if found.last_ns else "none yet"
 
 
 def _frames(channel: ChannelInfo) -> None:
     """What the ends of a channel in shared memory count."""
-    found = told({"metrics": channel.memory})
+    found = read_metrics({"metrics": channel.memory})
     if found is None:
         memory = any(each.metadata.get("plane") == "memory" for each in (*channel.producers, *channel.consumers))
         if memory:
-            state = "its producer has not said yet what it counts" if channel.producers else "no producer lives"
+            state = "its producer has not reported its counters yet" if channel.producers else "it has no producer"
             show.output(f"in shared memory: {state}")
         return
     show.table(

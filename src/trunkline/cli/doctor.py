@@ -13,7 +13,7 @@ from trunkline.errors import UsageError
 from trunkline.memory.reap import reap as remove
 from trunkline.memory.survey import EngineFile, MemorySurvey, survey
 
-Reap = Annotated[bool, typer.Option("--reap", help="Remove what dead processes left, after showing it.")]
+Reap = Annotated[bool, typer.Option("--reap", help="Show the files that dead processes left, and remove them.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before removing.")]
 
 
@@ -67,7 +67,7 @@ def _show(found: MemorySurvey) -> None:
     if not found.files:
         show.output(f"no shared memory below {found.root}")
     elif not found.left_over:
-        show.output("dead processes have left nothing")
+        show.output("no files of dead processes")
     else:
         size = show.size(sum(each.bytes for each in found.left_over))
         show.output(f"dead processes have left {show.count(len(found.left_over), 'file')}, {size}")

@@ -43,9 +43,9 @@ def explain(message: MessageId, hub: Hub = "", journal: InJournal = None, json: 
 
     found, outcomes = run(work())
     unknown = (
-        f"no process on this server knows {message}: longer ago than they remember, or those that did have ended"
+        f"no process on this server knows {message}: it is too old, or the processes that knew it have ended"
         if is_engine(url)
-        else f"the hub does not know {message}: longer ago than it remembers, or never accepted there; "
+        else f"the hub does not know {message}: it is too old, or this hub never accepted it; "
         "if it has a journal, pass --journal DIRECTORY"
     )
     _show_outcomes(found, outcomes, unknown, json=json)
@@ -77,7 +77,7 @@ def _show_outcomes(message: Message | None, outcomes: Sequence[Outcome], unknown
         ]
         show.table("", ["subscriber", "fate", "time", "reason"], rows)
         if not rows:
-            show.output("nobody subscribed to its topic at the time")
+            show.output("its topic had no subscribers at that time")
     else:
         show.notice(unknown)
     if message is None:

@@ -1,11 +1,11 @@
-"""How the help of every command reads: types as words of this program, arguments as people write them."""
+"""The form of the help of all commands: names of values, and arguments as users write them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 WORDS = {"bool": "", "int": "N", "int range": "N", "float": "N", "float range": "N", "str": "TEXT", "path": "PATH"}
-"""What help shows for the value of an option without a name of its own. A switch has none."""
+"""The default name of an option's value in the help. A switch has none."""
 
 
 def name_values(command: Any, parent: Any = None) -> None:
@@ -27,5 +27,5 @@ def _name_argument(argument: Any) -> None:
     word = f"{name}..." if argument.nargs != 1 else name
     pieces = [word if argument.required else f"[{word}]"]
     argument.get_usage_pieces = lambda context: pieces
-    # Of an argument its help says what it is.
+    # An argument is described by its help text.
     argument.display_type_rich = lambda ctx: None

@@ -29,11 +29,11 @@ from trunkline.journal.stats import stats as stats_of
 from trunkline.message import Message
 from trunkline.topic import EVERYTHING, validate_pattern, validate_topic
 
-app = typer.Typer(help="Look into a journal, replay from it, keep it in order.", no_args_is_help=True)
+app = typer.Typer(help="Inspect, replay, verify and maintain a journal.", no_args_is_help=True)
 
 POLL_S = 0.2
 NEAR = 1000
-"""How far back is looked at first; then four times as far, and so on."""
+"""The first search distance, which is then multiplied by four."""
 
 
 @app.command()
@@ -58,13 +58,13 @@ def stats(directory: Directory, json: AsJson = False) -> None:
     )
     show.table("Dead letters", ["cause", "letters"], [[*pair] for pair in found.dead_letters.items()], numbers=1)
     if found.dead_letters:
-        show.output(f"which they are: trunkline journal replay {directory} --dead --dry-run")
+        show.output(f"to list them: trunkline journal replay {directory} --dead --dry-run")
 
 
 def _print_numbers(directory: Path, found: JournalStats) -> None:
-    owner = "nobody writes to it now"
+    owner = "no process writes to it now"
     if found.owner is not None:
-        owner = f"process {found.owner} writes to it" if found.owner else "some process writes to it"
+        owner = f"process {found.owner} writes to it" if found.owner else "another process writes to it"
     fates = f"{show.count(found.fates + found.sealed_fates, 'row')}, {found.sealed_fates:,} of them sealed"
     show.output((str(directory), "bold"), f": {owner}, last number {found.last:,}")
     for name, text in (
@@ -190,7 +190,7 @@ def replay(
     for_range |= {"--last": last, "--since": since, "--until": until}
     for name, value in (for_range if dead else for_dead).items():
         if value is not None:
-            raise UsageError(f"{name} goes with {'--into' if dead else '--dead'}: leave it out, or use that")
+            raise UsageError(f"{name} is used with {'--into' if dead else '--dead'}: leave it out, or add that option")
     validate_pattern(pattern)
     if to is not None:
         validate_topic(to)
@@ -259,7 +259,10 @@ def seal(
 
     The journal must not be in use. A program that has it open does this by itself.
     """
-    with owning("nothing to do: that process seals by itself"), Journal(directory, threaded=False) as journal:
+    with (
+        owning("nothing to do: the process that writes the journal seals it"),
+        Journal(directory, threaded=False) as journal,
+    ):
         sealed = journal.seal(everything=everything)
         joined = journal.tender.join()
         gone = journal.tender.forget_replaced()

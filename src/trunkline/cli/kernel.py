@@ -42,7 +42,7 @@ def run(
         float | None, typer.Option(help="The time limit of a cell in seconds; by default none.", min=0.001)
     ] = None,
     allow_errors: Annotated[
-        bool, typer.Option("--allow-errors", help="Continue after a cell that fails; the notebook has its error.")
+        bool, typer.Option("--allow-errors", help="Continue after a cell that fails; its error is in the notebook.")
     ] = False,
     allow_error: Annotated[
         list[str] | None,

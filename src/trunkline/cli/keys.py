@@ -17,8 +17,8 @@ from trunkline.keys.register import HUB, Key
 from trunkline.keys.store import DAYS, KeyStore
 from trunkline.transports.addresses import DEFAULT_PORT, at
 
-app = typer.Typer(help="Make, list and revoke the keys of a hub and its clients.", no_args_is_help=True)
-make = typer.Typer(help="Make keys: for a hub, or for a client of it.", no_args_is_help=True)
+app = typer.Typer(help="Create, list and revoke the keys of a hub and its clients.", no_args_is_help=True)
+make = typer.Typer(help="Create keys for a hub, or for a client of it.", no_args_is_help=True)
 app.add_typer(make, name="make")
 
 Keys = Annotated[
@@ -86,7 +86,7 @@ def _show_as_json(key: Key, folder: Path) -> None:
 
 @app.command("list")
 def list_keys(keys: Keys = None, json: AsJson = False) -> None:
-    """List who has keys, and whether they are valid."""
+    """List the owners of keys, and whether the keys are valid."""
     found = KeyStore(keys).list()
     now_s = World().time_ns() / 1e9
     if json:

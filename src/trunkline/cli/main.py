@@ -60,10 +60,10 @@ GROUPS = {
     "kernel": "kernel:app",
     "keys": "keys:app",
 }
-"""Where each command is, below `trunkline.cli`. One that is called is imported without the others."""
+"""The module of each command, below `trunkline.cli`. Only the called one is imported."""
 KNOWN = frozenset((*COMMANDS, *GROUPS))
 COMPLETING = "_TRUNKLINE_COMPLETE"
-"""Set by a shell that wants to know how a command can go on."""
+"""Set by a shell for completion."""
 
 
 def _without_commands() -> typer.Typer:
@@ -114,11 +114,11 @@ def overview() -> Any:
 
 
 def _unavailable() -> None:
-    raise NotImplementedError("a command of the overview was called")
+    raise NotImplementedError("the placeholder of a command was called")
 
 
 def __getattr__(name: str) -> Any:
-    """`app` is the command line with all commands: it is made when somebody asks for it."""
+    """`app` is the command line with all commands, created on first use."""
     if name == "app":
         return program()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -164,7 +164,9 @@ def _complain(error: TrunklineError) -> int:
     text = str(error)
     if type(error) is HubUnavailable:
         # Its own text names a parameter of `connect`, for programs.
-        text = f"no hub at {error.url} ({error.why}): start one with `trunkline up`, or pass the URL of a hub as --hub"
+        text = (
+            f"no hub at {error.url} ({error.why}): start one with `{error.command}`, or pass the URL of a hub as --hub"
+        )
     for line in [*f"error: {text}".split("\n"), *getattr(error, "__notes__", ())]:
         show.notice(line)
     return 2 if isinstance(error, UsageError) else 1

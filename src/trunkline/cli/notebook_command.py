@@ -32,7 +32,7 @@ class NotebookCommand:
         self._book: Any = None
 
     def run(self) -> NotebookRun:
-        """Whatever ends it, the kernel has ended, and what came of the cells so far is written."""
+        """Run the notebook. In any case, the kernel is ended and the outputs so far are written."""
         _leave_out_grammars()
         try:
             done = _run(self._work())
@@ -51,7 +51,7 @@ class NotebookCommand:
         reading: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def read() -> None:
-            # While the kernel starts there is time for it.
+            # Done while the kernel starts.
             if not reading.done():
                 reading.set_result(asyncio.ensure_future(asyncio.to_thread(read_notebook, self._path)))
 
@@ -67,7 +67,7 @@ class NotebookCommand:
                         kernel, self._book, progress=lambda at: advance(at.done, at.total), **self._options
                     )
             except asyncio.CancelledError:
-                # Whoever ends us may not wait long: first what is worth keeping, then the kernel, without asking it.
+                # There may be little time after a signal: write the outputs first, then kill the kernel.
                 self._write()
                 await kernel.shutdown(now=True)
                 raise
@@ -81,7 +81,7 @@ class NotebookCommand:
 
 
 def _kernel_of(path: Path) -> str:
-    """The kernel that a notebook names. The notebook is read as a whole later, when the kernel starts already."""
+    """The kernel that a notebook names. The whole notebook is read later, while the kernel starts."""
     try:
         found = json.loads(path.read_bytes())
         named = found.get("metadata", {}).get("kernelspec", {}).get("name")
@@ -100,7 +100,7 @@ def _run(work: Any) -> NotebookRun:
         assert task is not None
 
         def cancel() -> None:
-            # Once: impatient supervisors send the signal again, and what is worth keeping is being written.
+            # Only the first signal: supervisors may send it again while the outputs are being written.
             TERMINATION.cancel = lambda: None
             loop.call_soon_threadsafe(task.cancel)
 

@@ -30,7 +30,7 @@ def page(
         int | None, typer.Option(help="The port; by default 8420, or a free one.", min=0, max=65535, show_default=False)
     ] = None,
     token: Annotated[
-        str, typer.Option(help="What a browser must know; by default a new one.", envvar=TOKEN_VARIABLE)
+        str, typer.Option(help="The token that a browser must send; by default a new one.", envvar=TOKEN_VARIABLE)
     ] = "",
     keys: Annotated[Path | None, typer.Option(help="The directory of keys, for TLS; see `trunkline keys`.")] = None,
     insecure: Annotated[
@@ -43,7 +43,7 @@ def page(
     """Show a hub or a journal in a browser, until Ctrl-C. It needs the right to administer."""
     check_installed()
     if hub and journal is not None:
-        raise UsageError("--hub and --journal: pass one of them")
+        raise UsageError("pass either --hub or --journal, not both")
     if journal is None:
         check_hub(hub_at(hub))
     model = PageModel(journal=there(journal)) if journal is not None else PageModel(hub=hub_at(hub))

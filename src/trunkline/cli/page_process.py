@@ -1,4 +1,4 @@
-"""The page of a hub, as a process of its own: it ends with the process that has started it, however that ends."""
+"""The page of a hub in a separate process, which ends with the process that started it, in any case."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def page_of(hub: str, keys: KeyStore | None) -> Iterator[str]:
                 "--fd",
                 str(descriptor),
             ],
-            # The end of this pipe is the end of the page, also if this process is killed.
+            # The page ends when this pipe is closed, also if this process is killed.
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             pass_fds=[descriptor],
-            # Not on the command line, which everybody on this machine can read.
+            # Not on the command line, which all users of this machine can read.
             env={**os.environ, TOKEN_VARIABLE: place.token, **({} if keys is None else {VARIABLE: str(keys.path)})},
             # Ctrl-C is for the hub; it ends the page.
             start_new_session=True,

@@ -54,7 +54,7 @@ def warehouse_of(journal: Path, warehouse: Path | None) -> Path:
 
 @contextmanager
 def spark_on(master: str | None, *, few_rows: bool = False) -> Iterator[SparkSession]:
-    """A session; for few rows, one whose Java starts sooner and is slower in the long run."""
+    """A session; for few rows, one whose Java starts faster but has a lower peak speed."""
     from trunkline.spark import session
     from trunkline.spark.session.start import FOR_FEW_ROWS
 

@@ -45,7 +45,7 @@ class Recorder:
         self._known = dict.fromkeys(key for each in tail if (key := (each.headers or {}).get(SOURCE)))
         self.recorded = 0
         self.repeated = 0
-        """Came again, and were recorded before."""
+        """Messages that were redelivered and already recorded."""
 
     async def run(self, patterns: Iterable[str]) -> None:
         """Until it is cancelled. What was published before it was first started is recorded, too, if it is stored."""
@@ -87,7 +87,7 @@ def record(
     patterns: Annotated[
         list[str], typer.Argument(help="Topics: * is one token, > the rest, as in 'orders.>'.", metavar="PATTERN")
     ],
-    journal: Annotated[Path, typer.Option(help="The directory of the journal. It is made if it is not there.")],
+    journal: Annotated[Path, typer.Option(help="The directory of the journal. It is created if it does not exist.")],
     json: AsJson = False,
 ) -> None:
     """Keep topics of a server in a journal, exactly once, until Ctrl-C or SIGTERM."""

@@ -1,4 +1,4 @@
-"""How things are shown: lines and tables for people, JSON for scripts.
+"""Output: lines and tables for people, JSON for scripts.
 
 Nothing of a message reaches a terminal as it is: what is not printable is escaped, and brackets are not styles.
 """

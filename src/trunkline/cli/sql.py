@@ -42,11 +42,11 @@ def sql(
     json: AsJson = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with a line of names.")] = False,
 ) -> None:
-    """Query a journal with SQL: what is sealed and what is not. Starts no Java; the tables of a pipeline are others."""
+    """Query a journal with SQL, without Java. The tables of a pipeline are queried with `trunkline pipeline sql`."""
     from trunkline.journal.sql import query
 
     if json and csv:
-        raise UsageError("choose --json or --csv")
+        raise UsageError("pass either --json or --csv, not both")
     directory, text = _read(words, journal)
     limit = rows if rows is not None or json or csv else MAX_ROWS
     found = query(directory, text, max_rows=None if limit is None else limit + 1)

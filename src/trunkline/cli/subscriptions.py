@@ -23,7 +23,7 @@ from trunkline.journal.stats import stats as stats_of
 
 Name = Annotated[str, typer.Argument(help="The name, or the group, of a durable subscription.", metavar="NAME")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask first.")]
-AFTER = "If it subscribes again, it starts from scratch. Delete it?"
+AFTER = "A subscriber of this name then starts from scratch. Delete it?"
 
 
 def forget(name: Name, hub: Hub = "", yes: Yes = False, json: AsJson = False) -> None:

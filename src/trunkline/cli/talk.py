@@ -21,7 +21,9 @@ from trunkline.topic import EVERYTHING, validate_pattern, validate_topic
 Topic = Annotated[str, typer.Argument(help="The topic.", metavar="TOPIC")]
 Payload = Annotated[
     str | None,
-    typer.Argument(help="JSON, or any other text; - or nothing reads one message a line from standard input."),
+    typer.Argument(
+        help="JSON, or other text. With - or no argument, one message per line is read from standard input."
+    ),
 ]
 
 
@@ -56,7 +58,7 @@ def pub(
     text: AsText = False,
     json: AsJson = False,
 ) -> None:
-    """Publish a message and print its id, or one a line from standard input."""
+    """Publish a message, or one message per line of standard input, and print the ids."""
     validate_topic(topic)
     single = payload is not None and payload != "-"
     if single:
@@ -90,7 +92,7 @@ def sub(
     pattern: Annotated[str, typer.Argument(help="Topics: * is one token, > the rest.", metavar="PATTERN")] = EVERYTHING,
     hub: Hub = "",
     count: Annotated[int | None, typer.Option("--count", "-n", help="Exit after this many messages.", min=1)] = None,
-    group: Annotated[str | None, typer.Option(help="Share the messages with the others of this group.")] = None,
+    group: Annotated[str | None, typer.Option(help="Share the messages with the other members of this group.")] = None,
     durable: Annotated[
         str | None, typer.Option(help="Use a durable subscription of this name: it continues where it stopped.")
     ] = None,

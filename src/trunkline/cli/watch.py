@@ -22,7 +22,7 @@ def status(
     timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.", min=0.001)] = 2.0,
     json: AsJson = False,
 ) -> None:
-    """Show how the hub is doing, what is wrong, and what to do next. Exits with 1 if anything is wrong."""
+    """Show the state of the hub, its problems, and what to do next. Exits with 1 if there is a problem."""
 
     async def work() -> tuple[float, dict[str, object], HubSnapshot]:
         how = ConnectionSettings(connect_s=timeout)

@@ -1,1 +1,1 @@
-"""What people see of a hub: what is wrong, and what to do next."""
+"""Views of a hub for people: metrics, `trunkline top`, the page, and problems with their next steps."""

@@ -1,4 +1,4 @@
-"""What `trunkline top` looks at: clients, topics, subscribers, actors, kernels and channels of a hub, as rows."""
+"""The data of `trunkline top`: clients, topics, subscribers, actors, kernels and channels of a hub, as rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_DESCRIBED = 200
 
 
 class HubLook(msgspec.Struct, frozen=True):
-    """A hub and those around it at one moment."""
+    """The state of a hub, and of the actors, kernels and channels on it, at one moment."""
 
     snapshot: HubSnapshot
     actors: list[ActorHealth]
@@ -36,15 +36,20 @@ class LookTable(msgspec.Struct, frozen=True):
 
 
 async def look(broker: HubBroker, bus: Bus, rows: int, wait_s: float) -> HubLook:
-    """Ask the hub, and wait so long for actor systems and kernels to answer on a bus there."""
-    snapshot, actors, kernels, channels = await asyncio.gather(
-        broker.snapshot(rows), roll_call(bus, wait_s), shared_kernels(bus, within_s=wait_s), channels_in_use(broker)
+    """Query the hub, and wait `wait_s` for answers of actor systems and kernels on the bus."""
+    # First, because the other questions subscribe to their answers: these subscriptions are not to be shown.
+    snapshot = await broker.snapshot(rows)
+    actors, kernels, channels = await asyncio.gather(
+        roll_call(bus, wait_s), shared_kernels(bus, within_s=wait_s), channels_in_use(broker)
     )
     return HubLook(snapshot, actors, kernels, channels)
 
 
 async def channels_in_use(broker: HubBroker) -> list[ChannelInfo]:
-    """All channels, the first of them with their producers and consumers, which the list of a hub leaves out."""
+    """All channels. The first MAX_DESCRIBED have their producers and consumers.
+
+    The hub's list of channels does not include producers and consumers, so each channel is queried on its own.
+    """
     listed = await broker.directory.channels() or []
     shown, rest = listed[:MAX_DESCRIBED], listed[MAX_DESCRIBED:]
     return [*await asyncio.gather(*(_described(broker, each) for each in shown)), *rest]
@@ -54,12 +59,12 @@ async def _described(broker: HubBroker, channel: ChannelInfo) -> ChannelInfo:
     try:
         return await broker.directory.describe(channel.channel) or channel
     except HubRefused:
-        # It was removed meanwhile.
+        # The channel was removed in the meantime.
         return channel
 
 
 async def roll_call(bus: Bus, wait_s: float) -> list[ActorHealth]:
-    """All actors that answer within this time, those with the fullest mailboxes first."""
+    """All actors that answer within `wait_s`, those with the fullest mailboxes first."""
     here = bus.broker.reply_topic()
     found: list[ActorHealth] = []
     async with bus.subscribe(here) as answers:
@@ -77,11 +82,13 @@ async def roll_call(bus: Bus, wait_s: float) -> list[ActorHealth]:
 
 
 def state_of(subscriber: SubscriberSnapshot, at_ns: int) -> str:
-    """In one word or two: what a person looks for first."""
+    """The most important fact about a subscriber, in a few words."""
     if not subscriber.connected:
         return "not connected"
     if is_slow(subscriber, at_ns):
         return f"slow for {(at_ns - subscriber.waiting_since_ns) / 1e9:,.0f} s"
+    if subscriber.dropped:
+        return "lost messages"
     return "durable" if subscriber.durable else "group" if subscriber.group else "ok"
 
 
@@ -103,7 +110,7 @@ def subscriber_row(each: SubscriberSnapshot, at_ns: int) -> tuple[Cell, ...]:
 
 
 def tables(now: HubLook, before: HubLook | None = None) -> dict[str, LookTable]:
-    """By name, slow subscribers first. `before` gives the rates of topics and clients."""
+    """The tables by name. Slow subscribers come first. Rates of topics and clients are computed from `before`."""
     snapshot = now.snapshot
     return {
         "subscribers": LookTable(
@@ -138,7 +145,7 @@ def tables(now: HubLook, before: HubLook | None = None) -> dict[str, LookTable]:
 
 
 def _seconds(now: HubLook, before: HubLook | None) -> float:
-    """Between two looks at one run of a hub; 0 if there is nothing to compare with."""
+    """The time between two looks at the same run of a hub; 0 if they cannot be compared."""
     if before is None or before.snapshot.hub != now.snapshot.hub:
         return 0.0
     return (now.snapshot.at_ns - before.snapshot.at_ns) / 1e9
@@ -176,7 +183,7 @@ def _topics(now: HubLook, before: HubLook | None) -> list[tuple[Cell, ...]]:
 
 
 def chosen(table: LookTable, wanted: str, by: int | None, *, falling: bool) -> Sequence[tuple[Cell, ...]]:
-    """The rows that contain a text, sorted by a column; in their own order if there is none."""
+    """The rows that contain a text, sorted by the column `by`; unsorted if `by` is None."""
     rows = [row for row in table.rows if wanted.lower() in " ".join(map(str, row)).lower()]
     if by is None:
         return rows

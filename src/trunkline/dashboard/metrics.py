@@ -1,37 +1,41 @@
-"""What a hub or a bus counts, for Prometheus.
+"""Metrics of a hub or a bus for Prometheus.
 
-Labels are patterns and names of durable subscriptions, at most 200 of each: never ids, reply topics, endpoints or names
-that change with every start.
+Labels are patterns and names of durable subscriptions, at most 200 of each. Ids, reply topics, endpoints and names that
+change with every start are never labels.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+import logging
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from trunkline.brokers.store import StoreSummary
 from trunkline.bus.bus import Bus
 from trunkline.delivery.fates import Account
 from trunkline.delivery.subscribers import MAX_PATTERNS, OTHER_PATTERNS, group_of
-from trunkline.errors import MissingExtra, UsageError
+from trunkline.errors import MissingExtra
 from trunkline.hub.hub import Hub
-from trunkline.hub.snapshot import MAX_ROWS, snapshot_of
+from trunkline.hub.snapshot import MAX_ROWS, snapshot_with
 from trunkline.wire.snapshot import HubSnapshot
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
 
+log = logging.getLogger("trunkline.metrics")
+
 COLLECT_S = 10.0
-"""How long a scrape waits for the event loop."""
+"""The longest time a scrape waits for the event loop."""
 FATES = ("delivered", "filtered", "expired", "dropped", "dead")
 
 
 class MetricsReading(msgspec.Struct, frozen=True):
-    """What is exported, as read in the event loop's thread."""
+    """The exported values, read in the thread of the event loop."""
 
     gauges: dict[str, tuple[str, float]]
     counters: dict[str, tuple[str, float]]
@@ -40,16 +44,58 @@ class MetricsReading(msgspec.Struct, frozen=True):
     behind: dict[str, int] = {}
 
 
-async def read_hub(hub: Hub) -> MetricsReading:
-    snapshot = await snapshot_of(hub, MAX_ROWS)
+class MetricsSource(Protocol):
+    async def read(self) -> MetricsReading:
+        """Read the values in the event loop, for a scrape in another thread."""
+
+    def read_now(self) -> MetricsReading:
+        """Read the values for a scrape in the thread of the event loop, which must not wait."""
+
+
+class HubMetrics:
+    """The metrics of a hub. Its journal is read in another thread."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._kept: StoreSummary | None = None
+        """The summary of the journal when it was last read."""
+        self._reading: asyncio.Task[MetricsReading] | None = None
+
+    async def read(self) -> MetricsReading:
+        if self._hub.store is not None:
+            self._kept = await self._hub.store.summary()
+        return _read_hub(self._hub, self._kept)
+
+    def read_now(self) -> MetricsReading:
+        """Values of the journal are those of the previous scrape. This scrape starts to read them for the next one."""
+        if self._hub.store is not None and (self._reading is None or self._reading.done()):
+            self._reading = asyncio.get_running_loop().create_task(self.read())
+            self._reading.add_done_callback(_report)
+        return _read_hub(self._hub, self._kept)
+
+
+def _report(reading: asyncio.Task[MetricsReading]) -> None:
+    if not reading.cancelled() and (error := reading.exception()) is not None:
+        log.warning("the journal could not be read for metrics: %s", error)
+
+
+def _read_hub(hub: Hub, kept: StoreSummary | None) -> MetricsReading:
+    snapshot = snapshot_with(hub, MAX_ROWS, kept)
+    stored = (
+        {}
+        if kept is None and hub.store is not None
+        else {
+            "dead_letters": ("Dead letters that are kept", snapshot.dead_letters),
+            "orphans": ("Answers without a request that are kept", snapshot.orphans),
+        }
+    )
     return MetricsReading(
         gauges={
+            **stored,
             "hub_clients": ("Clients that are connected", snapshot.clients_total),
             "hub_subscribers": ("Subscribers, including durable ones without a client", snapshot.subscribers_total),
             "hub_topics": ("Topics that were published on", snapshot.topics_total),
             "hub_start_time_seconds": ("When the hub was started, in seconds since 1970", snapshot.since_ns / 1e9),
-            "dead_letters": ("Dead letters that are kept", snapshot.dead_letters),
-            "orphans": ("Answers without a request that are kept", snapshot.orphans),
         },
         counters={
             "hub_published_messages": ("Messages that clients have published", snapshot.published),
@@ -85,7 +131,20 @@ def _bounded(label: str, known: dict[str, int]) -> str:
     return label if label in known or len(known) < MAX_PATTERNS else OTHER_PATTERNS
 
 
-async def read_bus(bus: Bus) -> MetricsReading:
+class BusMetrics:
+    """The metrics of a bus."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    async def read(self) -> MetricsReading:
+        return self.read_now()
+
+    def read_now(self) -> MetricsReading:
+        return _read_bus(self._bus)
+
+
+def _read_bus(bus: Bus) -> MetricsReading:
     stats = bus.stats()
     return MetricsReading(
         gauges={
@@ -97,7 +156,7 @@ async def read_bus(bus: Bus) -> MetricsReading:
         counters={
             "bus_published_messages": ("Messages that the bus has accepted", stats.total_messages),
             "bus_refused_messages": ("Messages for which the publisher got an error", stats.total_refused),
-            "bus_failed_messages": ("Messages that were refused, or died at a subscriber", stats.total_failed),
+            "bus_failed_messages": ("Messages that were refused, or became dead letters", stats.total_failed),
             "bus_unrouted_messages": ("Messages that had no subscriber", stats.unrouted),
         },
         accounts=bus.broker.served.accounts_by_pattern(),
@@ -105,16 +164,17 @@ async def read_bus(bus: Bus) -> MetricsReading:
 
 
 def export_bus(bus: Bus, registry: CollectorRegistry) -> None:
-    """Have `registry` collect what the bus counts. Call it in the event loop of the bus; scrapes may use any thread."""
-    _export(lambda: read_bus(bus), registry)
+    """Register the metrics of a bus. Call it in the event loop of the bus. Scrapes may use any thread."""
+    _export(BusMetrics(bus), registry)
 
 
 def export_hub(hub: Hub, registry: CollectorRegistry) -> None:
-    """Have `registry` collect what the hub counts. Call it in the event loop of the hub; scrapes may use any thread.
+    """Register the metrics of a hub. Call it in the event loop of the hub. Scrapes may use any thread.
 
-    If the hub has a journal, a scrape in the thread of its event loop raises UsageError: the loop would wait for it.
+    A scrape in the thread of that event loop does not wait for the journal. Dead letters, orphans and the lag of
+    durable subscriptions are then those of the previous scrape. The first scrape does not have them.
     """
-    _export(lambda: read_hub(hub), registry)
+    _export(HubMetrics(hub), registry)
 
 
 def serve_metrics(
@@ -148,7 +208,7 @@ def serve_metrics(
     return serving()
 
 
-def _export(read: Callable[[], Coroutine[None, None, MetricsReading]], registry: CollectorRegistry) -> None:
+def _export(source: MetricsSource, registry: CollectorRegistry) -> None:
     try:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
     except ImportError as error:
@@ -157,13 +217,13 @@ def _export(read: Callable[[], Coroutine[None, None, MetricsReading]], registry:
     highest: dict[tuple[str, str], float] = {}
 
     def rising(name: str, label: str, value: float) -> float:
-        """A counter must not fall, and fates do: a dead letter is replayed, a client comes back and reports."""
+        """A counter must not fall, but counts of fates can: after a replay, or when a client reconnects and reports."""
         highest[name, label] = value = max(value, highest.get((name, label), 0))
         return value
 
     class TrafficCollector:
         def collect(self) -> Iterator[Metric]:
-            found = _in_loop(loop, read)
+            found = _in_loop(loop, source)
             if found is None:
                 return
             for name, (text, value) in found.gauges.items():
@@ -196,27 +256,14 @@ def _export(read: Callable[[], Coroutine[None, None, MetricsReading]], registry:
     registry.register(TrafficCollector())
 
 
-def _in_loop(
-    loop: asyncio.AbstractEventLoop, read: Callable[[], Coroutine[None, None, MetricsReading]]
-) -> MetricsReading | None:
+def _in_loop(loop: asyncio.AbstractEventLoop, source: MetricsSource) -> MetricsReading | None:
     """Read in the thread of the event loop. None after the loop has ended."""
     try:
         here = asyncio.get_running_loop() is loop
     except RuntimeError:
         here = False
     if here:
-        return _at_once(read())
+        return source.read_now()
     if loop.is_closed():
         return None
-    return asyncio.run_coroutine_threadsafe(read(), loop).result(COLLECT_S)
-
-
-def _at_once(reading: Coroutine[None, None, MetricsReading]) -> MetricsReading:
-    """The result of something that does not wait."""
-    try:
-        reading.send(None)
-    except StopIteration as done:
-        found: MetricsReading = done.value
-        return found
-    reading.close()
-    raise UsageError("collect the metrics of a hub with a journal in another thread than that of its event loop")
+    return asyncio.run_coroutine_threadsafe(source.read(), loop).result(COLLECT_S)

@@ -1,4 +1,4 @@
-"""What is wrong at a hub, in words, and what to do next. Pure: a snapshot in, sentences out."""
+"""The problems of a hub, each with a description and a next step, derived from a snapshot. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from trunkline.wire.snapshot import HubSnapshot, SubscriberSnapshot
 
 SLOW_NS = 1_000_000_000
-"""Messages that have waited longer make their subscriber slow."""
+"""A subscriber is slow if a message has been waiting for it for longer than this."""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -19,7 +19,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 def problems(snapshot: HubSnapshot) -> list[Problem]:
-    """The worst first: what was lost, what waits for somebody, what is slow."""
+    """The worst first: losses, then dead letters and durable subscriptions without a subscriber, then slowness."""
     return [*_lost(snapshot), *_unattended(snapshot), *_slow(snapshot), *_clients(snapshot)]
 
 
@@ -39,14 +39,14 @@ def _lost(snapshot: HubSnapshot) -> Iterator[Problem]:
     if failed := snapshot.counts.get("internal_errors", 0):
         yield Problem(
             "internal errors",
-            f"the hub failed {failed:,} times at a client's frame",
+            f"the hub failed {failed:,} times while handling a frame of a client",
             "read the hub's log for the cause",
         )
 
 
 def _instead_of_losing(subscriber: SubscriberSnapshot) -> str:
     if subscriber.overflow == "block":
-        # It had no room for as long as its publishers wait, or has left with messages.
+        # It had no room until the timeout of its publishers, or it left while messages were waiting for it.
         return "or raise capacity, or backpressure.timeout_s of its publishers"
     return 'raise capacity, or use overflow="block"'
 
@@ -63,8 +63,8 @@ def _unattended(snapshot: HubSnapshot) -> Iterator[Problem]:
         if each.dead:
             yield Problem(
                 "dead letters",
-                f"{_who(each)} has given up on {_count(each.dead)} of {each.accepted:,}",
-                "its program has them: `bus.dead_letters` says why, `bus.replay_dead()` redelivers them;"
+                f"{_who(each)} failed to handle {_count(each.dead)} of {each.accepted:,}",
+                "they are in its process: `bus.dead_letters` lists the causes, `bus.replay_dead()` redelivers them;"
                 " a hub with a journal keeps those of groups and durable subscriptions",
             )
     for each in snapshot.subscribers:
@@ -95,7 +95,7 @@ def _clients(snapshot: HubSnapshot) -> Iterator[Problem]:
             yield Problem(
                 "silent",
                 f"the client {client.name} ({client.address}) has not sent a heartbeat in time",
-                "look whether its process is alive, or blocks its event loop",
+                "check whether its process is alive, and whether it blocks its event loop",
             )
 
 

@@ -1,4 +1,4 @@
-"""`trunkline top` on a terminal: tables that refresh themselves, sorted and filtered by keys. Needs Textual."""
+"""`trunkline top` on a terminal: tables that are refreshed, and sorted and filtered with keys. Needs Textual."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
 from trunkline.bus.explain import Explanation
+from trunkline.cli import show
 from trunkline.dashboard.looks import HubLook, LookTable, chosen, tables
 from trunkline.dashboard.problems import problems
 from trunkline.errors import MissingExtra, TrunklineError
@@ -19,11 +20,13 @@ try:
 except ImportError as missing:
     raise MissingExtra("top", "`trunkline top` on a terminal") from missing
 
+MAX_NAME = 36
+"""Characters. A longer name is shortened in the middle: its beginning and its end are needed to identify it."""
 TABS = ("subscribers", "clients", "topics", "actors", "kernels", "channels")
 
 
 class LifeScreen(ModalScreen[None]):
-    """What became of one message."""
+    """The life of one message."""
 
     BINDINGS: ClassVar = [Binding("escape,q,enter", "dismiss", "Back")]
 
@@ -37,7 +40,7 @@ class LifeScreen(ModalScreen[None]):
 
 
 class TopApp(App[None]):
-    """Refreshes every `every_s`; nothing is asked for while it is closed."""
+    """Queries the hub every `every_s` while it is open."""
 
     TITLE = "trunkline top"
     CSS = (
@@ -48,7 +51,7 @@ class TopApp(App[None]):
         Binding("s", "sort", "Sort by the next column"),
         Binding("r", "reverse", "Reverse"),
         Binding("slash", "filter", "Filter"),
-        Binding("e", "explain", "A message's life"),
+        Binding("e", "explain", "History of a message"),
         Binding("escape", "leave_field", "Back", show=False),
         *(Binding(str(number), f"tab('{name}')", name, show=False) for number, name in enumerate(TABS, 1)),
     ]
@@ -68,7 +71,7 @@ class TopApp(App[None]):
         self._before: HubLook | None = None
         self.now: dict[str, LookTable] = {}
         self.sorted_by: dict[str, tuple[int, bool]] = {}
-        """By tab: the column, and whether the largest comes first."""
+        """The column for each tab, and whether the largest value comes first."""
         self.wanted = ""
         self.looks = 0
 
@@ -76,8 +79,9 @@ class TopApp(App[None]):
         yield Header()
         yield Static("", id="state", markup=False)
         with TabbedContent(initial="subscribers"):
-            for name in TABS:
-                with TabPane(name, id=name):
+            for number, name in enumerate(TABS, 1):
+                # The title has the key that opens the tab.
+                with TabPane(f"{number} {name}", id=name):
                     yield DataTable(id=f"table-{name}", cursor_type="row", zebra_stripes=True)
         yield Input(placeholder="rows that contain this text", id="filter", disabled=True)
         yield Input(placeholder="the id of a message", id="message", disabled=True)
@@ -89,7 +93,7 @@ class TopApp(App[None]):
 
     def refresh_look(self) -> None:
         if not any(worker.name == "look" and worker.state is WorkerState.RUNNING for worker in self.workers):
-            # The function, not its coroutine: a worker that is cancelled before it began would never await that.
+            # Pass the function, not a coroutine: a worker that is cancelled before it starts never awaits it.
             _: Worker[None] = self.run_worker(self._look_once, name="look", exclusive=False)
 
     async def _look_once(self) -> None:
@@ -103,7 +107,8 @@ class TopApp(App[None]):
         self._before = found
         wrong = problems(found.snapshot)
         more = f"; {wrong[0].text}: {wrong[0].next_step}" if wrong else ""
-        state.update(self._plain(f"{found.snapshot.published:,} messages, {len(wrong)} problems{more}"))
+        counts = f"{show.count(found.snapshot.published, 'message')}, {show.count(len(wrong), 'problem')}"
+        state.update(self._plain(counts + more))
         self.looks += 1
         for name in TABS:
             self._show(name)
@@ -118,12 +123,19 @@ class TopApp(App[None]):
         for index, column in enumerate(self.now[name].columns):
             table.add_column(f"{column} {'v' if falling else '^'}" if index == by else column)
         for row in chosen(self.now[name], self.wanted, by, falling=falling):
-            table.add_row(*(f"{cell:,}" if isinstance(cell, int) else self._plain(str(cell)) for cell in row))
+            table.add_row(*(f"{cell:,}" if isinstance(cell, int) else self._shown(name, str(cell)) for cell in row))
         table.move_cursor(row=place)
+
+    def _shown(self, tab: str, text: str) -> str:
+        """Shorten the names and patterns of subscribers, so that the numbers beside them fit on a terminal."""
+        text = self._plain(text)
+        if tab != "subscribers" or len(text) <= MAX_NAME:
+            return text
+        return f"{text[: MAX_NAME // 2 - 1]}…{text[-MAX_NAME // 2 :]}"
 
     @property
     def main(self) -> Screen[object]:
-        """The screen with the tables, also while the life of a message is shown above it."""
+        """The screen with the tables, also while the life of a message is shown on top of it."""
         return self.screen_stack[0]
 
     @property
@@ -131,7 +143,7 @@ class TopApp(App[None]):
         return self.main.query_one(TabbedContent).active
 
     def rows(self, name: str) -> list[list[str]]:
-        """What a tab shows."""
+        """The rows that a tab shows."""
         table = self.main.query_one(f"#table-{name}", DataTable)
         return [[str(cell) for cell in table.get_row_at(index)] for index in range(table.row_count)]
 
@@ -160,7 +172,7 @@ class TopApp(App[None]):
 
     def _open(self, name: str) -> None:
         field = self.main.query_one(f"#{name}", Input)
-        # A field that is not shown must not have the focus: it would take the keys.
+        # Hidden fields are disabled. A hidden field with the focus would receive the keys.
         field.disabled = False
         field.add_class("shown")
         field.focus()

@@ -5,7 +5,7 @@
     matches(sender, 'agent-*') and payload.items[0].sku in ('a1', 'b2')
 
 Logic has two values: a comparison with a missing field is False, `!=` and `not in` too, and `not` of it is True.
-What may be said, and the code it becomes, is in translation.py; what the values do is in values.py.
+translation.py has the grammar and the generated code; values.py has the behaviour of values.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ MAX_CHARACTERS: Final = 1_000
 MAX_DEPTH: Final = 50
 
 HABITS = (("&&", "and"), ("||", "or"), ("!", "not"))
-"""Operators of other languages."""
+"""Operators of other languages, and ours."""
 _TOO_DEEP: Final = f"it is nested deeper than {MAX_DEPTH} levels; split it"
 
 
 class Filter:
-    """A compiled expression. A call decodes the payload once at most, and raises nothing, whatever the payload."""
+    """A compiled expression. A call decodes the payload at most once, and never raises."""
 
     __slots__ = ("_test", "expression")
 
@@ -48,7 +48,7 @@ def compile_filter(expression: str) -> Filter:
         raise InvalidExpression(shown, f"it has {len(expression)} characters, at most {MAX_CHARACTERS} are allowed")
     source = expression.strip()
     if not source:
-        raise InvalidExpression(expression, "it is empty; leave the filter out to take every message")
+        raise InvalidExpression(expression, "it is empty; leave the filter out to receive every message")
     try:
         tree = ast.parse(source, mode="eval").body
     except SyntaxError as error:
@@ -66,7 +66,7 @@ def compile_filter(expression: str) -> Filter:
 
 def _check_depth(expression: str, tree: ast.expr) -> None:
     level, depth = [tree], 0
-    while level:  # level by level, for a recursive check would need the check itself
+    while level:  # level by level: recursion could exceed the limit that is checked here
         depth += 1
         if depth > MAX_DEPTH:
             raise InvalidExpression(expression, _TOO_DEEP)

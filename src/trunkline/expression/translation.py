@@ -1,4 +1,4 @@
-"""From a parsed filter to one Python function without builtins: what may be said, and the code it becomes.
+"""From a parsed filter to one Python function without builtins: the grammar, and the generated code.
 
 Python's own operators stay where the types of the header make them safe; everything else calls values.py.
 The parsing and the surface are in filter.py.
@@ -24,7 +24,7 @@ Test = Callable[[object, Callable[[], object]], bool]
 
 
 class ValueKind(IntEnum):
-    """What is known of a value before any message is seen. The higher, the less: max() joins two kinds."""
+    """What is known about a value at compile time. A higher kind is less specific: max() joins two kinds."""
 
     FLAG = 0
     NUMBER = 1
@@ -45,7 +45,7 @@ _FIELDS: Final[Mapping[str, ValueKind]] = {
     **dict.fromkeys(("type", "headers", "payload"), ValueKind.ANY),
 }
 _LITERALS: Final[Mapping[str, bool | None]] = {"true": True, "false": False, "null": None}
-# The function in SCOPE, and the highest kind for which Python's own operator is as good.
+# The function in SCOPE, and the highest kind for which Python's own operator can be used instead.
 _COMPARISONS: Final[Mapping[type[ast.cmpop], tuple[str, ValueKind]]] = {
     ast.Eq: ("same", ValueKind.PLAIN),
     ast.NotEq: ("differs", ValueKind.PLAIN),
@@ -66,7 +66,7 @@ _ARITHMETIC: Final[Mapping[type[ast.operator], str]] = {
     ast.FloorDiv: "floordiv",
     ast.Mod: "mod",
 }
-# How many values each takes, and what it gives.
+# The number of arguments of each function, and the kind of its result.
 _FUNCTIONS: Final[Mapping[str, tuple[int, ValueKind]]] = {
     "len": (1, ValueKind.ANY),
     "lower": (1, ValueKind.ANY),
@@ -80,7 +80,7 @@ _FUNCTIONS: Final[Mapping[str, tuple[int, ValueKind]]] = {
 
 
 class Translation:
-    """From the parsed expression to code of our own making; of the input, only the operators are used again."""
+    """Generates new code from the parsed expression. Only the operators are copied from the input."""
 
     def __init__(self, expression: str, source: str) -> None:
         self._expression = expression
@@ -219,7 +219,7 @@ class Translation:
         return Term(ast.Constant(cast(str, tuple(values))), ValueKind.FLAG)  # typeshed does not know constant tuples
 
     def _twice(self, term: Term, is_last: bool) -> tuple[Term, Term]:
-        """The middle of `1 < x < 9`, to evaluate and then to use again; copies would double with every nested chain."""
+        """The middle of `1 < x < 9`, evaluated once and used twice. Copies would double with every nested chain."""
         if is_last or isinstance(term.code, ast.Constant):
             return term, term
         name = f"kept_{self._kept}"
@@ -245,7 +245,7 @@ class Translation:
         return Term(_invoke("length" if name == "len" else name, *(self.term(arg).code for arg in args)), kind)
 
     def _exists(self, node: ast.expr) -> ast.expr:
-        """A header field that was not set is None; a None in a payload was put there by somebody."""
+        """A header field that was not set is None. A None in a payload is an actual value."""
         is_literal = isinstance(node, ast.Name) and node.id in _LITERALS
         if is_literal or not isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
             raise self._error(f"exists() asks for a field, which {self._text(node)} is not")

@@ -1,6 +1,6 @@
-"""What the values of a filter do at run time: missing fields, walking a payload, comparisons that never raise.
+"""The values of a filter at run time: missing fields, access to a payload, comparisons that never raise.
 
-Payloads are strangers' data, at times of strangers' types, so everything that touches one catches `Exception`: a value
+Payloads are untrusted data, sometimes of unknown types, so all code that touches one catches `Exception`: a value
 that cannot be read is MISSING, a comparison that cannot be made is False. The language itself is in translation.py.
 """
 
@@ -15,7 +15,7 @@ from typing import Final, TypeGuard
 
 
 class Missing:
-    """A field that is not there, or a result that does not exist. False in every comparison, and false by itself."""
+    """A missing field, or a result that does not exist. False in every comparison and as a condition."""
 
     __slots__ = ()
 
@@ -27,15 +27,18 @@ class Missing:
 
 
 MISSING = Missing()
-# Marks a payload that was not decoded yet. Not MISSING, which would decode a broken payload again at each mention.
+# Marks a payload that is not decoded yet. With MISSING, a broken payload would be decoded again at each access.
 UNREAD = object()
 
 MAX_MATCHED_CHARACTERS: Final = 10_000
-"""A pattern takes time in proportion to its length times that of the text: 5 s for a million characters."""
+"""Matching takes time in proportion to pattern length times text length: 5 s for a million characters."""
 MAX_BITS: Final = 4096
-"""Of an integer that is computed with; from JSON come some of 14,000, and each product is larger."""
+"""The size limit of integers in arithmetic, in bits.
 
-# Only these are measured and searched: a foreign object may take forever to iterate.
+JSON can contain integers of 14,000 bits, and products are larger.
+"""
+
+# Only these types are measured and searched: iterating over another object may never end.
 _CONTAINERS = (str, bytes, list, tuple, Mapping, set, frozenset)
 
 
@@ -50,7 +53,7 @@ def walk(value: object, *path: str | int) -> object:
     """Follow mapping keys, sequence indexes and declared public fields; MISSING where the path ends early."""
     try:
         for key in path:
-            # Most payloads are dicts, and the Mapping ABC takes 140 ns longer to say so.
+            # Most payloads are dicts, and the check for the Mapping ABC takes 140 ns longer.
             value = value.get(key, MISSING) if type(value) is dict else _step(value, key)
     except Exception:
         return MISSING
@@ -76,7 +79,7 @@ def _declared_fields(kind: type) -> Collection[str]:
 
 
 def settled(value: object) -> object:
-    """The value, if Python can tell whether it is true; an array, for one, refuses to say."""
+    """The value, if it has a truth value; an array, for example, has none."""
     try:
         bool(value)
     except Exception:
@@ -124,7 +127,7 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 def compute(operation: Callable[[int | float, int | float], object], left: object, right: object) -> object:
-    """Arithmetic on numbers of a bounded size only: `'a' * 10**9` must not take the memory of the hub."""
+    """Arithmetic on numbers of bounded size only: `'a' * 10**9` must not exhaust the memory of the hub."""
     if not (_is_number(left) and _is_number(right)):
         return MISSING
     try:
@@ -173,7 +176,7 @@ def _text(value: object) -> str | None:
     return value.name if isinstance(value, IntEnum) else None
 
 
-# All that a compiled filter can reach by name, besides its arguments.
+# All names that a compiled filter can use, besides its arguments.
 SCOPE: Mapping[str, object] = {
     "__builtins__": {},
     **{name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "is_", "is_not")},

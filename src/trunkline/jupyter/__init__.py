@@ -37,7 +37,7 @@ if typing.TYPE_CHECKING:
     from trunkline.jupyter.start import start_kernel as start_kernel
     from trunkline.jupyter.wire import KernelMessage as KernelMessage
 
-# Imported when it is first used: a notebook that is run needs no bus, and who joins a kernel needs no jupyter_client.
+# Imported on first use: running a notebook needs no bus, and joining a kernel needs no jupyter_client.
 _NAMES = {
     "blocking": "BlockingComm BlockingExecution BlockingKernel attach_blocking join_blocking start_kernel_blocking",
     "comm": "Comm",

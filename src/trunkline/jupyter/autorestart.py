@@ -1,4 +1,4 @@
-"""Restarting a kernel whose process has ended by itself, a limited number of times."""
+"""Restarts a kernel whose process has ended unexpectedly, a limited number of times."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RestartLimit:
 
 
 class AutoRestart:
-    """Gets to know of the end of the process, and starts another one. Beyond the limit the kernel is lost."""
+    """Starts a new process when the old one has ended. Beyond the limit the kernel is lost."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -41,12 +41,12 @@ class AutoRestart:
         kernel.on_close(self.stop)
 
     def exited(self, how: str) -> None:
-        """Called when the process has ended without having been asked to."""
+        """Called when the process has ended unexpectedly."""
         if self._starting:
             self._kernel.client.died_while_starting(how)
             return
         if not self._limit.allow(asyncio.get_running_loop().time()):
-            self._kernel.lost(f"{how}, too often to restart it again")
+            self._kernel.lost(f"{how}. It died too often, and is not restarted again")
             return
         log.warning("the kernel %s died: %s; it is restarted", self._kernel.id, how)
         self._task = asyncio.get_running_loop().create_task(self._restart(how))
@@ -56,7 +56,7 @@ class AutoRestart:
         try:
             await self._kernel.restart_dead(how)
         except TrunklineError as error:
-            # It has died while it started, or does not answer: that is its next end.
+            # It died while it started, or does not answer: this counts as its next end.
             self._starting = False
             self.exited(str(error))
         finally:

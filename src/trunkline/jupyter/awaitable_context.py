@@ -1,4 +1,4 @@
-"""Something that is opened by `await`, or by `async with`, which also closes it."""
+"""An object that is opened by `await`, or by `async with`, which also closes it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The blocking face: kernels for threads, scripts and notebooks. The client lives in an event loop of its own thread.
+"""The blocking API: kernels for threads, scripts and notebooks. The client runs in an event loop in its own thread.
 
-Every method is safe from many threads at once and waits for the result of its async twin.
+All methods are thread-safe. Each waits for the result of the async method of the same name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class BlockingExecution:
-    """One request, to be read and waited for from any thread."""
+    """One request, for use from any thread."""
 
     def __init__(self, thread: LoopThread, execution: Execution) -> None:
         self._thread = thread
@@ -65,7 +65,7 @@ class BlockingExecution:
     def wait_for(
         self, channel: str, wanted: str | Callable[[KernelMessage], bool], timeout_s: float | None = None
     ) -> KernelMessage | None:
-        """The next message of a channel that is as `wanted`; None if it ended without one."""
+        """The next message of a channel that matches `wanted`; None if it ended without one."""
         return self._thread.call(self._execution.wait_for(channel, wanted, timeout_s))
 
     @property
@@ -94,17 +94,17 @@ class BlockingExecution:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What has not come yet."""
+        """The parts that have not arrived yet."""
         return self._get(lambda execution: execution.missing)
 
     @property
     def dropped(self) -> int:
-        """How many messages its channels lost because nobody read them."""
+        """The number of messages that were dropped because its channels were not read."""
         return self._get(lambda execution: execution.dropped)
 
     @property
     def dates(self) -> dict[str, str]:
-        """When the kernel said what, by its own clock."""
+        """The times of the kernel's messages, by its own clock."""
         return self._get(lambda execution: dict(execution.dates))
 
     @property
@@ -171,7 +171,7 @@ class BlockingComm:
 
 
 class BlockingKernel:
-    """A kernel, from any thread. Callbacks are called in threads of their own, and may use the kernel."""
+    """A kernel, for use from any thread. Callbacks run in their own threads, and may use the kernel."""
 
     def __init__(self, opening: Callable[[], AwaitableContext[Kernel]], bus: BlockingBus | None = None) -> None:
         self._own = None if bus is not None else LoopThread("kernel")
@@ -198,7 +198,7 @@ class BlockingKernel:
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """What the kernel says of itself: language, version, protocol."""
+        """The kernel's description of itself: language, version, protocol."""
         return self._kernel.info
 
     @property
@@ -259,7 +259,7 @@ class BlockingKernel:
 
     @property
     def comms(self) -> list[BlockingComm]:
-        """All that are open."""
+        """All open comms."""
         return [BlockingComm(self._thread, comm) for comm in self._get(lambda kernel: kernel.comms)]
 
     def open_comm(
@@ -291,7 +291,7 @@ class BlockingKernel:
         return self._call(notebooks.run_notebook(self._kernel, notebook, progress=progress, **options))
 
     def subscribe(self, pattern: str = EVERYTHING, **options: Unpack[DeliveryOptions]) -> BlockingStream:
-        """Everything the kernel says, as `Kernel.subscribe`; to be used as a block, or closed."""
+        """All messages of the kernel, as `Kernel.subscribe`. Use it with `with`, or close it."""
         opening = self._get(lambda kernel: kernel.subscribe(pattern, **options))
         return BlockingStream(self._thread, self._call(opening.open()))
 
@@ -303,11 +303,11 @@ class BlockingKernel:
 
     @property
     def others(self) -> list[BlockingExecution]:
-        """What other clients of this kernel have asked for lately, and what came of it."""
+        """Recent executions of other clients of this kernel."""
         return [BlockingExecution(self._thread, other) for other in self._get(lambda kernel: kernel.others)]
 
     def death(self) -> str:
-        """Return when the kernel has died: how."""
+        """Wait until the kernel has died. Returns how it died."""
         return self._call(self._kernel.death())
 
     def interrupt(self) -> None:
@@ -341,13 +341,13 @@ class BlockingKernel:
 
 
 def _in_thread(callback: Callable[..., object], *arguments: object) -> None:
-    """In the loop's thread, a callback could not wait for the kernel."""
+    """In the thread of the event loop, a callback could not wait for the kernel."""
 
     def call() -> None:
         try:
             callback(*arguments)
         except Exception:
-            log.exception("a callback of a kernel raised")
+            log.exception("a callback of a kernel raised an error")
 
     threading.Thread(target=call, name="kernel-callback", daemon=True).start()
 

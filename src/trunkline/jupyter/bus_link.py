@@ -1,4 +1,4 @@
-"""The link to a kernel that somebody shares on a bus: its topics are its sockets."""
+"""The link to a kernel that is shared on a bus. Topics take the place of its sockets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("trunkline.jupyter")
 
 
 class BusLink:
-    """With a `name`, or a `start`, the subscription is durable: it begins where it ended, or there.
+    """With a `name` or a `start` the subscription is durable: it continues where it ended, or begins at `start`.
 
     One with a `start` and without a name is forgotten when the link is closed.
     """
@@ -57,7 +57,7 @@ class BusLink:
             if self._durable:
                 for each in batch:
                     stream.ack(each)
-        client.lost("the bus it is shared on was closed")
+        client.lost("its bus was closed")
 
     def _read(self, message: Message, client: KernelReceiver) -> KernelMessage | None:
         tokens = message.topic.split(".")
@@ -68,7 +68,7 @@ class BusLink:
         except (Unreadable, TrunklineError) as error:
             client.count_fault(Fault.MALFORMED, f"on {message.topic}: {error}")
             return None
-        # What we have asked ourselves comes by as well.
+        # Our own requests arrive here, too.
         return None if read.header.session == self._session else read
 
     async def send(self, message: KernelMessage) -> None:

@@ -1,4 +1,4 @@
-"""Channels of an execution or a comm: inboxes that belong to no broker, filled from a kernel, which never waits."""
+"""Channels of an execution or a comm: inboxes without a broker. The kernel that fills them never waits."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from trunkline.jupyter.wire import KernelMessage
 
 
 class KernelChannel(Stream):
-    """Messages of a kernel, each there once. It ends with the execution or the comm it belongs to; nobody closes it."""
+    """Messages of a kernel, each delivered once. It ends with its execution or comm, and need not be closed."""
 
     def __init__(self, box: Inbox, world: World, owner: object = None) -> None:
-        # Nothing here is acknowledged, so nothing is tried again, or dies.
+        # Messages are not acknowledged here, so there are no retries and no dead letters.
         custody = Custody(box, lease_s=30.0, retry=Retry(), chance=world.random, on_dead=lambda *_: None)
         super().__init__(box, custody, ack=False)
         self._owner = owner
-        """Kept as long as somebody reads."""
+        """Kept alive as long as the channel is read."""
 
     async def recv(self, timeout_s: float | None = None) -> KernelMessage | None:
         return cast("KernelMessage | None", await super().recv(timeout_s))
@@ -39,7 +39,10 @@ class KernelChannel(Stream):
     async def next_wanted(
         self, wanted: str | Callable[[KernelMessage], bool], timeout_s: float | None
     ) -> KernelMessage | None:
-        """The next one that is as `wanted`, a function or a filter; those before it are taken. Raises StreamEmpty."""
+        """The next message that matches `wanted`, a function or a filter.
+
+        Earlier ones are consumed. Raises StreamEmpty.
+        """
         if isinstance(wanted, str):
             fits = compile_filter(wanted)
             wanted = lambda message: fits(message, message.decode)  # noqa: E731
@@ -57,16 +60,16 @@ class KernelChannel(Stream):
 
 
 def put(box: Inbox, message: KernelMessage) -> None:
-    """Put it in, or count what is lost by that."""
+    """Add a message, or count the dropped one."""
     try:
         box.offer(message)
     except InboxFull:
-        # Counted there. A kernel cannot be told no.
+        # Counted there. A kernel cannot be refused.
         return
 
 
 def channel_filters(where: Mapping[str, str]) -> dict[str, Filter]:
     """Filters of channels by content; raises UsageError for a channel that does not exist."""
     if unknown := set(where) - set(CHANNELS):
-        raise UsageError(f"an execution has no channel {', '.join(sorted(unknown))}: there are {', '.join(CHANNELS)}")
+        raise UsageError(f"an execution has no channel {', '.join(sorted(unknown))}: use one of {', '.join(CHANNELS)}")
     return {channel: compile_filter(text) for channel, text in where.items()}

@@ -1,4 +1,4 @@
-"""The client of one kernel: what is sent to it, what comes from it, and whether it lives. `Kernel` is made of it."""
+"""The client of one kernel: sending, receiving, and liveness. `Kernel` is built on it."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ RESTARTING: Final = "restarting"
 STARTING: Final = "starting"
 
 OnInput = Callable[[str, bool], str | Awaitable[str]]
-"""Gives what a person would type: called with the prompt, and whether it is a password."""
+"""Returns the user's input. Called with the prompt, and whether it is a password."""
 
 
 class KernelClient:
-    """One session at one kernel, in one event loop."""
+    """One session with one kernel, in one event loop."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class KernelClient:
         self.state = STARTING
         self.faults: Counter[Fault] = Counter()
         self.ready = asyncio.Event()
-        """Clear while the kernel starts anew: whoever asks then waits."""
+        """Not set while the kernel restarts; requests wait for it."""
         self.gone = asyncio.Event()
         """Set when the kernel has died."""
         self.dead: str | None = None
@@ -74,14 +74,14 @@ class KernelClient:
         self._completion = CompletionCheck(self.router, self.ask, self._start)
         self._sweeper: asyncio.TimerHandle | None = None
 
-    # Beginning
+    # Connecting
 
     async def open(self) -> None:
         self._sweep()
         await self.greet()
 
     async def greet(self) -> None:
-        """Connect, and return when nothing the kernel says can be missed; whoever asks meanwhile waits."""
+        """Connect, and return when no message of the kernel can be missed. Requests wait until then."""
         self.ready.clear()
         self.gone.clear()
         self.dead = None
@@ -99,7 +99,7 @@ class KernelClient:
             for execution in greeting.asked:
                 if execution.reply is not None:
                     self.info = execution.reply.content
-                # What is still to come of it is expected, and of no interest.
+                # Its remaining messages are expected, and ignored.
                 self.router.retire(execution, asyncio.get_running_loop().time())
         if self.state == STARTING:
             self.state = "idle"
@@ -111,12 +111,12 @@ class KernelClient:
             raise KernelDied(self.id, self.dead)
 
     def _sweep(self) -> None:
-        """Clean up now, and again after a while. It takes microseconds: nothing waits for it."""
+        """Clean up now and periodically. It takes microseconds."""
         loop = asyncio.get_running_loop()
         self.router.cleanup(loop.time())
         self._sweeper = loop.call_later(self.settings.cleanup_interval_s, self._sweep)
 
-    # What comes: called by the link
+    # Receiving: called by the link
 
     def take(self, messages: list[KernelMessage]) -> None:
         if messages[0].socket == IOPUB:
@@ -142,7 +142,7 @@ class KernelClient:
         log.warning("kernel %s: %s (%s)", self.id, why, fault.value)
 
     def died_while_starting(self, how: str) -> None:
-        """Its process has ended before it answered."""
+        """Its process ended before it answered."""
         self._handshake.lost(how)
 
     def heart_beats(self) -> None:
@@ -150,7 +150,7 @@ class KernelClient:
         self._handshake.process_lives = True
 
     def lost(self, how: str) -> None:
-        """The kernel is gone: whoever waits for it is told at once."""
+        """The kernel is gone. All waiting requests fail at once."""
         if self.dead is not None or self.closed:
             return
         self.dead = how
@@ -163,16 +163,16 @@ class KernelClient:
         self.gone.set()
 
     def _notice(self, state: str, message: KernelMessage) -> None:
-        """What the kernel is doing now; or, from whoever shares it, that it does nothing any more."""
+        """The new state of the kernel; the client that shares it also reports its end."""
         if message.parent.msg_id or state not in (DEAD, RESTARTING):
             self.state = state
         elif state == DEAD:
-            self.lost(str(message.content.get("reason", "it is gone")))
+            self.lost(str(message.content.get("reason", "it no longer exists")))
         else:
             self.state = state
             self.router.fail_all(lambda: KernelRestarted(self.id))
 
-    # What is sent
+    # Sending
 
     async def ask(
         self, socket: str, msg_type: str, content: Mapping[str, Any], timeout_s: float, **options: Any
@@ -205,7 +205,7 @@ class KernelClient:
             execution.on_input = lambda message: self._start(self._give_input(message, on_input))
         if self._tracing is not None:
             self._tracing.begin(request, execution)
-        # Registered before it is sent: the fastest answer finds it.
+        # Registered before it is sent, so that even the fastest answer finds it.
         self.register(execution, socket, timeout_s)
         try:
             await self._send(request)
@@ -215,7 +215,7 @@ class KernelClient:
         return execution
 
     def resume(self, request_id: str, timeout_s: float) -> Execution:
-        """Register a request that was sent before, by another client or an earlier life of this one."""
+        """Register a request that was sent before, by another client or by an earlier run of this one."""
         self.check_open()
         if (known := self.router.claim(request_id)) is not None:
             if not known.complete:
@@ -244,7 +244,7 @@ class KernelClient:
         self.router.register(execution, f"{socket} of kernel {self.id}", now_s, timeout_s)
 
     async def post(self, socket: str, msg_type: str, content: Mapping[str, Any], **options: Any) -> None:
-        """Send what has no reply."""
+        """Send a message that has no reply."""
         self.check_open()
         await self._send(self.compose(socket, msg_type, content, **options))
 
@@ -278,7 +278,7 @@ class KernelClient:
             self.publisher.put(message, None if self._tracing is None else self._tracing.of(message))
 
     def announce(self, state: str, reason: str) -> None:
-        """Tell those on the bus what no message of the kernel tells them."""
+        """Publish a state that no message of the kernel contains."""
         if self.publisher is not None:
             self.publish(self.compose(IOPUB, "status", {"execution_state": state, "reason": reason}))
 
@@ -289,7 +289,7 @@ class KernelClient:
             value = given(prompt, password) if given else await _in_thread(lambda: on_input(prompt, password))
             text = value if isinstance(value, str) else await value
         except Exception:
-            log.exception("on_input raised: the kernel gets an empty line")
+            log.exception("on_input raised an error: the kernel gets an empty line")
             text = ""
         await self.post(STDIN, "input_reply", {"value": text, "status": "ok"}, parent=message.header)
 
@@ -298,10 +298,10 @@ class KernelClient:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # The end
+    # Closing
 
     async def stop(self) -> None:
-        """Take no more requests, and end what runs in the background."""
+        """Accept no more requests, and end the background tasks."""
         self.closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -318,7 +318,10 @@ class KernelClient:
 
 
 async def _in_thread(function: Callable[[], Any]) -> Any:
-    """Call what may block, such as `input`. The loop can end before its thread does: a person may never answer."""
+    """Call a function that may block, such as `input`.
+
+    The loop can end before the thread, because a user may never answer.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
 

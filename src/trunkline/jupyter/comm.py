@@ -1,4 +1,4 @@
-"""Comms: conversations of a kernel and its clients that outlive the cell they began in, and are found by their id."""
+"""Comms: message exchanges between a kernel and its clients that outlive their cell, and are identified by an id."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("trunkline.jupyter")
 
 MAX_COMMS: Final = 10_000
 CAPACITY: Final = 1000
-"""So many messages of one comm wait for a reader; then the oldest are dropped, and counted."""
+"""The maximum number of unread messages of a comm. Beyond it, the oldest are dropped and counted."""
 
 
 class Send(Protocol):
@@ -26,7 +26,7 @@ class Send(Protocol):
 
 
 class Comm:
-    """One comm. `messages` is what the kernel says on it, whichever cell made it do so."""
+    """One comm. `messages` has the kernel's messages on it, from any cell."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Comm:
         self.id = comm_id
         self.target_name = target_name
         self.data = data
-        """What it was opened with."""
+        """The data it was opened with."""
         self.messages = messages
         self._send = send
         self._forget = forget
@@ -53,7 +53,7 @@ class Comm:
         await self._send("comm_msg", {"comm_id": self.id, "data": data}, buffers)
 
     async def close(self, data: Mapping[str, Any] | None = None) -> None:
-        """Tell the kernel that it is over. Closing twice is fine."""
+        """Close it at the kernel, too. Closing twice is allowed."""
         if not self.closed:
             await self._send("comm_close", {"comm_id": self.id, "data": data or {}})
             self._forget(self.id)
@@ -69,7 +69,7 @@ class Comms:
         self._targets: dict[str, Callable[[Comm, KernelMessage], object]] = {}
         self.send: Send | None = None
         self.observers: list[Callable[[KernelMessage], object]] = []
-        """Told of all that is said on comms."""
+        """Called with all messages on comms."""
 
     def __len__(self) -> int:
         return len(self._comms)
@@ -81,7 +81,7 @@ class Comms:
         return list(self._comms.values())
 
     def on_open(self, target_name: str, callback: Callable[[Comm, KernelMessage], object]) -> None:
-        """Call this when the kernel opens a comm to this target."""
+        """Register a callback for comms that the kernel opens to this target."""
         self._targets[target_name] = callback
 
     def add(self, comm_id: str, target_name: str, data: Mapping[str, Any]) -> Comm:
@@ -99,7 +99,7 @@ class Comms:
         return comm
 
     def take(self, message: KernelMessage) -> bool:
-        """What the kernel says on a comm; False if nobody has opened it."""
+        """Take a message of the kernel on a comm; False if the comm is not open."""
         for observe in self.observers:
             observe(message)
         content = message.content
@@ -123,16 +123,16 @@ class Comms:
         try:
             callback(comm, message)
         except Exception:
-            log.exception("the callback for comms to %s raised", comm.target_name)
+            log.exception("the callback for comms to %s raised an error", comm.target_name)
 
     def forget(self, comm_id: str) -> None:
-        """It is over; what was not read yet can still be."""
+        """End a comm. Unread messages can still be read."""
         self._comms.pop(comm_id, None)
         inbox = self._inboxes.pop(comm_id, None)
         if inbox is not None:
             inbox.close()
 
     def end(self) -> None:
-        """All of them are over."""
+        """End all comms."""
         for comm_id in list(self._comms):
             self.forget(comm_id)

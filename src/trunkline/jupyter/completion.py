@@ -1,8 +1,8 @@
-"""Executions whose reply or whose idle status was lost on the way.
+"""Detects executions whose reply or idle status was lost.
 
-A kernel works through one queue of requests, and says of each that it is busy, and then idle. When one of the two ends
-of an execution has come and the other does not follow, the kernel is asked something cheap in the same queue. Once that
-question is complete, nothing more of the execution can come.
+A kernel processes one queue of requests, and reports busy and then idle for each. An execution ends with its reply and
+its idle status. If one arrives and the other does not follow, a cheap request is sent to the same queue. When that is
+complete, nothing more of the execution can arrive.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from trunkline.jupyter.wire import KernelMessage
 log = logging.getLogger("trunkline.jupyter")
 
 GRACE_S: Final = 0.5
-"""The second end of an execution has so long to follow the first."""
+"""How long the second end of an execution may take to follow the first."""
 MAX_GRACE_S: Final = 30.0
 ENDS: Final = 2
-"""Of a request: its reply, and its idle status."""
+"""The two ends of a request: its reply, and its idle status."""
 REQUEST: Final = "execute_request"
 REPLY: Final = "execute_reply"
 
@@ -35,22 +35,22 @@ Ask = Callable[..., Awaitable[Execution]]
 
 
 class CompletionCheck:
-    """Of one client. `ask` sends a request; `start` runs a coroutine in the background."""
+    """The check of one client. `ask` sends a request; `start` runs a coroutine in the background."""
 
     def __init__(self, router: KernelRouter, ask: Ask, start: Callable[[Coroutine[Any, Any, None]], None]) -> None:
         self._router = router
         self._ask = ask
         self._start = start
         self._expected: dict[str, asyncio.TimerHandle] = {}
-        """By request: when it is looked at."""
+        """The time of the check, by request."""
 
     def notice(self, message: KernelMessage) -> None:
-        """One of the two ends of a request has come; it was given to its execution before."""
+        """One of the two ends of a request has arrived. Its execution already has it."""
         if message.header.msg_type == REPLY or message.parent.msg_type == REQUEST:
             self.expect(message.request_id or "")
 
     def expect(self, request_id: str) -> None:
-        """Look after a while whether it is complete; not at all if it is already."""
+        """Check later whether it is complete, unless it is already."""
         if self._router.open_execution(request_id) is None:
             if (timer := self._expected.pop(request_id, None)) is not None:
                 timer.cancel()
@@ -64,21 +64,21 @@ class CompletionCheck:
             self._start(self._confirm(request_id))
 
     async def _confirm(self, request_id: str) -> None:
-        with suppress(KernelError, KernelClosed):  # those who wait for the execution get them, too
+        with suppress(KernelError, KernelClosed):  # the tasks that wait for the execution get them, too
             await self._ask_until_complete(request_id)
 
     async def _ask_until_complete(self, request_id: str) -> None:
-        """Until the kernel has answered where the execution has not, or nobody waits for the execution."""
+        """Until the kernel has answered the later request, or the execution is no longer needed."""
         grace_s = GRACE_S
         while (execution := self._router.open_execution(request_id)) is not None:
-            # Not held meanwhile: it may be dropped, and the kernel may be busy for long before it answers.
+            # Not referenced while waiting: it may be dropped, and the kernel may be busy for a long time.
             ended, subshell_id, execution = execution.ended, execution.subshell_id, None
             question = await self._ask(SHELL, "kernel_info_request", {}, math.inf, subshell_id=subshell_id)
             try:
                 answered = False
                 while not answered:
                     either = await asyncio.wait((question.ended, ended), timeout=grace_s, return_when=FIRST_COMPLETED)
-                    # Half an answer is one: the other half had a while to come.
+                    # One of the two ends is enough: the other had time to arrive.
                     answered = bool(either[0]) or len(question.missing) < ENDS
                     grace_s = min(2 * grace_s, MAX_GRACE_S)
             finally:

@@ -16,7 +16,7 @@ class KernelError(TrunklineError):
 
 
 class KernelNotStarted(KernelError):
-    """`died`: the process ended before the kernel answered. Starting it again may succeed."""
+    """`died` says whether the process ended before the kernel answered. Then another start may succeed."""
 
     def __init__(self, text: str, kernel_id: str, *, died: bool = False) -> None:
         super().__init__(text, kernel_id)
@@ -24,7 +24,7 @@ class KernelNotStarted(KernelError):
 
 
 class WrongKernelKey(KernelNotStarted):
-    """A kernel runs there, and signs its messages with another key than the connection file has."""
+    """The kernel runs, but signs its messages with another key than that in the connection file."""
 
 
 class KernelDied(KernelError):
@@ -35,7 +35,7 @@ class KernelDied(KernelError):
 
 class KernelRestarted(KernelError):
     def __init__(self, kernel_id: str, result: Any = None) -> None:
-        super().__init__(f"the kernel {kernel_id} was restarted: its running execution is lost", kernel_id, result)
+        super().__init__(f"the kernel {kernel_id} was restarted: its executions were ended", kernel_id, result)
 
 
 class ExecutionFailed(KernelError):
@@ -47,7 +47,7 @@ class ExecutionFailed(KernelError):
 
 
 class ExecutionTimeout(KernelError):
-    """Raised where a timeout shall raise: what has come so far is in `result`."""
+    """Raised if `raise_on_timeout` is set. `result` has what arrived so far."""
 
     def __init__(self, request_id: str, waited_s: float, result: Any) -> None:
         missing = " and ".join(result.missing) if result is not None else "its end"

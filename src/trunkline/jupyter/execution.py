@@ -1,4 +1,4 @@
-"""A request to a kernel and everything that comes of it: five channels to read, and one result to wait for."""
+"""A request to a kernel and all its messages: five channels to read, and one result to wait for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LATE = "late"
 
 
 class ExecutionKeeper(Protocol):
-    """Who routes messages to executions, and must know when one wants no more, or more time."""
+    """Routes messages to executions. An execution notifies it when it is closed or extended."""
 
     def unregister(self, request_id: str) -> None: ...
 
@@ -31,7 +31,7 @@ class ExecutionKeeper(Protocol):
 
 
 class Execution:
-    """One request. It takes what the kernel says of it; whoever asked reads the channels, or waits for the result.
+    """One request. It collects the kernel's messages about it; the caller reads the channels, or waits for the result.
 
     `who` names the client that asked, if that was another one. An execution of another client is complete when it is
     idle: its reply goes to that client alone.
@@ -62,12 +62,12 @@ class Execution:
         self._sink = self.outputs
         self.complete = False
         self.lost = False
-        """Whether what is missing was lost on the way, and will not come."""
+        """Whether the missing parts were lost and will not arrive."""
         self.subshell_id: str | None = None
         self.failure: KernelError | None = None
         self.on_input: Callable[[KernelMessage], None] | None = None
         self.completed: Callable[[Execution], None] | None = None
-        """Told when it is complete."""
+        """Called when it is complete."""
         self._world = world
         self._settings = settings
         self._sent_at_s = sent_at_s
@@ -80,16 +80,16 @@ class Execution:
         self._times: dict[str, float] = {}
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
-        """Done when it is complete, or nothing more will come."""
+        """Done when it is complete, or when nothing more will arrive."""
         self._replied: asyncio.Future[None] = self._loop.create_future()
         self._execution_count: int | None = None
         self._error: CodeFailure | None = None
         self._late = 0
         self._closed = False
         self.dates: dict[str, str] = {}
-        """When the kernel said what, by its own clock: as notebooks keep it."""
+        """The times of the kernel's messages, by its own clock, as notebooks store them."""
 
-    # What comes in
+    # Receiving
 
     def take(self, message: KernelMessage) -> bool:
         """A message of this request; True when it is complete."""
@@ -113,7 +113,7 @@ class Execution:
         return False
 
     def show(self, message: KernelMessage) -> None:
-        """Something is displayed, changed, or cleared."""
+        """Output is displayed, changed, or cleared."""
         content = message.content
         match message.header.msg_type:
             case "display_data":
@@ -125,22 +125,22 @@ class Execution:
                     self.outputs.update(display_id, content)
 
     def capture(self, outputs: Outputs) -> None:
-        """From now on, what it writes and shows is in these outputs instead of its own."""
+        """Redirect its outputs to these."""
         self._captures.append(outputs)
         self._sink = outputs
 
     def release(self, outputs: Outputs) -> None:
-        """No longer in these; in those before them, if there are any."""
+        """End a redirection. An earlier one becomes active again."""
         if outputs in self._captures:
             self._captures.remove(outputs)
         self._sink = self._captures[-1] if self._captures else self.outputs
 
     def update_shown(self, message: KernelMessage) -> None:
-        """Another execution has changed what this one shows."""
+        """Another execution has changed a display of this one."""
         (self.take_late if self.complete else self.show)(message)
 
     def take_late(self, message: KernelMessage) -> None:
-        """A message that came after it was complete: of a thread that went on, or a changed display."""
+        """A message after completion: from a thread that continued, or a changed display."""
         self._late += 1
         put(self._boxes.get(LATE) or self._box(LATE), message)
         match CHANNEL_OF.get(message.header.msg_type):
@@ -199,13 +199,13 @@ class Execution:
         return self.complete
 
     def fail(self, error: Exception) -> None:
-        """Nothing more will come: the kernel is gone, or nobody waits for it any more."""
+        """End it with an error: the kernel is gone, or the execution is no longer needed."""
         if isinstance(error, KernelError) and not self.complete:
             self.failure = error
         self._end()
 
     def lose(self) -> None:
-        """Nothing more will come: what is missing was lost on the way."""
+        """End it as incomplete: the missing parts were lost."""
         self.lost = not self.complete
         self._end()
 
@@ -228,17 +228,17 @@ class Execution:
             overflow=self._settings.channel_overflow,
         )
         if (fits := self._filters.get(channel)) is not None:
-            box.gate = lambda message: None if fits(message, message.decode) else f"does not fit {fits.expression!r}"
+            box.gate = lambda message: None if fits(message, message.decode) else f"does not match {fits.expression!r}"
         if self._closed or (self.ended.done() and channel != LATE):
             box.close()
         return box
 
     def channel(self, name: str) -> KernelChannel:
-        """The messages of one channel: each is there once. It ends when the execution is complete."""
+        """The messages of one channel, each once. It ends when the execution is complete."""
         stream = self._streams.get(name)
         if stream is None:
             box = self._boxes.get(name) or self._box(name)
-            # Whoever reads a channel has not dropped the execution.
+            # Reading a channel keeps the execution alive.
             stream = self._streams[name] = KernelChannel(box, self._world, self)
         return stream
 
@@ -249,43 +249,43 @@ class Execution:
 
     @property
     def execution(self) -> KernelChannel:
-        """The code as the kernel took it, its result, its error."""
+        """The code as the kernel received it, its result, its error."""
         return self.channel(EXECUTION)
 
     @property
     def stream(self) -> KernelChannel:
-        """What it writes, on stdout and stderr."""
+        """Its output on stdout and stderr."""
         return self.channel(STREAM)
 
     @property
     def display(self) -> KernelChannel:
-        """What it shows, changes and clears."""
+        """Displays, changes of displays, and clears."""
         return self.channel(DISPLAY)
 
     @property
     def comm(self) -> KernelChannel:
-        """What widgets and other comms say meanwhile."""
+        """Messages of widgets and other comms."""
         return self.channel(COMM)
 
     @property
     def late(self) -> KernelChannel:
-        """What comes after it was complete, until the execution is closed."""
+        """Messages after completion, until the execution is closed."""
         return self.channel(LATE)
 
     async def wait_for(
         self, channel: str, wanted: str | Callable[[KernelMessage], bool], timeout_s: float | None = None
     ) -> KernelMessage | None:
-        """The next message of a channel that is as `wanted`; None if it ended without one. Those before it are taken.
+        """The next message of a channel that matches `wanted`; None if it ended without one. Earlier ones are consumed.
 
         `wanted` is a function, or a filter as `subscribe` has it. Raises StreamEmpty if none comes within `timeout_s`.
         """
         return await self.channel(channel).next_wanted(wanted, timeout_s)
 
-    # What came of it
+    # Results
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What has not come yet."""
+        """The parts that have not arrived yet."""
         missing = [] if "idle" in self._times else [IDLE]
         if self._needs_reply and self.reply is None:
             missing.append(REPLY)
@@ -375,7 +375,7 @@ class Execution:
 
     @property
     def dropped(self) -> int:
-        """How many messages its channels lost because nobody read them."""
+        """The number of messages that were dropped because its channels were not read."""
         return sum(box.books.settled[Fate.DROPPED] for box in self._boxes.values())
 
     # The end

@@ -1,4 +1,4 @@
-"""The gateway: whoever is at a kernel takes requests from the bus as well, for those who are not."""
+"""The gateway: a client that is connected to a kernel passes on requests from the bus."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("trunkline.jupyter")
 
 
 class Gateway:
-    """What others publish on a kernel's sockets is sent to it; what it says is published by its client anyway."""
+    """Sends messages from the bus to the kernel. Messages of the kernel are published by its client."""
 
     def __init__(self, kernel: Kernel, bus: Bus) -> None:
         self._kernel = kernel
@@ -43,7 +43,7 @@ class Gateway:
         await self._presence.open()
 
     def describe(self) -> None:
-        """The kernel has answered: say what it is."""
+        """Publish the kernel's description after it has answered."""
         language = self._kernel.info.get("language_info")
         self._presence.language = str(language.get("name", "")) if isinstance(language, dict) else ""
 
@@ -57,7 +57,7 @@ class Gateway:
         try:
             request = self._wire.read(socket, message.payload)
             if request.msg_type == "interrupt_request" and self._kernel.life is not None:
-                # Not every kernel understands it. Whose process it is knows how to interrupt it.
+                # Not every kernel supports this message. The owner of the process can interrupt it in another way.
                 await self._kernel.life.interrupt()
                 self._kernel.answer(request, "interrupt_reply", {"status": "ok"})
             else:

@@ -59,7 +59,7 @@ class Handshake:
         return f"{iopub}. Check what it wrote to stderr, or raise start_timeout_s"
 
     def bad_signature(self) -> None:
-        """A message came that was signed with another key."""
+        """A message was signed with another key."""
         self._wrong_key = True
 
     def lost(self, how: str) -> None:

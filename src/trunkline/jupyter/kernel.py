@@ -1,4 +1,4 @@
-"""A kernel, as people use it: execute and ask, read what comes, interrupt, restart, shut down."""
+"""The API of a kernel: execute, request, subscribe, interrupt, restart, shut down."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SUBSHELLS: Final = "kernel subshells"
 
 
 class Life(msgspec.Struct, frozen=True):
-    """What can be done to a kernel whose process is ours."""
+    """Operations on a kernel whose process we have started."""
 
     interrupt: Callable[[], Awaitable[None]]
     restart: Callable[[], Awaitable[None]]
@@ -76,16 +76,16 @@ class Kernel:
         self.client.router.comms.send = self._send_comm
         self.life = life
         self.connection_file: Path | None = None
-        """Where others find it, if it has sockets."""
+        """Its connection file, if it has sockets."""
         self._on_close: list[Callable[[], Awaitable[None]]] = []
         self._on_restart: list[Callable[[str], object]] = []
         self._restarts = 0
 
     async def open(self) -> None:
-        """Connect, and return when no message of the kernel can be missed any more. Raises KernelNotStarted."""
+        """Connect, and return when no message of the kernel can be missed. Raises KernelNotStarted."""
         await self.client.open()
 
-    # What it is
+    # Properties
 
     @property
     def session(self) -> str:
@@ -98,7 +98,7 @@ class Kernel:
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """What the kernel says of itself: language, version, protocol."""
+        """The kernel's description of itself: language, version, protocol."""
         return self.client.info
 
     @property
@@ -114,7 +114,7 @@ class Kernel:
     def router(self) -> KernelRouter:
         return self.client.router
 
-    # Asking
+    # Requests
 
     def execute(
         self,
@@ -174,7 +174,7 @@ class Kernel:
         """Send any request and return the content of its reply. Raises RequestTimeout."""
         execution = await self.client.ask(socket, msg_type, content or {}, timeout_s, subshell_id=subshell_id)
         reply = await execution.replied()
-        # Some replies come without a word on iopub: what was answered is no request any more.
+        # Some replies come without a message on iopub, so the request is closed after its reply.
         self.router.retire(execution, asyncio.get_running_loop().time())
         if reply is None:
             self.router.unregister(execution.id)
@@ -200,7 +200,7 @@ class Kernel:
         return await self.ask("history_request", content)
 
     async def is_complete(self, code: str, **options: Any) -> Mapping[str, Any]:
-        """Whether the code could be executed as it is, or needs another line."""
+        """Whether the code is complete, or needs another line."""
         return await self.ask("is_complete_request", {"code": code}, **options)
 
     async def comm_info(self, target_name: str | None = None, **options: Any) -> Mapping[str, Any]:
@@ -237,7 +237,7 @@ class Kernel:
         """The id of a new subshell, to be deleted when it is no longer needed."""
         if SUBSHELLS not in (self.info.get("supported_features") or ()):
             raise Unsupported(
-                f"the kernel {self.id}, {self.info.get('implementation', 'of unknown kind')},", "subshells"
+                f"the kernel {self.id} ({self.info.get('implementation', 'of unknown kind')})", "subshells"
             )
         reply = await self.ask("create_subshell_request", socket=CONTROL)
         return str(reply.get("subshell_id", ""))
@@ -265,26 +265,26 @@ class Kernel:
 
     @property
     def comms(self) -> list[Comm]:
-        """All that are open."""
+        """All open comms."""
         return self.router.comms.all()
 
     def comm(self, comm_id: str) -> Comm | None:
-        """The one of this id, if it is open."""
+        """The comm of this id, if it is open."""
         return self.router.comms.get(comm_id)
 
-    # What comes
+    # Receiving
 
     def lost(self, how: str) -> None:
-        """The kernel is gone: whoever waits for it is told at once."""
+        """The kernel is gone. All waiting requests fail at once."""
         self.client.lost(how)
 
     async def death(self) -> str:
-        """Return when the kernel has died: how."""
+        """Wait until the kernel has died. Returns how it died."""
         await self.client.gone.wait()
         return self.client.dead or "it was restarted"
 
     def answer(self, request: KernelMessage, msg_type: str, content: Mapping[str, Any]) -> None:
-        """Answer a request on the bus in the place of the kernel."""
+        """Answer a request on the bus on behalf of the kernel."""
         self.client.publish(self.client.compose(request.socket, msg_type, content, parent=request.header))
 
     def subscribe(self, pattern: str = EVERYTHING, **options: Unpack[DeliveryOptions]) -> Subscription:
@@ -300,18 +300,18 @@ class Kernel:
 
     @property
     def orphans(self) -> OrphanBox:
-        """Messages that no request has asked for (yet)."""
+        """Messages that belong to no known request (yet)."""
         return self.router.orphans
 
     @property
     def others(self) -> list[Execution]:
-        """What other clients of this kernel have asked for lately, and what came of it."""
+        """Recent executions of other clients of this kernel."""
         return list(self.router.others.values())
 
     def stats(self) -> KernelStats:
         return stats_of(self.client, self._restarts)
 
-    # Life
+    # Lifecycle
 
     async def interrupt(self) -> None:
         """Interrupt the running code: it gets a KeyboardInterrupt, or the equivalent of its language."""
@@ -323,8 +323,8 @@ class Kernel:
     async def restart(self) -> None:
         """Start a new process in its place. Open requests end with KernelRestarted."""
         if self.life is None:
-            raise Unsupported(f"the kernel {self.id}, which was started elsewhere", "a restart from here")
-        await self._replace("it was asked to", lambda: KernelRestarted(self.id))
+            raise Unsupported(f"the kernel {self.id} (started elsewhere)", "a restart from here")
+        await self._replace("a restart was requested", lambda: KernelRestarted(self.id))
 
     async def restart_dead(self, how: str) -> None:
         """Start a new process after the old one has died. Open requests end with KernelDied."""
@@ -333,15 +333,15 @@ class Kernel:
             try:
                 callback(how)
             except Exception:
-                log.exception("a callback for the restart of the kernel %s raised", self.id)
+                log.exception("a callback for the restart of the kernel %s raised an error", self.id)
 
     def on_restart(self, callback: Callable[[str], object]) -> None:
-        """Call `callback(how)` when a kernel with `autorestart` has died and runs again: how it died."""
+        """Call `callback(how)` when a kernel with `autorestart` has died and was restarted; `how` says how it died."""
         self._on_restart.append(callback)
 
     async def _replace(self, why: str, error: Callable[[], KernelError]) -> None:
         client = self.client
-        assert self.life is not None, "only a process of ours is replaced"
+        assert self.life is not None, "only a kernel that was started here is restarted"
         if client.closed:
             raise KernelClosed(self.id)
         client.ready.clear()
@@ -375,7 +375,7 @@ class Kernel:
         client = self.client
         if client.closed:
             return
-        client.announce(DEAD, "it was shut down" if ends else "whoever shared it has left")
+        client.announce(DEAD, "it was shut down" if ends else "the client that shared it was closed")
         client.closed = True
         self.router.fail_all(error)
         await client.stop()

@@ -1,4 +1,4 @@
-"""How the process of a kernel is started."""
+"""Options to start the process of a kernel."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class LaunchOptions(TypedDict, total=False):
     arguments: Sequence[str]
     """More words for the command line of the kernel."""
     keep_history: bool
-    """Whether IPython writes what is executed into the history file of the user; by default it is kept in memory."""
+    """Whether IPython writes executed code to the user's history file; by default it is kept in memory."""
     on_launch: Callable[[], object]
-    """Called when the process has been started, and has not answered yet: time for other work."""
+    """Called after the process was started and before it answers, to use the waiting time."""
     autorestart: bool
     """Start a new process when the old one has ended by itself: see `Kernel.on_restart`, `KernelSettings.restarts`."""

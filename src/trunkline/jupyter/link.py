@@ -1,4 +1,4 @@
-"""A link: how messages reach a kernel and come back. Over its sockets, over a bus, or made up by a test."""
+"""A link carries messages to a kernel and back: over its sockets, over a bus, or simulated by a test."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from trunkline.jupyter.wire import Fault, KernelMessage, KernelWire
 
 
 class KernelReceiver(Protocol):
-    """What a link hands over what it received. It is called in the event loop thread."""
+    """The receiver of a link's messages. It is called in the thread of the event loop."""
 
     def take(self, messages: list[KernelMessage]) -> None:
         """Messages, in order."""
 
     def count_fault(self, fault: Fault, why: str) -> None:
-        """Frames that were no message."""
+        """Count frames that are not a message."""
 
     def lost(self, how: str) -> None:
         """The kernel is gone."""
@@ -24,10 +24,10 @@ class KernelLink(Protocol):
     wire: KernelWire
 
     async def open(self, client: KernelReceiver) -> None:
-        """Connect, and begin to receive. Opening again after the kernel's restart begins anew."""
+        """Connect, and begin to receive. Call it again after a restart of the kernel."""
 
     async def send(self, message: KernelMessage) -> None:
-        """Hand a message over to the kernel. Returns when it is on its way."""
+        """Send a message to the kernel. Returns when it is sent."""
 
     async def aclose(self) -> None:
-        """Receive nothing more. Closing twice is fine."""
+        """Receive nothing more. Closing twice is allowed."""

@@ -1,6 +1,6 @@
 """The kinds of messages in Jupyter's protocol, which channel of an execution each goes to, and on which topic.
 
-A kernel's traffic is on `kernel.<id>.<socket>.<message type>`: what it says on the bus is what it said on its sockets.
+A kernel's traffic is published on `kernel.<id>.<socket>.<message type>`, as on its sockets.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CHANNEL_OF: Final = {
 }
 
 BROADCAST: Final = frozenset({"iopub_welcome", "debug_event", "shutdown_reply"})
-"""Said to everyone on iopub, and no part of what came of a request: for those who subscribe to the kernel."""
+"""Broadcasts on iopub that belong to no request. They reach subscribers of the kernel."""
 
 TOPIC_PREFIX: Final = "kernel."
 _NOT_IN_TOPICS = re.compile(r"[^A-Za-z0-9_-]")
@@ -47,5 +47,5 @@ def topic_of(kernel_id: str, socket: str, msg_type: str) -> str:
 
 
 def token(text: str) -> str:
-    """A part of a topic, whatever the text."""
+    """Any text as a valid token of a topic."""
     return _NOT_IN_TOPICS.sub("_", text)[:100] or "_"

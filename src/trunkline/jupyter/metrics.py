@@ -1,4 +1,4 @@
-"""A kernel's client as others watch it: figures for Prometheus, a span of OpenTelemetry for each request."""
+"""Monitoring of a kernel's client: metrics for Prometheus, and an OpenTelemetry span for each request."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def export(kernel: Kernel, registry: CollectorRegistry) -> None:
         def collect(self) -> list[Any]:
             stats = kernel.stats()
             gauges = {
-                "active_requests": ("Requests that are open", stats.active_requests),
+                "active_requests": ("Open requests", stats.active_requests),
                 "orphan_messages": ("Orphans that are kept", stats.orphan_messages),
-                "global_subscribers": ("Those who see everything", stats.global_subscribers),
+                "global_subscribers": ("Subscribers of all messages", stats.global_subscribers),
             }
             found: list[Any] = []
             for name, (text, value) in gauges.items():
@@ -36,9 +36,9 @@ def export(kernel: Kernel, registry: CollectorRegistry) -> None:
                 gauge.add_metric([kernel.id], value)
                 found.append(gauge)
             counters = {
-                "messages": ("Messages by where they went", "to", _by_place(stats.routed)),
+                "messages": ("Messages by destination", "to", _by_place(stats.routed)),
                 "orphans": ("Orphans by reason", "why", stats.orphans),
-                "faults": ("Frames that were no message", "fault", stats.faults),
+                "faults": ("Frames that could not be read, by fault", "fault", stats.faults),
             }
             for name, (text, label, counts) in counters.items():
                 counter = CounterMetricFamily(f"trunkline_kernel_{name}", text, labels=["kernel", label])
@@ -55,7 +55,7 @@ def _by_place(routed: Any) -> dict[str, int]:
 
 
 class Tracing:
-    """A span from a request to its end. What comes of the request carries its `traceparent` on the bus."""
+    """A span from a request to its end. Messages of the request carry its `traceparent` on the bus."""
 
     def __init__(self, tracer: Tracer | None = None) -> None:
         try:
@@ -68,7 +68,7 @@ class Tracing:
         self._open: dict[str, str] = {}
 
     def begin(self, request: KernelMessage, execution: Execution) -> None:
-        """It is about to be sent."""
+        """Called before it is sent."""
         span = self._tracer.start_span(
             f"kernel {request.msg_type}",
             kind=self._trace.SpanKind.CLIENT,
@@ -84,7 +84,7 @@ class Tracing:
         execution.ended.add_done_callback(lambda _: self._end(span, execution))
 
     def of(self, message: KernelMessage) -> str | None:
-        """The trace that a message belongs to."""
+        """The `traceparent` of a message."""
         return self._open.get(message.request_id or "") or None
 
     def _end(self, span: Span, execution: Execution) -> None:

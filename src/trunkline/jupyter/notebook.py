@@ -1,4 +1,4 @@
-"""Run a notebook in a kernel, cell by cell, and put what came of each into it."""
+"""Runs a notebook in a kernel, cell by cell, and stores the outputs in it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from trunkline.jupyter.widgets import WidgetStates
 from trunkline.jupyter.wire import KernelMessage
 
 LAST_OUTPUTS_S: Final = 0.5
-"""Whoever cancels a run waits so long for outputs that are on their way."""
+"""How long a cancelled run waits for outputs that have not arrived yet."""
 
 
 class NotebookProgress(msgspec.Struct, frozen=True):
-    """How far it is: `done` of `total` cells that have code; `cell` is the place in the notebook of the last one."""
+    """The progress: `done` of `total` code cells; `cell` is the index of the last one."""
 
     done: int
     total: int
@@ -44,7 +44,7 @@ class NotebookRun(msgspec.Struct, frozen=True):
     skipped: int
     """Cells with code that were not executed, because one before them failed."""
     failed: int | None
-    """The place of the cell that ended it; None if all went well."""
+    """The index of the cell that ended the run; None if all cells succeeded."""
 
     @property
     def ok(self) -> bool:
@@ -58,7 +58,7 @@ def read_notebook(path: str | Path) -> Any:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except Exception as error:
-        # nbformat raises what it likes for what is no notebook.
+        # nbformat can raise any error for a file that is not a notebook.
         raise UsageError(f"{path} is not a notebook: {error}") from error
 
 
@@ -103,7 +103,7 @@ class NotebookRunner:
     ) -> None:
         if unknown := set(options) - set(NotebookOptions.__annotations__):
             known = ", ".join(sorted(NotebookOptions.__annotations__))
-            raise UsageError(f"a notebook has no option {', '.join(sorted(unknown))}: there are {known}")
+            raise UsageError(f"a notebook has no option {', '.join(sorted(unknown))}: use one of {known}")
         self._kernel = kernel
         self._notebook = notebook
         self._options = options
@@ -168,14 +168,17 @@ class NotebookRunner:
         return NotebookRun(results, total - len(self._executions), self._failed)
 
     async def _take_last_outputs(self) -> None:
-        """Of cells that the kernel has replied to: it sends their outputs on another socket, a moment later."""
+        """Take the last outputs of cells that the kernel has replied to.
+
+        They arrive on another socket, a moment later.
+        """
         waiting = [each.result() for each in self._executions.values() if each.reply is not None]
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_OUTPUTS_S):
                 await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _execute(self, place: int, cell: Cell, widgets: WidgetStates) -> None:
-        """One cell: until the kernel has replied, or until its outputs are complete, if somebody needs them."""
+        """Execute one cell: until the kernel has replied, or until its outputs are complete, if they are needed."""
         await self._call("on_cell_execute", cell=cell, cell_index=place)
         limit_s = self._limit_s(cell)
         execution = self._executions[place] = await self._kernel.execute(
@@ -186,11 +189,11 @@ class NotebookRunner:
         )
         await self._call("on_cell_complete", cell=cell, cell_index=place)
         reply = as_nbclient_has_it(await execution.replied())
-        # Of one whose reply was lost, the kernel works no more.
+        # If the reply was lost, the kernel has finished the cell.
         in_time = reply is not None or execution.lost
         if not in_time:
             await self._stop(execution)
-            reply = self._said_instead(execution) or as_nbclient_has_it(execution.reply)
+            reply = self._reply_instead(execution) or as_nbclient_has_it(execution.reply)
         elif self._in_step or widgets.capture:
             await execution.result()
             await widgets.settle()
@@ -207,13 +210,13 @@ class NotebookRunner:
             self._failed = place
 
     async def _stop(self, execution: Execution) -> None:
-        """It took too long: its kernel is interrupted, and has a moment to say so."""
+        """The cell took too long: interrupt the kernel, and wait briefly for its reply."""
         await self._kernel.interrupt()
         execution.extend(self._kernel.settings.shutdown_timeout_s)
         await execution.result()
 
-    def _said_instead(self, execution: Execution) -> dict[str, Any] | None:
-        """What counts as the reply of a cell that was interrupted, if the options say so."""
+    def _reply_instead(self, execution: Execution) -> dict[str, Any] | None:
+        """The reply to use for an interrupted cell, if the options define one."""
         error = self._options.get("error_on_timeout")
         if error is None or not self._options.get("interrupt_on_timeout"):
             return None
@@ -223,7 +226,7 @@ class NotebookRunner:
         options = self._options
         if options.get("force_raise_errors"):
             return False
-        # While the name of its error is not known, the kernel must not drop what comes after it.
+        # The name of its error is not known yet, so the kernel must not abort later cells.
         names = options.get("allow_error_names", ())
         return (
             bool(options.get("allow_errors"))
@@ -259,7 +262,7 @@ class NotebookRunner:
 
 
 def as_nbclient_has_it(reply: KernelMessage | None) -> dict[str, Any] | None:
-    """A reply of the kernel as hooks of nbclient get it: the whole message."""
+    """A reply of the kernel in the format of nbclient's hooks: the whole message."""
     if reply is None:
         return None
     header, parent = to_builtins(reply.header), to_builtins(reply.parent)

@@ -1,4 +1,4 @@
-"""nbformat, imported when it is needed: it takes longer than a kernel's client does."""
+"""Imports nbformat on first use, because the import is slow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a notebook is run. The names are those of nbclient, so that whoever comes from there finds them."""
+"""Options to run a notebook. The names are those of nbclient."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NotebookHook(Protocol):
 
 
 class CellHook(Protocol):
-    """Called with `cell` and `cell_index`, its place in the notebook. It may be a coroutine function."""
+    """Called with `cell` and `cell_index`, its index in the notebook. It may be a coroutine function."""
 
     def __call__(self, *, cell: Cell, cell_index: int) -> Awaitable[object] | object: ...
 
@@ -38,29 +38,29 @@ class NotebookOptions(TypedDict, total=False):
     """All optional."""
 
     allow_errors: bool
-    """Go on after a cell that fails."""
+    """Continue after a cell that fails."""
     allow_error_names: Collection[str]
-    """Go on after errors with these names, such as `ZeroDivisionError`."""
+    """Continue after errors with these names, such as `ZeroDivisionError`."""
     force_raise_errors: bool
     """Stop at every error, whatever the options and the tags of the cell allow."""
     timeout_s: float | Callable[[Cell], float | None] | None
     """The time limit of a cell, or a function that gives it for a cell; None, the default: no limit."""
     interrupt_on_timeout: bool
-    """A cell that is interrupted after its time limit has failed as others fail. Otherwise it ends the run."""
+    """Treat a cell that was interrupted after its time limit like any failed cell. Otherwise it ends the run."""
     error_on_timeout: Mapping[str, Any]
-    """With `interrupt_on_timeout`: what such a cell counts to have raised, as `ename`, `evalue` and `traceback`."""
+    """With `interrupt_on_timeout`: the error of such a cell, as `ename`, `evalue` and `traceback`."""
     skip_cells_with_tag: str
     """`skip-execution` by default."""
     parameters: Mapping[str, Any]
     """Values for the variables of the cell with the tag `parameters`, set in a cell after it, as papermill does."""
     coalesce_streams: bool
-    """Make one output of all that a cell writes to stdout, and one of stderr, also across what it displays."""
+    """Merge all output of a cell on stdout into one, and that on stderr, even if it displays something in between."""
     record_timing: bool
-    """Keep in the metadata of a cell when it was executed; True by default."""
+    """Store the execution times in the metadata of a cell; True by default."""
     store_widget_state: bool
     """Keep the state of widgets in the metadata of the notebook; True by default."""
     store_history: bool
-    """Whether the kernel counts and remembers the cells; True by default."""
+    """Whether the kernel adds the cells to its history; True by default."""
     on_notebook_start: NotebookHook
     on_notebook_complete: NotebookHook
     """Also after an error."""

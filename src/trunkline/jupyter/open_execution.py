@@ -1,4 +1,4 @@
-"""An execution as the table of requests has it, and what happens to one that nobody holds any more."""
+"""The entry of an execution in the table of requests, and the handling of dropped executions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from trunkline.message import Message
 
 
 class OpenExecution:
-    """The execution belongs to whoever asked. When nobody holds it any more, `on_drop` is called in the event loop.
+    """Holds a weak reference to an execution. When it is garbage-collected, `on_drop` is called in the event loop.
 
-    An execution that may ask for input is kept: its callback is held by nobody else.
+    An execution that may ask for input is kept alive for its callback.
     """
 
     __slots__ = ("_execution", "_kept", "request_id", "sender", "sent_at_s", "timeout_s", "topic")
@@ -35,7 +35,7 @@ class OpenExecution:
         loop = asyncio.get_running_loop()
 
         def dropped(_: object) -> None:
-            # Whichever thread let go of it, or collected it.
+            # From any thread: the garbage collector may run in any of them.
             if not loop.is_closed():
                 loop.call_soon_threadsafe(on_drop, request_id)
 
@@ -67,5 +67,5 @@ class OpenExecution:
 
 
 def accepts(message: KernelMessage) -> bool:
-    """Whether an execution has a place for it."""
+    """Whether an execution has a channel for it."""
     return message.socket != IOPUB or message.header.msg_type in CHANNEL_OF

@@ -1,4 +1,4 @@
-"""What a kernel's client is opened with, whichever way it comes to its kernel."""
+"""Common options of all ways to open a kernel's client."""
 
 from __future__ import annotations
 

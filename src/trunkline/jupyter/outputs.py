@@ -1,4 +1,4 @@
-"""What an execution wrote and showed, put together as it comes, in the form notebooks keep it."""
+"""Collects the outputs of an execution in the format of notebooks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Output = dict[str, Any]
 
 
 class OutputEntry:
-    """One output while it may still grow: the texts of a stream, or something that was shown."""
+    """One output that may still grow: the text of a stream, or a display."""
 
     __slots__ = ("display_id", "name", "output", "size", "texts")
 
@@ -22,7 +22,7 @@ class OutputEntry:
         self.size = size
         self.display_id = display_id
         self.name = output.get("name")
-        """Of the stream."""
+        """The name of the stream."""
         self.texts: deque[str] = deque()
 
     @classmethod
@@ -34,7 +34,7 @@ class OutputEntry:
         self.size += size
 
     def cut(self, wanted: int) -> int:
-        """Take about `wanted` bytes away from its beginning: how many that were."""
+        """Remove about `wanted` bytes from its beginning. Returns the exact number."""
         before = self.size
         while self.texts and before - self.size < wanted:
             first = self.texts.popleft()
@@ -82,19 +82,19 @@ class Outputs:
         self._on_change = on_change
         self._entries: list[OutputEntry] = []
         self._tail: deque[OutputEntry] | None = None
-        """The end, once there was too much."""
+        """The last part, once the limit is exceeded."""
         self._missing = 0
         self._clear = False
         self.bytes = 0
         self.truncated = 0
-        """How many bytes were not kept."""
+        """The number of bytes that were not kept."""
 
     def __iter__(self) -> Iterator[OutputEntry]:
         yield from self._entries
         yield from self._tail or ()
 
     def write(self, name: str, text: str) -> None:
-        """A stream has written something."""
+        """Add text of a stream."""
         if self._clear:
             self._empty()
         entries = self._entries if self._tail is None else self._tail
@@ -112,7 +112,7 @@ class Outputs:
             self._on_change()
 
     def add(self, message: KernelMessage) -> None:
-        """Something was displayed, is the result, or went wrong."""
+        """Add a display, a result or an error."""
         if self._clear:
             self._empty()
         content = message.content
@@ -143,7 +143,7 @@ class Outputs:
             self._on_change()
 
     def _shorten(self) -> None:
-        """Keep the beginning, and as much of the end as there is room for."""
+        """Keep the beginning, and as much of the end as fits."""
         if self._tail is None:
             self._tail = self._cut_beginning()
         tail = self._tail
@@ -157,7 +157,7 @@ class Outputs:
             self._missing += gone
 
     def _cut_beginning(self) -> deque[OutputEntry]:
-        """Let the entries be the first half of what may be kept; return the others."""
+        """Keep the entries of the first half of the limit; return the others."""
         room = self._max_bytes // 2
         for place, entry in enumerate(self._entries):
             if entry.size <= room:
@@ -172,7 +172,7 @@ class Outputs:
         return deque()
 
     def update(self, display_id: str, content: Mapping[str, Any]) -> bool:
-        """What is shown under this id has changed; False if nothing here is."""
+        """Change the displays with this id; False if there are none."""
         found = False
         for entry in self:
             if entry.display_id == display_id:
@@ -182,7 +182,7 @@ class Outputs:
         return found
 
     def clear(self, wait: bool) -> None:
-        """Forget all of it: now, or when something new comes."""
+        """Clear all outputs: now, or when new output arrives."""
         if wait:
             self._clear = True
         else:
@@ -198,10 +198,10 @@ class Outputs:
         self.bytes = 0
 
     def snapshot(self) -> list[Output]:
-        """The outputs so far, as values of their own. The display ids are ours, and not among them."""
+        """Copies of the outputs so far, without our display ids."""
         found = [entry.finished() for entry in self._entries]
         if self._missing:
-            text = f"[{self._missing:,} bytes of output are missing here: max_output_bytes is {self._max_bytes:,}]\n"
+            text = f"[{self._missing:,} bytes of output were left out here: max_output_bytes is {self._max_bytes:,}]\n"
             found.append({"output_type": "stream", "name": "stderr", "text": text})
         found += [entry.finished() for entry in self._tail or ()]
         return found
@@ -212,7 +212,7 @@ def size_of(text: str) -> int:
 
 
 def _characters(text: str, size: int) -> int:
-    """How many characters of a text are about `size` bytes: never all of them."""
+    """The number of characters of a text in about `size` bytes; never all of them."""
     total = size_of(text)
     return size if total == len(text) else min(size * len(text) // total, len(text) - 1)
 

@@ -17,7 +17,7 @@ INJECTED: Final = "injected-parameters"
 def inject(notebook: Any, parameters: Mapping[str, Any], language: str) -> None:
     """Put a cell that sets them after the cell with the tag `parameters`, or at the top if there is none.
 
-    A cell that an earlier run has put there is replaced. Raises UsageError for what the language cannot express.
+    A cell from an earlier run is replaced. Raises UsageError for values that the language cannot express.
     """
     cell = nbformat().v4.new_code_cell(source(parameters, language), metadata={"tags": [INJECTED]})
     if "id" not in (notebook.cells[0] if notebook.cells else {}):
@@ -102,7 +102,7 @@ def _unknown(value: object) -> UsageError:
 
 
 Written = tuple[str, str, Callable[[object], str]]
-"""How comments begin, how a value is assigned, how it is written."""
+"""The syntax of comments, assignments and values."""
 
 LANGUAGES: Final[dict[str, Written]] = {
     "python": ("#", "{name} = {value}", _python),

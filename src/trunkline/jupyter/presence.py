@@ -1,4 +1,4 @@
-"""Which kernels are shared on a bus: whoever shares some is asked, on topics that no journal keeps.
+"""Finds the kernels that are shared on a bus, on topics that no journal stores.
 
 _kernel.ask        asks for all kernels; each is answered for on `_kernel.here`
 _kernel.ask.<id>   has a subscriber as long as the kernel is shared
@@ -26,7 +26,7 @@ log = logging.getLogger("trunkline.jupyter")
 ASK = f"{KERNELS_PREFIX}ask"
 HERE = f"{KERNELS_PREFIX}here"
 ANSWER_S = 0.6
-"""Those who share kernels have this long to answer."""
+"""How long clients that share kernels have to answer."""
 
 
 class SharedKernel(msgspec.Struct, frozen=True):
@@ -35,11 +35,11 @@ class SharedKernel(msgspec.Struct, frozen=True):
     id: str
     language: str = ""
     shared_by: str = ""
-    """The name of the bus of whoever shares it."""
+    """The name of the bus of the client that shares it."""
 
 
 class Presence:
-    """Answers for a kernel that is shared, until it is closed."""
+    """Answers queries about a shared kernel, until it is closed."""
 
     def __init__(self, bus: Bus, kernel_id: str) -> None:
         self._bus = bus
@@ -71,7 +71,7 @@ class Presence:
 
 
 async def shared_kernels(bus: Bus, *, within_s: float = ANSWER_S) -> list[SharedKernel]:
-    """The kernels that are shared on a bus, by those who answer within `within_s`."""
+    """The shared kernels on a bus that answer within `within_s`."""
     found: dict[str, SharedKernel] = {}
     async with bus.subscribe(HERE) as answers:
         await bus.publish(ASK)
@@ -93,7 +93,7 @@ async def shared_kernels(bus: Bus, *, within_s: float = ANSWER_S) -> list[Shared
 
 
 async def check_shared(bus: Bus, kernel_id: str) -> None:
-    """Raise KernelNotStarted if nobody shares this kernel, as far as the broker knows."""
+    """Raise KernelNotStarted if this kernel is not shared, as far as the broker knows."""
     topic = ask_for(kernel_id)
     try:
         await bus.publish(topic)
@@ -102,7 +102,7 @@ async def check_shared(bus: Bus, kernel_id: str) -> None:
             return
         names = ", ".join(kernel.id for kernel in await shared_kernels(bus)) or "none"
     except NotAllowed:
-        names = "not for you to see"
+        names = "no permission to list them"
         if bus.broker.has_subscribers(topic):
             return
     raise KernelNotStarted(

@@ -1,4 +1,4 @@
-"""A kernel's process that is ours: started by jupyter_client, watched, interrupted, restarted and ended."""
+"""The process of a kernel that we start with jupyter_client: watch, interrupt, restart and end it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ except ImportError as error:  # pragma: no cover  # depends on what is installed
 log = logging.getLogger("trunkline.jupyter")
 
 MAX_SOCKET_PATH: Final = 104
-"""Bytes, on the strictest of systems."""
+"""The maximum length of a path of a unix socket in bytes, on the strictest system."""
 HISTORY: Final = "--HistoryManager.hist_file"
 LAST_WORDS_S: Final = 0.05
 POLL_S: Final = 0.2
-"""Where the system cannot tell that a process has ended, it is looked at so often."""
+"""The polling interval on systems without notification of a process's end."""
 
 
 class Process:
-    """The process, and the manager that knows how to start it."""
+    """The process, and the manager that starts it."""
 
     def __init__(self, manager: Any) -> None:
         self.manager = manager
@@ -48,12 +48,12 @@ class Process:
             # Where `attach`, `trunkline kernel list` and all other clients of Jupyter look for it.
             manager.connection_file = os.path.join(runtime, f"kernel-{kernel_id}.json")
         if manager.has_trait("transport_encryption") and zmq.has("curve"):
-            # Kernels that can encrypt what goes over TCP do so.
+            # Encrypt TCP traffic if the kernel supports it.
             manager.transport_encryption = "auto"
         if launch.get("transport") == "ipc" and not _fits(manager):
             raise KernelNotStarted(
-                f"the kernel {name!r} cannot use unix sockets: {os.path.dirname(manager.connection_file)} is too long a"
-                " path for them; set JUPYTER_RUNTIME_DIR to a shorter one, or use transport='tcp'",
+                f"the kernel {name!r} cannot use unix sockets: {os.path.dirname(manager.connection_file)} is too"
+                " long for a socket path; set JUPYTER_RUNTIME_DIR to a shorter one, or use transport='tcp'",
                 name,
             )
         try:
@@ -75,7 +75,7 @@ class Process:
         return process
 
     def watch(self, on_exit: Callable[[str], None]) -> None:
-        """Call `on_exit` when the process has ended without having been asked to."""
+        """Call `on_exit` when the process has ended unexpectedly."""
         self._on_exit = on_exit
 
     def _look(self) -> None:
@@ -90,13 +90,13 @@ class Process:
         while (code := await provisioner.poll()) is None:  # noqa: ASYNC110  # elsewhere, it is known when asked
             await asyncio.sleep(POLL_S)
         ended.set()
-        # What it said last is still on its way through ZeroMQ.
+        # Its last messages are still in transit through ZeroMQ.
         await asyncio.sleep(LAST_WORDS_S)
         if self._on_exit is not None:
             self._on_exit(_how(code))
 
     async def ended(self, timeout_s: float) -> bool:
-        """Whether it has ended within this time."""
+        """Wait up to this time for its end. Returns whether it has ended."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._ended.wait()
@@ -115,7 +115,7 @@ class Process:
         self._look()
 
     async def end(self) -> None:
-        """Kill it, if it has not ended by itself; leave nothing of it behind."""
+        """Kill it, unless it has ended, and clean up."""
         self._on_exit = None
         await self._stop_watching()
         await self.manager.shutdown_kernel(now=True)
@@ -127,7 +127,7 @@ class Process:
 
 
 def _runtime_dir() -> str | None:
-    """Made if it is missing; None if that is not allowed here, and the connection file is a temporary one."""
+    """Created if it is missing; None if that is not permitted. Then the connection file is a temporary one."""
     place: str = jupyter_runtime_dir()
     try:
         os.makedirs(place, mode=0o700, exist_ok=True)
@@ -138,7 +138,7 @@ def _runtime_dir() -> str | None:
 
 
 async def _launched(manager: AsyncKernelManager, options: dict[str, Any]) -> None:
-    """Start the process. Cancelled in the middle of it, nothing of it is left."""
+    """Start the process. If it is cancelled, nothing is left behind."""
     starting = asyncio.ensure_future(manager.start_kernel(**options))
     try:
         await asyncio.shield(starting)
@@ -150,7 +150,7 @@ async def _launched(manager: AsyncKernelManager, options: dict[str, Any]) -> Non
 
 
 def _transport(manager: AsyncKernelManager) -> str:
-    """Unix sockets, where they can be had: no ports to compete for, and only this user can read what goes over them.
+    """Unix sockets if possible: they need no ports, and only this user can read the traffic.
 
     TCP needs encryption for that, which costs a seventh of the processor time of a notebook of short cells.
     """
@@ -184,11 +184,11 @@ def _popen_options(manager: AsyncKernelManager, launch: LaunchOptions) -> dict[s
 
 
 async def _exit_of(pid: int) -> None:
-    """Return when a process has ended: the system tells, nobody has to look."""
+    """Wait for the end of a process, without polling."""
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:
-        # It is gone already, or the system does not let us.
+        # It has already ended, or the system does not permit it.
         return
     loop = asyncio.get_running_loop()
     gone: asyncio.Future[None] = loop.create_future()

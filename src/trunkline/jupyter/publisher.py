@@ -1,4 +1,4 @@
-"""A kernel's traffic on the bus: everything it is asked and everything it says, in order, on topics of its own."""
+"""Publishes a kernel's traffic on the bus: all requests and messages, in order, on its own topics."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunkline.jupyter")
 
 GATEWAY: Final = "kernel-gateway"
-"""The header that says: whoever published this is at the kernel, and has passed it on."""
+"""The header of requests that their publisher has already sent to the kernel."""
 MAX_BATCH: Final = 1000
 
 
 class KernelPublisher:
-    """Publishes in a task of its own: neither the kernel nor its requests wait for the bus.
+    """Publishes in its own task: neither the kernel nor its requests wait for the bus.
 
     Messages that follow each other on one topic are one batch; the next topic waits for it, so that the order is that
     of the kernel also where it is stored.
@@ -36,11 +36,11 @@ class KernelPublisher:
         self._task: asyncio.Task[None] | None = None
         self.published = 0
         self.lost = 0
-        """Not published: the bus refused them, or was so slow that too many waited."""
+        """Messages that were not published: the bus refused them, or was too slow."""
 
     def put(self, message: KernelMessage, trace: str | None = None) -> None:
         if len(self._waiting) >= self._max_waiting:
-            self._lose(1, f"{self._max_waiting} messages wait for the bus already")
+            self._lose(1, f"{self._max_waiting} messages already wait for the bus")
             return
         self._waiting.append(message.plain(self._bus.name, self._headers, trace))
         if self._task is None or self._task.done():
@@ -74,6 +74,6 @@ class KernelPublisher:
         self.lost += count
 
     async def aclose(self) -> None:
-        """Return when everything is published, or lost."""
+        """Wait until everything is published or lost."""
         if self._task is not None:
             await self._task

@@ -1,4 +1,4 @@
-"""What came of an execution, in one value that says whether it is complete."""
+"""The result of an execution, which says whether it is complete."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CodeFailure(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> CodeFailure:
-        """From what the kernel says of it."""
+        """From the kernel's message."""
         trace = content.get("traceback")
         lines = tuple(str(line) for line in trace) if isinstance(trace, list) else ()
         return cls(str(content.get("ename", "")), str(content.get("evalue", "")), lines)
@@ -33,7 +33,7 @@ class CodeFailure(msgspec.Struct, frozen=True):
 
 
 class Timings(msgspec.Struct, frozen=True):
-    """When things happened, in seconds after the request was sent; None: not (yet)."""
+    """Times in seconds after the request was sent; None for events that have not happened."""
 
     started_s: float | None
     replied_s: float | None
@@ -60,13 +60,13 @@ class Result(msgspec.Struct, frozen=True):
     user_expressions: dict[str, Any]
     payload: tuple[dict[str, Any], ...]
     dropped: int
-    """Messages that channels lost because nobody read them; the outputs here have them all the same."""
+    """Messages that were dropped because channels were not read. The outputs here include them."""
     truncated: int
-    """Bytes of output beyond what is kept."""
+    """Bytes of output that were not kept."""
     late: int
-    """How many of its messages came after it was complete."""
+    """The number of messages after completion."""
     lost: bool = False
-    """Whether what is missing was lost on the way: the kernel has answered a later question meanwhile."""
+    """Whether the missing parts were lost: the kernel has already answered a later request."""
 
     @property
     def ok(self) -> bool:
@@ -87,7 +87,7 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def displays(self) -> tuple[Output, ...]:
-        """What was displayed, the result not included."""
+        """The displays, without the result."""
         return tuple(output for output in self.outputs if output["output_type"] == "display_data")
 
     @property
@@ -111,7 +111,7 @@ class Result(msgspec.Struct, frozen=True):
     def _why(self) -> str:
         if not self.complete:
             return f"not complete: {' and '.join(self.missing)} did not arrive"
-        return str(self.error) if self.error is not None else f"the kernel said {self.status!r}"
+        return str(self.error) if self.error is not None else f"the kernel replied with status {self.status!r}"
 
     def _text(self, name: str) -> str:
         streams = (output for output in self.outputs if output["output_type"] == "stream")

@@ -1,6 +1,6 @@
-"""Who gets what a kernel says: all subscribers first, then the request it belongs to; or it is kept as an orphan.
+"""Routes the messages of a kernel: to all subscribers first, then to their request, or to the orphans.
 
-The table of requests and orphans is the one that serves requests on a bus.
+The table of requests and orphans is the same as for requests on a bus.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ BY_ID: Final = frozenset(
 )
 """Messages that may name a comm or a display."""
 TO_COMM: Final = "to its comm"
-TO_SHOWN: Final = "to those who show it"
+TO_SHOWN: Final = "to the executions that display it"
 MAX_ISSUED: Final = 10_000
 """Ids of own messages that are remembered."""
 
 
 class Routed(msgspec.Struct):
-    """What became of messages, counted."""
+    """Counters of routed messages."""
 
     total: int = 0
     to_requests: int = 0
@@ -60,7 +60,7 @@ class Routed(msgspec.Struct):
 
 
 class KernelRouter:
-    """Used from one event loop thread. Times come in, nothing here waits."""
+    """Used in the thread of one event loop. Times are arguments, and nothing here waits."""
 
     def __init__(self, kernel_id: str, session: str, world: World, settings: KernelSettings) -> None:
         self.kernel_id = kernel_id
@@ -68,7 +68,7 @@ class KernelRouter:
         self.settings = settings
         self.requests = Requests(settings.orphans)
         self.served = Subscribers(world, Settings())
-        """Those who see everything."""
+        """Subscribers of all messages."""
         self.comms = Comms(world)
         self.counts = Routed()
         self.orphans_by_why: Counter[str] = Counter()
@@ -81,7 +81,7 @@ class KernelRouter:
         self._late: OrderedDict[str, tuple[Execution, float]] = OrderedDict()
         self._ranked: dict[str, int] = {}
         self._owners: dict[str, WeakSet[Execution]] = {}
-        """Who shows what has this display id."""
+        """The executions that show a display, by its id."""
         self._matching: dict[str, tuple[Inbox, ...]] = {}
         self._issued: OrderedDict[str, None] = OrderedDict()
         self._now = 0.0
@@ -89,7 +89,7 @@ class KernelRouter:
     # Requests
 
     def register(self, execution: Execution, topic: str, now_s: float, timeout_s: float) -> None:
-        """Before it is sent. What has come of it already is claimed, in order, before anything newer."""
+        """Register a request before it is sent. Messages that have already arrived are claimed first, in order."""
         self._now = now_s
         if execution.priority != NORMAL:
             self._ranked[execution.id] = execution.priority
@@ -98,7 +98,7 @@ class KernelRouter:
         self.requests.open(OpenExecution(execution, self.session, topic, (now_s, timeout_s), self._dropped))
 
     def issued(self, request_id: str) -> None:
-        """This client has made a message with this id: answers to it may be early, but the id is not wrong."""
+        """Remember the id of an own message: answers may arrive early, but are valid."""
         self._issued[request_id] = None
         if len(self._issued) > MAX_ISSUED:
             self._issued.popitem(last=False)
@@ -107,22 +107,22 @@ class KernelRouter:
         self.requests.extend(request_id, now_s, timeout_s)
 
     def claim(self, request_id: str) -> Execution | None:
-        """What has been heard of a request that another client, or an earlier life of this one, has sent."""
+        """Claim the messages of a request that another client, or an earlier run of this one, has sent."""
         return self.others.pop(request_id, None)
 
     def unregister(self, request_id: str) -> None:
-        """Let go of a request, open or late; of one that is not there, too."""
+        """Remove a request, open or late. Unknown ones are ignored."""
         if request_id in self.requests or request_id in self._late:
             self._end(request_id, Why.CLOSED)
         self._late.pop(request_id, None)
 
     def open_execution(self, request_id: str) -> Execution | None:
-        """The one of this request, if it is registered, and neither complete nor dropped."""
+        """The execution of this request, if it is registered, and neither complete nor dropped."""
         pending = self.requests.find(request_id)
         return pending.execution if isinstance(pending, OpenExecution) else None
 
     def retire(self, execution: Execution, now_s: float) -> None:
-        """Nobody waits for it any more; what still comes of it is late, and no orphan."""
+        """Retire a complete request. Its further messages are late, and not orphans."""
         self._now = now_s
         self._completed(execution)
         self.requests.close(execution.id)
@@ -140,7 +140,7 @@ class KernelRouter:
         self._ranked.pop(request_id, None)
 
     def _dropped(self, request_id: str) -> None:
-        """Nobody holds the execution any more, and nobody has closed it."""
+        """The execution was garbage-collected without being closed."""
         if request_id not in self.requests:
             return
         self._end(request_id, Why.DROPPED)
@@ -153,7 +153,7 @@ class KernelRouter:
         )
 
     def capture(self, request_id: str, outputs: Outputs) -> None:
-        """From now on, what an execution writes and shows is in these outputs."""
+        """Redirect the outputs of an execution."""
         if (execution := self._execution_of(request_id)) is not None:
             execution.capture(outputs)
 
@@ -163,7 +163,7 @@ class KernelRouter:
             execution.release(outputs)
 
     def fail_all(self, error: Callable[[], KernelError]) -> None:
-        """The kernel is gone: end all that is open, each with an error of its own."""
+        """The kernel is gone: end all open requests, each with its own error."""
         for pending in self.requests:
             self._end(pending.request_id, Why.CLOSED)
             pending.fail(error())
@@ -174,7 +174,7 @@ class KernelRouter:
     # Subscribers
 
     def subscribe(self, pattern: str, delivery: Delivery) -> Stream:
-        """Everything the kernel says on matching topics, whose-ever it is."""
+        """All messages of the kernel on matching topics, from any client."""
         _, stream = self.served.join(pattern, delivery, self._leave)
         self._matching.clear()
         return stream
@@ -184,7 +184,7 @@ class KernelRouter:
         self.served.part(inbox)
 
     def end_subscriptions(self) -> None:
-        """Nothing more will come: those who see everything come to the end, after what is there."""
+        """End all subscriptions after the messages they already have."""
         for inbox in self.served:
             inbox.close()
 
@@ -197,13 +197,13 @@ class KernelRouter:
             try:
                 inbox.offer(message)
             except InboxFull:
-                # Counted in its books: a kernel cannot be told no.
+                # Counted in its account: a kernel cannot be refused.
                 continue
 
     # Messages
 
     def route(self, messages: list[KernelMessage], now_s: float) -> None:
-        """Take what has come, in order. What belongs to requests of a higher priority goes first."""
+        """Take arrived messages, in order. Those of requests with a higher priority go first."""
         self._now = now_s
         counts = self.counts
         counts.total += len(messages)
@@ -227,7 +227,7 @@ class KernelRouter:
         return -self._ranked.get(message.request_id or "", NORMAL)
 
     def _by_id(self, message: KernelMessage) -> str:
-        """Give it to the comm, or to those who show the display, that it names: who that was, in words."""
+        """Pass it to the comm or the displays that it names. Returns the receiver, in words."""
         kind = message.header.msg_type
         if kind.startswith("comm_"):
             return TO_COMM if self.comms.take(message) else ""
@@ -241,7 +241,7 @@ class KernelRouter:
             return ""
         showing = list(self._owners.get(display_id, ()))
         for execution in showing:
-            # The one that sent it gets it as its request.
+            # The execution that sent it gets it by its request.
             if execution.id != message.request_id:
                 execution.update_shown(message)
         return TO_SHOWN if showing else ""
@@ -256,7 +256,7 @@ class KernelRouter:
         return self.open_execution(request_id)
 
     def _homeless(self, message: KernelMessage, now_s: float, tracing: bool, also: str) -> None:
-        """No open request takes it; `also` says who has it already."""
+        """No open request takes it; `also` names receivers that have it already."""
         request_id = message.request_id
         late = self._late.get(request_id) if request_id is not None else None
         if also == TO_COMM:
@@ -295,7 +295,7 @@ class KernelRouter:
         return f"orphan: {why.value}"
 
     def _attribute(self, message: KernelMessage, now_s: float) -> None:
-        """Another client of this kernel asked for it: it is theirs, and to be seen as theirs."""
+        """Attribute it to the other client of this kernel that sent the request."""
         request_id = message.request_id or ""
         asking = message.type is MessageType.REQUEST
         execution = self.others.get(request_id)
@@ -319,12 +319,14 @@ class KernelRouter:
             execution.take(message)
 
     def _trace(self, message: KernelMessage, where: str) -> None:
-        log.log(TRACE, "%s %s of %s: %s", message.header.msg_type, message.id, message.request_id or "nobody", where)
+        log.log(
+            TRACE, "%s %s of %s: %s", message.header.msg_type, message.id, message.request_id or "no request", where
+        )
 
     # Cleaning up
 
     def cleanup(self, now_s: float) -> None:
-        """Let go of requests whose time is over, of orphans that are too old, and of what was kept for late comers."""
+        """Remove requests past their time limit, old orphans, and state kept for late messages."""
         self._now = now_s
         for pending in self.requests.due(now_s):
             self.stale += 1
@@ -338,7 +340,7 @@ class KernelRouter:
             )
             pending.fail(RequestTimeout(pending.request_id, pending.topic, pending.timeout_s, None))
         if aged := self.requests.orphans.expire(now_s):
-            log.log(TRACE, "%d orphans of kernel %s were too old to be claimed", aged, self.kernel_id)
+            log.log(TRACE, "%d orphans of kernel %s expired without being claimed", aged, self.kernel_id)
         self._forget(now_s)
         log.debug(
             "kernel %s: %d active requests, %d orphan messages, %d global subscribers",
@@ -363,7 +365,7 @@ class KernelRouter:
 
     @property
     def orphans(self) -> OrphanBox:
-        """Messages nobody has asked for (yet): searchable, claimed by the request they belong to."""
+        """Messages without a known request (yet). They can be searched, and are claimed by their request."""
         return self.requests.orphans
 
     def close(self) -> None:

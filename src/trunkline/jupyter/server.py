@@ -1,4 +1,4 @@
-"""Kernels behind a Jupyter server or a kernel gateway: started and ended over REST, spoken to over a websocket."""
+"""Kernels behind a Jupyter server or a kernel gateway: started and ended over REST, used over a websocket."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class JupyterServer:
         return AwaitableContext(join(), Kernel.aclose)
 
     async def kernels(self) -> list[RemoteKernel]:
-        """Those that run there."""
+        """The running kernels of the server."""
         found: list[RemoteKernel] = msgspec.convert(await self._ask("GET", "kernels"), list[RemoteKernel])
         return found
 
@@ -153,12 +153,12 @@ class JupyterServer:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """What the server says of it, and what to do about it."""
+    """The server's error, and the next step."""
     if error.code in (401, 403):
         return "the server refuses the token: pass the one that `jupyter server list` shows"
     with error:
         try:
-            said = json.loads(error.read())
-            return str(said.get("message") or error.reason)
+            answer = json.loads(error.read())
+            return str(answer.get("message") or error.reason)
         except (ValueError, AttributeError):
             return str(error.reason)

@@ -32,7 +32,7 @@ PAUSES_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 class ServerLink:
-    """What the kernel says while the connection is lost, the server keeps for the session that comes again."""
+    """While the connection is lost, the server keeps the kernel's messages for the session that reconnects."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class ServerLink:
         self._url = url
         self._headers = dict(headers)
         self._connections = connections
-        """How many connections the server counts for the kernel. Raises KernelNotStarted."""
+        """The number of connections that the server reports for the kernel. Raises KernelNotStarted."""
         self._timeout_s = timeout_s
         self._patience_s = patience_s
-        """For the server to answer again, when the connection was lost."""
+        """How long the server may take to answer again after a lost connection."""
         self._socket: WebSocketClientConnection | None = None
         self._reading: asyncio.Task[None] | None = None
         self._client: KernelReceiver | None = None
@@ -61,7 +61,7 @@ class ServerLink:
     async def open(self, client: KernelReceiver) -> None:
         self._client = client
         if self._reading is not None and not self._reading.done():
-            # After a restart the server goes on with the new process on the same websocket.
+            # After a restart the server continues with the new process on the same websocket.
             return
         self._socket = await self._connect()
         self._reading = asyncio.get_running_loop().create_task(self._read())
@@ -111,7 +111,7 @@ class ServerLink:
                 client.count_fault(error.fault, f"on the websocket: {error}")
 
     async def _reconnect(self) -> bool:
-        """Whether the server answers again within the time that is allowed for it."""
+        """Whether the server answers again within the time limit."""
         self._connected.clear()
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._patience_s
@@ -170,7 +170,7 @@ class ServerLink:
             self._reading = None
         if self._socket is not None:
             self._socket.close()
-            # The server answers the close; then the connection is gone.
+            # The server confirms the close, and then the connection ends.
             try:
                 async with asyncio.timeout(1.0):
                     while await self._socket.read_message() is not None:

@@ -1,4 +1,4 @@
-"""How a kernel's client behaves."""
+"""The settings of a kernel's client."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from trunkline.jupyter.wire import KernelMessage, KernelWire, Unreadable
 from trunkline.transports.zmq.socket import EVENTS, NOBLOCK, Socket, SocketWatch, close_socket, open_socket
 
 MAX_DRAIN: Final = 1000
-"""So many messages are taken in one go: then it is the turn of others."""
+"""The maximum number of messages to take at once, before other tasks run."""
 log = logging.getLogger("trunkline.jupyter")
 
 CONNECT_POLL_S: Final = 0.005
@@ -30,7 +30,7 @@ KINDS: Final = {SHELL: zmq.DEALER, CONTROL: zmq.DEALER, STDIN: zmq.DEALER, IOPUB
 
 
 class KernelConnection(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a kernel listens, and the key its messages are signed with: what a connection file says."""
+    """The addresses of a kernel and the key of its messages, from a connection file."""
 
     shell_port: int
     iopub_port: int
@@ -64,7 +64,7 @@ class KernelConnection(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.convert(known, cls)
 
     def protect(self, socket: Socket) -> None:
-        """Encrypt, if the kernel does: whoever has the connection file has the keys of both sides."""
+        """Encrypt if the kernel does. The connection file has the keys of both sides."""
         if self.curve_publickey:
             socket.curve_serverkey = socket.curve_publickey = self.curve_publickey.encode()
             socket.curve_secretkey = self.curve_secretkey.encode()
@@ -75,7 +75,7 @@ class KernelConnection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SocketLink:
-    """What was sent last still leaves within `linger_s` after closing: 0 if the kernel ends before."""
+    """After closing, the last messages are sent within `linger_s`; 0 if the kernel ends before."""
 
     def __init__(
         self, kernel_id: str, connection: KernelConnection, session: str, world: World, *, linger_s: float = 1.0
@@ -93,7 +93,7 @@ class SocketLink:
         self._client = client
         for name in SOCKETS:
             socket = self._sockets[name] = open_socket(KINDS[name])
-            # No limit here: what is not taken from ZeroMQ in time, a kernel drops without a word.
+            # No limit here: otherwise the kernel silently drops messages that are not read in time.
             socket.setsockopt(zmq.RCVHWM, 0)
             socket.setsockopt(zmq.SNDHWM, 0)
             self.connection.protect(socket)
@@ -103,10 +103,11 @@ class SocketLink:
                 # its own a client is always welcomed, and sees by that which key the kernel signs with.
                 socket.setsockopt(zmq.SUBSCRIBE, self._identity)
             else:
-                # One name on all of them: a kernel asks for input on stdin whoever asked it on shell.
+                # The same identity on all sockets: a kernel requests input on stdin from the identity that sent the
+                # shell request.
                 socket.setsockopt(zmq.IDENTITY, self._identity)
             if name == STDIN:
-                # Writable only once it is connected, so that this can be waited for.
+                # Writable only when it is connected, so that it is possible to wait for that.
                 socket.setsockopt(zmq.IMMEDIATE, 1)
             socket.connect(self.connection.url(name))
             self._watches[name] = SocketWatch(socket, self._drainer(name, socket))
@@ -146,9 +147,9 @@ class SocketLink:
         try:
             socket.send_multipart(self.wire.pack(message), NOBLOCK)
         except zmq.Again:
-            # Only stdin waits for nobody: who asked for input is gone.
+            # Only stdin does not wait: the request for input is gone.
             raise KernelClosed(self.wire.kernel_id) from None
-        # Sending may have taken away the word that something is there to receive.
+        # Sending may have consumed the event that a message can be received.
         self._watches[message.socket].check()
 
     async def _input_connected(self) -> None:
@@ -160,11 +161,13 @@ class SocketLink:
         deadline_s = loop.time() + CONNECT_S
         while (socket := self._sockets.get(STDIN)) is not None and not int(socket.getsockopt(EVENTS)) & POLLOUT:
             if loop.time() > deadline_s:
-                log.warning("the kernel %s does not listen on stdin: it cannot ask for input", self.wire.kernel_id)
+                log.warning(
+                    "the kernel %s does not open its stdin socket: its code cannot ask for input", self.wire.kernel_id
+                )
                 break
             await asyncio.sleep(CONNECT_POLL_S)
         if STDIN in self._watches:
-            # Asking may have taken away the word that something is there to receive.
+            # The poll may have consumed the event that a message can be received.
             self._watches[STDIN].check()
 
     async def aclose(self) -> None:
@@ -179,7 +182,7 @@ class SocketLink:
 async def beat(
     connection: KernelConnection, every_s: float, timeout_s: float, on_answer: Callable[[], object] = lambda: None
 ) -> str:
-    """Ask the kernel for a sign of life, again and again; return when it has given none for `timeout_s`."""
+    """Send heartbeats; return when none was answered for `timeout_s`."""
     loop = asyncio.get_running_loop()
     answered = asyncio.Event()
     last_s = loop.time()
@@ -209,7 +212,7 @@ async def beat(
                 except TimeoutError:
                     if loop.time() - last_s >= timeout_s:
                         return f"it has not answered for {loop.time() - last_s:.0f} s at {connection.url('hb')}"
-                    # A question without an answer blocks its socket: ask on a new one.
+                    # A request without an answer blocks its socket, so a new one is used.
                     break
                 last_s = loop.time()
                 on_answer()

@@ -1,4 +1,4 @@
-"""Ways to a kernel: start one, attach to one that runs, or join one that somebody shares on a bus."""
+"""Ways to get a kernel: start one, attach to a running one, or join one that is shared on a bus."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunkline.jupyter")
 
 STARTS: Final = 3
-"""So often a start is tried: ports that were free a moment ago may be taken when the kernel wants them."""
+"""The number of attempts to start: a port that was free a moment ago may be in use when the kernel binds it."""
 
 
 def start_kernel(
@@ -68,7 +68,7 @@ async def _start(name: str, launch: LaunchOptions, given: KernelOpening) -> Kern
 
 
 async def _start_once(name: str, launch: LaunchOptions, given: KernelOpening) -> Kernel:
-    # Only here: who joins a kernel on a bus needs no jupyter_client.
+    # Imported only here: joining a kernel on a bus needs no jupyter_client.
     from trunkline.jupyter.process import Process
 
     process = await Process.start(name, launch, given.world.uuid7())
@@ -124,7 +124,7 @@ async def _attach(connection_file: str | Path | None, given: KernelOpening) -> K
     kernel_id = path.stem.removeprefix("kernel-")
     kernel = given.kernel(kernel_id, SocketLink(kernel_id, connection, session, given.world), session)
     kernel.connection_file = path
-    watching = asyncio.get_running_loop().create_task(_feel(kernel, connection))
+    watching = asyncio.get_running_loop().create_task(_watch_heartbeat(kernel, connection))
 
     async def stop() -> None:
         watching.cancel()
@@ -134,14 +134,14 @@ async def _attach(connection_file: str | Path | None, given: KernelOpening) -> K
     return await given.open(kernel)
 
 
-async def _feel(kernel: Kernel, connection: KernelConnection) -> None:
-    """Its heartbeat is all we know of the process of a kernel that was started elsewhere."""
+async def _watch_heartbeat(kernel: Kernel, connection: KernelConnection) -> None:
+    """Watch the heartbeat, the only sign of life of a kernel that was started elsewhere."""
     settings = kernel.settings
     kernel.lost(await beat(connection, settings.heartbeat_s, settings.heartbeat_timeout_s, kernel.client.heart_beats))
 
 
 def find(connection_file: str | Path | None) -> Path:
-    """The connection file that is meant."""
+    """Find the connection file by its path or name."""
     if connection_file is not None and Path(connection_file).is_file():
         return Path(connection_file)
     try:
@@ -153,7 +153,8 @@ def find(connection_file: str | Path | None) -> Path:
         return Path(find_connection_file(str(connection_file or "kernel-*.json")))
     except OSError as error:
         raise KernelNotStarted(
-            f"no kernel {connection_file or ''} is running: no such connection file is in {jupyter_runtime_dir()}",
+            f"no connection file {connection_file or 'kernel-*.json'} in {jupyter_runtime_dir()}: "
+            "start a kernel first, or pass the path of its connection file",
             str(connection_file or ""),
         ) from error
 

@@ -21,7 +21,7 @@ OUTPUT: Final = ("@jupyter-widgets/output", "OutputModel")
 
 
 class OutputWidget:
-    """Captures what an execution writes while the kernel says so: `with output:` sets the id of the request.
+    """Captures the output of an execution while the kernel requests it: `with output:` sets the id of the request.
 
     The kernel gets to know what was captured, because there is no browser that would tell it.
     """
@@ -35,7 +35,7 @@ class OutputWidget:
         self.outputs = Outputs(kernel.settings.max_output_bytes, on_change=self._changed)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Begin or end capturing, if the update says so."""
+        """Begin or end capturing, if the update requests it."""
         if "msg_id" not in state:
             return
         if self._captured is not None:
@@ -60,7 +60,7 @@ class OutputWidget:
             log.info("the captured output of a widget could not be sent to the kernel %s: %s", self._kernel.id, error)
 
     async def settle(self) -> None:
-        """Return when the kernel was told everything."""
+        """Return when all updates were sent to the kernel."""
         if self._sending is not None:
             await self._sending
 
@@ -121,7 +121,7 @@ class WidgetStates:
         state = data.get("state")
         if isinstance(state, dict):
             if comm_id in self._outputs and data.get("method") == "echo_update":
-                # The kernel repeats what it was told. By now more may have been captured.
+                # The kernel echoes the update. More may have been captured since.
                 state = {name: value for name, value in state.items() if name != "outputs"}
             self._states[comm_id].update(state)
         paths = data.get("buffer_paths")

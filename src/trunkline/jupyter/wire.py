@@ -24,13 +24,13 @@ from trunkline.message import NORMAL, Message, MessageType
 DELIMITER: Final = b"<IDS|MSG>"
 PROTOCOL_VERSION: Final = "5.4"
 REMEMBERED: Final = 65_536
-"""So many signatures are remembered: what comes again with one of them is no second message."""
+"""The number of remembered signatures. A message with a known signature is a repetition, and dropped."""
 
 PUBLISH, REQUEST, RESPONSE = MessageType.PUBLISH, MessageType.REQUEST, MessageType.RESPONSE
 
 
 class Header(msgspec.Struct, frozen=True, gc=False):
-    """Who said what when, as Jupyter has it."""
+    """The header of a Jupyter message."""
 
     msg_id: str = ""
     msg_type: str = ""
@@ -41,13 +41,13 @@ class Header(msgspec.Struct, frozen=True, gc=False):
 
 
 class SubshellHeader(Header, frozen=True, gc=False):
-    """Of a request to a subshell: a thread of the kernel that answers while the main one is busy."""
+    """The header of a request to a subshell: a thread of the kernel that answers while the main one is busy."""
 
     subshell_id: str = ""
 
 
 class Fault(enum.StrEnum):
-    """Why frames are no message."""
+    """Why frames are not a message."""
 
     BAD_SIGNATURE = "bad_signature"
     DUPLICATE = "duplicate"
@@ -78,7 +78,7 @@ class KernelMessage(Message, frozen=True, gc=False):
         return self.header.msg_type
 
     def plain(self, sender: str, headers: Mapping[str, str] | None, trace: str | None = None) -> Message:
-        """As it is published: what is in the fields of its own is in the payload, too."""
+        """As it is published: the payload also includes the separate fields."""
         return Message(
             id=self.id,
             topic=self.topic,
@@ -96,7 +96,7 @@ class KernelMessage(Message, frozen=True, gc=False):
 
 
 class KernelWire:
-    """Frames of one kernel. It counts what was not readable, and remembers what has come."""
+    """Converts the frames of one kernel. It counts unreadable ones, and detects repetitions."""
 
     def __init__(
         self, kernel_id: str, time_ns: Callable[[], int], key: bytes = b"", scheme: str = "hmac-sha256"
@@ -116,7 +116,7 @@ class KernelWire:
         return b"" if self._sign is None else self._sign(b"".join(parts))
 
     def pack(self, message: KernelMessage) -> list[bytes]:
-        """The frames of a message, as a kernel's socket wants them."""
+        """The frames of a message for a kernel's socket."""
         parts = [
             _json(message.header),
             _json(message.parent) if message.parent.msg_id else b"{}",
@@ -144,7 +144,7 @@ class KernelWire:
     # In
 
     def unpack(self, socket: str, frames: Sequence[bytes]) -> KernelMessage:
-        """The message in frames; raises Unreadable, whatever the bytes."""
+        """The message in frames; raises Unreadable for any malformed bytes."""
         try:
             # Mostly there is one identity, the topic of a publisher, or none.
             at = 1 if frames[0] != DELIMITER else 0
@@ -152,19 +152,19 @@ class KernelWire:
                 at = frames.index(DELIMITER)
             signature, header, parent, metadata, content = frames[at + 1 : at + 6]
         except (IndexError, ValueError):
-            raise Unreadable(Fault.MALFORMED, f"{len(frames)} frames are no message") from None
+            raise Unreadable(Fault.MALFORMED, f"{len(frames)} frames are not a message") from None
         if self._sign is not None:
             if not hmac.compare_digest(signature, self._sign(b"".join((header, parent, metadata, content)))):
-                raise Unreadable(Fault.BAD_SIGNATURE, "the signature is not that of the kernel's key")
+                raise Unreadable(Fault.BAD_SIGNATURE, "the signature does not match the key of the kernel")
             mark = signature
         else:
             mark = header
         if mark in self._seen:
-            raise Unreadable(Fault.DUPLICATE, "it came before")
+            raise Unreadable(Fault.DUPLICATE, "it is a duplicate")
         try:
             head = _header(header)
             if parent != self._last_parent[0]:
-                # Mostly one request is answered after the other.
+                # Consecutive messages usually belong to the same request.
                 self._last_parent = (parent, _header(parent))
             above = self._last_parent[1]
             content_object = _object(content)
@@ -173,7 +173,7 @@ class KernelWire:
         except (msgspec.DecodeError, UnicodeDecodeError):
             head, above, meta, content_object, parts = _leniently(header, parent, metadata, content)
         if not head.msg_id or not head.msg_type:
-            raise Unreadable(Fault.MALFORMED, "its header has no id, or no type")
+            raise Unreadable(Fault.MALFORMED, "its header has no msg_id or no msg_type")
         self._seen.add(mark)
         self._order.append(mark)
         if len(self._order) > REMEMBERED:
@@ -182,14 +182,14 @@ class KernelWire:
         return self._message(socket, head, above, meta, content_object, buffers, _whole(parts, buffers), NORMAL)
 
     def read(self, socket: str, payload: bytes) -> KernelMessage:
-        """The message in a payload that was published; raises Unreadable, whatever the bytes."""
+        """The message in a published payload; raises Unreadable for any malformed bytes."""
         try:
             whole = _published(payload)
             buffers = tuple(base64.b64decode(text, validate=True) for text in whole.buffers)
         except (msgspec.DecodeError, ValueError) as error:
-            raise Unreadable(Fault.MALFORMED, f"the payload is no message of Jupyter's: {error}") from error
+            raise Unreadable(Fault.MALFORMED, f"the payload is not a Jupyter message: {error}") from error
         if not whole.header.msg_id or not whole.header.msg_type:
-            raise Unreadable(Fault.MALFORMED, "its header has no id, or no type")
+            raise Unreadable(Fault.MALFORMED, "its header has no msg_id or no msg_type")
         if b'"subshell_id"' in payload:
             whole.header = _subshell_header(payload) or whole.header
         parent = whole.parent_header or NO_PARENT
@@ -210,14 +210,14 @@ class KernelWire:
         topic = self._topics.get((socket, msg_type))
         if topic is None:
             if len(self._topics) > 1000:
-                # Whatever a kernel makes up: it does not fill our memory with names.
+                # Bounded, so that unknown names from a kernel do not fill the memory.
                 self._topics.clear()
             topic = self._topics[socket, msg_type] = topic_of(self.kernel_id, socket, msg_type)
         kind = PUBLISH
         request_id = parent.msg_id or None
         if socket != "iopub":
             if request_id is not None:
-                # What a kernel asks for in the middle of a request is no answer to it.
+                # A request for input during an execution is not its answer.
                 kind = PUBLISH if msg_type == "input_request" else RESPONSE
             elif msg_type.endswith("_request"):
                 kind, request_id = REQUEST, header.msg_id
@@ -314,7 +314,7 @@ def _whole(parts: Sequence[bytes], buffers: Sequence[bytes]) -> bytes:
 def _leniently(
     *texts: bytes,
 ) -> tuple[Header, Header, dict[str, Any], dict[str, Any], tuple[bytes, bytes, bytes, bytes]]:
-    """What is no strict JSON (NaN, broken UTF-8, a null for an empty object) but can be understood, put right."""
+    """Corrects readable content that is not strict JSON: NaN, broken UTF-8, a null for an empty object."""
     try:
         read = [json.loads(text.decode("utf-8", "replace") or "{}", parse_constant=_no_number) or {} for text in texts]
     except (ValueError, RecursionError) as error:
@@ -335,5 +335,5 @@ def _known(header: dict[str, Any]) -> dict[str, str]:
 
 
 def _no_number(text: str) -> None:
-    """NaN and Infinity are no JSON: what is published must be readable everywhere."""
+    """NaN and Infinity are not JSON, and published messages must be readable everywhere."""
     return

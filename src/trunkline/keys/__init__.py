@@ -1,1 +1,1 @@
-"""The keys of a hub and of its clients: certificates, CURVE key pairs, and the register of who has which."""
+"""The keys of a hub and of its clients: certificates, CURVE key pairs, and the register of all keys."""

@@ -1,4 +1,4 @@
-"""Certificates: an authority of our own, and what it signs. Only what makes keys needs this; using them does not."""
+"""Certificates: our own certificate authority, and certificates that it signs. Needed to make keys, not to use them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ AUTHORITY = "trunkline"
 AUTHORITY_DAYS = 7300
 _HOST = re.compile(r"[A-Za-z0-9_*]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
 SKEW = timedelta(minutes=5)
-"""The clock of another machine may be a little behind."""
+"""The clock of another machine may be slightly behind."""
 
 
 def make_authority(certificate: Path, private: Path, now: datetime) -> None:
-    """Whoever has its private key can make keys for everything: it stays where the keys are made."""
+    """A new certificate authority.
+
+    Its private key can sign any key, so it never leaves the machine where keys are made.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
     made = (
@@ -41,11 +44,11 @@ def make_authority(certificate: Path, private: Path, now: datetime) -> None:
 
 
 def sign(authority: Path, name: str, hosts: Sequence[str], now: datetime, days: int) -> tuple[bytes, bytes, int]:
-    """A certificate, its private key, and its serial number. With `hosts` it is a hub's, otherwise a client's."""
+    """A certificate, its private key, and its serial number: for a hub with `hosts`, otherwise for a client."""
     secret = serialization.load_pem_private_key(files.private(authority).read_bytes(), None)
     assert isinstance(secret, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
-    # A hub is a client of itself, too; a client is never taken for a hub.
+    # A hub's certificate is also valid for a client, but a client's is never valid for a hub.
     purposes = [ExtendedKeyUsageOID.CLIENT_AUTH] + ([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])
     usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)
     builder = (

@@ -1,4 +1,4 @@
-"""CURVE key pairs in files, as ZeroMQ's own tools write them."""
+"""CURVE key pairs in files, in the format of ZeroMQ's own tools."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ except ImportError as error:  # pragma: no cover  # depends on what is installed
 
 
 def make(path: Path, public_path: Path | None = None) -> None:
-    """A new pair at `path`; its public half at `public_path`, too."""
+    """Write a new pair to `path`, and its public key also to `public_path`."""
     public, secret = (each.decode() for each in zmq.curve_keypair())
     text = f'metadata\ncurve\n    public-key = "{public}"\n'
     files.write(path, f'{text}    secret-key = "{secret}"\n'.encode())
@@ -39,7 +39,7 @@ def public(path: Path) -> bytes:
 
 
 def text_of(key: bytes) -> str:
-    """A public key as it is in files, from the 32 bytes that it has on the wire."""
+    """The text form of a public key that has 32 bytes on the wire."""
     return z85.encode(key).decode()
 
 

@@ -1,4 +1,4 @@
-"""Files of keys: written as a whole, and private keys are read by nobody else."""
+"""Key files: written atomically. Private keys must not be readable by other users."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def write(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """All of it or nothing: whoever reads it meanwhile sees what was there before."""
+    """Write a file atomically. Concurrent readers see the old content."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
-    # With the mode it is to have from the first moment on.
+    # Created with its final mode.
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -26,10 +26,10 @@ def write(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def private(path: Path) -> Path:
-    """The path of a private key that can be used; raises PermissionError if others can read it."""
+    """The path of a private key; raises PermissionError if other users can read it."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         raise PermissionError(
-            errno.EPERM, f"others can read this private key (mode {mode:04o}): chmod 600 {path}", str(path)
+            errno.EPERM, f"other users can read this private key (mode {mode:04o}): chmod 600 {path}", str(path)
         )
     return path

@@ -1,4 +1,4 @@
-"""The register of keys: whom a hub has given keys, and whose are revoked. Who is not in it does not come in."""
+"""The register of keys: which keys a hub has issued, and which are revoked. Clients without an entry are refused."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     serial: str
-    """Of the certificate, in hexadecimal digits."""
+    """The serial number of the certificate, in hexadecimal digits."""
     curve: str
-    """The public key, as ZeroMQ writes it."""
+    """The public key, in the text form of ZeroMQ."""
     made_at: int
     expires_at: int
     revoked_at: int | None = None
     hosts: tuple[str, ...] = ()
-    """Under which a hub is reached."""
+    """The host names and addresses of a hub."""
 
     def valid(self, now_s: float) -> bool:
         return self.revoked_at is None and now_s < self.expires_at
@@ -37,7 +37,7 @@ _decode = msgspec.json.Decoder(list[Key]).decode
 
 
 class Register:
-    """A small file, read again when it has changed: what is revoked is revoked for a hub that runs."""
+    """A small file that is read again when it changes, so a revocation takes effect at a running hub."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,9 +45,12 @@ class Register:
         self._keys: list[Key] = []
 
     def read(self) -> list[Key]:
-        """Raises OSError if it cannot be read, InvalidSettings if it makes no sense: then nobody comes in."""
+        """Raises OSError if it cannot be read, InvalidSettings if it is damaged.
+
+        In both cases all clients are refused.
+        """
         found = self.path.stat()
-        # It is always another file: a new one takes the place of the old.
+        # Each change replaces the file, so its identity changes.
         stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
         if stamp != self._stamp:
             try:
@@ -60,7 +63,7 @@ class Register:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[list[Key]]:
-        """Its keys, to be changed: written at the end of the block. One process at a time."""
+        """The keys, for changes that are written at the end of the block. Only one process at a time can do this."""
         with alone(self.path.parent):
             keys = list(self.read()) if self.path.exists() else []
             yield keys

@@ -1,4 +1,4 @@
-"""The keys of a hub and of its clients: a directory of mode 0700, which hub and clients find by `TRUNKLINE_KEYS`.
+"""The keys of a hub and of its clients: a directory of mode 0700, found by `TRUNKLINE_KEYS`.
 
     authority.pem  whose signature is believed       authority.key  with which keys are made; stays with the hub
     own.pem        a certificate, for TLS            own.key        its private key
@@ -6,7 +6,7 @@
     register.json  to whom keys were given, and whose are revoked: at the hub
     clients/NAME   the same for a client: this directory is what is copied to its machine
 
-So a hub's directory serves a client on the same machine, too, under the name `hub`.
+A client on the hub's machine can use the hub's directory, too, under the name `hub`.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from trunkline.keys.register import HUB, Key, Register
 VARIABLE: Final = "TRUNKLINE_KEYS"
 DAYS: Final = 825
 HOSTS: Final = ("localhost", "127.0.0.1", "::1")
-"""A hub is reached under these on its own machine, and its certificate says so in any case."""
+"""The names of a hub on its own machine. Its certificate always includes them."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,62}")
 
 
 def default_path() -> Path:
-    """Where keys are made and looked for by the command line, unless it is told otherwise."""
+    """The default directory of keys for the command line."""
     named = os.environ.get(VARIABLE)
     return Path(named) if named else Path("~/.config/trunkline/keys").expanduser()
 
 
 def keys_in_use(path: str | Path | None) -> KeyStore | None:
-    """Those that are named, by a setting or by TRUNKLINE_KEYS; None if neither names any."""
+    """The keys that a setting or TRUNKLINE_KEYS names; None if neither does."""
     named = path or os.environ.get(VARIABLE)
     return KeyStore(named) if named else None
 
 
 class KeyStore:
-    """A directory of keys. Reading raises OSError with what to do; nothing is kept in memory but the register."""
+    """A directory of keys. Reading raises OSError with the next step. Only the register is kept in memory."""
 
     def __init__(self, path: str | Path | None = None, *, world: World | None = None) -> None:
         self.path = default_path() if path is None else Path(path).expanduser()
@@ -57,15 +57,15 @@ class KeyStore:
         self._register = Register(self.path / "register.json")
 
     def bundle(self, name: str) -> Path:
-        """What a client copies to its machine."""
+        """The directory that is copied to a client's machine."""
         return self.path / "clients" / name
 
     # Making
 
     def make_hub(self, hosts: Sequence[str] = (), days: int = DAYS) -> Key:
-        """Keys for a hub that is reached under these names and addresses.
+        """Keys for a hub with these names and addresses.
 
-        Made again, it is a new certificate: the authority and the CURVE key stay, and so do the keys of all clients.
+        A second call makes a new certificate. The authority, the CURVE key and the keys of all clients stay valid.
         """
         from trunkline.keys import certificates
 
@@ -79,10 +79,10 @@ class KeyStore:
         return key
 
     def make_client(self, name: str, days: int = DAYS) -> Key:
-        """Keys for a client, in `bundle(name)`. Raises DuplicateName if it has some that are valid."""
+        """Keys for a client, in `bundle(name)`. Raises DuplicateName if it already has valid keys."""
         if not _NAME.fullmatch(name) or name == HUB:
             raise InvalidSettings(
-                f"{name!r} cannot be the name of a client: letters, digits and _.@- make one, and {HUB!r} is taken"
+                f"{name!r} cannot be the name of a client: use letters, digits and _.@-; {HUB!r} is reserved"
             )
         self.check_hub()
         with self._register.changing() as keys:
@@ -121,15 +121,18 @@ class KeyStore:
             hosts=hosts,
         )
 
-    # Who has keys
+    # Issued keys
 
     def list(self) -> builtins.list[Key]:
-        """All that were made here, the oldest first."""
+        """All issued keys, the oldest first."""
         self.check_hub()
         return builtins.list(self._register.read())
 
     def revoke(self, name: str) -> builtins.list[Key]:
-        """From now on a hub that uses this directory lets nobody in with these keys. Returns those it has revoked."""
+        """Revoke the keys of a client.
+
+        A hub that uses this directory refuses them at once. Returns the revoked keys.
+        """
         if name == HUB:
             raise InvalidSettings('the hub\'s own keys cannot be revoked: replace them with "trunkline keys make hub"')
         self.check_hub()
@@ -142,11 +145,11 @@ class KeyStore:
         return revoked
 
     def name_of_certificate(self, serial: str) -> str | None:
-        """Whose certificate this is; None if it may not come in."""
+        """The owner of a certificate; None if it is unknown or revoked."""
         return self._name(lambda key: int(key.serial, 16) == int(serial, 16))
 
     def name_of_curve_key(self, public: bytes) -> str | None:
-        """The same for a CURVE key, as ZeroMQ has it on the wire: 32 bytes."""
+        """The same for a CURVE key in its wire form of 32 bytes."""
         from trunkline.keys import curve
 
         text = curve.text_of(public)
@@ -159,14 +162,14 @@ class KeyStore:
     # Using
 
     def server_context(self) -> ssl.SSLContext:
-        """TLS for a hub: who has no certificate from here does not get through the handshake."""
+        """TLS for a hub: the handshake fails without a certificate of this authority."""
         self.check_hub()
         context = self._context(ssl.PROTOCOL_TLS_SERVER)
         context.verify_mode = ssl.CERT_REQUIRED
         return context
 
     def client_context(self) -> ssl.SSLContext:
-        """TLS for a client: the hub must have a certificate from the same place, for the name it is called by."""
+        """TLS for a client: the hub must have a certificate of the same authority for the host name that is used."""
         return self._context(ssl.PROTOCOL_TLS_CLIENT)
 
     def _context(self, protocol: int) -> ssl.SSLContext:
@@ -177,7 +180,7 @@ class KeyStore:
         return context
 
     def curve_pair(self) -> tuple[bytes, bytes]:
-        """The own public and secret CURVE key."""
+        """Our public and secret CURVE key."""
         from trunkline.keys import curve
 
         return curve.pair(self._file("own.curve"))
@@ -188,7 +191,7 @@ class KeyStore:
         return curve.public(self._file("hub.curve"))
 
     def check_hub(self) -> None:
-        """Raises OSError if these are not the keys of a hub, or if others could give themselves some."""
+        """Raises OSError if these are not the keys of a hub, or if other users can write to the directory."""
         if not self._register.path.exists():
             raise FileNotFoundError(
                 errno.ENOENT, 'there are no keys of a hub: create them with "trunkline keys make hub"', str(self.path)
@@ -199,7 +202,9 @@ class KeyStore:
         path = self.path / name
         if not path.exists():
             raise FileNotFoundError(
-                errno.ENOENT, "no keys are there: copy what `trunkline keys make client NAME` has made", str(path)
+                errno.ENOENT,
+                "there are no keys: copy the directory that `trunkline keys make client NAME` created",
+                str(path),
             )
         return path
 

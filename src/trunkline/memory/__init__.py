@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trunkline.memory.frame_producer import FrameProducer as FrameProducer
     from trunkline.memory.frame_producer import producer as producer
 
-# These import the engine: not before somebody asks for them.
+# These import the engine, so they are imported on first use.
 _LATER = {
     "BlockingFrameConsumer": "frame_consumer",
     "FrameConsumer": "frame_consumer",

@@ -1,4 +1,4 @@
-"""What a channel says about itself, kept with the channel's service: it is there as long as anybody is attached."""
+"""The description of a channel, stored with the channel's service. It exists as long as a process is attached."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class ChannelAbout(msgspec.Struct, frozen=True, kw_only=True):
     config: Config
     settings: ChannelSettings
     slot_bytes: int
-    """Whole pages: one, or as many as a frame of the schema takes."""
+    """Whole pages: one, or as many as a frame of the schema needs."""
     layout: dict[str, Any] | None = None
-    """The whole schema; None if it is too large to be kept here."""
+    """The whole schema; None if it is too large to be stored here."""
 
     @classmethod
     def of(cls, channel: str, layout: Layout, config: Config, settings: ChannelSettings) -> ChannelAbout:
-        """Raises InvalidSettings if the config cannot be."""
+        """Raises InvalidSettings for an invalid config."""
         if problem := config.problem():
             raise InvalidSettings(problem)
         pages = -(-max(layout.fixed_bytes or 1, 1) // config.page_size)
@@ -51,7 +51,7 @@ class ChannelAbout(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def queue(self) -> int:
-        """How many frames may wait for a consumer."""
+        """The number of frames that may wait for a consumer."""
         match self.config.policy:
             case BufferPolicy.SINGLE:
                 return 1
@@ -62,7 +62,7 @@ class ChannelAbout(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def slots(self) -> int:
-        """Enough that a producer always finds a free one.
+        """Enough slots that a producer always finds a free one.
 
         All queues together hold the last `queue` frames at the most, and the history is one of them. A consumer may
         hold a frame that has left the queues; two loans may be open, of which one was given up and is still viewed.
@@ -78,13 +78,13 @@ class ChannelAbout(msgspec.Struct, frozen=True, kw_only=True):
         return title_of(self.settings.version, self.hash)
 
     def pack(self) -> list[str]:
-        """As attributes. What does not fit is left out: the schema, of which the hash remains."""
+        """As attributes. A schema that does not fit is left out; its hash remains."""
         chunks = _chunks(self)
         return chunks if len(chunks) <= MAX_CHUNKS else _chunks(replace(self, layout=None))
 
 
 def title_of(version: str, hash: str) -> str:
-    """How a message calls a schema."""
+    """The name of a schema in error messages."""
     return f"version {version or 'unnamed'} ({hash[:12]})"
 
 
@@ -94,7 +94,7 @@ def _chunks(about: ChannelAbout) -> list[str]:
 
 
 def unpack(chunks: list[str]) -> ChannelAbout:
-    """Raises ValueError for what another program has put there."""
+    """Raises ValueError for values that are not ours."""
     try:
         return msgspec.json.decode(zlib.decompress(base64.b64decode("".join(chunks))), type=ChannelAbout)
     except (zlib.error, msgspec.MsgspecError) as error:

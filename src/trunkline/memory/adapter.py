@@ -1,7 +1,7 @@
 """The engine, iceoryx2: all of its types are in here. Nodes, services and ports of one end of a channel.
 
-What it must not be left to itself with: it never blocks in a send (`DiscardData`), its segments are reserved when they
-are made, its objects are never destroyed in a forked child, and never by `delete()` while somebody may look at a slot.
+This module enforces some rules: sending never blocks (`DiscardData`), segments are reserved when they are created, and
+objects of the engine are never destroyed in a forked child, nor by `delete()` while a slot may be viewed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = logging.getLogger("trunkline.memory")
 
 OPENED: Final = 1
 CLOSED: Final = 2
-"""Events of a channel beside 0, a frame: its producer came, or left."""
+"""Events of a channel: the producer opened or closed it. Event 0 is a new frame."""
 RESERVE_BYTES: Final = 1 << 20
 """What must be free in /dev/shm beside the frames: the engine's own files are not reserved, and a page each."""
 KEYS: Final = "about"
@@ -53,7 +53,7 @@ _address: Final = ctypes.addressof
 _SIDE_NODES: Final = MAX_CONSUMERS + 8
 _FAILURES: Final = tuple(each for each in vars(iox).values() if isinstance(each, type) and issubclass(each, Exception))
 _living: WeakSet[Ports] = WeakSet()
-"""All that are open, or have slots that are viewed."""
+"""All ports that are open, or have viewed slots."""
 
 
 class _Line(ctypes.Structure):
@@ -63,7 +63,7 @@ class _Line(ctypes.Structure):
 
 
 Loaned = Any
-"""The engine's sample, for sending. The memory of the slot is apart: sending must not keep it."""
+"""The engine's sample, for sending. The memory of the slot is separate, because sending must not keep it."""
 
 
 class Received(NamedTuple):
@@ -92,7 +92,7 @@ class Ports:
         self.foreign = False
         """In a forked child, where nothing may be done with it."""
         self.borrowed: dict[int, Borrowed] = {}
-        """Slots that somebody may look at, oldest first."""
+        """Slots that may be viewed, oldest first."""
         self._borrows = 0
         self._service_name = name or logical_name(channel)
         _reserve(channel, RESERVE_BYTES)
@@ -108,18 +108,18 @@ class Ports:
             raise WrongProcess(self.channel, self.pid)
 
     def reap(self) -> None:
-        """Take away what dead processes have left, as far as the engine can."""
+        """Remove what dead processes left behind, as far as the engine can."""
         self._node.try_cleanup_dead_nodes()
 
     def close(self) -> None:
-        """Let go. What is borrowed stays valid until its views are gone."""
+        """Close the ports. Borrowed slots stay valid until their views are gone."""
         if not self.foreign:
             self._objects.clear()
             for name in self._held:
                 self.__dict__.pop(name, None)
 
     def leak(self) -> None:
-        """In a forked child: nothing of the parent's may be destroyed here, not even at the end."""
+        """In a forked child, objects of the parent must never be destroyed, not even at exit."""
         self.foreign = True
         memories = (each.memory() for each in self.borrowed.values())
         for each in [*self._objects, *memories]:
@@ -169,9 +169,9 @@ class Ports:
         )
 
     def _borrow(self, sample: Any, port: Any, seq: int, now_ns: int) -> ctypes.Array[ctypes.c_ubyte]:
-        """The memory of a slot. A view keeps it, and it keeps the sample: with the last view the slot is free."""
+        """The memory of a slot. Views keep it alive, and it keeps the sample: the slot is free after the last view."""
         memory = self._slot_type.from_address(sample.payload_ptr)
-        # The port as well: without it the producer would take the slot back. And this, which knows of forks.
+        # It also keeps the port, without which the producer would reuse the slot, and this object, which handles forks.
         memory.owner = (sample, port, self)  # type: ignore[attr-defined]
         self._borrows = number = self._borrows + 1
         borrowed = self.borrowed
@@ -185,8 +185,8 @@ class ProducerPorts(Ports):
     def __init__(self, about: ChannelAbout) -> None:
         """Raises DuplicateName, SharedMemoryFull, SharedMemoryError.
 
-        If consumers keep the channel of an earlier producer, `about` is what that one was; if it differs, the ports
-        are only good for closing.
+        If consumers keep the channel of an earlier producer alive, `about` describes that one. If it differs, these
+        ports can only be closed.
         """
         super().__init__(about.channel)
         _reserve(about.channel, about.needed_bytes + RESERVE_BYTES)
@@ -198,7 +198,7 @@ class ProducerPorts(Ports):
             raise
 
     def _open(self, about: ChannelAbout) -> None:
-        # The frames come last: a consumer that finds them finds all.
+        # The service of the frames is created last: a consumer that finds it finds all others.
         self._wake = self._keep(self._wake_builder().open_or_create())
         credit = self._keep(self._credit_builder().open_or_create())
         report = self._keep(self._report_builder().open_or_create())
@@ -230,7 +230,7 @@ class ProducerPorts(Ports):
         except iox.PublishSubscribeCreateError as error:
             if _reason(error) != "AlreadyExists":
                 raise
-        # Kept by consumers, or by another producer.
+        # Kept alive by consumers, or by another producer.
         frames = self._keep(self._frames_builder().open())
         return frames, _about(self.channel, frames)
 
@@ -260,7 +260,7 @@ class ProducerPorts(Ports):
         return publisher
 
     def announce(self) -> None:
-        """Wake the consumers that have waited for a producer. Before it, nothing can be sent."""
+        """Wake the consumers that wait for a producer. Call it before the first send."""
         with _translated():
             self._notifier = self._keep(self._wake.notifier_builder().create())
 
@@ -270,7 +270,7 @@ class ProducerPorts(Ports):
         return self._borrow(sample, self._publisher, 0, now_ns), sample
 
     def loan_unseen(self) -> tuple[memoryview, Loaned]:
-        """A free slot for one who lets nobody look at it, and releases the view before it lets the slot go."""
+        """A free slot for internal use: the caller must release its view before the slot."""
         sample = self._loan()
         return memoryview(self._slot_type.from_address(sample.payload_ptr)).cast("B"), sample
 
@@ -279,11 +279,12 @@ class ProducerPorts(Ports):
             return self._publisher.loan_slice_uninit(self._slot_lines)
         except iox.LoanError as error:
             raise SharedMemoryError(
-                f"no slot of {self.channel!r} can be loaned ({error}): {len(self.borrowed)} are loaned or still viewed"
+                f"no slot of {self.channel!r} can be loaned ({error}): end loans and delete views first, "
+                f"{len(self.borrowed)} are in use"
             ) from error
 
     def send(self, loaned: Loaned, header: FrameHeader) -> int:
-        """The number of consumers that got it."""
+        """Send the frame. Returns the number of consumers that got it."""
         _memmove(loaned.user_header_ptr, _address(header), _HEADER_BYTES)
         try:
             received: int = loaned.assume_init().send()
@@ -293,17 +294,17 @@ class ProducerPorts(Ports):
         return received
 
     def connect(self) -> None:
-        """Give new consumers the last frame, if they want it, and all from now on."""
+        """Connect new consumers. They get the last frame, if they want it, and all later ones."""
         self._publisher.update_connections()
         self._notifier.notify()
 
     def report(self) -> ConsumerReport | None:
-        """The next thing that a consumer has reported."""
+        """The next report of a consumer."""
         sample = self._reports.receive()
         return None if sample is None else ConsumerReport.from_buffer_copy(sample.payload().contents)
 
     def drain(self) -> None:
-        """Forget the wake-ups on `credit_descriptor`."""
+        """Discard the wake-ups on `credit_descriptor`."""
         self._credits.try_wait()
 
 
@@ -340,7 +341,7 @@ class ConsumerPorts(Ports):
     def attach(self, *, queue: int, history: int) -> None:
         """Raises TooManyConsumers."""
         with _translated():
-            # Before the frames: what comes in between wakes.
+            # Before the frames, so that a frame that arrives in between wakes the consumer.
             self._listener = self._keep(self._wake.listener_builder().create())
             self.descriptor = _descriptor(self._listener)
             try:
@@ -373,7 +374,7 @@ class ConsumerPorts(Ports):
         return Received(self._borrow(sample, self._subscriber, header.seq, now_ns), header)
 
     def connect(self) -> None:
-        """Be connected with a new producer: what it sends from now on is received, even if it closes at once."""
+        """Connect to a new producer. Its frames from now on are received, even if it closes at once."""
         with _translated():
             self._subscriber.has_samples()
 
@@ -390,14 +391,14 @@ class ConsumerPorts(Ports):
         return {event.id.as_value for event in self._listener.try_wait()}
 
 
-# What the process needs once
+# Once a process
 
 
 @cache
 def _at_first() -> None:
     iox.set_log_level(iox.LogLevel.Fatal)
     os.register_at_fork(after_in_child=_leak_all)
-    # Objects at module level are not destroyed at the end of the interpreter.
+    # Objects at module level are not destroyed at interpreter exit.
     atexit.register(_close_all)
 
 
@@ -416,7 +417,7 @@ def has_ports() -> bool:
     return any(not ports.foreign and (ports._objects or ports.borrowed) for ports in _living)
 
 
-# Errors, and what the engine does not do
+# Errors, and missing features of the engine
 
 
 @contextmanager
@@ -435,7 +436,7 @@ def _failed(error: Exception) -> SharedMemoryError:
 
 
 def _reason(error: Exception) -> str:
-    """Errors of the engine are told apart by the name of the variant, which is all they have."""
+    """Errors of the engine differ only in the name of the variant."""
     return str(error)
 
 
@@ -469,7 +470,7 @@ def _reserve(channel: str, needed_bytes: int) -> None:
 
 
 def _allocate(channel: str, publisher_id: int) -> None:
-    """Reserve all pages of a data segment, which is sparse: writing to it cannot fail any more."""
+    """Reserve all pages of a sparse data segment, so that writing to it cannot fail."""
     (path,) = SHM.glob(f"{engine_prefix(engine_root())}*_{publisher_id}.data")
     with path.open("r+b") as file:
         size = os.fstat(file.fileno()).st_size
@@ -483,7 +484,7 @@ def _allocate(channel: str, publisher_id: int) -> None:
 
 
 def _descriptor(listener: Any) -> int:
-    """The descriptor of a listener's socket. The engine does not give it away; the socket's address names it."""
+    """The descriptor of a listener's socket. The engine does not expose it, so it is found by the socket's address."""
     name = f"{engine_prefix(engine_root())}{listener.id.value}.event"
     for entry in os.listdir("/proc/self/fd"):
         try:
@@ -501,7 +502,7 @@ def _descriptor(listener: Any) -> int:
 
 
 def reap_nodes(ids: set[str]) -> None:
-    """Remove dead nodes, in a process that has none. What the engine fails at stays."""
+    """Remove dead nodes, in a process without nodes. Nodes that the engine cannot remove stay."""
     _at_first()
     for state in iox.Node.list(iox.ServiceType.Ipc, _config()):
         if not isinstance(state, iox.NodeState.Dead) or str(state._0.id.value) not in ids:
@@ -509,4 +510,4 @@ def reap_nodes(ids: set[str]) -> None:
         try:
             state._0.try_remove_stale_resources()
         except iox.NodeCleanupFailure as error:
-            log.info("the engine does not remove the dead node %s: %s", state._0.id.value, error)
+            log.info("the files of the dead node %s could not be removed: %s", state._0.id.value, error)

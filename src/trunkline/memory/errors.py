@@ -12,15 +12,15 @@ class WrongProcess(UsageError):
 
     def __init__(self, channel: str, opened_by: int) -> None:
         super().__init__(
-            f"the end of {channel!r} belongs to process {opened_by}, the parent of this forked process: "
-            "open another one here"
+            f"{channel!r} was opened in process {opened_by}, the parent of this forked process: "
+            "open it again in this process"
         )
         self.channel = channel
         self.opened_by = opened_by
 
 
 class SharedMemoryError(TrunklineError):
-    """Something is wrong with a channel in shared memory."""
+    """An error of a channel in shared memory."""
 
 
 class SharedMemoryFull(SharedMemoryError):
@@ -56,7 +56,7 @@ class ProducerGone(SharedMemoryError):
 
 
 class LayoutMismatch(SharedMemoryError):
-    """`differences` name the fields; both versions are in the text."""
+    """`differences` names the fields. The text has both versions."""
 
     def __init__(self, channel: str, expected: str, found: str, differences: Sequence[str]) -> None:
         what = "; ".join(differences) or "their hashes differ, and the channel does not hold its whole schema"
@@ -73,7 +73,9 @@ class TooManyConsumers(SharedMemoryError):
     retryable = True
 
     def __init__(self, channel: str, limit: int) -> None:
-        super().__init__(f"{channel!r} has its {limit} consumers: its producer may allow more, with `consumers`")
+        super().__init__(
+            f"{channel!r} has {limit} consumers, which is its limit: raise `consumers` in the settings of its producer"
+        )
         self.channel = channel
         self.limit = limit
 
@@ -85,8 +87,8 @@ class SlotsHeld(SharedMemoryError):
 
     def __init__(self, channel: str, held: int, oldest: int, oldest_s: float) -> None:
         super().__init__(
-            f"this consumer of {channel!r} holds {held} frames, which is all it may; frame {oldest} for "
-            f"{oldest_s:.3g} s: release frames and drop their views, or let the producer allow more, with `held`"
+            f"this consumer of {channel!r} holds {held} frames, which is its limit; frame {oldest} for "
+            f"{oldest_s:.3g} s: release frames and drop their views, or raise `held` in the settings of the producer"
         )
         self.channel = channel
         self.held = held
@@ -107,7 +109,7 @@ class CutOff(SharedMemoryError):
     def __init__(self, channel: str, after: int) -> None:
         super().__init__(
             f"the producer of {channel!r} stopped waiting for this consumer after frame {after}: open another "
-            "consumer, and receive faster or let the producer wait longer, with `stuck_s`"
+            "consumer, and receive faster or raise `stuck_s` in the settings of the producer"
         )
         self.channel = channel
         self.after = after

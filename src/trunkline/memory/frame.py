@@ -1,7 +1,7 @@
-"""Views of slots, guarded: a slot is used again only when nobody can look at it any more.
+"""Guarded views of slots: a slot is reused only when no view of it exists.
 
-The memory of a slot is an object that keeps the engine's sample; every view keeps that object. Letting go drops our
-references, and if the object is still there, somebody has a view: that is an error, and the view stays valid.
+The memory of a slot is an object that keeps the engine's sample; every view keeps that object. A release drops our
+references. If the object still exists, a view is in use: that is an error, and the view stays valid.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def checksum_of(memory: memoryview) -> int:
 
 
 def write(layout: Layout, memory: memoryview, value: Any, *, checksums: bool) -> tuple[int, int]:
-    """Copy a value into a slot; its size in bytes, and the checksum, 0 without. The memory is released."""
-    # Also after an error: one that somebody keeps does not keep the slot by its traceback.
+    """Copy a value into a slot. Returns its size in bytes, and the checksum or 0. The memory is released."""
+    # Also after an error, so that a stored exception does not keep the slot by its traceback.
     with memory:
         length = layout.put(memory, value)
         return length, checksum_of(memory[:length]) if checksums else 0
@@ -71,7 +71,7 @@ class Frame:
         if not self.drop():
             raise BufferError(
                 f"a view of frame {self.seq} of {self._channel!r} is still in use: its slot is free when the view is "
-                "gone. Copy what you want to keep"
+                "deleted. Copy what you want to keep"
             )
 
     def drop(self) -> bool:
@@ -107,7 +107,7 @@ class Loan:
         self._checksums = checksums
         self._data: Any = None
         self.length = memory._length_ if layout.fixed_bytes is None else layout.fixed_bytes
-        """How many bytes the frame has. Of raw bytes, set what you have written."""
+        """The size of the frame in bytes. For raw bytes, set it to what you have written."""
 
     @property
     def data(self) -> Any:
@@ -118,7 +118,7 @@ class Loan:
 
     def put(self, value: Any) -> None:
         """Copy a value into the slot."""
-        # Released, so that an error which somebody keeps does not keep the slot by its traceback.
+        # Released, so that a stored exception does not keep the slot by its traceback.
         with self._bytes(self._slot_bytes) as memory:
             self.length = self._layout.put(memory, value)
 
@@ -142,7 +142,7 @@ class Loan:
         checksum = checksum_of(self._bytes(self.length)) if self._checksums else 0
         length, send = self.length, self._send
         if not self.give_up():
-            # Not kept by the traceback: the slot is free when the view is gone.
+            # Not kept by the traceback, so that the slot is free when the view is gone.
             del send
             raise BufferError(
                 "a view of the loaned slot is still in use, and could change a frame that others read: nothing was "
@@ -156,7 +156,7 @@ class Loan:
             return True
         memory = ref(self._memory)
         self._memory = self._data = None
-        # It holds the slot as well.
+        # It also holds the slot.
         self._send = _send_nothing
         return memory() is None
 

@@ -78,7 +78,7 @@ class FrameConsumer:
             self._waiter.set_result(None)
 
     async def recv(self, timeout_s: float | None = None) -> Frame:
-        """As `BlockingFrameConsumer.recv`. Cancelled, it has taken nothing."""
+        """As `BlockingFrameConsumer.recv`. A cancelled call has taken no frame."""
         ends_s = None if timeout_s is None else self._loop.time() + timeout_s
         while (frame := self._receiver.take()) is None:
             if (gone := self._receiver.gone()) is not None:
@@ -118,14 +118,14 @@ class FrameConsumer:
         return self._receiver.metrics()
 
     def detach(self) -> None:
-        """The event loop watches it no more."""
+        """Stop watching it in the event loop."""
         self._loop.remove_reader(self._receiver.fileno())
         if self._rechecking is not None:
             self._rechecking.cancel()
 
 
 class OpenConsumer:
-    """What `consumer(…)` returns: `with` opens it for a thread, `async with` for an event loop."""
+    """The result of `consumer(…)`: `with` opens it for a thread, `async with` for an event loop."""
 
     def __init__(
         self, channel: str, make: Callable[[str], FrameReceiver], bus: BusWithDirectory | None, world: World
@@ -180,7 +180,7 @@ def _end(receiver: FrameReceiver, error: type[BaseException] | None) -> None:
     if error is None:
         receiver.close()
     else:
-        # The views stay valid, and the error of the block is the one to see.
+        # The views stay valid. The error of the block takes precedence.
         receiver.shut()
 
 
@@ -206,7 +206,7 @@ def consumer(
     try:
         wanted = Wants(wants)
     except ValueError:
-        raise InvalidSettings(f"a consumer wants {', '.join(Wants)}, not {wants!r}") from None
+        raise InvalidSettings(f"wants must be one of {', '.join(Wants)}, not {wants!r}") from None
 
     def make(shm_name: str) -> FrameReceiver:
         return FrameReceiver(channel, shm_name, schema=schema, version=version, wants=wanted, name=name, world=world)

@@ -20,7 +20,7 @@ from trunkline.wire.control import BufferPolicy, Config
 
 
 class LoanBlock:
-    """What `loan()` returns, for `with`."""
+    """The context manager that `loan()` returns."""
 
     # Not a generator: that costs a tenth of a small frame.
     __slots__ = ("_loan", "_sender", "_wait")
@@ -69,7 +69,7 @@ class BlockingFrameProducer:
             self._sender.cut_off(since_ns)
 
     def serve(self, timeout_s: float = 0.0) -> None:
-        """Take in new consumers, and give them the last frame. Sending does that, too: this is for quiet producers."""
+        """Connect new consumers, and give them the last frame. Sending does this, too; call it if you rarely send."""
         ends_ns = self._world.time_ns() + int(timeout_s * 1e9)
         while not self._sender.wait(max(0.0, (ends_ns - self._world.time_ns()) / 1e9)):
             if self._world.time_ns() >= ends_ns:
@@ -133,7 +133,7 @@ class FrameProducer:
 
 
 class OpenProducer:
-    """What `producer(…)` returns: `with` opens it for a thread, `async with` for an event loop."""
+    """The result of `producer(…)`: `with` opens it for a thread, `async with` for an event loop."""
 
     def __init__(
         self, channel: str, make: Callable[[], FrameSender], bus: BusWithDirectory | None, world: World

@@ -1,4 +1,4 @@
-"""Who a producer waits for: pure bookkeeping, with frame numbers and times from outside."""
+"""The consumers that a producer waits for. Pure: frame numbers and times are arguments."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Gate:
         return id in self._members
 
     def full(self, sent: int) -> list[int]:
-        """Those whose queue is full after `sent` frames."""
+        """The consumers whose queue is full after `sent` frames."""
         return [id for id, member in self._members.items() if sent - member.position >= self._queue]
 
     def stuck(self, sent: int, since_ns: int, now_ns: int) -> list[int]:
-        """Those that are full, and have taken nothing for too long while the producer waited, since `since_ns`."""
+        """The full consumers that have taken nothing for too long while the producer waited, since `since_ns`."""
         return [id for id in self.full(sent) if now_ns - max(since_ns, self._members[id].moved_ns) >= self._stuck_ns]
 
     def patience_ns(self, sent: int, since_ns: int, now_ns: int) -> int:
-        """How long until the next one is stuck, if none moves."""
+        """The time until the next consumer counts as stuck, if none takes a frame."""
         waited = (now_ns - max(since_ns, self._members[id].moved_ns) for id in self.full(sent))
         return max(0, self._stuck_ns - max(waited, default=0))

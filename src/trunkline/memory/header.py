@@ -1,4 +1,4 @@
-"""What travels beside the payload: the header of a frame, and what a consumer reports to its producer."""
+"""Data besides the payload: the header of a frame, and the reports of a consumer to its producer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trunkline.memory.settings import MAX_CONSUMERS
 class FrameHeader(ctypes.Structure):
     _fields_ = (
         ("seq", ctypes.c_uint64),
-        # Told apart from the frames of an earlier producer, which counted from 1, too.
+        # Distinguishes its frames from those of an earlier producer, which also counted from 1.
         ("run", ctypes.c_uint64),
         ("pid", ctypes.c_uint64),
         ("time_ns", ctypes.c_uint64),
@@ -30,7 +30,7 @@ class ReportKind(enum.IntEnum):
 
 
 class ConsumerReport(ctypes.Structure):
-    """The last one of each consumer counts: it says where the consumer is, not what has changed."""
+    """The state of a consumer. Only its last report counts."""
 
     _fields_ = (
         ("id", ctypes.c_uint32),

@@ -31,7 +31,7 @@ class Layout(ABC):
 
     @cached_property
     def json_schema(self) -> dict[str, Any]:
-        """For the registry of a hub, which tells formats apart and does not check payloads against them."""
+        """For the registry of a hub, which compares formats, but does not check payloads."""
         digest = sha256(msgspec.json.encode(self.description, order="deterministic")).hexdigest()
         return {"format": f"trunkline-frame-{digest}", "x-layout": self.description}
 
@@ -41,11 +41,11 @@ class Layout(ABC):
 
     @abstractmethod
     def view(self, memory: memoryview) -> Any:
-        """What a consumer sees of the bytes of a frame, without a copy."""
+        """The view of a frame's bytes for a consumer, without a copy."""
 
     @abstractmethod
     def target(self, memory: memoryview) -> Any:
-        """What a producer writes to."""
+        """The memory that a producer writes to."""
 
     @abstractmethod
     def put(self, memory: memoryview, value: Any) -> int:
@@ -61,7 +61,7 @@ class ArrayLayout(Layout):
         if dtype.hasobject:
             raise InvalidSettings(f"{dtype} has Python objects, which cannot be in shared memory")
         if not dtype.itemsize:
-            raise InvalidSettings(f"{dtype} has no bytes")
+            raise InvalidSettings(f"{dtype} has a size of 0 bytes: a frame needs at least one")
         super().__init__(_described(dtype), dtype.itemsize)
         import numpy as np
 
@@ -70,7 +70,7 @@ class ArrayLayout(Layout):
         self._count = dtype.itemsize // dtype.base.itemsize
         self._bytes = dtype.itemsize
         self._one_dimension = len(dtype.shape) == 1
-        # Not np.ndarray(…, buffer=memory): that one can be made writable again, and writing would end the process.
+        # Not np.ndarray(…, buffer=memory), which can be made writable again: writing to it would kill the process.
         self._from_buffer = np.frombuffer
         self._copy = np.copyto
 
@@ -114,7 +114,7 @@ class BytesLayout(Layout):
 
 
 class ArrowLayout(Layout):
-    """A record batch, as an Arrow stream of its own: with its dictionaries, and readable by itself."""
+    """A record batch as a complete Arrow stream, with its dictionaries."""
 
     kind = "arrow"
 
@@ -150,7 +150,7 @@ class ArrowLayout(Layout):
         except (OSError, pa.ArrowInvalid) as error:
             raise MessageTooLarge(pa.ipc.get_record_batch_size(value), memory.nbytes) from error
         finally:
-            # The traceback of an error must not keep the slot.
+            # The traceback of an error must not keep the slot alive.
             del sink, stream
 
 

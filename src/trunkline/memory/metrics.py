@@ -1,4 +1,4 @@
-"""What the two ends of a channel count, and what of it is told to a bus and its hub."""
+"""The counters of producers and consumers, and those that are reported to a bus and its hub."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Final
 
 import msgspec
 
-from trunkline.wire.told_metrics import ToldConsumer, ToldMetrics
+from trunkline.wire.reported_metrics import ReportedConsumer, ReportedMetrics
 
-MAX_TOLD: Final = 8
-"""A hub is told of so many consumers of a channel: those that are furthest behind. A registration has a size limit."""
+MAX_REPORTED: Final = 8
+"""The number of consumers that are reported to a hub, the slowest first. A registration has a size limit."""
 
 
 class HeldSlot(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +21,7 @@ class HeldSlot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """One consumer, as it counts itself, or as it last reported to the producer."""
+    """One consumer, from its own counters, or from its last report to the producer."""
 
     channel: str
     name: str
@@ -31,15 +31,15 @@ class ConsumerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     overruns: int
     """Frames that were overwritten before it took them."""
     waiting: int
-    """Frames that were sent and that it has not taken: its place in the queue."""
+    """Frames that were sent and that it has not taken yet."""
     held: int
     oldest_held: HeldSlot | None
     last_frame_s: float | None = None
-    """The age of the last frame it took, as it counts itself."""
+    """The age of the last frame it took, from its own counters."""
 
 
 class ChannelMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """One channel, as its producer counts."""
+    """One channel, from the counters of its producer."""
 
     channel: str
     writes: int
@@ -65,7 +65,7 @@ class MemoryMetrics(msgspec.Struct, frozen=True):
 
 
 class MemoryEnds:
-    """The ends that were opened with one bus. Its numbers may be asked for from another thread than theirs."""
+    """The producers and consumers that were opened with one bus. Their numbers may be read from any thread."""
 
     def __init__(self) -> None:
         self._producers: dict[object, Callable[[], ChannelMetrics]] = {}
@@ -92,12 +92,12 @@ class MemoryEnds:
 _NOTHING: Final = MemoryMetrics()
 
 
-# What a hub is told
+# Reports to a hub
 
 
-def told_of_channel(found: ChannelMetrics, at_ns: int, per_s: float) -> ToldMetrics:
-    slowest = sorted(found.consumers, key=lambda each: each.waiting, reverse=True)[:MAX_TOLD]
-    return ToldMetrics(
+def report_of_channel(found: ChannelMetrics, at_ns: int, per_s: float) -> ReportedMetrics:
+    slowest = sorted(found.consumers, key=lambda each: each.waiting, reverse=True)[:MAX_REPORTED]
+    return ReportedMetrics(
         at_ns=at_ns,
         frames=found.writes,
         per_s=round(per_s, 3),
@@ -108,13 +108,14 @@ def told_of_channel(found: ChannelMetrics, at_ns: int, per_s: float) -> ToldMetr
         cut_off=found.cut_off,
         consumers=len(found.consumers),
         slowest=[
-            ToldConsumer(each.name, each.pid, each.reads, each.overruns, each.waiting, each.held) for each in slowest
+            ReportedConsumer(each.name, each.pid, each.reads, each.overruns, each.waiting, each.held)
+            for each in slowest
         ],
     )
 
 
-def told_of_consumer(found: ConsumerMetrics, at_ns: int, per_s: float) -> ToldMetrics:
-    return ToldMetrics(
+def report_of_consumer(found: ConsumerMetrics, at_ns: int, per_s: float) -> ReportedMetrics:
+    return ReportedMetrics(
         at_ns=at_ns,
         frames=found.reads,
         per_s=round(per_s, 3),

@@ -1,4 +1,4 @@
-"""Where the engine keeps its files: below the runtime directory, and in /dev/shm under names of their own.
+"""The places of the engine's files: below the runtime directory, and in /dev/shm.
 
 The names in /dev/shm do not depend on the directory, so the prefix does: two runtime directories share nothing.
 """
@@ -33,12 +33,12 @@ def engine_root() -> Path:
 
 
 def belongs_elsewhere(name: str) -> bool:
-    """Whether a name in /dev/shm is that of the engine, in another runtime directory than ours."""
+    """Whether a name in /dev/shm belongs to the engine in another runtime directory."""
     return ENGINE_NAME.match(name) is not None and not name.startswith(
         engine_prefix(runtime_directory().resolve() / FOLDER)
     )
 
 
 def engine_prefix(root: Path) -> str:
-    """What all names of the engine's files below this root, and in /dev/shm, begin with."""
+    """The prefix of all the engine's files below this root, and in /dev/shm."""
     return f"tl{sha256(str(root).encode()).hexdigest()[:6]}_"

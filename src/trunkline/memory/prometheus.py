@@ -1,4 +1,4 @@
-"""What the ends of channels in shared memory count, for Prometheus."""
+"""The counters of shared-memory channels, for Prometheus."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def export_metrics(bus: BusWithDirectory, registry: CollectorRegistry) -> None:
-    """Have `registry` collect what the ends count that were, or will be, opened with `bus`. It may do so in any thread.
+    """Let `registry` collect the counters of all producers and consumers of `bus`, now and later, from any thread.
 
-    Consumers are those that the producers know of, and those that were opened with the bus themselves.
+    Consumers are those that the producers know, and those that were opened with the bus.
     """
     try:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -64,9 +64,9 @@ def export_metrics(bus: BusWithDirectory, registry: CollectorRegistry) -> None:
 
 
 def _consumers(found: MemoryMetrics) -> dict[tuple[str, str, str], dict[str, int]]:
-    """By channel, name and pid. Its own numbers come last: they are exact."""
-    told = [each for channel in found.producers for each in channel.consumers]
+    """By channel, name and pid. A consumer's own numbers come last, because they are exact."""
+    reported = [each for channel in found.producers for each in channel.consumers]
     return {
         (each.channel, each.name, str(each.pid)): {"reads": each.reads, "overruns": each.overruns, "held": each.held}
-        for each in (*told, *found.consumers)
+        for each in (*reported, *found.consumers)
     }

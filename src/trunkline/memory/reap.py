@@ -1,4 +1,4 @@
-"""Taking away what dead processes have left: first by the engine, then, what it fails at, file by file."""
+"""Removes what dead processes left behind: first with the engine, then file by file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trunkline.transports.descriptors import Descriptors
 class Reaped(msgspec.Struct, frozen=True, kw_only=True):
     removed: list[EngineFile]
     kept: list[EngineFile]
-    """Left over, and could not be removed."""
+    """Leftovers that could not be removed."""
 
     @property
     def bytes(self) -> int:
@@ -24,11 +24,11 @@ class Reaped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reap(world: World | None = None) -> Reaped:
-    """Never touches what a living process owns: see `survey`. Raises UsageError in a process that has an end open."""
+    """Never removes files of a living process: see `survey`. Raises UsageError in a process that has a channel open."""
     before = survey(world)
     if before.left_over:
         _by_the_engine({each.id for each in before.nodes if not each.alive})
-    # Again: what the engine has left, and who has come meanwhile.
+    # Again, for what the engine did not remove, and for new processes.
     for each in survey(world).left_over:
         Path(each.path).unlink(missing_ok=True)
     _remove_empty(engine_root() / "nodes")
@@ -39,7 +39,7 @@ def reap(world: World | None = None) -> Reaped:
 
 
 def _by_the_engine(dead: set[str]) -> None:
-    """It also takes dead nodes from the books of services that others use, which removing files does not."""
+    """It also removes dead nodes from services that are still in use, which removing files does not do."""
     try:
         from trunkline.memory.adapter import reap_nodes
     except MissingExtra:

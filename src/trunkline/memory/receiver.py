@@ -1,4 +1,4 @@
-"""The consumer's end of a channel, without waiting: which frames it gets, and what it reports. The faces wait."""
+"""A consumer without waiting: which frames it gets, and what it reports. frame_consumer.py adds the waiting."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from trunkline.transports.descriptors import Descriptors
 log = logging.getLogger("trunkline.memory")
 
 REPORT_NS = 1_000_000_000
-"""How often a consumer that does not gate the producer reports how it is, while it receives."""
+"""How often a consumer that does not gate the producer reports its state while it receives."""
 _FRAMES = frozenset((0,))
 
 
 class FrameReceiver:
-    """Opened when it is made. Raises NoProducer, LayoutMismatch, TooManyConsumers, SharedMemoryFull."""
+    """The constructor opens it. Raises NoProducer, LayoutMismatch, TooManyConsumers, SharedMemoryFull."""
 
     def __init__(
         self, channel: str, shm_name: str, *, schema: Any, version: str, wants: Wants, name: str, world: World
@@ -57,11 +57,11 @@ class FrameReceiver:
         self._run = 0
         self._seq = 0
         self._producer = 0
-        """Its process, 0 if it is not known."""
+        """The pid of the producer, 0 if it is not known."""
         self._gone: ProducerGone | None = None
         self._restarted = False
         self._gated = False
-        """The producer has said, in a frame, that it waits for this consumer."""
+        """Whether a frame of the producer has announced that it waits for this consumer."""
         self._cut_after: int | None = None
         """The last frame that it got before it was cut off."""
         self._reads = 0
@@ -71,8 +71,8 @@ class FrameReceiver:
         self._reported_ns = 0
         self._named = 0
         """The frame that was reported as held for too long."""
-        self._said = ConsumerReport(id=self._id, pid=os.getpid(), name=self.name.encode()[:63])
-        """What was reported last: making one anew takes longer than all else in a report."""
+        self._last_report = ConsumerReport(id=self._id, pid=os.getpid(), name=self.name.encode()[:63])
+        """The last report, which is reused: creating one takes most of the time of a report."""
         self._find_producer()
         self._report()
 
@@ -98,21 +98,21 @@ class FrameReceiver:
                 if self._verifies:
                     self._verify(frame)
                 return frame
-            # Not while the next one is received: it would count as held.
+            # Released before the next one is received; otherwise it would count as held.
             del received
         if self._cut_after is not None:
             raise CutOff(self.channel, self._cut_after)
         return None
 
     def gone(self) -> ProducerGone | None:
-        """That the producer has left, once, when there are no frames of it left."""
+        """Whether the producer has left and all its frames are received. Reported once."""
         found, self._gone = self._gone, None
         return found
 
     def _wanted(self, header: FrameHeader) -> bool:
         seq = header.seq
         if header.run != self._run:
-            # Of a producer that began while we were here, all frames were ours.
+            # If the producer started while we were attached, all its frames were ours.
             self._restarted = bool(self._run)
             missed = seq - 1 if self._restarted else 0
             self._run, self._gated = header.run, False
@@ -124,7 +124,7 @@ class FrameReceiver:
             return True
         if self.wants is Wants.EVERY:
             if self._id not in header.gate[: header.gates]:
-                # From before the producer waited for us, or from after it stopped.
+                # From before the producer waited for us, or after it stopped waiting.
                 cut = self._id in header.gate[header.gates : header.gates + header.cuts]
                 if cut and self._cut_after is None:
                     self._cut_after = seq - missed - 1
@@ -151,18 +151,18 @@ class FrameReceiver:
         try:
             frame.verify()
         except FrameDamaged:
-            # An error that somebody keeps does not keep the slot.
+            # A stored exception must not keep the slot.
             frame.drop()
             raise
 
     # The producer
 
     def wait(self, timeout_s: float | None) -> None:
-        """Until something happens, for `RECHECK_S` at the most, and see what it is."""
+        """Wait for an event, for at most `RECHECK_S`, and handle it."""
         self.see(RECHECK_S if timeout_s is None else min(timeout_s, RECHECK_S), waited=True)
 
     def see(self, timeout_s: float = 0, *, waited: bool) -> None:
-        """See what has woken us. If nothing has, and we `waited`, tell the producer what it does not know yet."""
+        """Handle events. If there were none and we `waited`, send a pending report to the producer."""
         if not self._open:
             return
         ready = self._watch.wait(timeout_s)
@@ -177,7 +177,7 @@ class FrameReceiver:
             self._producer = 0
             self._gone = ProducerGone(self.channel, died=False)
         if OPENED in events:
-            # One that has closed again, too, has taken its file away before.
+            # A producer that has already closed again removed its file before.
             if self._find_producer():
                 self._gone = None
             self._ports.connect()
@@ -217,17 +217,17 @@ class FrameReceiver:
         self._unreported = 0
         self._reported_ns = now_ns or self._world.time_ns()
         oldest = next(iter(self._ports.borrowed.values()), None)
-        said = self._said
-        said.kind = kind
-        said.gates = self.wants is Wants.EVERY and self._cut_after is None
-        said.held = len(self._ports.borrowed)
-        said.run, said.position = self._run, self._seq
-        said.reads, said.overruns = self._reads, self._overruns
-        said.oldest_held, said.oldest_held_ns = (oldest.seq, oldest.since_ns) if oldest else (0, 0)
-        self._ports.report(said)
+        report = self._last_report
+        report.kind = kind
+        report.gates = self.wants is Wants.EVERY and self._cut_after is None
+        report.held = len(self._ports.borrowed)
+        report.run, report.position = self._run, self._seq
+        report.reads, report.overruns = self._reads, self._overruns
+        report.oldest_held, report.oldest_held_ns = (oldest.seq, oldest.since_ns) if oldest else (0, 0)
+        self._ports.report(report)
 
     def metrics(self) -> ConsumerMetrics:
-        """For any thread."""
+        """Can be called in any thread."""
         now_ns = self._world.time_ns()
         borrowed = list(self._ports.borrowed.values())
         oldest = borrowed[0] if borrowed else None
@@ -244,7 +244,7 @@ class FrameReceiver:
             last_frame_s=(now_ns - self._last_ns) / 1e9 if self._last_ns else None,
         )
 
-    # The end
+    # Closing
 
     def close(self) -> None:
         """Release all frames. Raises BufferError if views are in use: they stay valid."""
@@ -255,7 +255,7 @@ class FrameReceiver:
             )
 
     def shut(self) -> int:
-        """As `close`; the number of slots that are still viewed. In a forked child it does nothing."""
+        """As `close`, but returns the number of slots that are still viewed. Does nothing in a forked child."""
         if not self._open or self._ports.foreign:
             return 0
         self._open = False
@@ -278,7 +278,9 @@ def _agreed(about: ChannelAbout, schema: Any, version: str) -> Layout:
     described = about.layout or _announced(about)
     if schema is None:
         if described is None:
-            raise LayoutMismatch(about.channel, "none", about.title, ["the channel does not hold its schema: pass it"])
+            raise LayoutMismatch(
+                about.channel, "none", about.title, ["the channel does not hold its schema: pass schema="]
+            )
         return layout_from(described)
     layout = layout_of(schema)
     if layout.hash != about.hash:
@@ -288,7 +290,7 @@ def _agreed(about: ChannelAbout, schema: Any, version: str) -> Layout:
 
 
 def _announced(about: ChannelAbout) -> dict[str, Any] | None:
-    """The schema in the file of the producer, for one that is too large to be kept with the channel."""
+    """The schema in the producer's file, used if it is too large to be stored with the channel."""
     found = Descriptors().find(about.channel)
     layout = None if found is None or found.schema_hash != about.hash else found.metadata.get("layout")
     return layout if isinstance(layout, dict) else None

@@ -1,6 +1,6 @@
-"""The ends of a channel in the directory of a hub, for those who give a bus. Everything works without a hub, too.
+"""Registers producers and consumers in the directory of a hub, if they have a bus. No hub is required.
 
-An end is registered again every ten seconds, with what it counts in its metadata: `trunkline channels` shows that.
+A registration is renewed every ten seconds, with the counters in its metadata. `trunkline channels` shows them.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from trunkline.brokers.broker import Broker
 from trunkline.brokers.directory import Directory
 from trunkline.clock import World
 from trunkline.errors import HubRefused, UsageError
-from trunkline.memory.metrics import MemoryEnds, told_of_channel, told_of_consumer
+from trunkline.memory.metrics import MemoryEnds, report_of_channel, report_of_consumer
 from trunkline.memory.receiver import FrameReceiver
 from trunkline.memory.sender import FrameSender
 from trunkline.topic import logical_name
-from trunkline.wire.told_metrics import ToldMetrics
+from trunkline.wire.reported_metrics import ReportedMetrics
 
 log = logging.getLogger("trunkline.memory")
 
 FIRST_S = 1.0
 EVERY_S = 10.0
-"""After how long a hub is told what an end counts, and how often."""
+"""The interval of reports to a hub."""
 
 T = TypeVar("T")
 
@@ -48,13 +48,13 @@ class LoopOfThread(Protocol):
 
 
 class Registration(ABC):
-    """One end of a channel and the bus it was given, if any: what is in the bus's `stats()`, and at its hub."""
+    """A producer or consumer and its bus, if any: its entry in `bus.stats()`, and its registration at the hub."""
 
     def __init__(self, bus: BusWithDirectory | None, channel: str, world: World) -> None:
         self._bus = bus
         self._channel = channel
         self._world = world
-        self._telling: asyncio.Task[None] | None = None
+        self._reporting: asyncio.Task[None] | None = None
         self._before = (0, 0)
 
     @property
@@ -67,10 +67,10 @@ class Registration(ABC):
             return
         if blocking:
             raise UsageError("`with` takes a blocking bus (tl.connect_blocking): use `async with` for this one")
-        raise UsageError("`async with` takes a bus of this event loop, not a blocking one")
+        raise UsageError("`async with` takes a bus of this event loop (tl.connect): use `with` for a blocking one")
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Do it in the thread of a blocking bus; nothing without one, or without a directory."""
+        """Run it in the thread of a blocking bus. Does nothing without one, or without a directory."""
         thread = None if self._directory is None else _thread_of(self._bus)
         if thread is None:
             work.close()
@@ -78,20 +78,23 @@ class Registration(ABC):
         return thread.call(work)
 
     async def discover(self) -> str:
-        """Under which name the hub, or the file of the producer, says that the channel is found; empty if none does."""
+        """The name of the channel's memory, from the hub or the file of the producer; empty if neither has it."""
         directory = self._directory
         found = None if directory is None else await directory.find(self._channel)
         return "" if found is None else found.shm_name
 
     async def enter(self) -> None:
-        """Raises HubRefused. Without a hub it is registered when there is one, and again when it comes back."""
+        """Register.
+
+        Raises HubRefused. Without a hub, it is registered when one is available, and after each reconnection.
+        """
         if (directory := self._directory) is not None:
             await self._register(directory, {})
             self._per_s(0, self._world.time_ns())
-            self._telling = asyncio.create_task(self._tell(directory), name=f"numbers of {self._channel}")
+            self._reporting = asyncio.create_task(self._report(directory), name=f"metrics of {self._channel}")
 
     def count(self) -> None:
-        """From now on the bus has what this end counts in its stats, until `uncount`."""
+        """Include these counters in the stats of the bus, until `uncount`."""
         if self._bus is not None:
             self._count(self._bus.memory_ends)
 
@@ -100,17 +103,17 @@ class Registration(ABC):
             self._bus.memory_ends.remove(self)
 
     async def leave(self) -> None:
-        if self._telling is not None:
-            self._telling.cancel()
-            await asyncio.gather(self._telling, return_exceptions=True)
+        if self._reporting is not None:
+            self._reporting.cancel()
+            await asyncio.gather(self._reporting, return_exceptions=True)
         if (directory := self._directory) is not None:
             await self._unregister(directory)
 
-    async def _tell(self, directory: Directory) -> None:
+    async def _report(self, directory: Directory) -> None:
         await asyncio.sleep(FIRST_S)
         while True:
             try:
-                await self._register(directory, {"metrics": msgspec.to_builtins(self._told(self._world.time_ns()))})
+                await self._register(directory, {"metrics": msgspec.to_builtins(self._metrics(self._world.time_ns()))})
             except HubRefused as error:
                 log.warning("the hub no longer accepts the metrics of %s: %s", self._channel, error)
                 return
@@ -124,7 +127,7 @@ class Registration(ABC):
     def _count(self, ends: MemoryEnds) -> None: ...
 
     @abstractmethod
-    def _told(self, at_ns: int) -> ToldMetrics: ...
+    def _metrics(self, at_ns: int) -> ReportedMetrics: ...
 
     @abstractmethod
     async def _register(self, directory: Directory, numbers: dict[str, Any]) -> None: ...
@@ -139,9 +142,9 @@ class ProducerRegistration(Registration):
     def _count(self, ends: MemoryEnds) -> None:
         ends.add_producer(self, self.end.counted)
 
-    def _told(self, at_ns: int) -> ToldMetrics:
+    def _metrics(self, at_ns: int) -> ReportedMetrics:
         found = self.end.counted()
-        return told_of_channel(found, at_ns, self._per_s(found.writes, at_ns))
+        return report_of_channel(found, at_ns, self._per_s(found.writes, at_ns))
 
     async def _register(self, directory: Directory, numbers: dict[str, Any]) -> None:
         about = self.end.about
@@ -149,7 +152,7 @@ class ProducerRegistration(Registration):
             about.channel,
             schema=self.end.layout.json_schema,
             version=about.settings.version,
-            # A reader of another layout is refused when it attaches; a later producer may have any.
+            # A consumer with another layout is refused when it attaches; a later producer may have any layout.
             compatibility="none",
             config=about.config,
             shm_name=logical_name(about.channel),
@@ -166,9 +169,9 @@ class ConsumerRegistration(Registration):
     def _count(self, ends: MemoryEnds) -> None:
         ends.add_consumer(self, self.end.metrics)
 
-    def _told(self, at_ns: int) -> ToldMetrics:
+    def _metrics(self, at_ns: int) -> ReportedMetrics:
         found = self.end.metrics()
-        return told_of_consumer(found, at_ns, self._per_s(found.reads, at_ns))
+        return report_of_consumer(found, at_ns, self._per_s(found.reads, at_ns))
 
     async def _register(self, directory: Directory, numbers: dict[str, Any]) -> None:
         about = {"plane": "memory", "wants": self.end.wants.value, "pid": os.getpid()} | numbers

@@ -1,4 +1,4 @@
-"""The producer's end of a channel, without waiting: slots, numbers, who it waits for. The faces wait."""
+"""A producer without waiting: slots, numbers, and gating consumers. frame_producer.py adds the waiting."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger("trunkline.memory")
 
 
 class FrameSender:
-    """Opened when it is made. Raises DuplicateName, LayoutMismatch, SharedMemoryFull."""
+    """The constructor opens it. Raises DuplicateName, LayoutMismatch, SharedMemoryFull."""
 
     def __init__(self, about: ChannelAbout, layout: Layout, world: World) -> None:
         self.about = about
@@ -36,7 +36,7 @@ class FrameSender:
         self._world = world
         self._ports = ProducerPorts(about)
         if (other := self._ports.about) != about:
-            # Consumers keep the channel of an earlier producer.
+            # Consumers keep the channel of an earlier producer alive.
             self._ports.close()
             raise _mismatch(about, other)
         self._watch = Watch()
@@ -52,16 +52,16 @@ class FrameSender:
         self._given_up = 0
         self._cut_off = 0
         self._cut: list[int] = []
-        """Consumers that are still there, and are told in every frame that they are not waited for."""
+        """Attached consumers that are cut off. Every frame tells them so."""
         self._announce()
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the directory and the descriptor file say of the channel, beside the usual."""
+        """Additional information about the channel for the directory and the descriptor file."""
         return {"plane": "memory", "layout": self.layout.description, "pid": os.getpid()}
 
     def _announce(self) -> None:
-        """For consumers on this machine: where a hub is asked, it is asked first."""
+        """Write the descriptor file, for consumers on this machine. With a bus, they ask the hub first."""
         descriptor = Descriptor(
             channel=self.about.channel,
             shm_name=logical_name(self.about.channel),
@@ -73,8 +73,12 @@ class FrameSender:
         try:
             self._files.announce(descriptor)
         except OSError as error:
-            log.warning("the channel %s has no descriptor file: %s", self.about.channel, error)
-        # Whoever is woken by this finds the file.
+            log.warning(
+                "other processes cannot find the channel %s, because its descriptor file was not written: %s",
+                self.about.channel,
+                error,
+            )
+        # Consumers that this wakes must find the file.
         self._ports.announce()
 
     def fileno(self) -> int:
@@ -94,7 +98,7 @@ class FrameSender:
         )
 
     def end(self, loan: Loan, error: type[BaseException] | None) -> None:
-        """Commit after a block that ended normally, give up after one that did not."""
+        """Commit after a block that ended normally; otherwise give up the slot."""
         self._loans -= 1
         self._given_up += 1
         if error is not None:
@@ -104,7 +108,10 @@ class FrameSender:
         self._given_up -= 1
 
     def send(self, value: Any) -> None:
-        """Copy a value into a slot, if `ready`, and send it. Less work than a loan: nobody else sees the slot."""
+        """Copy a value into a slot, if `ready`, and send it.
+
+        Cheaper than a loan, because no view leaves this function.
+        """
         memory, loaned = self._ports.loan_unseen()
         try:
             length, checksum = write(self.layout, memory, value, checksums=self._checksums)
@@ -137,11 +144,11 @@ class FrameSender:
         return int(self._header.seq) + self._loans
 
     def patience_s(self, since_ns: int) -> float:
-        """How long to wait for consumers before one is stuck."""
+        """The time to wait for consumers until one counts as stuck."""
         return self._gate.patience_ns(self._ahead, since_ns, self._world.time_ns()) / 1e9
 
     def wait(self, timeout_s: float) -> bool:
-        """Until a consumer reports or ends, for `RECHECK_S` at the most, and see what it is; False if nothing was."""
+        """Wait for a report or the end of a consumer, for at most `RECHECK_S`; False if there was none."""
         self._check()
         ready = self._watch.wait(min(timeout_s, RECHECK_S))
         # Also without a wake-up: see RECHECK_S.
@@ -181,9 +188,9 @@ class FrameSender:
         known = report.id in self._consumers
         self._consumers[report.id] = report
         if not known:
-            # A producer that never waits would keep them for ever.
+            # Otherwise a producer that never waits would keep them for ever.
             self._forget_dead(self._watch.wait(0))
-            # From now on it gets all, and before that the last one if it wants that.
+            # It gets all frames from now on, and first the last one, if it wants that.
             self._ports.connect()
             if not self._watch.add_process(report.pid):
                 self._forget(report, "died")
@@ -229,7 +236,10 @@ class FrameSender:
         return self.counted()
 
     def counted(self) -> ChannelMetrics:
-        """As `metrics`, as of the last frame, or the last time it was asked. For any thread: the engine is not used."""
+        """As `metrics`, from the last frame or the last call.
+
+        Can be called in any thread, because it does not use the engine.
+        """
         now_ns = self._world.time_ns()
         consumers = [self._metrics_of(each, now_ns) for each in list(self._consumers.values())]
         queue = self.about.queue
@@ -269,7 +279,7 @@ class FrameSender:
             self._ports.check()
 
     def close(self) -> None:
-        """In a forked child it does nothing."""
+        """Does nothing in a forked child."""
         if not self._open or self._ports.foreign:
             return
         self._open = False

@@ -1,4 +1,4 @@
-"""How a channel in shared memory behaves."""
+"""The settings of a channel in shared memory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from trunkline.errors import InvalidSettings
 from trunkline.settings import Group
 
 MAX_CONSUMERS = 32
-"""The header of a frame has room for so many who gate the producer."""
+"""The number of gating consumers that fit into the header of a frame."""
 
 
 class Wants(enum.StrEnum):
-    """Which frames a consumer gets."""
+    """The frames that a consumer gets."""
 
     LATEST = "latest"
     """The latest only."""
@@ -33,19 +33,22 @@ class Checksum(enum.StrEnum):
 
 
 class ChannelSettings(Group, frozen=True, kw_only=True):
-    """The producer's choice, for all consumers of its channel. More consumers, and more held, need more memory."""
+    """Chosen by the producer for all consumers of its channel. More consumers and more held frames need more memory."""
 
     version: str = ""
-    """The version of the schema, as people call it: `1.0.0`."""
+    """The version of the schema, such as `1.0.0`."""
     consumers: int = 8
-    """How many there may be at once, 1 to 32."""
+    """The maximum number of consumers, 1 to 32."""
     held: int = 2
-    """How many frames a consumer may hold at once."""
+    """The maximum number of frames that a consumer may hold."""
     checksum: Checksum = Checksum.NONE
     stuck_s: float = 5.0
-    """So long the producer waits for a consumer that wants every frame and takes none; then it is cut off."""
+    """How long the producer waits for a consumer that wants every frame and takes none.
+
+    Then the consumer is cut off.
+    """
     held_too_long_s: float = 5.0
-    """A frame that is held for longer is reported in the log."""
+    """A frame that is held for longer than this is logged."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

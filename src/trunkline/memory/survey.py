@@ -1,7 +1,7 @@
-"""What is in shared memory, whose it is, and what dead processes have left. Read from files, without the engine.
+"""Lists what is in shared memory, its owners, and leftovers of dead processes. Reads files, without the engine.
 
-A file is left over only if nobody who may use it lives, and whoever is in doubt counts as living: a node lives while it
-holds the lock on its monitor file, or while its process is there. The engine writes the process into every id.
+A file is a leftover only if no process that may use it is alive. In doubt, a process counts as alive: a node lives
+while it holds the lock on its monitor file, or while its process exists. The engine writes the pid into every id.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from trunkline.memory.place import SHM, engine_prefix, engine_root
 
 MONITOR: Final = ".node_monitor"
 PERMANENT: Final = ".global_mgmt"
-"""A file of 16 bytes that the engine makes once, and never removes."""
+"""A file of 16 bytes that the engine creates once and never removes."""
 STARTING_S: Final = 5.0
-"""So long after its beginning a process may use a channel that it has not yet put its name to."""
+"""For this long after its start, a process may use a channel without being listed in it."""
 _NODE_FILE: Final = re.compile(r"(\d+)\.node_monitor\w*$")
 _NUMBERS: Final = re.compile(r"(?<![0-9a-z])\d{15,}(?![0-9a-z])")
-"""Ids stand alone: the hashes in the names have runs of digits, too."""
+"""Ids are delimited: the hashes in the names contain runs of digits, too."""
 _SERVICE: Final = re.compile(r"([0-9a-f]{40})\.service(?:_tag)?$")
 
 
 class EngineNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One end of a channel, or what is left of one."""
+    """A producer or consumer, or its leftovers."""
 
     id: str
     pid: int
@@ -66,7 +66,7 @@ class EngineFile(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     age_s: float
     left_over: bool
-    """Nobody who may use it lives."""
+    """No process that may use it is alive."""
 
 
 class MemorySurvey(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +81,7 @@ class MemorySurvey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def survey(world: World | None = None) -> MemorySurvey:
-    """Look. Raises UsageError in a process that has an end of a channel open: looking would drop its own locks."""
+    """Raises UsageError in a process that has a channel open: opening the files would drop its own locks."""
     adapter = sys.modules.get("trunkline.memory.adapter")
     if adapter is not None and adapter.has_ports():
         raise UsageError("this process has a shared-memory channel open: run `trunkline doctor` in another one")
@@ -152,7 +152,7 @@ class _Surveyor:
         )
 
     def _tags(self, id: str) -> list[str]:
-        """The services and ports that a node has put its name to."""
+        """The services and ports that a node has registered."""
         found = []
         for path in _listed(self._nodes_folder / id):
             if path.suffix == ".service_tag":
@@ -201,10 +201,10 @@ class _Surveyor:
 
     def _used(self, path: Path, hash: str, ids: list[str], age_s: float) -> bool:
         if path.parent == self._nodes_folder or path.parent.parent == self._nodes_folder:
-            # Of a node, which has its id in the name of the file or of the folder.
+            # It belongs to a node, whose id is in the name of the file or of the folder.
             return ids[0] in self._living if ids else True
         if hash or path.suffix in (".service", ".dynamic"):
-            # Whoever is starting may use a service without having said so.
+            # A process that is starting may use a service without being listed.
             return bool(self._users.get(hash)) or self._starting or any(self._made_by_living(ids, age_s))
         return any(self._users.get(id) for id in ids) or any(self._made_by_living(ids, age_s)) or not ids
 
@@ -229,7 +229,7 @@ def _toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except (OSError, ValueError):
-        # Gone meanwhile, or half written by one who was killed.
+        # Removed in the meantime, or half written by a killed process.
         return {}
 
 
@@ -245,7 +245,7 @@ def _pid(id: str) -> int:
 
 
 def _locked(path: Path) -> bool:
-    """Whether another process holds the lock. It is not taken for that: nobody is disturbed."""
+    """Whether another process holds the lock. The test does not take it."""
     try:
         descriptor = os.open(path, os.O_RDWR)
     except OSError:
@@ -259,11 +259,11 @@ def _locked(path: Path) -> bool:
 
 
 def _lives(pid: int, since_s: float) -> bool:
-    """Whether the process is there, and was there at that time: another one may have got its number."""
+    """Whether the process exists and existed at that time: the pid may have been reused."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
     except (OSError, StopIteration):
         return False
-    # A zombie has let everything go.
+    # A zombie has released everything.
     return fields[0] != "Z" and int(boot.split()[1]) + int(fields[19]) / os.sysconf("SC_CLK_TCK") <= since_s + 2

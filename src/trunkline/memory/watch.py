@@ -12,9 +12,9 @@ from typing import Final
 
 MAX_READY: Final = 8
 RECHECK_S: Final = 0.25
-"""Nobody waits longer without looking: now and then the engine takes a wake-up for one that is still on its way.
+"""The longest wait without a new check, because the engine sometimes loses a wake-up.
 
-Seen under load: its listener says that it was notified, its socket is empty, and no notifier writes to it any more.
+Seen under load: its listener reports a notification, but its socket is empty, and no notifier writes to it again.
 """
 
 
@@ -54,14 +54,14 @@ class Watch:
         return {descriptor for descriptor, _ in self._epoll.poll(timeout_s, MAX_READY)}
 
     def ended(self, ready: set[int]) -> list[int]:
-        """Of the ready ones, the processes that have ended; they are not watched any more."""
+        """The processes among the ready ones that have ended. They are no longer watched."""
         found = [pid for pid, descriptor in self._processes.items() if descriptor in ready]
         for pid in found:
             self.remove_process(pid)
         return found
 
     def close(self, *descriptors: int) -> None:
-        """Also stop watching `descriptors`, which are closed by somebody else."""
+        """Also stop watching `descriptors`, which their owner closes."""
         for descriptor in descriptors:
             with suppress(OSError):
                 self._epoll.unregister(descriptor)

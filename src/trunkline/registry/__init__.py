@@ -1,1 +1,1 @@
-"""The rules of a directory of channels: channels, who is on them, schemas and their versions. Pure."""
+"""The rules of a directory of channels: channels and their members, schemas and their versions. Pure."""

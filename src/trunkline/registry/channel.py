@@ -1,4 +1,4 @@
-"""A channel: its contract, and those who produce and consume on it. The rules about them are in registry.py."""
+"""A channel: its contract, its producers and its consumers. The rules about them are in registry.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from trunkline.wire import control
 from trunkline.wire.control import ChannelChanged, ChannelInfo, DiscoveryResponse, PeerInfo, Qos
-from trunkline.wire.told_metrics import ToldMetrics, told
+from trunkline.wire.reported_metrics import ReportedMetrics, read_metrics
 
 ACTIVE = "active"
 SUSPECTED = "suspected"
@@ -21,7 +21,7 @@ Registration = control.ProducerRegister | control.ConsumerRegister
 
 
 class Peer:
-    """A producer, registered by one session, or a consumer, known by its id, of which there is one on a channel."""
+    """A producer, identified by its session, or a consumer, identified by its id, which is unique on a channel."""
 
     def __init__(self, session: str, name: str, identity: str, since_ns: int, registration: Registration) -> None:
         self.session = session
@@ -36,7 +36,7 @@ class Peer:
 
     @property
     def schema_hash(self) -> str:
-        """What a producer has, or a consumer expects."""
+        """The schema that a producer has, or that a consumer expects."""
         own = self.registration
         return own.schema_hash if isinstance(own, control.ProducerRegister) else own.expected_schema_hash
 
@@ -52,7 +52,7 @@ class Peer:
 
 
 class KeptChannel(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is left of a channel without anybody on it: how it was created, by whom and when."""
+    """The stored part of a channel, without its members: how, by whom and when it was created."""
 
     channel: str
     pattern: str
@@ -82,10 +82,10 @@ class Channel:
         self.name = name
         self.pattern = name
         self.owner = owner
-        """An identity; empty while only consumers wait for somebody to produce."""
+        """The identity of the owner; empty while the channel has only consumers that wait for a producer."""
         self.created_ns = created_ns
         self.kept: KeptChannel | None = None
-        """How it was created; None if it came by itself, and goes when nobody is left on it."""
+        """How it was created; None for an implicit channel, which is removed with its last member."""
         self.qos = Qos()
         self.description = ""
         self._hash = ""
@@ -97,11 +97,11 @@ class Channel:
 
     @property
     def explicit(self) -> bool:
-        """Whether it was created as such, and stays without anybody on it."""
+        """Whether it was created explicitly, and so remains without members."""
         return self.kept is not None
 
     def become(self, kept: KeptChannel) -> None:
-        """One that stays. Where its topics are is for the registry."""
+        """Turn an implicit channel into an explicit one. The registry maintains its topics."""
         self.kept = kept
         self.owner = kept.owner
         self.qos = kept.qos
@@ -115,7 +115,7 @@ class Channel:
         return self.schema_without("")
 
     def schema_without(self, session: str) -> str:
-        """The schema it would have if this session did not produce."""
+        """The schema that it would have without this producer."""
         if self._hash:
             return self._hash
         hashes = (each.schema_hash for each in self.producers.values() if each.session != session)
@@ -128,27 +128,27 @@ class Channel:
         return next((each.schema_version for each in self._registrations() if each.schema_hash), "")
 
     def _registrations(self) -> list[control.ProducerRegister]:
-        """By its producers, the most trusted first: who is not suspected, and was there first."""
+        """The registrations of its producers: those that are not suspected first, then by age."""
         ranked = sorted(self.producers.values(), key=lambda each: (each.suspected, each.since_ns))
         return [each.registration for each in ranked if isinstance(each.registration, control.ProducerRegister)]
 
     def contract(self) -> tuple[Any, ...]:
-        """What publishers must know."""
+        """The part that publishers must know."""
         return (self.pattern, self.schema_hash, self.qos)
 
     def refuses(self, expected: str) -> bool:
-        """Whether a consumer that expects this schema is wrong here. Before anybody produces, nobody can tell."""
+        """Whether a consumer that expects this schema is refused. Without a producer, none is."""
         settled = bool(self._hash or self.producers)
         return bool(expected) and settled and self.schema_hash != expected
 
     def strangers(self) -> list[Peer]:
-        """Consumers who expect another schema."""
+        """Consumers that expect another schema."""
         return [each for each in self.consumers.values() if self.refuses(each.schema_hash)]
 
     # What it tells
 
     def sessions(self) -> list[str]:
-        """Everybody on it, once."""
+        """The sessions of all members, without duplicates."""
         return list(dict.fromkeys((*self.producers, *(each.session for each in self.consumers.values()))))
 
     def info(self, *, whole: bool) -> ChannelInfo:
@@ -166,13 +166,13 @@ class Channel:
             memory={} if (found := self.memory()) is None else msgspec.to_builtins(found),
         )
 
-    def memory(self) -> ToldMetrics | None:
-        """What the most trusted producer counts, of a channel in shared memory."""
-        found = (told(each.metadata) for each in self._registrations())
+    def memory(self) -> ReportedMetrics | None:
+        """The counters of the most trusted producer, for a channel in shared memory."""
+        found = (read_metrics(each.metadata) for each in self._registrations())
         return next((each for each in found if each is not None), None)
 
     def discovered(self, re: int) -> DiscoveryResponse:
-        """Where its data is, as the first of its producers says that says it."""
+        """The place of its data, from the first producer that names one."""
         active = any(not each.suspected for each in self.producers.values())
         return DiscoveryResponse(
             re=re,
@@ -192,7 +192,7 @@ class Notice(NamedTuple):
 
 
 class Effect:
-    """What a step brought: whether anything changed, who is told what, and the patterns whose contract is another."""
+    """The result of a step: whether anything changed, notifications to send, patterns whose contract changed."""
 
     def __init__(self, *, changed: bool = True) -> None:
         self.changed = changed

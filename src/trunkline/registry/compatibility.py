@@ -4,8 +4,8 @@
     forward    the last schema reads what is written with the new one
     full       both
 
-A writer is taken to write what its schema declares, and nothing beyond it: an object that is open to unknown fields
-does not count as one that has them all. What is compared, from the outside in:
+A writer is assumed to write only what its schema declares: an object that allows unknown fields is not treated as if it
+had them. What is compared, from the outside in:
 
 - types: an integer is a number, everything else is another type; of alternatives (anyOf, oneOf, lists of types) each of
   the writer's must be read by one of the reader's;
@@ -16,7 +16,7 @@ does not count as one that has them all. What is compared, from the outside in:
 - bounds (minimum, maxLength, …): the reader's must not be narrower; multipleOf must divide the writer's;
 - pattern, format and contentEncoding: the reader's must be the writer's.
 
-References are followed, also in circles. Where it cannot tell, it says no.
+References are followed, also in cycles. If compatibility cannot be decided, the schemas are incompatible.
 """
 
 from __future__ import annotations
@@ -52,14 +52,17 @@ class Break(NamedTuple):
 
 
 class Side(NamedTuple):
-    """A schema, and what it is called in errors."""
+    """A schema, and its name in errors."""
 
     root: Node
     name: str
 
 
 def breaks(writer: Side, reader: Side) -> list[Break]:
-    """What the reader cannot read. Raises UsageError for schemas that are too complicated to tell."""
+    """The differences that the reader cannot read.
+
+    Raises UsageError for schemas that are too complicated to compare.
+    """
     try:
         return _at("$", _Comparison(writer, reader).nodes(writer.root, reader.root))
     except RecursionError as error:
@@ -67,7 +70,7 @@ def breaks(writer: Side, reader: Side) -> list[Break]:
 
 
 class _Comparison:
-    """The paths of what it finds begin at the part that is compared."""
+    """One comparison. Paths of its findings begin at the part that is compared."""
 
     def __init__(self, writer: Side, reader: Side) -> None:
         self._budget = Budget()
@@ -76,7 +79,7 @@ class _Comparison:
         self._root = reader.root
         self._w, self._r = writer.name, reader.name
         self._held: dict[tuple[int, int], None] = {}
-        """Pairs that were found to fit, or are being looked at: a circle fits if nothing on it breaks."""
+        """Pairs that are compatible, or being compared: a cycle is compatible if no pair in it breaks."""
         self._broken: dict[tuple[int, int], list[Break]] = {}
         self._kept: list[Any] = []
 
@@ -86,13 +89,13 @@ class _Comparison:
             return []
         if (known := self._broken.get(pair)) is not None:
             return known
-        # Parts that are made up on the way must live on, or another one would get their id.
+        # Keeps temporary parts alive, so that their ids are not reused.
         self._kept += (w, r)
         before = len(self._held)
         self._held[pair] = None
         found = self._alternatives(w, r)[:MAX_BREAKS]
         if found:
-            # What was found in the belief that this pair fits is open again.
+            # Results that assumed that this pair is compatible are discarded.
             while len(self._held) > before:
                 self._held.popitem()
             self._broken[pair] = found
@@ -104,7 +107,7 @@ class _Comparison:
         for given in self._given.of(w):
             self._budget.spend(1 + len(wanted) // 20)
             kind, tags = given.get("type"), _tags(given)
-            # The one of the same type, told apart by the same field and value, first: its breaks are the ones to tell.
+            # The alternative of the same type and discriminator comes first: its breaks are reported.
             likeliest = sorted(wanted, key=lambda each: (each[0] != kind, each[1] != tags))
             first: list[Break] = []
             for _, _, each in likeliest:
@@ -160,7 +163,7 @@ class _Comparison:
         if "multipleOf" in r and ("multipleOf" not in w or w["multipleOf"] % r["multipleOf"]):
             yield self._differs("multipleOf", r["multipleOf"], w.get("multipleOf"))
         if r.get("uniqueItems") and not w.get("uniqueItems"):
-            yield f"items must differ in {self._r}, and need not in {self._w}"
+            yield f"items must be unique in {self._r}, but not in {self._w}"
 
     def _differs(self, key: str, narrow: Any, wide: Any) -> str:
         return f"{key} is {narrow} in {self._r}, {'open' if wide is None else wide} in {self._w}"
@@ -181,7 +184,7 @@ class _Comparison:
         theirs, mine = w.get("properties", {}), r.get("properties", {})
         for name in sorted(dict(_tags(w)).keys() & dict(_tags(r)).keys()):
             if found := self.nodes(theirs[name], mine[name]):
-                # It is another alternative: the rest of it need not be told.
+                # It is a different alternative, so the rest is not reported.
                 return _at(step(name), found)
         sure = set(w.get("required", ()))
         found = [
@@ -195,7 +198,7 @@ class _Comparison:
                 found.append(Break(step(name), f"{self._r} does not know it, and allows no unknown fields"))
             else:
                 found += _at(step(name), self.nodes(given, mine.get(name, unknown)))
-        # Without any fields declared it is a mapping, of anything if it does not say more.
+        # Without declared fields it is a mapping, by default of any values.
         others = w.get("additionalProperties", True if "properties" in w else ANYTHING)
         if isinstance(others, dict):
             for name in sorted(mine.keys() - theirs.keys()):
@@ -211,7 +214,7 @@ def _at(place: str, found: list[Break]) -> list[Break]:
 
 
 def _bound(node: Node, sign: int, inclusive: str, exclusive: str) -> tuple[float, bool] | None:
-    """A bound as a pair that is larger where it is narrower."""
+    """A bound as a pair that compares as larger if the bound is narrower."""
     found = [(sign * node[key], strict) for key, strict in ((inclusive, False), (exclusive, True)) if key in node]
     return max(found, default=None)
 
@@ -226,7 +229,7 @@ def _tags(node: Node) -> list[tuple[str, str]]:
 
 
 class Budget:
-    """So that no schema, however it is made, keeps the hub busy."""
+    """Limits the work of a comparison, so that no schema can keep the hub busy."""
 
     def __init__(self) -> None:
         self._left = MAX_STEPS
@@ -246,7 +249,7 @@ class Branches:
         self._known: dict[str, list[Node]] = {}
 
     def of(self, node: Any) -> list[Node]:
-        """Each of one type at most, and without references to anything that is not inside it."""
+        """The alternatives of a part. Each has one type at most, and its outer references are resolved."""
         self._budget.spend(1)
         if isinstance(node, bool):
             return [{}] if node else []
@@ -277,7 +280,7 @@ class Branches:
 
 
 def _merged(one: Node, other: Node) -> Node | None:
-    """What fits both; None if nothing does."""
+    """The intersection of two schemas; None if it is empty."""
     merged = {**one, **other}
     for key in one.keys() & other.keys():
         a, b = one[key], other[key]

@@ -1,4 +1,4 @@
-"""Records: channels as processes that share them write them down, with everybody on them. Pure."""
+"""Records: the stored form of channels that processes share, with all their members. Pure."""
 
 from __future__ import annotations
 

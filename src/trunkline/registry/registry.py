@@ -1,10 +1,10 @@
-"""The registry: channels, who produces and consumes on them, and who must be told what. Pure: time comes in.
+"""The registry: channels, their producers and consumers, and the notifications to send. Pure: times are arguments.
 
-A channel is created by its owner, or comes into being by itself with the first producer, who owns it then, or with the
-first consumer, who waits for one. What came by itself goes when nobody is left on it. Its schema is the one it was
-created with, otherwise that of its producers while there are any.
+A channel is created explicitly by its owner, or implicitly by its first producer, which becomes its owner, or by its
+first consumer, which waits for a producer. An implicit channel is removed with its last member. The schema of a channel
+is the one it was created with, otherwise that of its producers.
 
-The events that the others on a channel are told of: producer_joined, producer_left, producer_suspected,
+The events that other members of a channel are notified of: producer_joined, producer_left, producer_suspected,
 producer_recovered, the same four of consumer_, schema_mismatch (a consumer that expected another schema than the
 channel has got now_ns, and is registered no longer) and destroyed.
 """
@@ -23,29 +23,29 @@ from trunkline.wire.control import ChannelChanged
 
 MAX_CACHED: Final = 10_000
 Held = tuple[str, str, str]
-"""A registration: producer or consumer, the channel, and the consumer's id."""
+"""The key of a registration: producer or consumer, the channel, and the consumer's id."""
 Keep = Callable[[list[KeptChannel]], None]
-"""Called with the created channels as they are to be, before anything changes: if it raises, nothing does."""
+"""Called with the new state of the created channels before anything changes. If it raises, nothing is changed."""
 
 
 class Who(NamedTuple):
-    """A client: its session, what it calls itself, and who the transport says it is."""
+    """A client: its session, the name it chose, and the identity from its transport."""
 
     session: str
     name: str
     identity: str
     administers: bool = False
-    """Whether it may do with the channel in question what its owner may."""
+    """Whether it has the rights of the owner of the channel."""
 
 
 class RegistryLimits(NamedTuple):
     channels: int = 10_000
     peers: int = 10_000
-    """On one channel: all of them, with their registrations, go into one frame."""
+    """Members of one channel. All of them, with their registrations, must fit into one frame."""
     registrations: int = 4000
-    """Of one session."""
+    """Registrations of one session."""
     request_bytes: int = 4096
-    """Of one registration, or of what a channel is created with, as JSON."""
+    """The size of one registration, or of a request to create a channel, as JSON."""
 
 
 class Registry:
@@ -56,7 +56,7 @@ class Registry:
         self._tree: TopicTree[Channel] = TopicTree()
         self._found: dict[str, Channel | None] = {}
         self._held: dict[str, dict[Held, None]] = {}
-        """What each session has registered."""
+        """The registrations of each session."""
 
     def __len__(self) -> int:
         return len(self._channels)
@@ -64,7 +64,7 @@ class Registry:
     # Finding
 
     def find(self, topic: str) -> Channel | None:
-        """The channel a topic belongs to: of several, the one whose pattern says most. The bus's own belong to none."""
+        """The channel of a topic. The most specific pattern wins. System topics belong to no channel."""
         if topic in self._found:
             return self._found[topic]
         if topic.startswith("_") or len(topic) > MAX_TOPIC_CHARS:
@@ -86,7 +86,7 @@ class Registry:
         return channel
 
     def select(self, pattern: str) -> Iterator[Channel]:
-        """Those whose name matches, in order."""
+        """The channels whose name matches, in order."""
         everything = pattern == EVERYTHING
         return (channel for name, channel in sorted(self._channels.items()) if everything or matches(pattern, name))
 
@@ -97,7 +97,7 @@ class Registry:
     # Channels
 
     def create(self, who: Who, request: control.ChannelCreate, now_ns: int, keep: Keep | None = None) -> Effect:
-        """As asked for. What came by itself may be made one that stays, by its owner."""
+        """Create a channel as requested. Its owner can turn an implicit channel into an explicit one."""
         pattern = request.pattern or request.channel
         _check_name(request.channel, pattern)
         self._check_size(request)
@@ -140,23 +140,26 @@ class Registry:
         return effect
 
     def kept(self) -> list[KeptChannel]:
-        """Those that were created, and stay without anybody on them: what `restore` takes."""
+        """The explicit channels, in the form that `restore` takes."""
         return [channel.kept for channel in self._channels.values() if channel.kept is not None]
 
     def restore(self, kept: Iterable[KeptChannel]) -> None:
-        """Channels of an earlier run, before anybody is here. Raises ProtocolError for what cannot be a channel."""
+        """Load the channels of an earlier run, before any client connects.
+
+        Raises ProtocolError for an invalid channel.
+        """
         for each in kept:
             _check_name(each.channel, each.pattern)
             if each.channel in self._channels or each.pattern in self._patterns:
-                raise ProtocolError("exists", f"{each.channel}, or its topics {each.pattern}, are there twice")
+                raise ProtocolError("exists", f"{each.channel}, or its topics {each.pattern}, exist twice")
             channel = self._channels[each.channel] = Channel(each.channel, each.owner, each.created_ns)
             channel.become(each)
             self._place(channel, each.pattern)
 
-    # Shared with other processes: what they have written down
+    # Shared with other processes: the records that they have stored
 
     def load(self, record: ChannelRecord) -> None:
-        """Have a channel that is not here, with everybody on it. Raises ProtocolError for what cannot be one."""
+        """Add a channel with all its members. Raises ProtocolError for an invalid one."""
         _check_name(record.channel, record.pattern)
         channel = self._channels[record.channel] = record.made()
         self._place(channel, record.pattern)
@@ -166,7 +169,7 @@ class Registry:
             self._held.setdefault(consumer.session, {})["consumer", channel.name, consumer.name] = None
 
     def unload(self, name: str) -> None:
-        """Forget a channel that is here. Nobody is told."""
+        """Remove a channel without notifications."""
         channel = self._channels[name]
         for session in channel.producers:
             self._forget(session, ("producer", name, ""))
@@ -175,11 +178,11 @@ class Registry:
         self._remove(channel)
 
     def sessions(self) -> list[str]:
-        """Who is on any channel."""
+        """The sessions that are on any channel."""
         return list(self._held)
 
     def held(self, session: str) -> list[Held]:
-        """What a session has registered."""
+        """The registrations of a session."""
         return list(self._held.get(session, ()))
 
     def _may_change(self, who: Who, channel: Channel) -> None:
@@ -188,7 +191,7 @@ class Registry:
 
     def _check_new(self, name: str) -> None:
         if len(self._channels) >= self._limits.channels:
-            raise ProtocolError("too_many", f"there are {self._limits.channels} channels already")
+            raise ProtocolError("too_many", f"there are already {self._limits.channels} channels, which is the limit")
         self._check_free(name, None)
 
     def _add(self, name: str, owner: str, now_ns: int) -> Channel:
@@ -240,7 +243,10 @@ class Registry:
         return effect
 
     def register_consumer(self, who: Who, request: control.ConsumerRegister, now_ns: int) -> Effect:
-        """The same consumer from another session of the same identity is one that has come back: it is moved there."""
+        """Register a consumer.
+
+        One that is known in another session of the same identity has reconnected, and is moved.
+        """
         self._check(request)
         name = request.consumer_id
         if not name or len(name) > 255:
@@ -252,7 +258,9 @@ class Registry:
                 raise _mismatch(channel, "the channel has", channel.schema_hash, "the consumer expects", expected)
             had = channel.consumers.get(name)
             if had is not None and had.session != who.session and had.identity != who.identity:
-                raise ProtocolError("exists", f"{request.channel} has a consumer {name}, of {had.identity}")
+                raise ProtocolError(
+                    "exists", f"{request.channel} already has a consumer {name}, of {had.identity}: use another id"
+                )
         key = ("consumer", request.channel, name)
         self._check_room(who, key)
         patterns = [] if channel is not None else [request.channel]
@@ -287,14 +295,14 @@ class Registry:
         return effect
 
     def left(self, session: str) -> Effect:
-        """A session is gone, and all it had with it."""
+        """Remove a session and all its registrations."""
         effect = Effect()
         for kind, name, consumer in list(self._held.get(session, ())):
             self._part(session, kind, name, consumer, effect)
         return effect
 
     def suspect(self, session: str, suspected: bool) -> Effect:
-        """A session is silent, or is heard of again."""
+        """Mark a session as silent, or as active again."""
         effect = Effect()
         for kind, name, consumer in self._held.get(session, ()):
             channel = self._channels[name]
@@ -318,14 +326,14 @@ class Registry:
             effect.patterns.append(channel.pattern)
 
     def _part_with_strangers(self, channel: Channel, effect: Effect) -> None:
-        """Consumers who waited for a channel with another schema than it has got."""
+        """Remove consumers that waited for the channel and expected another schema."""
         for consumer in channel.strangers():
             change = ChannelChanged(channel=channel.name, event="schema_mismatch", name=consumer.name)
             effect.notices.append(Notice(consumer.session, change))
             del channel.consumers[consumer.name]
             self._forget(consumer.session, ("consumer", channel.name, consumer.name))
 
-    # What a session holds
+    # Registrations of a session
 
     def _forget(self, session: str, key: Held) -> None:
         held = self._held[session]
@@ -351,7 +359,7 @@ class Registry:
         size = len(control.write(request))
         if size > self._limits.request_bytes:
             raise ProtocolError(
-                "too_large", f"{size:,} bytes of description, and {self._limits.request_bytes:,} may be"
+                "too_large", f"the description has {size:,} bytes, at most {self._limits.request_bytes:,} are allowed"
             )
 
 
@@ -364,13 +372,16 @@ def _check_name(name: str, pattern: str) -> None:
         validate_topic(name)
         validate_pattern(pattern)
     except InvalidTopic as error:
-        raise ProtocolError("invalid_topic", f"a channel is named like a topic: {error}") from error
+        raise ProtocolError("invalid_topic", f"the name of a channel must be a valid topic: {error}") from error
     if name.startswith("_") or pattern.startswith("_"):
-        raise ProtocolError("invalid_topic", "names that begin with _ are the bus's own, and belong to no channel")
+        raise ProtocolError("invalid_topic", "names that begin with _ are reserved for the bus, and cannot be channels")
 
 
 def rank(pattern: str) -> tuple[int, ...]:
-    """Smaller where it says more: a word before `*`, and that before `>`. No two patterns of one topic are equal."""
+    """Smaller for a more specific pattern: a word, then `*`, then `>`.
+
+    No two patterns that match one topic are equal.
+    """
     return tuple({"*": 1, ">": 2}.get(token, 0) for token in pattern.split("."))
 
 

@@ -1,4 +1,4 @@
-"""The schema registry: JSON Schemas by name, in semantic versions, each found by its hash as well. Pure, and bounded.
+"""The schema registry: JSON Schemas by name and semantic version, and by hash. Pure, and bounded.
 
 A schema that means the same as one that is there (the same hash, see schema/canonical.py) is that one: its version is
 returned, whatever its descriptions say. Any other one is compared with the last version of its name (see
@@ -9,7 +9,7 @@ compatibility.py):
     a change that breaks it    refused     refused     refused     a new major version
     any other change           minor       minor       minor       minor, if new reads old
 
-A version that is given must rise, and a change that breaks something needs a new major one.
+A version that the caller chooses must be higher than the last, and a breaking change needs a new major version.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ FORWARD: Final = "forward"
 FULL: Final = "full"
 MODES: Final = (NONE, BACKWARD, FORWARD, FULL)
 TOLD: Final = 3
-"""So many breaks are named in an error."""
-NEW: Final = "the new one"
+"""The number of breaks that an error names."""
+NEW: Final = "the new version"
 _VERSION = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})", re.ASCII)
 
 
@@ -51,7 +51,9 @@ class Version(NamedTuple):
     def read(cls, text: str) -> Self:
         found = _VERSION.fullmatch(text)
         if found is None:
-            raise ProtocolError("invalid_version", f"{short(text)} is no version: it has three numbers, such as 1.0.0")
+            raise ProtocolError(
+                "invalid_version", f"{short(text)} is not a version: write three numbers, such as 1.0.0"
+            )
         return cls(*map(int, found.groups()))
 
     def __str__(self) -> str:
@@ -65,12 +67,12 @@ FIRST: Final = Version(1, 0, 0)
 
 
 class KeptSchema(msgspec.Struct, frozen=True, kw_only=True):
-    """A name, with all that is registered under it."""
+    """A name, and all versions that are registered under it."""
 
     name: str
     compatibility: str
     versions: list[KeptVersion]
-    """Rising."""
+    """In ascending order."""
 
 
 class KeptVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,14 +82,14 @@ class KeptVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Keep = Callable[[list[KeptSchema]], None]
-"""Called with all schemas as they are to be, before anything changes: if it raises, nothing does."""
+"""Called with the new state of all schemas before anything changes. If it raises, nothing is changed."""
 
 
 class SchemaLimits(NamedTuple):
     schemas: int = 10_000
-    """Versions of all names together."""
+    """The number of versions of all names together."""
     schema_bytes: int = 256 * 1024
-    """Of one, written as JSON."""
+    """The size of one schema as JSON."""
     total_bytes: int = 64 * 1024 * 1024
 
 
@@ -95,7 +97,7 @@ class SchemaRegistry:
     def __init__(self, limits: SchemaLimits = SchemaLimits()) -> None:
         self._limits = limits
         self._names: dict[str, dict[Version, SchemaInfo]] = {}
-        """The versions of each name, rising."""
+        """The versions of each name, in ascending order."""
         self._modes: dict[str, str] = {}
         self._hashes: dict[str, SchemaInfo] = {}
         self._checkers: dict[str, Checker] = {}
@@ -110,11 +112,11 @@ class SchemaRegistry:
     def put(
         self, name: str, schema: dict[str, Any], version: str = "", compatibility: str = "", keep: Keep | None = None
     ) -> SchemaInfo:
-        """Register it; what is returned has its version and hash. Raises ProtocolError, and changes nothing then."""
+        """Register a schema. The result has its version and hash. Raises ProtocolError, and then changes nothing."""
         try:
             validate_topic(name)
         except InvalidTopic as error:
-            raise ProtocolError("invalid_topic", f"a schema is named like a topic: {error}") from error
+            raise ProtocolError("invalid_topic", f"the name of a schema must be a valid topic: {error}") from error
         mode = compatibility or self._modes.get(name, BACKWARD)
         if mode not in MODES:
             raise ProtocolError("malformed", f"compatibility is one of {', '.join(MODES)}, not {short(mode)}")
@@ -125,7 +127,7 @@ class SchemaRegistry:
             if info.hash == hash:
                 if asked not in (None, had):
                     raise ProtocolError(
-                        "invalid_version", f"{name} {had} is the same schema: it cannot be {version}, too"
+                        "invalid_version", f"{name} {had} is the same schema: it cannot also be {version}"
                     )
                 if keep is not None and mode != self._modes[name]:
                     keep(self._kept_with(name, mode))
@@ -184,41 +186,41 @@ class SchemaRegistry:
 
     def _make_room(self, size: int) -> None:
         if len(self) >= self._limits.schemas:
-            raise ProtocolError("too_many", f"there are {self._limits.schemas} schemas already")
+            raise ProtocolError("too_many", f"there are already {self._limits.schemas} schemas, which is the limit")
         if self._bytes + size > self._limits.total_bytes:
             raise ProtocolError("too_many", f"all schemas together may have {self._limits.total_bytes:,} bytes")
 
     # Keeping
 
     def kept(self) -> list[KeptSchema]:
-        """All there is: what `restore` takes."""
+        """All schemas, in the form that `restore` takes."""
         return [_kept(name, self._modes[name], known.values()) for name, known in self._names.items()]
 
     def kept_as(self, name: str) -> KeptSchema:
-        """What is registered under a name."""
+        """The versions that are registered under a name."""
         return _kept(name, self._modes[name], self._names[name].values())
 
     def _kept_with(self, name: str, mode: str, *more: SchemaInfo) -> list[KeptSchema]:
-        """All there will be when a name has another mode, and perhaps a version more."""
+        """All schemas after a change: a name with another mode, and possibly a new version."""
         others = [each for each in self.kept() if each.name != name]
         return [*others, _kept(name, mode, (*self._names.get(name, {}).values(), *more))]
 
     def restore(self, kept: Iterable[KeptSchema]) -> None:
-        """Schemas of an earlier run, before anybody is here. They were checked when they were put.
+        """Load the schemas of an earlier run, before any client connects. They were checked when they were registered.
 
-        Raises ProtocolError for what no earlier run has kept, and MissingExtra if payloads cannot be checked here.
+        Raises ProtocolError for invalid records, and MissingExtra if payloads cannot be checked here.
         """
         for each in kept:
             if each.name in self._names:
-                raise ProtocolError("malformed", f"{each.name} is there twice")
+                raise ProtocolError("malformed", f"{each.name} exists twice")
             self.merge(each)
 
     def merge(self, each: KeptSchema) -> None:
-        """Have what is registered under a name elsewhere, with what is here already. Raises as `restore`."""
+        """Merge the versions that another process has registered under a name. Raises as `restore`."""
         require()
         versions = [Version.read(one.version) for one in each.versions]
         if each.compatibility not in MODES or versions != sorted(set(versions)):
-            raise ProtocolError("malformed", f"the versions of {each.name} do not rise, or its mode is none")
+            raise ProtocolError("malformed", f"the versions of {each.name} are not in order, or its mode is unknown")
         self._modes[each.name] = each.compatibility
         known = self._names.get(each.name, {})
         for version, one in zip(versions, each.versions, strict=True):
@@ -258,13 +260,14 @@ class SchemaRegistry:
         return [self._describe(list(known.values())[-1]) for _, known in sorted(self._names.items())]
 
     def checker(self, hash: str) -> Checker | None:
-        """What looks at payloads; None if no schema has this hash."""
+        """The checker of payloads; None if no schema has this hash."""
         checker = self._checkers.get(hash)
         if checker is None and (info := self._hashes.get(hash)) is not None:
             try:
                 checker = Checker(info.schema)
             except UsageError as error:
-                # It was kept by a hub with other rules. Nothing is let through unseen: its owner must decide.
+                # A hub with other rules stored it. Unchecked payloads are not accepted: the owner must replace the
+                # schema.
                 log.error("the schema %s %s cannot be used, register another one: %s", info.name, info.version, error)
                 checker = _Unusable(f"the hub cannot use the schema of this channel: {error}")
             self._checkers[hash] = checker
@@ -282,7 +285,7 @@ class SchemaRegistry:
 
 
 class _Unusable(Checker):
-    """In place of a schema that cannot be used: nothing fits it."""
+    """In place of a schema that cannot be used. It rejects every payload."""
 
     def __init__(self, why: str) -> None:
         self._why = why
@@ -300,7 +303,7 @@ def _kept(name: str, mode: str, versions: Iterable[SchemaInfo]) -> KeptSchema:
 
 
 def compare(old: dict[str, Any], new: dict[str, Any], last: str, mode: str) -> list[Break]:
-    """What a change breaks, in the sense of a mode."""
+    """What a change breaks, according to a mode."""
     before, after = Side(old, last), Side(new, NEW)
     found: list[Break] = []
     if mode in (BACKWARD, FULL):

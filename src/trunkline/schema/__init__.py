@@ -1,4 +1,4 @@
-"""Schemas: what payloads may look like, as JSON Schema. How one is read, compared by meaning, and checked against."""
+"""JSON Schemas of payloads: reading them, comparing their meaning, and checking payloads."""
 
 from trunkline.schema.canonical import hash_of as hash_of
 from trunkline.schema.canonical import schema_of as schema_of

@@ -1,8 +1,8 @@
-"""How much work a schema can make of a payload: counted when the schema is read, and refused if it is too much.
+"""Bounds the work that a schema can cause for a payload. Schemas that exceed the bounds are refused when they are read.
 
-A part is applied to a value as often as there are ways that lead to it: through references, `allOf` and alternatives
-that all look at the same field. Ways multiply from level to level, so a small schema could look at a deep value more
-often than a computer can count. Here the ways to each part are counted. A circle in which they grow is refused.
+A part is applied to a value once for each path that leads to it, through references, `allOf` and alternatives. The
+number of paths multiplies from level to level, so a small schema could cause exponential work for a deep value. Here
+the paths to each part are counted. A cycle in which they grow is refused.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from trunkline.errors import UsageError
 from trunkline.schema.reading import Reading
 
 MAX_LOOKS: Final = 10_000
-"""So often may a schema look at one value."""
+"""The maximum number of times that a schema may check one value."""
 MAX_STEPS: Final = 32
-"""So many references and combinations, each inside the other, may apply to one value."""
+"""The maximum depth of nested references and combinations for one value."""
 _ITEMS: Final = 0
 _NAMES: Final = 1
 _OTHERS: Final = 2
 _Place = int | str
-"""Inside a value: items, names of fields, fields that have no part of their own; or the name of a field."""
+"""Places inside a value: items, names of fields, other fields; or the name of a field."""
 
 
 class _Inside(NamedTuple):
-    """How many parts apply at each place inside a value."""
+    """The number of parts that apply at each place inside a value."""
 
     counts: dict[_Place, int]
 
@@ -35,7 +35,7 @@ class _Inside(NamedTuple):
         return self.counts.get(place, self.counts.get(_OTHERS, 0) if isinstance(place, str) else 0)
 
     def most(self, place: _Place) -> int:
-        """Where a part applies: one for other fields may apply to any of them."""
+        """The highest count. A part for other fields may apply to any field."""
         if place != _OTHERS:
             return self.at(place)
         return max(count for each, count in self.counts.items() if isinstance(each, str) or each == _OTHERS)
@@ -48,15 +48,15 @@ class _Inside(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """What a part does with one value."""
+    """The work of a part for one value."""
 
     looks: int
-    """How many parts look at it."""
+    """The number of parts that check it."""
     steps: int
-    """How many parts are inside each other for it."""
+    """The depth of nested parts."""
     inside: _Inside
     parts: list[tuple[_Place, Any]]
-    """What is applied inside it."""
+    """The parts that apply inside it."""
 
 
 def check_bounds(reading: Reading) -> None:
@@ -96,7 +96,7 @@ class _Bounds:
             self._reading.goes_deep = True
 
     def _named(self, part: Any) -> Any:
-        """What a mere reference stands for: so a definition is the same part, wherever it is used."""
+        """Resolves a plain reference, so that a definition is the same part wherever it is used."""
         seen: set[str] = set()
         while isinstance(part, dict) and part.keys() == {"$ref"} and part["$ref"] not in seen:
             seen.add(part["$ref"])
@@ -109,7 +109,7 @@ class _Bounds:
         if (known := self._known.get(id(part))) is not None:
             return known
         if id(part) in self._open:
-            raise UsageError("the schema leads back to itself without going deeper into the value")
+            raise UsageError("the schema refers to itself without descending into the value")
         if depth > MAX_STEPS:
             raise _too_many()
         self._open.add(id(part))
@@ -128,13 +128,13 @@ class _Bounds:
         if steps > MAX_STEPS:
             raise _too_many()
         self._open.discard(id(part))
-        # A part that leads to another one in many ways has it once here; how often it applies is in `inside`.
+        # Each successor is listed once; `inside` has the number of paths to it.
         unique = {id(each): (place, each) for place, each in parts}
         look = self._known[id(part)] = _Look(looks, steps, inside, list(unique.values()))
         return look
 
     def _applied(self, part: dict[str, Any]) -> Iterable[list[Any]]:
-        """What is applied to the same value. Of those in one list, one at most looks into it."""
+        """The parts that apply to the same value. At most one of each list descends into it."""
         if "$ref" in part:
             yield [self._reading.target(part["$ref"])]
         demands = part.get("allOf", [])

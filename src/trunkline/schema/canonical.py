@@ -1,8 +1,8 @@
-"""The canonical form of a schema: schemas are made from types, and told apart by a hash of their meaning.
+"""Schemas from types, and the hash of a schema's meaning, taken from its canonical form.
 
-The hash is taken from a canonical form, so that the same meaning has the same hash wherever it is computed:
+Schemas of the same meaning have the same hash, wherever it is computed:
 
-- what only describes does not count: titles, descriptions, defaults, …, and what begins with `x-`;
+- annotations do not count: titles, descriptions, defaults, …, and keywords that begin with `x-`;
 - the order of keys, of required fields, of enum values and of alternatives does not count;
 - a definition counts as if it stood where it is referred to: its name does not matter, nor, outside a circle of
   definitions that lead to each other, whether there is one at all;
@@ -24,7 +24,7 @@ from trunkline.errors import UsageError
 from trunkline.schema.nodes import MAX_NODES, fits_kind, resolve, short, significant, split, text_of
 
 MAX_STEPS: Final = 10 * MAX_NODES
-"""So often may parts be looked at to tell what they mean."""
+"""The maximum number of steps to compute a hash."""
 
 
 def schema_of(type: Any) -> dict[str, Any]:
@@ -34,11 +34,11 @@ def schema_of(type: Any) -> dict[str, Any]:
     try:
         return msgspec.json.schema(type)
     except (TypeError, NameError, RecursionError) as error:
-        raise UsageError(f"no schema can be made of {type!r}: {error}") from error
+        raise UsageError(f"cannot make a schema from {type!r}: {error}") from error
 
 
 def hash_of(schema: Any) -> str:
-    """The hash of what a schema, or the schema of a type, means. Raises UsageError for what is no schema."""
+    """The hash of the meaning of a schema, or of the schema of a type. Raises UsageError for an invalid schema."""
     root = schema_of(schema)
     try:
         return _Digest(root).whole()
@@ -67,14 +67,14 @@ _SEVERAL = ("allOf", "anyOf", "oneOf", "prefixItems")
 
 
 class _Digest:
-    """The hash of each part, made of the hashes of its own parts: nothing is written out twice."""
+    """The hash of each part, computed from the hashes of its own parts."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
         self._final: dict[str, str] = {}
-        """Of definitions."""
+        """The hashes of definitions."""
         self._so_far: dict[str, str] = {}
-        """Of definitions that lead to each other in a circle: what is known of them by now."""
+        """Intermediate hashes of definitions that form a cycle."""
         self._places: dict[str, int] = {}
         self._open: list[str] = []
         self._steps = 0
@@ -84,9 +84,9 @@ class _Digest:
         return self._final["#"]
 
     def _visit(self, ref: str) -> int:
-        """Settle a definition after those it refers to, and those of a circle together (Tarjan's algorithm).
+        """Hash a definition after those it refers to, and those of a cycle together (Tarjan's algorithm).
 
-        Returns the place of the earliest open definition that it leads back to.
+        Returns the index of the earliest open definition that it refers back to.
         """
         earliest = place = self._places[ref] = len(self._places)
         self._open.append(ref)
@@ -103,9 +103,9 @@ class _Digest:
         return earliest
 
     def _settle(self, circle: list[str]) -> None:
-        """In a circle, definitions are told apart round by round, until that tells no more of them apart.
+        """The definitions of a cycle are refined round by round, until no round distinguishes more of them.
 
-        By then each hash says what is around it as far as it matters, and all of them together say the rest.
+        Then each hash covers its surroundings as far as they matter, and all hashes together cover the rest.
         """
         contents = {ref: resolve(self._root, ref) for ref in circle}
         if len(circle) == 1 and circle[0] not in _references(contents[circle[0]]):
@@ -123,14 +123,14 @@ class _Digest:
         self._final.update({ref: _sha({"of": digest, "among": among}) for ref, digest in after.items()})
 
     def of(self, node: Any) -> str:
-        """All that a part demands, whatever the way it is put: its own words, what it refers to, its alternatives."""
+        """The constraints of a part in canonical form: its own keywords, its references, its alternatives."""
         self._steps += 1
         if self._steps > MAX_STEPS:
-            raise UsageError("the schema is too large, or its parts lead to each other in too many ways")
+            raise UsageError("the schema is too large, or its parts refer to each other in too many ways")
         if isinstance(node, bool):
             return _ANYTHING if node else _NOTHING
         if not isinstance(node, dict):
-            raise UsageError(f"{short(node)} is no schema: it must be an object, true or false")
+            raise UsageError(f"{short(node)} is not a schema: it must be an object, true or false")
         words = significant(node)
         demands: list[str] = []
         if "$ref" in words:
@@ -176,7 +176,7 @@ class _Digest:
 
 
 def _references(node: Any) -> Iterator[str]:
-    """What a part refers to, wherever in it."""
+    """All references inside a part."""
     if not isinstance(node, dict):
         return
     for key, value in node.items():

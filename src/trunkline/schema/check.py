@@ -1,8 +1,8 @@
-"""Whether a payload fits a schema, and if not, which field does not and why. The work is done by jsonschema-rs.
+"""Checks payloads against a schema with jsonschema-rs, and names the field that does not fit.
 
 A verdict is that of JSON Schema (draft 2020-12) on the payload as a JSON value (see values.py). `format` is not
 checked.
-Nothing that a schema says can make a check run for long: see reading.py and bounds.py.
+The time of a check is bounded for every schema: see reading.py and bounds.py.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from jsonschema_rs import ValidationError
 
 Problem = tuple[str, str]
-"""Where, as a path such as `$.price`, and what is wrong there."""
+"""The place, as a path such as `$.price`, and the problem there."""
 TOO_DEEP: Problem = ("$", "it is nested too deeply")
 
 
 class Checker:
-    """Call it with a value, as it was decoded. Raises UsageError, when made, for a schema that cannot be used.
+    """Call it with a decoded value. The constructor raises UsageError for a schema that cannot be used.
 
     `root` is the schema to which references belong, if `schema` is a part of it.
     """
@@ -41,27 +41,30 @@ class Checker:
         except RecursionError as error:
             raise UsageError("the schema is nested too deeply") from error
         self.parts = reading.parts
-        """How many parts the schema has."""
+        """The number of parts of the schema."""
         self._goes_deep = reading.goes_deep
         self._validator = make(reading.document)
         self._fits = self._validator.is_valid
         self._error = validation_error()
 
     def __call__(self, value: Any, size: int = 0) -> Problem | None:
-        """What is wrong with it, if anything; `size` is that of the value when encoded, in bytes, if that is known."""
-        # A value of so few bytes cannot be too deep.
+        """The problem, or None. `size` is the encoded size of the value in bytes, if known."""
+        # A value of this size cannot be too deep.
         if self._goes_deep and not 0 < size <= MAX_DEPTH and nested_too_deeply(value):
             return TOO_DEEP
         try:
             if self._fits(value):
                 return None
         except ValueError:
-            # It has what JSON does not have: bytes, a timestamp, a key that is no text.
+            # It has values that JSON does not have: bytes, timestamps, keys that are not text.
             pass
         return self._problem(value)
 
     def broken(self, message: Message, max_bytes: int = MAX_PLAIN_BYTES) -> Problem | None:
-        """What is wrong with the payload of a message. What cannot be read, or is no JSON value, does not fit."""
+        """The problem of a message's payload, or None.
+
+        Payloads that cannot be read, or are not JSON values, do not fit.
+        """
         if message.content_type in arrays.FORMATS:
             return "$", f"{message.content_type} is not a JSON value: a schema describes values, not arrays and tables"
         try:
@@ -84,7 +87,7 @@ class Checker:
 
     def _first(self, value: Any) -> Problem | None:
         try:
-            # To look for the first problem takes longer than to see that there is none.
+            # Finding the first problem takes longer than a plain yes or no.
             if self._fits(value):
                 return None
             self._validator.validate(value)
@@ -92,7 +95,7 @@ class Checker:
             return _named(error, value)
         except ValueError as error:
             return "$", f"it cannot be checked: {error}"
-        return "$", "it does not fit"
+        return "$", "it does not match"
 
 
 def _named(error: ValidationError, whole: Any) -> Problem:
@@ -103,19 +106,19 @@ def _named(error: ValidationError, whole: Any) -> Problem:
         case "required":
             return path + step(kind.property), "a required field is missing"
         case "additionalProperties":
-            return path + step(kind.unexpected[0]), "a field that is not known"
+            return path + step(kind.unexpected[0]), "an unknown field"
         case "propertyNames":
             name = kind.error.instance
             return path + step(name), f"its name: {_why(kind.error.kind, name)}"
         case "falseSchema" if error.schema_path[-1:] == ["additionalProperties"]:
-            return path + step(next(iter(value))), "a field that is not known"
+            return path + step(next(iter(value))), "an unknown field"
         case "falseSchema" if error.schema_path[-1:] == ["items"]:
-            return path, "an item too many"
+            return path, "too many items"
     return path, _why(kind, value)
 
 
 def _path(steps: Iterable[str | int], value: Any) -> str:
-    """The library leaves out empty keys, and has a key of digits as an integer: the value tells what it was."""
+    """The library omits empty keys, and turns keys of digits into integers. The value tells which key it was."""
     path = "$"
     for key in steps:
         while isinstance(value, dict) and key not in value:
@@ -145,9 +148,9 @@ def _why(kind: Any, value: Any) -> str:
         case "falseSchema":
             return f"{kind_of(value)} instead of nothing"
         case "enum":
-            return f"it is none of {short(kind.options)}"
+            return f"it is not one of {short(kind.options)}"
         case "const":
-            return f"it is none of {short([kind.expected_value])}"
+            return f"it is not {short(kind.expected_value)}"
         case "minimum":
             return f"{short(shown(value))} is below {kind.limit}"
         case "maximum":
@@ -157,19 +160,19 @@ def _why(kind: Any, value: Any) -> str:
         case "exclusiveMaximum":
             return f"{short(shown(value))} is not below {kind.limit}"
         case "multipleOf":
-            return f"{short(shown(value))} is no multiple of {kind.multiple_of}"
+            return f"{short(shown(value))} is not a multiple of {kind.multiple_of}"
         case "pattern":
             return f"{short(value)} does not match {short(kind.pattern)}"
         case "uniqueItems":
-            return "an item is there twice"
+            return "an item is repeated"
         case "not":
             return _alternatives(kind.schema["not"])
         case "minLength" | "minItems" | "minProperties" as name:
-            return f"{len(value)} {_COUNTED[name[3:]]}, and at least {kind.limit} are wanted"
+            return f"{len(value)} {_COUNTED[name[3:]]}, and at least {kind.limit} are required"
         case "maxLength" | "maxItems" | "maxProperties" as name:
             return f"{len(value)} {_COUNTED[name[3:]]}, and at most {kind.limit} are allowed"
         case other:
-            return f"it breaks {other}"
+            return f"it violates {other}"
 
 
 _COUNTED = {"Length": "characters", "Items": "items", "Properties": "fields"}
@@ -179,8 +182,8 @@ def _alternatives(words: dict[str, Any]) -> str:
     """A choice is written as `not not` (see reading.py)."""
     ((keyword, choices),) = words.items()
     if keyword == "anyOf":
-        return f"none of {len(choices)} alternatives fits"
-    return f"not exactly one of {len(choices)} alternatives fits"
+        return f"none of {len(choices)} alternatives matches"
+    return f"not exactly one of {len(choices)} alternatives matches"
 
 
 def kind_of(value: Any) -> str:

@@ -1,7 +1,7 @@
-"""jsonschema-rs, imported when the first schema is used: it takes 50 ms, and those without schemas need not have it.
+"""jsonschema-rs, imported when the first schema is used: the import takes 50 ms, and many programs do not need it.
 
-What it may do with a schema from outside is said here: it fetches nothing, and its regular expressions take time in
-proportion to the text. Look-around and back-references need an engine that can take for ever, so they are not known.
+Here it is configured for schemas from outside. It fetches nothing, and its regular expressions run in linear time.
+Look-around and back-references are not supported, because they need an engine with exponential worst cases.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from jsonschema_rs import ValidationError, Validator
 
 MAX_REGEX_BYTES: Final = 256 * 1024
-"""Of one regular expression, compiled. Of those tried at this size the worst took 1 µs for each character of a text; at
-the library's own limit, 10 MiB, `(a{0,1000}){0,100}b` had no answer for a million characters after ten minutes."""
+"""The size limit of one compiled regular expression.
+
+Of those tried at this size the worst took 1 µs for each character of a text; at the library's own limit, 10 MiB,
+`(a{0,1000}){0,100}b` had no answer for a million characters after ten minutes.
+"""
 
 
 def require() -> None:
@@ -27,7 +30,7 @@ def require() -> None:
 
 
 def make(document: Any) -> Validator:
-    """Raises the library's ValidationError for what is no schema, and ValueError for what is not JSON."""
+    """Raises the library's ValidationError for an invalid schema, and ValueError for values that are not JSON."""
     require()
     from jsonschema_rs import Draft202012Validator, RegexOptions
 
@@ -35,7 +38,7 @@ def make(document: Any) -> Validator:
         document,
         offline=True,
         validate_formats=False,
-        # Without it an error would hold the whole value as text.
+        # Otherwise an error would contain the whole value as text.
         mask="it",
         pattern_options=RegexOptions(size_limit=MAX_REGEX_BYTES, dfa_size_limit=4 * MAX_REGEX_BYTES),
     )

@@ -1,4 +1,4 @@
-"""The parts of a schema: which of their keywords constrain, and which values; what they refer to."""
+"""The parts of a schema: which keywords constrain which values, and references."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ APPLIES: Final[dict[str, tuple[str, ...]]] = {
 }
 """Keywords that constrain only values of some types."""
 MAX_NODES: Final = 2000
-"""So many parts a schema may have."""
+"""The maximum number of parts of a schema."""
 
 
 def significant(node: dict[str, Any]) -> dict[str, Any]:
-    """Without what only describes."""
+    """The part without annotations."""
     return {key: value for key, value in node.items() if key not in ANNOTATIONS and not key.startswith("x-")}
 
 
 def split(words: dict[str, Any]) -> list[dict[str, Any]]:
-    """One for each of its types, with the keywords that concern it."""
+    """One part for each of its types, with the keywords of that type."""
     kinds = words.get("type")
     if kinds is None:
         return [words]
@@ -44,7 +44,7 @@ def split(words: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def resolve(root: dict[str, Any], ref: Any) -> Any:
-    """What `ref` stands for: `#`, `#/$defs/NAME` or `#/definitions/NAME`. Raises UsageError."""
+    """The target of `ref`: `#`, `#/$defs/NAME` or `#/definitions/NAME`. Raises UsageError."""
     if ref == "#":
         return root
     parts = ref.split("/") if isinstance(ref, str) else []
@@ -53,7 +53,7 @@ def resolve(root: dict[str, Any], ref: Any) -> Any:
         definitions = root.get(parts[1])
         if isinstance(definitions, dict) and name in definitions:
             return definitions[name]
-    raise UsageError(f"{short(ref)} refers to nothing that is known: definitions are in $defs of the schema itself")
+    raise UsageError(f"{short(ref)} refers to an unknown definition: put definitions into $defs of the schema itself")
 
 
 def fits_kind(value: Any, kind: str) -> bool:
@@ -76,7 +76,7 @@ def fits_kind(value: Any, kind: str) -> bool:
 
 
 def text_of(value: Any) -> str:
-    """A JSON value in the one way it can be written here: 1.0 is 1. Raises UsageError."""
+    """The canonical text of a JSON value: 1.0 is 1. Raises UsageError."""
     try:
         return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"))
     except (TypeError, ValueError) as error:
@@ -94,6 +94,6 @@ def _plain(value: Any) -> Any:
 
 
 def short(value: Any, limit: int = 60) -> str:
-    """A value as a person wants to see it in an error."""
+    """A shortened value, for errors."""
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,9 +1,9 @@
-"""A schema from outside, read into a document for jsonschema-rs that means the same and can only do what is known here.
+"""Reads a schema from outside into an equivalent document for jsonschema-rs that uses only known keywords.
 
-- A keyword that is not known here is an error, never ignored: it may constrain, and neither the hash of a schema nor
-  the rules of compatibility would know of it.
-- References lead to definitions of the schema itself; each definition that is used gets a number. Nothing is fetched.
-- What only describes is left out.
+- An unknown keyword is an error and never ignored: it may constrain, and neither the hash of a schema nor the rules of
+  compatibility would cover it.
+- References point to definitions of the schema itself; each definition that is used gets a number. Nothing is fetched.
+- Annotations are left out.
 - A choice (anyOf, oneOf) is decided by the type of the value, and among objects by the field that tells them apart:
   then one alternative is looked at, and its problem is the problem. Where nothing tells alternatives apart, the choice
   is put as `not not`, which says yes or no: the library would list the problems of all alternatives within
@@ -22,7 +22,7 @@ from trunkline.schema.nodes import KINDS, MAX_NODES, resolve, short, significant
 from trunkline.schema.values import step
 
 MAX_DEPTH: Final = 32
-"""So many levels may a schema have, each inside the other."""
+"""The maximum nesting depth of a schema."""
 MAX_PATTERN_CHARS: Final = 1000
 _VALUES: Final = frozenset(
     (
@@ -31,11 +31,11 @@ _VALUES: Final = frozenset(
         *("minProperties", "maxProperties", "format", "contentEncoding"),
     )
 )
-"""Keywords without a schema inside."""
+"""Keywords that contain no schema."""
 _ONE: Final = ("items", "additionalProperties", "propertyNames")
 _CHOICES: Final = ("anyOf", "oneOf")
 KEYWORDS: Final = _VALUES | {*_ONE, *_CHOICES, "$ref", "allOf", "prefixItems", "properties"}
-"""Those that constrain, and are known."""
+"""Known keywords that constrain."""
 _ALL: Final = frozenset(KINDS)
 
 
@@ -49,7 +49,7 @@ class Reading:
         self._kinds: dict[int, frozenset[str]] = {}
         self.parts = 0
         self.goes_deep = False
-        """Whether a check goes as deep as the value: the schema leads back to itself, or items must differ."""
+        """Whether a check may descend as deep as the value: the schema is recursive, or items must be unique."""
         self.definitions: dict[str, Any] = {}
         top = self._node(schema, "$", 0)
         while self._later:
@@ -58,7 +58,7 @@ class Reading:
         self.document: Any = {**top, "$defs": self.definitions} if isinstance(top, dict) else top
 
     def target(self, ref: str) -> Any:
-        """The definition that a reference of the document leads to."""
+        """The definition that a reference of the document points to."""
         return self.definitions[ref.rpartition("/")[2]]
 
     # One part
@@ -72,7 +72,7 @@ class Reading:
         if isinstance(node, bool):
             return node
         if not isinstance(node, dict):
-            raise UsageError(f"{where}: {short(node)} is no schema: it must be an object, true or false")
+            raise UsageError(f"{where}: {short(node)} is not a schema: it must be an object, true or false")
         words = significant(node)
         found = self._values(words, where)
         depth += 1
@@ -83,7 +83,7 @@ class Reading:
                 found[key] = self._node(words[key], where + ("[]" if key == "items" else ".*"), depth)
         if "prefixItems" in words:
             places = _listed(words, "prefixItems", where, least=0)
-            # The library wants one at least, and none means the same.
+            # The library requires at least one, and leaving it out means the same.
             if places:
                 found["prefixItems"] = [
                     self._node(each, f"{where}[{index}]", depth) for index, each in enumerate(places)
@@ -105,9 +105,11 @@ class Reading:
         for key in words:
             if key not in KEYWORDS:
                 near = difflib.get_close_matches(str(key), KEYWORDS, n=1)
-                hint = "say it otherwise, or begin it with x- if it only describes"
+                hint = "use another keyword, or begin its name with x- if it is only a description"
                 hint = f"did you mean {near[0]!r}?" if near else hint
-                raise UsageError(f"{where}: the keyword {short(key)} is not known here, and may constrain: {hint}")
+                raise UsageError(
+                    f"{where}: the keyword {short(key)} is not supported, and might be a constraint: {hint}"
+                )
         found = {key: value for key, value in words.items() if key in _VALUES}
         for key, value in found.items():
             self._check_value(key, value, where)
@@ -126,8 +128,8 @@ class Reading:
             why = ""
             if key == "pattern" and isinstance(value, str):
                 why = (
-                    ": it is no regular expression, is too large (write maxLength for a long repetition), or has "
-                    "look-around or back-references, which can take for ever"
+                    ": it is not a regular expression, is too large (write maxLength for a long repetition), or has "
+                    "look-around or back-references, which can take unlimited time"
                 )
             raise UsageError(f"{where}: {key} cannot be {short(value)}{why}") from error
         except ValueError as error:
@@ -154,7 +156,7 @@ class Reading:
                 fitting = tuple(index for index, each in enumerate(kinds) if kind in each)
                 groups.setdefault(fitting, []).append(kind)
         if "integer" in allowed:
-            # An integer may be a number for one and an integer for the other: both are asked.
+            # An integer fits both `number` and `integer`, so both alternatives are checked.
             fitting = tuple(index for index, each in enumerate(kinds) if "integer" in each)
             if "number" in allowed:
                 groups = _without(groups, "number")
@@ -176,7 +178,7 @@ class Reading:
         return found
 
     def _one_of_group(self, key: str, group: list[tuple[Any, Any]], types: list[str]) -> Any:
-        """What is demanded of a value of some types, which may be one of these alternatives."""
+        """The schema for values of some types that may match one of these alternatives."""
         nodes = [node for _, node in group]
         if len(nodes) == 1:
             return True if _only_type(nodes[0]) else nodes[0]
@@ -193,7 +195,7 @@ class Reading:
         return {"not": {"not": {key: nodes}}}
 
     def _defined(self, node: Any) -> Any:
-        """The same, written once."""
+        """The same as a shared definition."""
         if isinstance(node, bool) or node.keys() == {"$ref"}:
             return node
         number = f"part{len(self.definitions)}"
@@ -227,7 +229,7 @@ class Reading:
         return found
 
     def _discriminator(self, choices: Iterable[Any]) -> tuple[str, list[list[Any]]] | None:
-        """A required field that has other values in each of the alternatives, and which."""
+        """A required field whose values differ between the alternatives, and these values."""
         tags = [self._tags(each) for each in choices]
         for name in tags[0]:
             values = [each.get(name, []) for each in tags]

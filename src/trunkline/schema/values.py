@@ -1,4 +1,4 @@
-"""Payloads as JSON values: what MessagePack has beyond JSON is written as msgspec writes it in JSON.
+"""Payloads as JSON values. MessagePack types that JSON does not have are converted as msgspec does.
 
 bytes                 a text in base64
 timestamp             a text as in RFC 3339
@@ -17,16 +17,16 @@ from typing import Any, Final
 import msgspec
 
 MAX_DEPTH: Final = 200
-"""So deep may a payload be nested that is looked at in all its depth."""
+"""The maximum depth of a payload that is checked recursively."""
 MAX_KEY_CHARS: Final = 60
 _INFINITY: Final = Decimal(f"1{'0' * 400}.1234567")
-"""Above all floats, and no integer: a number with which JSON Schema can compare."""
+"""A number above all floats, which JSON Schema can compare."""
 _NAN: Final = Decimal(f"2{'0' * 400}.1234567")
 _SHOWN: Final = {_INFINITY: math.inf, _INFINITY.copy_negate(): -math.inf, _NAN: math.nan, _NAN.copy_negate(): math.nan}
 
 
 class NotJson(Exception):
-    """A value that JSON has no words for: where it is, and what it is."""
+    """A value that is not JSON: its place and its type."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -43,7 +43,7 @@ class TooDeep(Exception):
 
 
 class JsonValue:
-    """A payload as a JSON value. A nan is first above every number, then below: no bound lets both pass."""
+    """A payload as a JSON value. A nan is checked twice, above and below every number, so it fails every bound."""
 
     def __init__(self, value: Any) -> None:
         self._original = value
@@ -115,7 +115,7 @@ def _name(key: Any) -> str:
 
 
 def nested_too_deeply(value: Any) -> bool:
-    """Without recursion: the value may be deeper than the stack."""
+    """Iterative, because the value may be deeper than the stack."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         level = [
@@ -131,7 +131,7 @@ def nested_too_deeply(value: Any) -> bool:
 
 
 def shown(value: Any) -> Any:
-    """A JSON value as it was in the payload, for an error."""
+    """A JSON value in its original form, for an error."""
     return _SHOWN.get(value, value) if value.__class__ is Decimal else value
 
 

@@ -1,9 +1,9 @@
-"""Segments: memory of one process that others of the same user on this host read in place, for payloads of the bus.
+"""Segments: memory of one process that other processes of the same user on this host read in place, for large payloads.
 
-A segment is a memfd: it has no name, and is gone with the last process that has it open. A reader opens
-`/proc/PID/fd/N`, which gives it an open file description of its own, and takes a shared `flock` on that. Its owner
-writes to a segment again when it could take the exclusive lock. The kernel drops the locks of a process that dies, so
-there are no reference counts, nothing is left behind after `kill -9`, and there is nothing to clean up.
+A segment is a memfd: it has no name, and disappears with the last process that has it open. A reader opens
+`/proc/PID/fd/N`, which gives it an open file description of its own, and takes a shared `flock` on that. The owner
+reuses a segment when it gets the exclusive lock. The kernel drops the locks of a process that dies, so there are no
+reference counts, nothing is left behind after `kill -9`, and there is nothing to clean up.
 """
 
 from __future__ import annotations

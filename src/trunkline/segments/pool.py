@@ -1,4 +1,4 @@
-"""The writer's side: segments of this process, written again when nobody reads them any more."""
+"""The writer's side: segments of this process, reused when no process reads them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if sys.platform == "linux":
     from trunkline.segments.segment import SEALS
 
 MAX_SEGMENTS = 64
-"""Each takes two descriptors, and a process may have 1,024."""
+"""Each needs two file descriptors, and the usual limit of a process is 1,024."""
 MIN_STEP = 64 * 1024
 
 
 class Lease:
-    """A payload in a segment, which is not written again while this is there, and after that, while it is read."""
+    """A payload in a segment. The segment is not reused while the lease exists or a process reads it."""
 
     __slots__ = ("_slot", "size", "token")
 
@@ -45,7 +45,7 @@ class _Slot:
         self.capacity = capacity
         self.leased = False
         self.written = 0
-        """How much of it has pages: of a memfd, only what was written takes memory."""
+        """The size that was ever written: only that part of a memfd takes memory."""
         self.memory: memoryview | None = None
         self.descriptor = os.memfd_create("trunkline", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.descriptor, capacity)
@@ -58,7 +58,7 @@ class _Slot:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return False
-        # Only to know: nobody but its owner gives away a segment that is free.
+        # Only a test: a free segment is given out by its owner alone.
         fcntl.flock(self.descriptor, fcntl.LOCK_UN)
         return True
 
@@ -66,14 +66,14 @@ class _Slot:
         """Raises OSError if there is no memory for it."""
         end = len(header) + len(payload)
         if end > self.written:
-            # By a call that can fail: memory that is not there would kill the process.
+            # By a system call that can fail. Writing to memory that cannot be allocated would kill the process.
             if os.pwritev(self.descriptor, [header, payload], 0) != end:
                 raise OSError("the segment could not be written")
             self.written = end
             self.memory = memoryview(mmap.mmap(self.descriptor, self.capacity))
             return
         assert self.memory is not None
-        # A quarter of the time that the call takes.
+        # This takes a quarter of the time of the system call.
         self.memory[: len(header)] = header
         self.memory[len(header) : end] = payload
 
@@ -83,12 +83,12 @@ class _Slot:
 
 
 def probe(secret: str) -> Lease | None:
-    """An empty payload, for others to try whether they can open it; None if there are no segments here."""
+    """An empty payload, with which others test whether they can open segments; None if there are no segments here."""
     return SegmentPool(MIN_STEP, secret).put(b"")
 
 
 class SegmentPool:
-    """Up to `max_bytes` of segments. What does not fit, or has no free segment, is for the caller to send otherwise.
+    """Up to `max_bytes` of segments. If no segment is free, the caller sends the payload in another way.
 
     Sizes are rounded up in steps of an eighth: powers of two would let a payload of 8 MiB and its header take 16 of
     what the pool may have.
@@ -98,7 +98,7 @@ class SegmentPool:
         self._max_bytes = max_bytes
         self._secret = secret[: TOKEN_BYTES // 2].rjust(TOKEN_BYTES // 2, "0")
         self._slots: list[_Slot] = []
-        """The last that was written is the last: what is in the processor's cache is used first."""
+        """The segment written last is at the end, and reused first: it is still in the processor's cache."""
         self._count = 0
         self._process = os.getpid()
 
@@ -109,7 +109,7 @@ class SegmentPool:
     def put(self, payload: bytes) -> Lease | None:
         """Write a payload where others can read it; None if there is no room, or no memory."""
         if not available() or os.getpid() != self._process:
-            # After a fork the segments are still the parent's.
+            # After a fork the segments still belong to the parent.
             return None
         try:
             slot = self._take(HEADER_BYTES + len(payload))
@@ -141,7 +141,7 @@ class SegmentPool:
         return _Slot(capacity)
 
     def _drop(self, size: int) -> None:
-        """Free segments of other sizes make room, those first that were not used for longest."""
+        """Remove free segments of other sizes, the least recently used first."""
         for slot in list(self._slots):
             if slot.is_free():
                 self._slots.remove(slot)
@@ -150,7 +150,7 @@ class SegmentPool:
                     return
 
     def close(self) -> None:
-        """What others have open stays theirs."""
+        """Segments that other processes have open stay valid for them."""
         self._slots.clear()
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from trunkline.errors import ProtocolError
 
 HEADER_BYTES = 64
-"""Before the payload: the token, and space up to where an array is aligned."""
+"""The header before the payload: the token, and padding for the alignment of arrays."""
 TOKEN_BYTES = 32
 CODE = "memory"
 
@@ -20,18 +20,18 @@ if sys.platform == "linux":
     import fcntl
 
     SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-    """A segment keeps its size: a reader of one that shrinks would be killed by SIGBUS."""
+    """A segment keeps its size: if it shrank, SIGBUS would kill its readers."""
 
 
 @cache
 def available() -> bool:
-    """Whether this system has what segments are made of."""
+    """Whether this system supports segments."""
     return sys.platform == "linux" and _device() is not None
 
 
 @cache
 def _device() -> int | None:
-    """The number of the device that all memfds of this kernel are on, those of huge pages excepted."""
+    """The device number of all memfds of this kernel, except those of huge pages."""
     try:
         descriptor = os.memfd_create("trunkline")
     except (AttributeError, OSError):
@@ -43,28 +43,28 @@ def _device() -> int | None:
 
 
 class Segment:
-    """A segment that is held: its owner does not write to it until this, and whatever was mapped of it, is gone."""
+    """A locked segment. Its owner does not write to it until this object and all mappings of it are gone."""
 
     __slots__ = ("__weakref__", "descriptor", "size", "token")
 
     def __init__(self, descriptor: int, size: int, token: str) -> None:
         self.descriptor = descriptor
         self.size = size
-        """Of the payload."""
+        """The size of the payload."""
         self.token = token
 
     @classmethod
     def open(cls, pid: int, descriptor: int, size: int, token: str) -> Segment:
-        """Open and lock what a process has under this number. Raises ProtocolError unless it is such a segment.
+        """Open and lock the segment with this descriptor of a process. Raises ProtocolError if it is not a segment.
 
-        The token tells whether it is still the one that was meant: its owner writes another one with each payload.
+        The token identifies the payload: the owner writes a new one with each payload.
         """
         if not available() or pid <= 0 or descriptor < 0 or size < 0:
             raise ProtocolError(CODE, "there is no such segment")
         try:
             opened = _open(f"/proc/{pid}/fd/{descriptor}", HEADER_BYTES + size)
         except (OSError, ValueError) as error:
-            raise ProtocolError(CODE, f"descriptor {descriptor} of process {pid} is no segment: {error}") from error
+            raise ProtocolError(CODE, f"descriptor {descriptor} of process {pid} is not a segment: {error}") from error
         segment = cls(opened, size, token)
         if os.pread(opened, TOKEN_BYTES, 0) != token.encode(errors="replace"):
             raise ProtocolError(CODE, f"descriptor {descriptor} of process {pid} is another segment")
@@ -76,7 +76,7 @@ class Segment:
         at = HEADER_BYTES
         end = HEADER_BYTES + self.size
         while at < end:
-            # Never empty: it is sealed, and was long enough.
+            # Never empty: the size is sealed and was checked.
             parts.append(os.pread(self.descriptor, end - at, at))
             at += len(parts[-1])
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -90,22 +90,22 @@ class Segment:
 
 
 class MappedSegment(mmap.mmap):
-    """The memory of a segment. It has a duplicate of the descriptor, and with it the lock, until its last view is gone.
+    """The mapped memory of a segment. It holds the descriptor and the lock until its last view is gone.
 
     `view.obj` leads here.
     """
 
     segment: Segment | None = None
-    """For those who hand it on."""
+    """For code that passes it on."""
 
     @property
     def payload(self) -> memoryview:
-        """The memory stays as long as this, or a view of it, does."""
+        """The memory stays mapped as long as this object or a view of it exists."""
         return memoryview(self)[HEADER_BYTES:]
 
 
 def _open(path: str, size: int) -> int:
-    # First without opening it: what is under the number may be a device, or a pipe at which opening waits.
+    # Checked before it is opened: it may be a device, or a pipe, on which `open` blocks.
     found = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         status = os.fstat(found)

@@ -1,4 +1,4 @@
-"""What every broker promises, written once, for any broker to be put to.
+"""The contract of brokers: promises that are written once and tested on any broker.
 
     @pytest.mark.parametrize("promise", CONTRACT, ids=str)
     def test_contract(promise: Promise) -> None:
@@ -41,12 +41,12 @@ from trunkline.testing.trial import (
 )
 from trunkline.topic import MAX_TOPIC_CHARS
 
-# Who gets what
+# Delivery
 
 
 @promise
 async def reaches_all_who_match(trial: Trial) -> None:
-    """A publish reaches every stream on its topic and no other; where nobody listens it is no error."""
+    """A publish reaches every stream on its topic and no other. Without subscribers it is not an error."""
     streams = {topic: [await trial.open(topic) for _ in range(2)] for topic in ("a", "a.b", "a.c", "b.a")}
     for topic in (*streams, "a.b.c", "nobody"):
         await trial.publish(topic, f"for {topic}")
@@ -80,7 +80,7 @@ async def wildcards_match(trial: Trial) -> None:
 
 @promise
 async def streams_are_independent(trial: Trial) -> None:
-    """Each stream gets everything, however fast or slow the others take it."""
+    """Each stream gets every message, independent of the speed of the others."""
     streams = [await trial.open("t") for _ in range(3)]
     for number in range(6):
         await trial.publish("t", str(number))
@@ -95,7 +95,7 @@ async def streams_are_independent(trial: Trial) -> None:
 
 @promise
 async def order_is_kept(trial: Trial) -> None:
-    """What one publisher sends on one topic arrives in that order, single or in batches, whoever else publishes."""
+    """Messages of one publisher on one topic arrive in order, single or in batches, whatever other publishers do."""
     streams = [await trial.open("t.*"), await trial.open("t.a")]
 
     async def send(sender: str) -> None:
@@ -117,7 +117,7 @@ async def order_is_kept(trial: Trial) -> None:
 
 @promise
 async def an_open_stream_sees_the_next_publish(trial: Trial) -> None:
-    """Inside an opened subscription the next publish is seen: nobody needs a sleep."""
+    """An open subscription gets the next publish, without a sleep."""
     for number in range(5):
         async with trial.broker.subscribe("t") as stream:
             await trial.publish("t", str(number))
@@ -126,7 +126,7 @@ async def an_open_stream_sees_the_next_publish(trial: Trial) -> None:
 
 @promise
 async def nothing_from_before_is_seen(trial: Trial) -> None:
-    """What was published before the subscription is not seen."""
+    """A subscription does not get earlier messages."""
     await trial.publish("t", "before")
     async with trial.broker.subscribe("t") as stream:
         await trial.publish("t", "after")
@@ -136,7 +136,7 @@ async def nothing_from_before_is_seen(trial: Trial) -> None:
 
 @promise
 async def messages_arrive_unchanged(trial: Trial) -> None:
-    """Every header field and every byte of the payload arrives as it was sent; only `seq` is the broker's."""
+    """Every header field and every byte of the payload arrives unchanged; only `seq` is set by the broker."""
     now_ns = trial.broker.world.time_ns()
     async with trial.broker.subscribe(">") as stream:
         bare = trial.message("t")
@@ -179,7 +179,7 @@ def full_message(trial: Trial, now_ns: int) -> Message:
 
 @promise
 async def filters_let_in_what_fits(trial: Trial) -> None:
-    """With `where`, a stream gets what fits, and the rest is counted as filtered; `dedupe_s` lets an id in once."""
+    """With `where`, a stream gets matching messages, and the rest counts as filtered; `dedupe_s` accepts an id once."""
     chosen = await trial.open("t", Delivery(where="sender == 'x'"))
     once = await trial.open("t", Delivery(dedupe_s=60))
     for sender in ("x", "y"):
@@ -195,7 +195,7 @@ async def filters_let_in_what_fits(trial: Trial) -> None:
 
 @promise
 async def explain_tells_one_fate_for_each_subscriber(trial: Trial) -> None:
-    """Who subscribed when a message was accepted has one fate of it, the true one; who came later has none."""
+    """Each subscriber at the time of the publish has exactly one fate of the message; later ones have none."""
     takes = await trial.open("t")
     picky = await trial.open("t", Delivery(where="sender == 'x'"))
     waits = await trial.open("t")
@@ -218,14 +218,14 @@ async def explain_tells_one_fate_for_each_subscriber(trial: Trial) -> None:
     await trial.ended(first, wanted)
     await waits.aclose()
     await late.aclose()
-    # Whoever serves a subscriber elsewhere may hear a moment later that it has left.
+    # The server of a remote subscriber may notice slightly later that it has left.
     await trial.broker.flush()
     await trial.ended(first, {**wanted, waits.name: Fate.DROPPED})
 
 
 @promise
 async def what_is_large_arrives(trial: Trial) -> None:
-    """A batch is larger than what travels at once: every message arrives, unchanged and in order, in a group, too."""
+    """A batch above the frame size arrives completely, unchanged and in order, also in a group."""
     texts = [str(number) * 400_000 for number in range(8)]
     plain = await trial.open("t")
     member = await trial.open("t", Delivery(group="g")) if await trial.offers(Feature.GROUPS) else None
@@ -249,12 +249,12 @@ async def what_expired_is_not_delivered(trial: Trial) -> None:
     expect(stream.account().expired == 1, f"{stream.name} says {stream.account()}")
 
 
-# Taking, and the end of a stream
+# Receiving, and the end of a stream
 
 
 @promise
 async def recv_ends_with_none(trial: Trial) -> None:
-    """A stopped stream takes in nothing new and gives what it has; then, and when it is closed, recv returns None."""
+    """A stopped stream accepts nothing new and returns what it has; then, and when it is closed, recv returns None."""
     stopped, closed, waited = [await trial.open("t") for _ in range(3)]
     await trial.publish("t", "1", "2")
     await trial.arrived(6, stopped, closed, waited)
@@ -275,7 +275,7 @@ async def recv_ends_with_none(trial: Trial) -> None:
 
 @promise
 async def try_recv_tells_empty_from_closed(trial: Trial) -> None:
-    """try_recv never waits: it raises StreamEmpty if nothing is there, StreamClosed if nothing will be."""
+    """try_recv never waits: it raises StreamEmpty if there is no message, StreamClosed if there will be none."""
     stream = await trial.open("t")
     trial.is_empty(stream)
     await trial.publish("t", "1")
@@ -288,7 +288,7 @@ async def try_recv_tells_empty_from_closed(trial: Trial) -> None:
 
 @promise
 async def iteration_and_batches_agree(trial: Trial) -> None:
-    """recv, async for and batches give the same messages in the same order; a batch is never empty, nor too large."""
+    """recv, async for and batches return the same messages in the same order; a batch is never empty or too large."""
     one_by_one, iterated, batched = [await trial.open("t") for _ in range(3)]
     wanted = [str(number) for number in range(10)]
     await trial.publish("t", *wanted)
@@ -306,7 +306,7 @@ async def iteration_and_batches_agree(trial: Trial) -> None:
 
 @promise
 async def several_tasks_may_take(trial: Trial) -> None:
-    """Tasks that wait on one stream share its messages: each goes to one of them, and none waits beside a message."""
+    """Tasks that wait on one stream share its messages: each goes to one task, and none waits beside a message."""
     stream = await trial.open("t")
     takers = [trial.start(stream.recv()) for _ in range(6)]
     await asyncio.sleep(0)
@@ -324,7 +324,7 @@ async def several_tasks_may_take(trial: Trial) -> None:
 
 @promise
 async def cancelled_recv_loses_nothing(trial: Trial) -> None:
-    """A recv that is cancelled takes nothing, not even in the moment in which a message comes."""
+    """A cancelled recv takes no message, even if one arrives at the same moment."""
     stream = await trial.open("t")
     got: list[str] = []
     for number in range(6):
@@ -343,7 +343,7 @@ async def cancelled_recv_loses_nothing(trial: Trial) -> None:
 
 @promise
 async def closing_a_stream_concerns_it_alone(trial: Trial) -> None:
-    """Closing a stream, wherever it stands among others, ends delivery to it and to no other; twice is fine."""
+    """Closing a stream ends delivery to it and to no other; closing twice is allowed."""
     streams = [await trial.open("t") for _ in range(5)]
     names = [stream.name for stream in streams]
     for leaver in (2, 0, 4, 1):
@@ -360,7 +360,7 @@ async def closing_a_stream_concerns_it_alone(trial: Trial) -> None:
 
 @promise
 async def what_was_not_taken_gets_a_fate(trial: Trial) -> None:
-    """Closing a stream with messages in it leaves none in flight: they are dropped, and that is on record."""
+    """Closing a stream with messages leaves none in flight: they are dropped, with a recorded fate."""
     stream = await trial.open("t")
     sent = await trial.publish("t", "1", "2", "3")
     await trial.arrived(3, stream)
@@ -375,7 +375,7 @@ async def what_was_not_taken_gets_a_fate(trial: Trial) -> None:
 
 @promise
 async def closing_the_broker_ends_everything(trial: Trial) -> None:
-    """Closing the broker ends all streams; publish and subscribe then raise a Closed error; twice is fine."""
+    """Closing the broker ends all streams; publish and subscribe then raise Closed; closing twice is allowed."""
     streams = [await trial.open("t"), await trial.open("t"), await trial.open(">")]
     waiting = trial.start(streams[0].recv())
     await asyncio.sleep(0)
@@ -395,7 +395,7 @@ async def closing_the_broker_ends_everything(trial: Trial) -> None:
 
 @promise
 async def names_are_unique(trial: Trial) -> None:
-    """A name that a subscriber has is refused to a second one, which leaves the first as it was."""
+    """The name of a subscriber is refused to a second one. The first is not affected."""
     stream = await trial.open("t", Delivery(name="me"))
     expect(stream.name == "me", f"it asked for the name 'me' and got {stream.name!r}")
     with raises(DuplicateName, "subscribing with a name that is taken"):
@@ -411,7 +411,7 @@ async def names_are_unique(trial: Trial) -> None:
 
 @promise
 async def taps_see_what_passes(trial: Trial) -> None:
-    """A tap sees each message that matches, in order, until it is stopped; streams get them all the same."""
+    """A tap sees each matching message, in order, until it is stopped; streams still get all of them."""
     seen: list[str] = []
     stream = await trial.open("t.a")
     stop = trial.broker.tap("t.*", lambda message: seen.append(text(message)))
@@ -430,11 +430,11 @@ CONTRACT: Final = (*promises_in(globals()), *FEATURES, *LIMITS)
 
 
 async def check_broker(make: Make, guest: Guest | None = None) -> None:
-    """Try every promise, each on a broker of its own; raise an ExceptionGroup of all that are broken."""
+    """Test every promise, each on a new broker; raises an ExceptionGroup of all that are broken."""
     broken: list[BrokenPromise] = []
     for each in CONTRACT:
         try:
-            # In a task of its own: in Python 3.11 a TaskGroup that fails leaves its task marked as cancelled, and in
+            # In a separate task: in Python 3.11 a TaskGroup that fails leaves its task marked as cancelled, and in
             # the first releases no timeout works in such a task any more.
             await asyncio.create_task(each(make, guest))
         except BrokenPromise as error:

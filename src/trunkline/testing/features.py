@@ -1,4 +1,4 @@
-"""Promises about what a broker may lack: it keeps them, or refuses with Unsupported. The rest is in `contract.py`."""
+"""Promises about optional features: a broker keeps them, or refuses with Unsupported. See also `contract.py`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def a_group_shares(trial: Trial) -> None:
 
 @promise
 async def a_leaving_member_passes_on(trial: Trial) -> None:
-    """What a member of a group had not taken when it left goes to the members that stay: each message to one."""
+    """Messages that a leaving member has not taken go to the remaining members, each to one."""
     if not await trial.offers(Feature.GROUPS):
         return
     members = [await trial.open("t", Delivery(group="g")) for _ in range(3)]
@@ -65,7 +65,7 @@ async def a_leaving_member_passes_on(trial: Trial) -> None:
 
 @promise
 async def a_stopped_member_gets_no_more(trial: Trial) -> None:
-    """A member that takes in nothing new gets no more of the group's messages: they go to the others, none is lost."""
+    """A stopped member gets no more messages of the group: they go to the others, and none is lost."""
     if not await trial.offers(Feature.GROUPS):
         return
     stopped, going = [await trial.open("t", Delivery(group="g")) for _ in range(2)]
@@ -89,7 +89,7 @@ def emptied(stream: Stream) -> list[Message]:
 
 @promise
 async def priority_orders_delivery(trial: Trial) -> None:
-    """Of what waits, the highest priority is delivered first, and within one the first that came."""
+    """Of waiting messages, the highest priority is delivered first, and within a priority the oldest."""
     if not await trial.offers(Feature.PRIORITY):
         return
     stream = await trial.open("t")
@@ -103,17 +103,17 @@ async def priority_orders_delivery(trial: Trial) -> None:
 
 @promise
 async def unacknowledged_comes_again(trial: Trial) -> None:
-    """What is not acknowledged is delivered again after its lease, one attempt on; what is, is not."""
+    """An unacknowledged message is delivered again after its lease, as the next attempt; others are not."""
     if not await trial.offers(Feature.ACKNOWLEDGEMENT):
         return
     stream = await trial.open("t", Delivery(ack=True, lease_s=SOON_S, retry=AGAIN))
     await trial.publish("t", "1", "2")
     first, second = await trial.take(stream), await trial.take(stream)
-    expect(stream.ack(second), "ack of a message that was held said that its lease had ended")
+    expect(stream.ack(second), "ack of a held message reported that its lease had ended")
     expect(not stream.ack(second), "a second ack of the same message was counted")
     again = await trial.take(stream)
     expect((again.id, again.attempts) == (first.id, 1), f"{first} was not acknowledged, then came {again}")
-    expect(stream.ack(again), "ack of a message that was held said that its lease had ended")
+    expect(stream.ack(again), "ack of a held message reported that its lease had ended")
     await asyncio.sleep(3 * SOON_S)
     trial.is_empty(stream)
     account = stream.account()
@@ -122,7 +122,7 @@ async def unacknowledged_comes_again(trial: Trial) -> None:
 
 @promise
 async def what_cannot_be_handled_is_a_dead_letter(trial: Trial) -> None:
-    """A nack brings a message back until its attempts are used up; then, or rejected, it is a dead letter."""
+    """A nack redelivers a message until its attempts are used up; then, or if it is rejected, it is a dead letter."""
     if not await trial.offers(Feature.ACKNOWLEDGEMENT):
         return
     stream = await trial.open("t", Delivery(ack=True, retry=AGAIN))
@@ -142,7 +142,7 @@ async def what_cannot_be_handled_is_a_dead_letter(trial: Trial) -> None:
 
 @promise
 async def a_message_may_require_an_ack(trial: Trial) -> None:
-    """A message that requires it is delivered by its ack even to a stream without `ack`, and comes again without."""
+    """A message with requires_ack counts as delivered after its ack, even on a stream without `ack`."""
     if not await trial.offers(Feature.ACKNOWLEDGEMENT):
         return
     stream = await trial.open("t", Delivery(lease_s=SOON_S, retry=AGAIN))
@@ -177,7 +177,7 @@ async def block_makes_publishers_wait(trial: Trial) -> None:
 
 @promise
 async def overflow_policies_do_as_named(trial: Trial) -> None:
-    """A full inbox drops its oldest, drops the newest, or tells the publisher that it rejects; each drop is counted."""
+    """A full inbox drops its oldest message, drops the newest, or raises InboxFull; each drop is counted."""
     if not await trial.offers(Feature.BACKPRESSURE):
         return
     await _fill(trial, Overflow.DROP_OLDEST, kept="34")
@@ -204,7 +204,7 @@ async def _fill(trial: Trial, overflow: Overflow, kept: str) -> None:
 
 @promise
 async def cancelled_publish_leaves_a_fate(trial: Trial) -> None:
-    """A publish that is cancelled while it waits for room is dropped where it waited, and arrives everywhere else."""
+    """A publish that is cancelled while it waits for room is dropped at the full inbox, and arrives everywhere else."""
     if not await trial.offers(Feature.BACKPRESSURE):
         return
     stream = await trial.open("t", Delivery(capacity=1, overflow=Overflow.BLOCK))
@@ -229,13 +229,13 @@ async def cancelled_publish_leaves_a_fate(trial: Trial) -> None:
 
 @promise
 async def links_lead_to_an_endpoint(trial: Trial) -> None:
-    """A link sends what matches also to an endpoint, once, until it is undone."""
+    """A link also sends matching messages to an endpoint, once, until it is removed."""
     if not await trial.offers(Feature.LINKS):
         return
     inbox = endpoint("e")
     async with trial.broker.subscribe(inbox) as stream:
-        expect(trial.broker.link("t.*", inbox), "the first link says that there was one")
-        expect(not trial.broker.link("t.*", inbox), "the second link says that there was none")
+        expect(trial.broker.link("t.*", inbox), "the first link reported that it already existed")
+        expect(not trial.broker.link("t.*", inbox), "the second link reported that it is new")
         trial.broker.link("t.>", inbox)
         await trial.publish("t.a", "linked")
         expect(trial.broker.unlink("t.*", inbox) and trial.broker.unlink("t.>", inbox), "a link could not be undone")
@@ -248,7 +248,7 @@ async def links_lead_to_an_endpoint(trial: Trial) -> None:
 
 @promise
 async def a_durable_subscription_remembers(trial: Trial) -> None:
-    """What was acknowledged stays so while nobody listens; the rest, and what came meanwhile, is there on return."""
+    """A durable subscription gets unacknowledged messages, and those published meanwhile, when it returns."""
     if not await trial.offers(Feature.DURABLE):
         return
     durable = Delivery(name="d", durable=True)
@@ -267,7 +267,9 @@ async def a_durable_subscription_remembers(trial: Trial) -> None:
         while len(got) < 3:
             batch = await anext(batches)
             got += map(text, batch)
-            expect(again.ack_many(batch) == len(batch), "ack_many of what was held said that its leases had ended")
+            expect(
+                again.ack_many(batch) == len(batch), "ack_many of held messages reported that their leases had ended"
+            )
     expect(again.account().in_flight == 0, f"all is acknowledged, but: {again.account()}")
     expect(got == ["3", "4", "5"], f"after 1 and 2 were acknowledged it got {got}")
     trial.is_empty(again)
@@ -275,7 +277,7 @@ async def a_durable_subscription_remembers(trial: Trial) -> None:
 
 @promise
 async def a_durable_group_shares(trial: Trial) -> None:
-    """Members of a durable group get each message once among them; who comes late gets a share of what waits."""
+    """Members of a durable group share the messages, each once; a late member gets a share of the waiting ones."""
     if not await trial.offers(Feature.DURABLE):
         return
     durable = Delivery(group="g", durable=True, capacity=2)
@@ -297,7 +299,7 @@ async def a_durable_group_shares(trial: Trial) -> None:
 
 @promise
 async def a_durable_subscription_starts_where_it_is_told(trial: Trial) -> None:
-    """A new one starts at the end, at the beginning, at a number, or at a point in time; an old one where it was."""
+    """A new one starts at the end, the beginning, a number, or a time; an existing one at its position."""
     if not await trial.offers(Feature.DURABLE):
         return
     witness = await trial.open("t", Delivery(name="witness", durable=True))
@@ -306,7 +308,7 @@ async def a_durable_subscription_starts_where_it_is_told(trial: Trial) -> None:
     moment = datetime.fromtimestamp(trial.broker.world.time_ns() / 1e9, UTC).isoformat()
     await asyncio.sleep(SOON_S)
     await trial.publish("t", "3")
-    # Numbers rise; whether there are others between them is up to the broker.
+    # Numbers ascend; a broker may leave gaps.
     _, second, third = [(await trial.take(witness)).seq for _ in range(3)]
     for start, wanted in (("beginning", "123"), (third, "3"), (second, "23"), (moment, "3"), ("end", "")):
         delivery = Delivery(name=f"from {start}", durable=True, start=start)
@@ -317,7 +319,7 @@ async def a_durable_subscription_starts_where_it_is_told(trial: Trial) -> None:
 
 @promise
 async def the_last_message_is_known(trial: Trial) -> None:
-    """What was published last on a topic is told, whatever came on others; before a number, what was last then."""
+    """`last` returns the last message of a topic, or the last one before a number."""
     if not await trial.offers(Feature.STORED):
         return
     last = trial.broker.require_store().last
@@ -344,7 +346,7 @@ async def the_last_message_is_known(trial: Trial) -> None:
 
 @promise
 async def a_subscription_may_start_with_the_last(trial: Trial) -> None:
-    """It gets the last message of each topic that matches, then all that comes after, once; durable or not."""
+    """It gets the last message of each matching topic, then all later ones, once; durable or not."""
     if not await trial.offers(Feature.STORED):
         return
     for number in "123":
@@ -374,7 +376,7 @@ async def a_subscription_may_start_with_the_last(trial: Trial) -> None:
 
 @promise
 async def nothing_is_missed_between_the_last_and_what_follows(trial: Trial) -> None:
-    """Whatever is published while a subscription is opened that starts with the last, it has each number once."""
+    """With start="last", messages that are published while the subscription opens arrive exactly once."""
     if not await trial.offers(Feature.STORED):
         return
 
@@ -397,7 +399,7 @@ async def nothing_is_missed_between_the_last_and_what_follows(trial: Trial) -> N
 
 @promise
 async def channels_have_terms(trial: Trial) -> None:
-    """A channel that was created is listed, gives its consumers its terms, and is gone when it was destroyed."""
+    """A created channel is listed, gives its terms to consumers, and disappears when it is destroyed."""
     if not await trial.offers(Feature.CHANNELS):
         return
     directory = trial.broker.require_directory()

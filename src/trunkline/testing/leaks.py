@@ -23,6 +23,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from stat import S_ISDIR
 from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -33,7 +34,7 @@ from trunkline.testing.loop import describe, idle_worker
 DEADLINE_S = 2.0
 POLL_S = 0.01
 MIN_POLLS = 20
-"""On a busy machine a look alone may take as long as the deadline: what is ending gets so many turns all the same."""
+"""The minimum number of checks, because on a busy machine a single check may take as long as the deadline."""
 TURNS_PER_POLL = 50
 SHM = Path("/dev/shm")
 GLOBAL_MGMT = ".global_mgmt"
@@ -43,12 +44,12 @@ SEMAPHORE = "sem.mp-"
 TRACKER = "multiprocessing.resource_tracker"
 THREADS = "/proc/self/task"
 
-# Something alive, and how to tell of it. None: it is not a leak after all.
+# Something that is alive, and a function that describes it. None: it is not a leak.
 _Found = tuple[Hashable, Callable[[], str | None]]
 
 
 class LeakError(AssertionError):
-    """Something outlived the block. `leaks` names each thing."""
+    """Something was left behind by the block. `leaks` describes each."""
 
     def __init__(self, leaks: Sequence[str]) -> None:
         self.leaks = tuple(leaks)
@@ -99,7 +100,7 @@ class LeakCheck:
         polls = 0
         while leaks := [text for key, describe in self._census() if key not in self._before and (text := describe())]:
             if not polls:
-                gc.collect()  # what only a reference cycle keeps is late, not leaked
+                gc.collect()  # objects in reference cycles are not leaks, only collected late
             elif polls >= MIN_POLLS and time.monotonic() >= deadline:
                 raise LeakError(leaks)
             polls += 1
@@ -124,7 +125,7 @@ class LeakCheck:
 
 
 class _Births:
-    """Notes where tasks are created, which asyncio itself does only in its (slow) debug mode."""
+    """Records where tasks are created, which asyncio does only in its slow debug mode."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.places: WeakKeyDictionary[asyncio.Future[Any], str] = WeakKeyDictionary()
@@ -151,7 +152,7 @@ class _Births:
 
 def _threads() -> Iterator[_Found]:
     def describe(thread: threading.Thread) -> str | None:
-        # The default executor keeps its threads until its loop is closed; one that works is a leak all the same.
+        # The default executor keeps its threads until its loop is closed; a working one is a leak in any case.
         if thread.name.startswith("asyncio_") and idle_worker(thread):
             return None
         kind = "daemon thread" if thread.daemon else "thread"
@@ -180,7 +181,7 @@ def _descriptors() -> Iterator[_Found]:
         try:
             status = os.fstat(fd)
         except OSError:
-            continue  # the descriptor with which the folder was read
+            continue  # the descriptor for reading this folder
         # The inode, not the path: a file may be renamed.
         yield ("fd", fd, status.st_dev, status.st_ino), partial(describe, fd)
 
@@ -208,12 +209,14 @@ def _shared_memory() -> Iterator[_Found]:
     def describe(name: str) -> str | None:
         if name.endswith(GLOBAL_MGMT) or belongs_elsewhere(name):
             return None
-        # The folder is shared by all processes of the machine: what a stranger has mapped is the stranger's.
+        # The folder is shared by all processes of the machine: files that other processes have mapped are theirs.
         path = SHM / name
         try:
-            if path.stat().st_uid != os.getuid():
-                return None
+            status = path.stat()
         except OSError:
+            return None
+        # A directory is not shared memory: it holds files of somebody.
+        if status.st_uid != os.getuid() or S_ISDIR(status.st_mode):
             return None
         family = {os.getpid(), *_child_pids()}
         strangers = [pid for pid in _list("/proc") if pid.isdigit() and int(pid) not in family]
@@ -252,4 +255,4 @@ def _read(path: str) -> str:
 
 
 def _pause() -> None:
-    time.sleep(POLL_S)  # really: the loop's own sleep may be virtual
+    time.sleep(POLL_S)  # in real time: the loop's own sleep may be virtual

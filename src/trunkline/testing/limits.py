@@ -1,4 +1,4 @@
-"""Promises about limits: sizes, capacities and rights, and the fate of whatever a limit keeps from its subscriber."""
+"""Promises about limits: sizes, capacities and rights, and the fates of messages that a limit holds back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DROPPING: Final = (Overflow.DROP_OLDEST, Overflow.DROP_NEWEST)
 
 @promise
 async def what_is_too_large_is_refused_before_it_leaves(trial: Trial) -> None:
-    """A payload or headers over the limit are refused with their size, and nobody gets them; the rest goes on."""
+    """A payload or headers above the limit are refused with their size, and not delivered; other messages are."""
     stream = await trial.open("t")
     settings = replace(trial.broker.settings, max_message_bytes=2000)
     async with connect(trial.broker, name="the contract", settings=settings) as bus:
@@ -42,7 +42,7 @@ async def what_is_too_large_is_refused_before_it_leaves(trial: Trial) -> None:
 
 @promise
 async def a_capacity_holds(trial: Trial) -> None:
-    """A stream never holds more messages than its capacity, whoever publishes how fast, one by one or in batches."""
+    """A stream never holds more messages than its capacity, whatever the publishers do, singly or in batches."""
     kinds = [*DROPPING, *([Overflow.BLOCK] if await trial.offers(Feature.BACKPRESSURE) else [])]
     for kind in kinds:
         await _overfill(trial, kind)
@@ -76,7 +76,7 @@ async def _overfill(trial: Trial, kind: Overflow) -> None:
 
 @promise
 async def every_policy_leaves_a_fate(trial: Trial) -> None:
-    """Of two messages for an inbox of one, `explain` tells which was dropped: by each policy, and for nobody else."""
+    """Of two messages for an inbox of one, `explain` shows which was dropped, and only for that subscriber."""
     takes = await trial.open("t")
     full = {kind: await trial.open("t", Delivery(capacity=1, overflow=kind)) for kind in DROPPING}
     await trial.publish("t", "1")
@@ -96,7 +96,7 @@ async def _has_dropped(stream: Stream) -> None:
 
 @promise
 async def backpressure_leaves_a_fate(trial: Trial) -> None:
-    """What an inbox rejects, and a publish that is cancelled while it waits for room, is dropped there alone."""
+    """A message that an inbox rejects, and a publish cancelled while waiting for room, are dropped only there."""
     if not await trial.offers(Feature.BACKPRESSURE):
         return
     for kind in (Overflow.REJECT, Overflow.BLOCK):
@@ -123,7 +123,7 @@ async def backpressure_leaves_a_fate(trial: Trial) -> None:
 
 @promise
 async def what_expired_or_died_leaves_a_fate(trial: Trial) -> None:
-    """`explain` tells that a message has expired at one subscriber, or died at it, and was delivered to another."""
+    """`explain` shows that a message expired or died at one subscriber, and was delivered to another."""
     takes, late = await trial.open("t"), await trial.open("t")
     taking = trial.start(trial.take(takes))
     await trial.publish("t", "1", ttl_s=5 * SOON_S)
@@ -147,7 +147,7 @@ async def what_expired_or_died_leaves_a_fate(trial: Trial) -> None:
 
 @promise
 async def rights_hold(trial: Trial) -> None:
-    """Beyond its rights an identity can neither publish, nor subscribe, nor read, nor ask; within them it can."""
+    """An identity can publish, subscribe, read and request within its rights, and not beyond them."""
     if not await trial.offers(Feature.RIGHTS):
         return
     if trial.guest is None:
@@ -167,8 +167,11 @@ async def rights_hold(trial: Trial) -> None:
         await own.takes(within_rights, "1")
         await trial.publish("secret.a", "2")
         hidden = await trial.take(secret)
-        expect(text(hidden) == "2", f"who has no right was heard: {hidden}")
-        expect(await guest.explain(hidden.id, hidden) == (None, []), "its fates are told to who has no right on it")
+        expect(text(hidden) == "2", f"a message of a publisher without the right was delivered: {hidden}")
+        expect(
+            await guest.explain(hidden.id, hidden) == (None, []),
+            "its fates are shown to an identity without a right on it",
+        )
         if await own.offers(Feature.STORED):
             store = guest.require_store()
             with raises(NotAllowed, "reading the last message without the right to"):

@@ -68,7 +68,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     _check_closed: Callable[[], None]
 
     virtual = True
-    """Nobody looks at a clock to see whether it is blocked."""
+    """The watchdog for blocking calls is off."""
 
     def __init__(
         self, *, start: float = 0.0, seed: int | None = None, max_steps: int = 10_000_000, patience_s: float = 10.0
@@ -110,22 +110,23 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Stand in for `select`, which asyncio calls once a turn, before it runs what is ready."""
         self._steps_done += max(1, len(self._ready))
         if self._steps_done > self._max_steps:
-            self._steps_done = 0  # whoever cleans up after this may step again
+            self._steps_done = 0  # cleanup after this error may run further steps
             raise Livelock(self._now, self._max_steps, self._waiting())
         if self._order is not None:
             self._shuffle(self._order)
         if timeout is not None and timeout <= 0:
-            return self._poll.wait(0)
+            # The loop's own pipe says only that something is ready, and that is known.
+            return self._poll.wait(0) if len(self._poll.get_map()) > 1 else []
         # Asked before polling: work that ends in between has written to the pipe that the poll watches.
         working = self._working()
         if events := self._poll.wait(self._patience_s if working else 0):
             return events
         if working:
-            self._work.clear()  # it had its time: from now on the clock does not wait for it
+            self._work.clear()  # its time is over: from now on the clock does not wait for it
         if self._scheduled:
             self._jump(self._scheduled[0].when())
             return []
-        if events := self._hear_outsiders():
+        if events := self._poll_other_threads():
             return events
         raise Deadlock(self._now, self._waiting())
 
@@ -138,18 +139,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Let the ready steps of tasks change places among themselves."""
         handles = list(self._ready)
         steps = [(place, task) for place, handle in enumerate(handles) if (task := _stepped(handle)) is not None]
+        if len(steps) < 2:
+            for _, task in steps:
+                self._rank(task)
+            return
         places = {place for place, _ in steps}
         # The callbacks of one future run in the order they were added, and asyncio counts on it: TaskGroup would report
-        # an error twice if who awaits a child ran before the group's own callback. Such a step keeps its place.
+        # an error twice if a task that awaits a child ran before the group's own callback. Such a step keeps its place.
         shared = {id(arg) for place, handle in enumerate(handles) if place not in places for arg in handle._args or ()}
         queues: defaultdict[int, deque[asyncio.Handle]] = defaultdict(deque)  # a task's own steps stay in order
         free: list[int] = []
         ranks: list[int] = []
         for place, task in steps:
-            # By first appearance: the order of waking may come from a set, thus from memory addresses.
-            rank = self._ranks.get(task)
-            if rank is None:
-                rank = self._ranks[task] = next(self._next_rank)
+            rank = self._rank(task)
             if shared.isdisjoint(map(id, handles[place]._args or ())):
                 free.append(place)
                 ranks.append(rank)
@@ -159,17 +161,24 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         for place, rank in zip(free, ranks, strict=True):
             self._ready[place] = queues[rank].popleft()  # by place: another thread may append meanwhile
 
+    def _rank(self, task: asyncio.Task[Any]) -> int:
+        """By first appearance: the order of waking may come from a set, thus from memory addresses."""
+        rank = self._ranks.get(task)
+        if rank is None:
+            rank = self._ranks[task] = next(self._next_rank)
+        return rank
+
     def _working(self) -> bool:
-        # Both must be done: the one when the thread has finished, the other when the loop has heard of it.
+        # Both must be done: the first when the thread has finished, the second when the loop has noticed it.
         self._work = [(work, future) for work, future in self._work if not (work.done() and future.done())]
         return bool(self._work)
 
-    def _hear_outsiders(self) -> _Events:
+    def _poll_other_threads(self) -> _Events:
         give_up = time.monotonic() + self._patience_s
         while self._outsiders() and time.monotonic() < give_up:
-            if events := self._poll.wait(POLL_S):  # polled: a thread that ends says nothing
+            if events := self._poll.wait(POLL_S):  # polled: a thread that ends gives no notice
                 return events
-        return self._poll.wait(0)  # the last word of one that has just ended
+        return self._poll.wait(0)  # events of a thread that has just ended
 
     def _outsiders(self) -> bool:
         """Could something outside still wake this loop: a watched descriptor, a thread begun since?"""

@@ -186,7 +186,7 @@ class Trial:
         )
 
     async def fates(self, message: Message) -> dict[str, Fate]:
-        """What `explain` tells of a message: one fate for each subscriber."""
+        """The result of `explain` for a message: one fate for each subscriber."""
         found, outcomes = await self.broker.explain(message.id, message)
         expect(found is not None and found.id == message.id, f"the message is {found}")
         fates = {outcome.subscriber: outcome.fate for outcome in outcomes}
@@ -254,7 +254,7 @@ class Trial:
                     expect(self.guest is None, "it has no rules, but an identity that they limit")
                     self.broker.require(Feature.RIGHTS)
         named = refusal.error.feature
-        expect(named == feature.value, f"asked for {feature.value}, it says that it does not offer {named}")
+        expect(named == feature.value, f"asked for {feature.value}, it names {named} as the missing feature")
         return False
 
 

@@ -1,1 +1,1 @@
-"""The page: what a hub or a journal holds, in a browser. A process of its own, started by `trunkline page`."""
+"""The page: a view of a hub or a journal in a browser. `trunkline page` runs it in its own process."""

@@ -1,4 +1,4 @@
-"""Who may see the page: whoever knows the token. It comes once with the address, and is a cookie from then on."""
+"""Access control of the page: a token is passed once in the address, then a cookie proves it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Headers = list[tuple[bytes, bytes]]
 
 TOKEN: Final = "token"
 PROTECTION: Final[Headers] = [
-    # Scripts of the page are its own; nothing is loaded from elsewhere, and nobody frames it.
+    # The page runs only its own scripts, loads nothing from other sites, and cannot be framed.
     (
         b"content-security-policy",
         b"default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline';"
@@ -41,12 +41,12 @@ button{{font:inherit;padding:.4rem 1rem;margin-top:.8rem}}</style></head><body><
 
 
 class TokenGuard:
-    """Around the whole application: without the token nothing is served, neither files nor the websocket."""
+    """Wraps the whole application. Without the token nothing is served, neither files nor the websocket."""
 
     def __init__(self, app: Application, token: str, port: int, *, secure: bool) -> None:
         self.app = app
         self._token = token.encode()
-        # Cookies are not told apart by port: several pages on one machine need several names.
+        # Cookies are not separated by port: several pages on one machine need different cookie names.
         self._cookie = f"trunkline_page_{port}"
         self._proof = hashlib.sha256(b"page " + self._token).hexdigest()
         self._secure = secure
@@ -64,7 +64,7 @@ class TokenGuard:
             if hmac.compare_digest(given, self._token):
                 await self._welcome(scope, send)
             else:
-                await self._refuse(scope, send, 401, "The token is not the right one.")
+                await self._refuse(scope, send, 401, "The token is wrong.")
         else:
             await self._refuse(scope, send, 401, "")
 
@@ -83,10 +83,10 @@ class TokenGuard:
         return next((value.encode() for name, value in _query(scope) if name == TOKEN), None)
 
     async def _welcome(self, scope: Scope, send: Send) -> None:
-        """To the same address without the token, so that it can be sent to a colleague."""
+        """Redirect to the same address without the token, so that the address can be shared."""
         rest = urlencode([(name, value) for name, value in _query(scope) if name != TOKEN])
         where = _path(scope) + (f"?{rest}" if rest else "")
-        # Lax: a link from elsewhere may open the page, and nothing else from elsewhere carries the cookie.
+        # Lax: a link on another site can open the page, but no other request from another site sends the cookie.
         cookie = f"{self._cookie}={self._proof}; Path=/; HttpOnly; SameSite=Lax{'; Secure' if self._secure else ''}"
         headers = [(b"location", where.encode()), (b"set-cookie", cookie.encode())]
         await _answer(send, 303, headers, b"")
@@ -104,12 +104,12 @@ def _query(scope: Scope) -> list[tuple[str, str]]:
 
 
 def _path(scope: Scope) -> str:
-    """The path of the request on this site, also if it looks like the name of another one."""
+    """The path of the request, which always stays on this site: `//host` would be the address of another one."""
     return "/" + quote(scope["path"].lstrip("/\\"), safe="/:@!$&'()*+,;=~")
 
 
 def _same_origin(headers: dict[bytes, bytes]) -> bool:
-    """A browser says where a request comes from. Pages of other ports on this machine count as others, too."""
+    """Compare the `Origin` header with the host. A page on another port of this machine is another origin."""
     origin = headers.get(b"origin")
     if origin is None:
         return True

@@ -1,4 +1,4 @@
-"""Small parts that all views are made of. Text is always a text node: nothing from a message becomes markup."""
+"""Small elements for all views. Text is always a text node: content of messages never becomes markup."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def message_address(message_id: str) -> str:
 
 
 def address(path: str, **query: str) -> str:
-    """An address of the page, with what is given of the query."""
+    """An address of the page, with the query parameters that are not empty."""
     given = urlencode({name: value for name, value in query.items() if value})
     return f"{path}?{given}" if given else path
 
@@ -62,7 +62,7 @@ def empty(content: str, icon: str = "inbox") -> None:
 
 
 def facts(values: Iterable[tuple[str, object]] | Mapping[str, object]) -> None:
-    """Names and values; an element as a value is built by whoever passes a function."""
+    """A list of names and values. A value that is a function is called to build its element."""
     items = values.items() if isinstance(values, Mapping) else values
     with box("tl-kv", "dl"):
         for name, value in items:
@@ -75,7 +75,7 @@ def facts(values: Iterable[tuple[str, object]] | Mapping[str, object]) -> None:
 
 
 class Stat:
-    """A number with what it counts, and a remark."""
+    """A number with a label and a note."""
 
     def __init__(self, label: str, href: str = "") -> None:
         with box("tl-card tl-stat", "a" if href else "div") as self._card:

@@ -1,4 +1,7 @@
-"""Where the page listens: on this machine, and elsewhere only with TLS, or told twice, as a hub."""
+"""The address of the page.
+
+As for a hub, an address that other machines can reach needs TLS, or both `insecure` and TRUNKLINE_INSECURE=1.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ DEFAULT_PORT: Final = 8420
 
 
 def check_installed() -> None:
-    """Raises MissingExtra if what draws the page is not there."""
+    """Raises MissingExtra if NiceGUI is not installed."""
     if find_spec("nicegui") is None:
         raise MissingExtra("page", "the page in a browser")
 
@@ -30,16 +33,16 @@ def check_installed() -> None:
 class PageSettings(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int | None = None
-    """None: 8420, or any other if that is taken."""
+    """None: 8420, or any free port if 8420 is in use."""
     token: str = ""
-    """Empty: one is made."""
+    """Empty: a token is generated."""
     keys: KeyStore | None = None
-    """Whose certificate is used for TLS."""
+    """The key store with the certificate for TLS."""
     insecure: bool = False
 
 
 class PagePlace:
-    """A socket that listens for browsers, with its address. Raises InvalidSettings if others could listen in."""
+    """A listening socket for browsers, and its address. Raises InvalidSettings if the address needs TLS."""
 
     def __init__(self, settings: PageSettings, world: World | None = None, *, fd: int | None = None) -> None:
         port = DEFAULT_PORT if settings.port is None else settings.port
@@ -54,7 +57,7 @@ class PagePlace:
         self.token = settings.token or (world or World()).secret()
         host = socket.gethostname() if is_every_address(settings.host) else settings.host
         self.address = at(scheme, host, self.port) + "/"
-        """Without the token."""
+        """The address without the token."""
 
     @property
     def link(self) -> str:
@@ -76,6 +79,6 @@ def _listen(host: str, port: int, *, exactly: bool) -> socket.socket:
     except OSError as error:
         if exactly or error.errno != errno.EADDRINUSE:
             raise OSError(
-                error.errno, f"{error.strerror}: choose another with --port", at("http", host, port)
+                error.errno, f"{error.strerror}: choose another port with --port", at("http", host, port)
             ) from None
         return socket.create_server((host, 0), family=family, backlog=128)

@@ -1,4 +1,4 @@
-"""What is around every view: navigation, the state of the hub, search, light and dark; and when a view is refreshed."""
+"""The frame of every view: navigation, state of the hub, search, light and dark theme; and the refresh of views."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Shell:
         self._timers: list[ui.timer] = []
 
     def every(self, seconds: float, refresh: Refresh) -> None:
-        """Call `refresh` now and then, as long as the page is visible. What goes wrong is shown in the banner."""
+        """Call `refresh` every `seconds` while the page is visible. Errors are shown in the banner."""
         busy = False
 
         async def step() -> None:
@@ -65,7 +65,7 @@ class Shell:
         self._timers.append(ui.timer(seconds, step))
 
     def with_model(self, refresh: Refresh) -> None:
-        """Call `refresh` whenever the model is newer than what is shown."""
+        """Call `refresh` whenever the model has changed since the last call."""
         seen = -1
 
         def step() -> Awaitable[None] | None:
@@ -85,7 +85,7 @@ class Shell:
     def show_state(self) -> None:
         model, snapshot = self.model, self.model.look()
         if model.trouble:
-            self.complain(f"{model.trouble}. What is shown is the last that was known; the page tries again.")
+            self.complain(f"{model.trouble}. The page shows the last known state, and keeps trying.")
         elif self._banner.visible:
             self.complain("")
         self._dot.classes(add="bad") if model.trouble else self._dot.classes(remove="bad")
@@ -101,7 +101,7 @@ class Shell:
         element.classes(add="bad") if bad and count else element.classes(remove="bad")
 
     def visible(self, event: GenericEventArguments) -> None:
-        """Of a tab that nobody sees nothing is refreshed, and so nothing is asked for."""
+        """Stop the timers of a hidden tab, so that it causes no requests; start them when it is visible."""
         for timer in self._timers:
             timer.active = bool(event.args)
 
@@ -142,7 +142,7 @@ class Shell:
 
 @contextmanager
 def framed(model: PageModel, title: str, current: str) -> Iterator[Shell]:
-    """The frame of a view; what is built inside is its content."""
+    """The frame of a view. Elements built inside the block are its content."""
     ui.page_title(f"{inert(title)} · Trunkline")
     ui.add_css(CSS)
     ui.colors(primary="#3b5bdb", positive="#1f8a5b", negative="#c62f45")

@@ -1,4 +1,4 @@
-"""The site: which address shows which view, and the server of it. One process, one model, any number of browsers."""
+"""The site: all views, and their web server. One process serves one model to any number of browsers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from trunkline.dashboard.page.views import (
 from trunkline.transports.pages import announced
 
 END_S: Final = 1
-"""So long browsers have to take their leave."""
+"""The time browsers have to close their connections at shutdown."""
 VIEWS: Final = (
     overview,
     messages,
@@ -57,7 +57,7 @@ VIEWS: Final = (
 class PageServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Ends as a hub does: with exit code 0, and without raising the signal once more."""
+        """Handle signals like a hub: end with exit code 0, without raising the signal again."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.end)
@@ -72,7 +72,7 @@ class PageServer(uvicorn.Server):
 
 
 async def serve_page(model: PageModel, place: PagePlace, ready: Callable[[], None], *, until_eof: bool = False) -> None:
-    """Serve until SIGTERM or SIGINT, or until the end of standard input. Once in a process."""
+    """Serve until SIGTERM or SIGINT, and with `until_eof` until standard input ends. Call it once in a process."""
     for view in VIEWS:
         view.register(model)
     app = FastAPI(openapi_url=None)

@@ -1,12 +1,12 @@
-"""A list that filters and sorts, by mouse and by keyboard, and whose ids are links."""
+"""A list that can be filtered and sorted by mouse and keyboard. Ids are links."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from nicegui import ui
+from nicegui import events, ui
 
 from trunkline.cli import show
 from trunkline.dashboard.page.theme import FATES
@@ -27,7 +27,7 @@ NAME = r"""
  :aria-label="props.value">{{ props.value.length > MOST ? props.value.slice(0, MOST / 2 - 1) + '…'
  + props.value.slice(-MOST / 2) : props.value }}</a></q-td>
 """
-"""The end of a long name tells it apart as often as its beginning."""
+"""A long name is shortened in the middle: both its beginning and its end are needed to identify it."""
 ID = r"""
 <q-td :props="props"><a :href="props.row['NAME_href']" :title="props.value" :aria-label="props.value"
  class="tl-mono">{{ props.value.length > 20 ? '…' + props.value.slice(-12) : props.value }}</a></q-td>
@@ -62,16 +62,16 @@ class ListColumn(NamedTuple):
     name: str
     label: str
     kind: str = "text"
-    """text, number, link, tag, bar, or wide: as much of a line as there is room for. Links with a limited length are
-    name, short, and id (its end).
+    """text, number, link, tag, bar, or wide, which uses the remaining width. Links with a limited length are name,
+    short, and id, which shows the end.
 
-    A number is sorted by its value, and shown by the field `<name>_text`.
+    A number is sorted by its value, and shown as the text in the field `<name>_text`.
     """
     width: str = ""
 
 
 class DataTable:
-    """Rows are plain values by the names of the columns. Cells are interpolated as text by the browser."""
+    """A row is a dict of plain values by column name. The browser inserts cells as text, not as markup."""
 
     def __init__(self, columns: Sequence[ListColumn], *, key: str, none: str, rows_per_page: int = 25) -> None:
         self._known: list[dict[str, Any]] | None = None
@@ -80,7 +80,7 @@ class DataTable:
             rows=[], columns=[_column(each) for each in columns], row_key=key, pagination=rows_per_page
         ).props("flat dense")
         self.table.props["no-data-label"] = none
-        self.table.props["no-results-label"] = "nothing fits the filter"
+        self.table.props["no-results-label"] = "no rows match the filter"
         self.table.props["rows-per-page-options"] = [10, 25, 50, 100, 500]
         self.table.style("width:100%")
         self.table.add_slot("header", HEADER)
@@ -89,17 +89,34 @@ class DataTable:
                 self.table.add_slot(f"body-cell-{each.name}", SLOTS[each.kind].replace("NAME", each.name))
 
     def set(self, rows: list[dict[str, Any]]) -> None:
-        """Nothing is sent to the browser if nothing has changed, and a long list only now and then."""
+        """Send the rows to the browser if they have changed. A long list is sent at most every MANY_EVERY_S."""
         now_s = asyncio.get_running_loop().time()
         if len(rows) > MANY and now_s - self._sent_s < MANY_EVERY_S:
             return
         if rows != self._known:
             self._known, self._sent_s = rows, now_s
-            # Copies: the table keeps what it is given.
+            # Copies, because the table keeps the rows that it is given.
             self.table.rows = [dict(row) for row in rows]
 
     def filter_by(self, wanted: str) -> None:
         self.table.props["filter"] = wanted
+
+    def sort_by(self, order: str) -> str:
+        """Sort by a column, with a minus in front to descend. Returns the order; empty if the column is unknown."""
+        name = order.removeprefix("-")
+        if all(column["name"] != name for column in self.table.columns):
+            return ""
+        self.table.pagination = {**self.table.pagination, "sortBy": name, "descending": order.startswith("-")}
+        return order
+
+    def on_sorted(self, sorted_by: Callable[[str], None]) -> None:
+        """Call `sorted_by` with the order, in the form of `sort_by`, when the page or the order of the list changes."""
+
+        def changed(event: events.ValueChangeEventArguments[dict[str, Any]]) -> None:
+            name = event.value.get("sortBy") or ""
+            sorted_by(f"-{name}" if name and event.value.get("descending") else name)
+
+        self.table.on_pagination_change(changed)
 
 
 def _column(column: ListColumn) -> dict[str, Any]:
@@ -112,7 +129,7 @@ def _column(column: ListColumn) -> dict[str, Any]:
         "align": "right" if number else "left",
     }
     if number:
-        # Sorted by value, shown as people write it.
+        # Sorted by value, shown as formatted text.
         found[":format"] = f"(value, row) => row['{column.name}_text'] ?? value"
     if column.width:
         found["style"] = found["headerStyle"] = f"width:{column.width}"
@@ -120,7 +137,7 @@ def _column(column: ListColumn) -> dict[str, Any]:
 
 
 def fates_bar(counts: dict[str, int]) -> dict[str, Any]:
-    """The fields of a stacked bar of fates in the column `fates`; it sorts by the share that was delivered."""
+    """The fields of a stacked bar of fates in the column `fates`, which sorts by the share of delivered messages."""
     total = sum(counts.values())
     parts = [[round(100 * count / total, 3), FATES[name]] for name, count in counts.items() if count] if total else []
     title = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count) or "nothing yet"
@@ -129,7 +146,7 @@ def fates_bar(counts: dict[str, int]) -> dict[str, Any]:
 
 
 def cell(name: str, value: object, href: str = "", kind: str = "") -> dict[str, Any]:
-    """The fields of a link or a tag. Foreign text is made plain."""
+    """The fields of a link or a tag. Control characters in the text are escaped."""
     return {name: show.plain(str(value)), f"{name}_href": href, f"{name}_class": kind}
 
 

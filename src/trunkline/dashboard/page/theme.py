@@ -1,4 +1,4 @@
-"""How the page looks, in light and dark. Colours of fates are the same everywhere."""
+"""The light and dark theme of the page. The colours of fates are the same in all views."""
 
 from __future__ import annotations
 

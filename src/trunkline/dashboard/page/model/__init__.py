@@ -1,1 +1,1 @@
-"""What the page shows, as typed values: no browser and no HTML here, so that tests and commands read the same."""
+"""The data of the page as typed values, without browser and HTML, so that tests and commands can use it, too."""

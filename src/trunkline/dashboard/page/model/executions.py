@@ -1,4 +1,4 @@
-"""The executions of a kernel, as its traffic on the bus tells: what runs, and the output so far. Pure."""
+"""The executions of a kernel and their output so far, derived from its messages on the bus. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trunkline.jupyter.message_types import TOPIC_PREFIX, token
 from trunkline.message import Message
 
 MAX_OUTPUT = 20_000
-"""Characters of one execution: the end of it."""
+"""The number of characters that are kept of the output of an execution: the last ones."""
 
 
 class KernelExecution(msgspec.Struct):
@@ -36,7 +36,7 @@ def requests_to(kernel_id: str) -> str:
 
 
 def executions_in(messages: Iterable[Message]) -> list[KernelExecution]:
-    """The newest first. `messages` are those of one kernel, in order."""
+    """The executions, the newest first. `messages` are the messages of one kernel, in order."""
     found: dict[str, KernelExecution] = {}
     for message in messages:
         kind = message.topic.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""A payload as a form, by its schema: a field for each plain value, and JSON for the rest. Pure."""
+"""A form for a payload, from its schema. Plain values have a field; the rest is edited as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FormField(msgspec.Struct, frozen=True):
 
 
 def form_of(schema: dict[str, Any], value: Any) -> list[FormField]:
-    """The fields of an object that have plain types; none if the payload or the schema is something else."""
+    """The fields with plain types. Empty if the payload or the schema is not an object."""
     node = _resolved(schema, schema)
     if not isinstance(value, dict) or not isinstance(node.get("properties"), dict):
         return []
@@ -39,7 +39,7 @@ def form_of(schema: dict[str, Any], value: Any) -> list[FormField]:
 
 
 def _resolved(part: Any, schema: dict[str, Any]) -> dict[str, Any]:
-    """What a part stands for, if that is a reference. Raises UsageError."""
+    """The target of a part that is a reference, else the part. Raises UsageError."""
     seen = 0
     while isinstance(part, dict) and "$ref" in part and seen < MAX_FIELDS:
         part, seen = resolve(schema, part["$ref"]), seen + 1
@@ -47,7 +47,7 @@ def _resolved(part: Any, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def changed_by(value: dict[str, Any], field: FormField, entered: Any) -> dict[str, Any]:
-    """The payload with what was entered into a field. Raises ValueError if that is no value of its kind."""
+    """The payload with the value entered into a field. Raises ValueError if the value is not of the field's kind."""
     match field.kind:
         case "whole number":
             entered = int(entered)

@@ -1,4 +1,4 @@
-"""An hour of traffic, second by second, made of snapshots. Pure: snapshots in, points out."""
+"""An hour of traffic, one point per second, computed from snapshots. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from trunkline.wire.snapshot import HubSnapshot, SubscriberSnapshot
 
 HOUR_S = 3600
 SMOOTH_NS = 2_000_000_000
-"""Rates are those of the last two seconds: what comes in bursts is readable all the same."""
+"""Rates are averages over the last two seconds, which smooths bursts."""
 
 
 class TrafficPoint(msgspec.Struct, frozen=True):
-    """One second. Rates are messages per second; None is what nobody knows, because nobody looked."""
+    """One second. Rates are messages per second. None means unknown: no snapshot was taken in that second."""
 
     at_s: int
     published: float
     delivered: float | None = None
     lost: float | None = None
-    """Dropped, expired or dead."""
+    """Dropped, expired and dead messages."""
     waiting: int | None = None
     behind: int | None = None
     answer_ms: float | None = None
@@ -29,7 +29,7 @@ class TrafficPoint(msgspec.Struct, frozen=True):
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """What rates are made of."""
+    """The counters from which rates are computed."""
 
     at_ns: int
     hub: str
@@ -41,7 +41,7 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 def key_of(subscriber: SubscriberSnapshot) -> str:
-    """Tells subscribers of one name in several clients apart."""
+    """A unique key: several clients can have subscribers with the same name."""
     return f"{subscriber.session}/{subscriber.name}/{subscriber.pattern}"
 
 
@@ -59,7 +59,7 @@ def _counted(snapshot: HubSnapshot) -> Counted:
 
 
 def percentiles(sorted_values: Sequence[float]) -> tuple[float, float, float]:
-    """The median, 95 %, 99 %; nothing but zeros if there are no values."""
+    """The median and the 95th and 99th percentiles; zeros if there are no values."""
     if not sorted_values:
         return 0.0, 0.0, 0.0
     last = len(sorted_values) - 1
@@ -68,7 +68,7 @@ def percentiles(sorted_values: Sequence[float]) -> tuple[float, float, float]:
 
 
 class TrafficHistory:
-    """Rates now, and one point a second for the last hour. Another run of the hub starts counting anew."""
+    """Current rates, and one point per second for the last hour. A restart of the hub resets the counters."""
 
     def __init__(self) -> None:
         self.points: deque[TrafficPoint] = deque(maxlen=HOUR_S)
@@ -92,7 +92,7 @@ class TrafficHistory:
             answer_ms=answer_s * 1000,
         )
         if self.points and self.points[-1].at_s >= point.at_s:
-            # The slowest answer of the second counts.
+            # The slowest answer of the second is kept.
             slowest_ms = max(answer_s * 1000, self.points[-1].answer_ms or 0.0)
             point = msgspec.structs.replace(point, answer_ms=slowest_ms)
             self.points.pop()
@@ -101,7 +101,10 @@ class TrafficHistory:
             self.points.popleft()
 
     def recall(self, accepted: dict[int, float], step_s: int) -> None:
-        """Put what a journal knows of the hour before the first look in front: messages by the number of the step."""
+        """Prepend points from a journal, for the time before the first snapshot.
+
+        `accepted` has the number of messages by step. A step is `step_s` long; steps are numbered since 1970.
+        """
         if not accepted:
             return
         end = self.points[0].at_s // step_s if self.points else max(accepted) + 1
@@ -116,7 +119,7 @@ class TrafficHistory:
         return self._rate(last.topics.get(topic, 0) - first.topics.get(topic, 0))
 
     def subscriber_rate(self, subscriber: SubscriberSnapshot) -> float:
-        """Messages that were delivered, per second."""
+        """Delivered messages per second."""
         if not self._counted:
             return 0.0
         key = key_of(subscriber)
@@ -125,5 +128,5 @@ class TrafficHistory:
 
     def _rate(self, count: int) -> float:
         took_ns = self._counted[-1].at_ns - self._counted[0].at_ns
-        # Fates may be corrected: a rate is never below nothing.
+        # Fates can be corrected, so a count can fall. A rate is never negative.
         return max(0.0, count * 1e9 / took_ns) if took_ns > 0 else 0.0

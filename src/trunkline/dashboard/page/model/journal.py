@@ -1,4 +1,4 @@
-"""A journal as the page reads it: in a thread, without the lock, while others write to it."""
+"""Reading of a journal for the page: in a thread, without the lock, while another process writes to it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from trunkline.wire.snapshot import HubSnapshot, SubscriberSnapshot, TopicSnapsh
 T = TypeVar("T")
 FOREVER = 2**62
 REPORT = "report.html"
-"""In the warehouse: where `trunkline pipeline report --output` must write it for the page."""
+"""The file in the warehouse to which `trunkline pipeline report --output` must write the report for the page."""
 MAX_SAMPLE = 2000
 MAX_RECENT = 20_000
 SECOND_NS = 1_000_000_000
 
 
-class JournalTold(msgspec.Struct, frozen=True):
-    """All that a journal has of one message."""
+class MessageRecords(msgspec.Struct, frozen=True):
+    """All data of a journal about one message."""
 
     message: Message | None = None
     outcomes: list[Outcome] = []
@@ -51,7 +51,7 @@ class JournalHistory:
 
     @classmethod
     def there(cls, directory: Path) -> JournalHistory | None:
-        """None if it is on another machine, or not for us to read."""
+        """None if the journal is on another machine, or this process may not read it."""
         return cls(directory) if os.access(directory / FILE, os.R_OK) else None
 
     async def _read(self, question: Callable[[Reader], T]) -> T:
@@ -64,13 +64,13 @@ class JournalHistory:
     async def find(self, query: MessageQuery, limit: int) -> MessagesFound:
         return await self._read(lambda reader: find_messages(reader, query, limit))
 
-    async def told_of(self, message_id: str) -> JournalTold:
-        def look(reader: Reader) -> JournalTold:
+    async def records_of(self, message_id: str) -> MessageRecords:
+        def look(reader: Reader) -> MessageRecords:
             message = reader.find(message_id)
             if message is None:
-                return JournalTold()
+                return MessageRecords()
             letters = [each for each in letters_in(reader) if each.message.id == message_id]
-            return JournalTold(message, reader.outcomes(message), letters, related(reader, message))
+            return MessageRecords(message, reader.outcomes(message), letters, related(reader, message))
 
         return await self._read(look)
 
@@ -78,7 +78,7 @@ class JournalHistory:
         return await self._read(lambda reader: list(letters_in(reader)))
 
     async def accepted(self, until_ns: int | None, step_s: int) -> dict[int, float]:
-        """Messages of the hour before then, or of its last hour, by the number of the step of time."""
+        """Messages of the hour before `until_ns`, or of the last hour of the journal, by number of the time step."""
 
         def look(reader: Reader) -> dict[int, float]:
             end_ns = records.last_accepted_ns(reader) if until_ns is None else until_ns
@@ -87,12 +87,12 @@ class JournalHistory:
         return await self._read(look)
 
     async def delays_ms(self) -> tuple[float, float, float]:
-        """Of the newest deliveries, from the commit to the fate: the median, 95 %, 99 %."""
+        """The time from commit to fate of the newest deliveries: the median and the 95th and 99th percentiles."""
         found = await self._read(lambda reader: delivery_delays_ns(reader, MAX_SAMPLE))
         return percentiles([delay / 1e6 for delay in found])
 
     async def requests(self) -> list[RequestRow]:
-        """Among the newest messages, the newest first."""
+        """The requests among the newest messages, the newest first."""
 
         def look(reader: Reader) -> list[RequestRow]:
             last = reader.last()
@@ -109,11 +109,11 @@ class JournalHistory:
         return path if path.is_file() else None
 
     async def orphans(self) -> list[OrphanRecord]:
-        """The newest first."""
+        """All orphans, the newest first."""
         return (await self._read(lambda reader: records.orphans(reader, 0, FOREVER)))[::-1]
 
     async def senders(self) -> dict[str, set[str]]:
-        """Who has published on which topics lately."""
+        """The topics of each sender among the newest messages."""
 
         def look(reader: Reader) -> dict[str, set[str]]:
             found: dict[str, set[str]] = {}
@@ -124,7 +124,7 @@ class JournalHistory:
         return await self._read(look)
 
     async def snapshot(self, at_ns: int) -> HubSnapshot:
-        """The journal in the form of a hub: nobody is connected, and what it counts is what it holds."""
+        """The journal in the form of a hub snapshot: without clients, and with counts of stored messages."""
         found = await asyncio.to_thread(stats, self.directory)
         return HubSnapshot(
             at_ns=at_ns,

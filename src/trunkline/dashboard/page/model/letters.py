@@ -1,4 +1,4 @@
-"""Dead letters by what caused them: one bug is one row. Pure."""
+"""Dead letters grouped by cause: one bug is one row. Pure."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from trunkline.brokers.store import KeptDeadLetter
 from trunkline.delivery.dead_letters import DeadLetter
 
 _VALUES = re.compile(r"0x[0-9a-fA-F]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+|'[^']*'|\"[^\"]*\"")
-"""What differs from one message to the next: addresses, ids, numbers, quoted values."""
+"""The parts of a reason that differ from message to message: addresses, ids, numbers, quoted values."""
 
 
 class LetterGroup(msgspec.Struct, frozen=True):
-    """Dead letters of one subscriber that died of the same thing."""
+    """Dead letters of one subscriber with the same cause."""
 
     key: str
     subscriber: str
     cause: str
     error_type: str
     reason: str
-    """That of the newest one."""
+    """The reason of the newest dead letter."""
     topics: tuple[str, ...]
     first_ns: int
     last_ns: int
@@ -36,12 +36,12 @@ class LetterGroup(msgspec.Struct, frozen=True):
 
     @property
     def returns(self) -> int:
-        """How many the hub can give back."""
+        """The number of dead letters that the hub can redeliver."""
         return sum(each.returns for each in self.letters)
 
 
 def group_letters(letters: Iterable[KeptDeadLetter]) -> list[LetterGroup]:
-    """Those with the newest letter first."""
+    """The groups, those with the newest dead letter first."""
     found: dict[str, list[KeptDeadLetter]] = {}
     for each in letters:
         found.setdefault(key_of_letter(each.letter), []).append(each)
@@ -50,7 +50,7 @@ def group_letters(letters: Iterable[KeptDeadLetter]) -> list[LetterGroup]:
 
 
 def key_of_letter(letter: DeadLetter) -> str:
-    """The same for letters that one bug has caused. It is stable, so that it can be part of an address."""
+    """A key that is the same for all dead letters of one bug. It is stable, so it can be part of an address."""
     reason = _VALUES.sub("…", letter.reason)
     text = "\0".join((letter.subscriber, letter.cause.value, letter.error_type, reason))
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()

@@ -1,4 +1,4 @@
-"""The life of one message: published, carried on, tried, ended; and the conversation around it. Pure."""
+"""The life of one message: published, bridged, attempted, settled; and its conversation. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ANSWERS = (MessageType.RESPONSE, MessageType.ERROR, MessageType.ACK)
 
 
 class LifeEvent(msgspec.Struct, frozen=True):
-    """One thing that happened to a message."""
+    """One event in the life of a message."""
 
     at_ns: int
     """0 if the time is not known."""
@@ -27,23 +27,23 @@ class LifeEvent(msgspec.Struct, frozen=True):
 
 
 class ConversationNode(msgspec.Struct, frozen=True):
-    """A message of a conversation, and how deep it is below the first one."""
+    """A message of a conversation, and its depth in the tree."""
 
     message: Message
     depth: int
     after_ns: int
-    """Since the first message of the conversation."""
+    """The time since the first message of the conversation."""
 
 
 class MessageLife(msgspec.Struct, frozen=True):
     message_id: str
     message: Message | None
     events: list[LifeEvent]
-    """In order of time."""
+    """In the order of time."""
     outcomes: list[Outcome]
     letters: list[DeadLetter]
     conversation: list[ConversationNode]
-    """In the order of a tree. Empty if the message stands alone."""
+    """The tree in depth-first order. Empty if the message has no conversation."""
     note: str = ""
 
 
@@ -71,21 +71,21 @@ def _events(message: Message | None, outcomes: Sequence[Outcome], letters: Seque
     if message is not None:
         found.append(LifeEvent(message.timestamp_ns, "published", message.sender, f"on {message.topic}"))
         for hop in (message.headers or {}).get(PASSED, "").split():
-            found.append(LifeEvent(message.timestamp_ns, "passed", hop, "carried on by a bridge"))
+            found.append(LifeEvent(message.timestamp_ns, "passed", hop, "forwarded by a bridge"))
     for letter in letters:
         found += [
             LifeEvent(each.at_ns, "attempt", letter.subscriber, f"attempt {each.number} failed: {each.error}")
             for each in letter.attempts
         ]
     found += [LifeEvent(each.at_ns, each.fate.value, each.subscriber, each.reason) for each in outcomes]
-    # What has no time yet comes last.
+    # Events without a time come last.
     return sorted(
         found, key=lambda event: (event.kind == Fate.IN_FLIGHT, event.at_ns or 2**63, event.kind != "published")
     )
 
 
 def tree_of(messages: Sequence[Message]) -> list[ConversationNode]:
-    """Each message below the one that it answers or follows, in order of their numbers."""
+    """Each message below the message that it answers or follows. Siblings are ordered by number."""
     messages = sorted(messages, key=lambda each: each.seq)
     children: dict[int, list[Message]] = {}
     roots = []
@@ -106,7 +106,7 @@ def tree_of(messages: Sequence[Message]) -> list[ConversationNode]:
 
 
 def _parent(message: Message, before: Sequence[Message]) -> Message | None:
-    """By the request that it answers, by its correlation id, or the first one with the same correlation id."""
+    """The request that it answers, else the message named by its correlation id, else the first with the same one."""
     if message.type in ANSWERS and message.request_id:
         asked = [each for each in before if each.type is MessageType.REQUEST and each.request_id == message.request_id]
         if asked:

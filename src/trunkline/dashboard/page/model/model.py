@@ -1,6 +1,6 @@
-"""The model of the page: the newest snapshot, an hour of history, and the questions that views and tests ask.
+"""The model of the page: the newest snapshot, an hour of history, and the queries of views and tests.
 
-It asks the hub a few times a second while somebody looks, and for nothing otherwise.
+It polls the hub a few times a second while the page is open in a browser, and not otherwise.
 """
 
 from __future__ import annotations
@@ -34,28 +34,31 @@ from trunkline.errors import TrunklineError, UsageError
 from trunkline.journal.records import OrphanRecord
 from trunkline.jupyter.presence import SharedKernel, shared_kernels
 from trunkline.memory.survey import MemorySurvey, survey
-from trunkline.message import Message
+from trunkline.message import ELIDED, Message
 from trunkline.spark.pipeline.status import Status
 from trunkline.topic import matches
 from trunkline.wire.control import ChannelInfo, LetterFailure, SchemaInfo
 from trunkline.wire.snapshot import HubSnapshot
 
 EVERY_S = 0.4
-"""Between two snapshots."""
+"""The time between two snapshots."""
 ATTENTION_S = 2.0
-"""So long after the last look somebody counts as looking."""
+"""The page counts as open for this long after the last call of `look`."""
 ANSWER_S = 5.0
 CONNECT_S = 1.0
 ROWS = 1000
 MAX_LETTERS = 20_000
 LETTERS_S = 10.0
-"""A letter may come while another one goes: so long that is not seen."""
+"""The longest time between two reads of dead letters.
+
+If one is added and another removed, their number stays the same, and the change is seen only then.
+"""
 ROLL_CALL_S = 0.5
 MAX_EXECUTIONS = 30
 MAX_OF_KERNEL = 2000
-"""Messages of a kernel, such as each line that is printed."""
+"""The most messages that are read of a kernel. Each printed line is a message."""
 STEP_S = 10
-"""Of the history that a journal tells."""
+"""The time step of the history that is read from a journal."""
 READ_ONLY = "the page shows a journal without its hub: start `trunkline page --hub URL` to change anything"
 
 
@@ -69,11 +72,11 @@ class PageModel:
         self.place = hub if hub is not None else str(journal)
         self.snapshot: HubSnapshot | None = None
         self.trouble = ""
-        """Why there is no newer snapshot; empty if all is well."""
+        """The reason why there is no newer snapshot; empty if there is no problem."""
         self.version = 0
-        """Rises with each snapshot and each change of `trouble`."""
+        """Incremented with each snapshot, and when an error changes `trouble`."""
         self.asked = 0
-        """Snapshots that were asked for."""
+        """The number of snapshots that were requested."""
         self.history = TrafficHistory()
         self.journal = JournalHistory(journal) if journal is not None else None
         self._hub = hub
@@ -89,7 +92,7 @@ class PageModel:
 
     @property
     def live(self) -> bool:
-        """Whether it shows a hub, not a journal alone."""
+        """Whether the model shows a hub, not only a journal."""
         return self._hub is not None
 
     async def __aenter__(self) -> Self:
@@ -110,10 +113,10 @@ class PageModel:
             await asyncio.gather(self._task, return_exceptions=True)
         await self._stack.aclose()
 
-    # Looking
+    # Snapshots
 
     def look(self) -> HubSnapshot | None:
-        """The newest snapshot. Whoever calls it goes on looking for a moment: newer ones are asked for."""
+        """The newest snapshot. Each call keeps the polling of the hub active for ATTENTION_S."""
         self._looked_at_s = asyncio.get_running_loop().time()
         self._looked.set()
         return self.snapshot
@@ -126,11 +129,11 @@ class PageModel:
             await self.refresh()
             if loop.time() - self._looked_at_s > ATTENTION_S:
                 self._looked.clear()
-            # A hub that takes long to answer is not asked more often than it can answer.
+            # The pause is at least as long as the last request took, so a slow hub is polled less often.
             await asyncio.sleep(max(EVERY_S, loop.time() - began_s))
 
     async def refresh(self) -> None:
-        """Ask once, now. What goes wrong is in `trouble`."""
+        """Request one snapshot now. An error is stored in `trouble`."""
         self.asked += 1
         began_ns = self.world.time_ns()
         try:
@@ -146,7 +149,7 @@ class PageModel:
                 self.history.add(snapshot, (self.world.time_ns() - began_ns) / 1e9)
             self.version += 1
             if self.journal is None and snapshot.journal:
-                # On this machine, and readable: then there is more to see than the hub can tell.
+                # If the journal is readable on this machine, the page can show more than the hub alone provides.
                 self.journal = JournalHistory.there(Path(snapshot.journal))
             if self.journal is not None and not self._recalled:
                 self._recalled = True
@@ -169,7 +172,7 @@ class PageModel:
     # Messages
 
     async def find_messages(self, query: MessageQuery, limit: int = MAX_FOUND) -> MessagesFound:
-        """From the journal; without one, those that the page has seen. Raises UsageError."""
+        """Messages from the journal, or without one, from the live tail. Raises UsageError."""
         query.check()
         if self.journal is not None:
             return await self.journal.find(query, limit)
@@ -177,7 +180,7 @@ class PageModel:
         return MessagesFound([each for each in seen if query.fits(each)], len(seen), False)
 
     async def life_of(self, message_id: str) -> MessageLife:
-        """All that is known of a message. Raises HubUnavailable if there is neither a hub nor a journal."""
+        """All that is known about a message. Raises HubUnavailable if there is neither a hub nor a journal."""
         message, outcomes, note = None, [], ""
         letters: Sequence[DeadLetter] = ()
         if self._bus is not None:
@@ -185,19 +188,19 @@ class PageModel:
             message, outcomes, note = explained.message, list(explained.outcomes), explained.note
             letters = [each.letter for each in await self._letters(message_id)]
         if self.journal is not None:
-            told = await self.journal.told_of(message_id)
+            stored = await self.journal.records_of(message_id)
             known = {each.subscriber for each in outcomes}
-            outcomes += [each for each in told.outcomes if each.subscriber not in known]
-            message = told.message or message
-            return make_life(message_id, message, outcomes, letters or told.letters, told.conversation, note)
-        if self.tail is not None and (message is None or message.encoding == "elided"):
+            outcomes += [each for each in stored.outcomes if each.subscriber not in known]
+            message = stored.message or message
+            return make_life(message_id, message, outcomes, letters or stored.letters, stored.conversation, note)
+        if self.tail is not None and (message is None or message.encoding == ELIDED):
             message = self.tail.find(message_id) or message
         return make_life(message_id, message, outcomes, letters, (), note)
 
     # Dead letters
 
     async def letter_groups(self) -> list[LetterGroup]:
-        """By cause. They are read again when their number has changed, at most once a second."""
+        """Dead letters by cause. They are read again when their number has changed, at most once a second."""
         now_s = asyncio.get_running_loop().time()
         count = -1 if self.snapshot is None else self.snapshot.dead_letters
         known, known_count, known_s = self._groups
@@ -207,7 +210,7 @@ class PageModel:
         return known
 
     async def letter(self, message_id: str, subscriber: str) -> KeptDeadLetter | None:
-        """One in full, with its payload, its attempts and its traceback; None if it is gone."""
+        """One dead letter in full, with its payload, attempts and traceback; None if it no longer exists."""
         found = [each for each in await self._letters(message_id) if each.letter.subscriber == subscriber]
         return found[0] if found else None
 
@@ -219,7 +222,7 @@ class PageModel:
         return [KeptDeadLetter(each, True, False) for each in found if message_id in (None, each.message.id)]
 
     async def replay(self, letters: Sequence[KeptDeadLetter], payload: object = None) -> list[LetterFailure]:
-        """Give letters back to the subscribers that failed, one with another payload if that is given."""
+        """Redeliver dead letters to the subscribers that failed. A given `payload` replaces that of a single letter."""
         changes = (
             {} if payload is None else {"payload": payload, "content_type": letters[0].letter.message.content_type}
         )
@@ -228,7 +231,7 @@ class PageModel:
         return failures
 
     async def drop(self, letters: Sequence[KeptDeadLetter]) -> int:
-        """Remove letters for good; how many are gone."""
+        """Delete dead letters. Returns how many were deleted."""
         kept = self._changing().dead_letters
         for each in letters:
             kept.removed(each.letter)
@@ -245,21 +248,21 @@ class PageModel:
             raise UsageError(READ_ONLY)
         return self._broker
 
-    # Everything else that only a hub can tell
+    # Other queries
 
     async def channels(self) -> list[ChannelInfo]:
-        """With their producers and consumers."""
+        """The channels with their producers and consumers."""
         return [] if self._broker is None else await channels_in_use(self._broker)
 
     async def schemas(self, name: str = "") -> list[SchemaInfo]:
-        """The last version of each, or all versions of one."""
+        """The last version of each schema, or all versions of the schema `name`."""
         return [] if self._broker is None else await self._broker.directory.schemas(name) or []
 
     async def schema(self, name: str, version: str) -> SchemaInfo | None:
         return None if self._broker is None else await self._broker.directory.get_schema(name, version)
 
     async def schema_for(self, message: Message) -> SchemaInfo | None:
-        """The schema of a message: the one that it names, or that of the channel of its topic."""
+        """The schema that a message names, or else the schema of the channel of its topic."""
         if self._broker is None:
             return None
         hash = message.schema or ""
@@ -270,36 +273,36 @@ class PageModel:
         return await self._broker.directory.get_schema(hash=hash) if hash else None
 
     async def actors(self) -> list[ActorHealth]:
-        """All actors that answer, those with the fullest mailboxes first."""
+        """All actors that answer within ROLL_CALL_S, those with the fullest mailboxes first."""
         return [] if self._bus is None else await roll_call(self._bus, ROLL_CALL_S)
 
     async def kernels(self) -> list[SharedKernel]:
         return [] if self._bus is None else await shared_kernels(self._bus)
 
     async def executions(self, kernel_id: str) -> list[KernelExecution]:
-        """Of late, the newest first. Without a journal: those that somebody looked at."""
+        """The recent executions, the newest first. Without a journal: those seen while a view was open."""
         if self.tail is not None and self.journal is None:
             self.tail.want(ATTENTION_S)
-        # What has printed more than that is asked for by its request: what runs is never left out.
+        # Requests are searched on their own: an execution with more output than the limit is still listed.
         asked = await self.find_messages(MessageQuery(topic=requests_to(kernel_id)), MAX_EXECUTIONS)
         found = await self.find_messages(MessageQuery(topic=topics_of(kernel_id)), MAX_OF_KERNEL)
         messages = {each.seq: each for each in (*asked.messages, *found.messages)}
         return executions_in(messages[seq] for seq in sorted(messages))
 
     async def memory(self) -> MemorySurvey:
-        """The shared memory of this machine, whoever uses it."""
+        """The shared memory of all processes on this machine."""
         return await asyncio.to_thread(survey)
 
     async def delays_ms(self) -> tuple[float, float, float] | None:
-        """How long deliveries took of late: the median, 95 %, 99 %. None without a journal."""
+        """The median and the 95th and 99th percentiles of recent delivery times. None without a journal."""
         return None if self.journal is None else await self.journal.delays_ms()
 
     async def requests(self) -> list[RequestRow]:
-        """Of late, the newest first."""
+        """The recent requests, the newest first."""
         return [] if self.journal is None else await self.journal.requests()
 
     async def pipeline(self) -> Status | None:
-        """None if there is no warehouse at its usual place beside the journal."""
+        """The status of the pipeline; None if there is no warehouse at its default place beside the journal."""
         return None if self.journal is None else await self.journal.pipeline()
 
     def report(self) -> Path | None:

@@ -1,4 +1,4 @@
-"""Requests and their answers, as a journal has them. Pure."""
+"""Requests and their answers, from the messages of a journal. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RequestRow(msgspec.Struct, frozen=True):
 
 
 def requests_in(messages: Iterable[Message]) -> list[RequestRow]:
-    """The requests among them, the newest first, each with its first answer."""
+    """The requests among these messages, the newest first, each with its first answer."""
     found: dict[str, RequestRow] = {}
     for each in messages:
         if not each.request_id:

@@ -1,4 +1,4 @@
-"""Messages in a journal: found by id, topic, time, correlation and text, the newest first."""
+"""Search for messages in a journal by id, topic, time, correlation and text, the newest first."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from trunkline.topic import EVERYTHING, matches, validate_pattern
 
 STEP = 10_000
 MAX_SCANNED = 500_000
-"""A search that finds little reads no more than so many messages, and says so."""
+"""A search stops after this many messages. `MessagesFound.complete` is then false."""
 MAX_FOUND = 200
 
 
 class MessageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which messages: those that fit everything that is given."""
+    """A query. A message must match all fields that are given."""
 
     text: str = ""
-    """In the payload, a header, the sender, the topic or an id, whatever the case."""
+    """A text in the payload, a header, the sender, the recipient, the topic or an id. Case is ignored."""
     topic: str = ""
     """A pattern."""
     correlation: str = ""
@@ -32,7 +32,7 @@ class MessageQuery(msgspec.Struct, frozen=True, kw_only=True):
     until: str = ""
 
     def check(self) -> None:
-        """Raises UsageError, InvalidTopic or InvalidSettings if it makes no sense."""
+        """Raises UsageError or InvalidTopic if the query is not valid."""
         validate_pattern(self.topic or EVERYTHING)
         for name in ("since", "until"):
             if text := getattr(self, name):
@@ -60,7 +60,7 @@ class MessagesFound(msgspec.Struct, frozen=True):
 
 
 def find_messages(reader: Reader, query: MessageQuery, limit: int = MAX_FOUND) -> MessagesFound:
-    """Search from the newest message back. Raises UsageError if the query makes no sense."""
+    """Search from the newest message backwards. Raises UsageError if the query is not valid."""
     query.check()
     if (
         query.text
@@ -101,7 +101,7 @@ def _texts(message: Message) -> Iterator[str]:
 
 
 def related(reader: Reader, message: Message, most: int = MAX_FOUND) -> list[Message]:
-    """The messages of its conversation, in order: those that share ids with it, near its number."""
+    """The messages of its conversation, in order: messages near its number that share ids, directly or indirectly."""
     nearby = list(reader.messages(first=max(1, message.seq - STEP), last=message.seq + STEP))
     names = _names(message)
     found = {message.seq: message}

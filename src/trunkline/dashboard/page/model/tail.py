@@ -1,4 +1,4 @@
-"""The newest messages, as they are published. The page subscribes while somebody looks at them, and not otherwise."""
+"""The newest messages, as they are published. The page subscribes only while a view needs them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAUSE_S = 0.05
 
 
 class LiveTail:
-    """One subscription for all who look. What comes faster than it can be shown is dropped, never waited for."""
+    """One subscription for all views. If messages arrive too fast, the oldest are dropped: publishers never wait."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -26,13 +26,13 @@ class LiveTail:
         self._limit: asyncio.Timeout | None = None
         self._until_s = 0.0
         self.count = 0
-        """Of all messages seen."""
+        """The number of all messages received."""
         self.trouble = ""
         self.following = False
-        """Whether what is published now is seen."""
+        """Whether the subscription is active."""
 
     def want(self, for_s: float) -> None:
-        """Somebody looks: go on for this long."""
+        """Keep the subscription for this long from now."""
         loop = asyncio.get_running_loop()
         self._until_s = loop.time() + for_s
         if self._limit is not None and not self._limit.expired():
@@ -41,7 +41,7 @@ class LiveTail:
             self._task = loop.create_task(self._follow(), name="page: live tail")
 
     def newest(self, limit: int) -> Sequence[Message]:
-        """The newest first."""
+        """Up to `limit` messages, the newest first."""
         return list(islice(reversed(self._kept), limit))
 
     def find(self, message_id: str) -> Message | None:
@@ -62,10 +62,10 @@ class LiveTail:
                 async for batch in stream.batches(MAX_KEPT):
                     self._kept += batch
                     self.count += len(batch)
-                    # What comes meanwhile is taken together: at 10,000 messages a second that is far less work.
+                    # Messages that arrive during the pause are one batch: much less work at 10,000 messages a second.
                     await asyncio.sleep(PAUSE_S)
         except TimeoutError:
-            # Nobody looks any more.
+            # No view needs the messages any more.
             pass
         except TrunklineError as error:
             self.trouble = str(error)

@@ -1,24 +1,24 @@
-"""What comes from messages, as text that does nothing: control characters are visible, lengths are limited."""
+"""Safe text from messages: control characters are made visible, and lengths are limited."""
 
 from __future__ import annotations
 
 import msgspec
 
 from trunkline.cli import show
-from trunkline.message import Message
+from trunkline.message import ELIDED, Message
 
 MAX_CHARS = 100_000
-"""Of a payload that is shown. The rest is counted."""
+"""The most characters shown of a payload. For the rest, only the number is shown."""
 
 
 def inert(text: str) -> str:
-    """Lines stay lines; other control characters, also those that change the direction of text, are escaped."""
+    """Escape control characters but line feeds, including those that change the direction of text."""
     return "\n".join(map(show.plain, text.replace("\r\n", "\n").split("\n")))
 
 
 def payload_text(message: Message, most: int = MAX_CHARS) -> str:
-    """The payload, decoded if its format is known, for reading."""
-    if message.encoding == "elided":
+    """The payload as readable text, decoded if its format is known."""
+    if message.encoding == ELIDED:
         return f"({message.encoding}: too large to be kept)"
     value = show.payload(message)
     if isinstance(value, bytes):
@@ -46,12 +46,12 @@ def one_line(message: Message, most: int = 160) -> str:
 
 
 def as_json(value: object) -> str:
-    """A value for reading and editing."""
+    """A value as indented JSON, for reading and editing."""
     return msgspec.json.format(show.to_json(value), indent=2).decode()
 
 
 def age(seconds: float) -> str:
-    """How long, in the largest unit that fits."""
+    """A duration in the largest unit that fits."""
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{seconds / size:,.0f} {unit}" if seconds >= 10 * size else f"{seconds / size:.1f} {unit}"
@@ -65,5 +65,5 @@ def rate(value: float) -> str:
 
 
 def clock(ns: int) -> str:
-    """A time in UTC, for lists: the year is left out."""
+    """A time in UTC without the year, for lists."""
     return show.time_of(ns)[5:-1].replace("T", " ") if ns else "–"

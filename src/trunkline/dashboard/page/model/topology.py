@@ -1,4 +1,4 @@
-"""Who talks to whom: senders, topics and subscribers in three layers, with rates. Pure."""
+"""The topology: senders, topics and subscribers in three layers, with rates. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trunkline.topic import matches
 from trunkline.wire.snapshot import HubSnapshot
 
 MAX_NODES = 24
-"""In a layer. The busiest are shown, and the rest is one node."""
+"""The most topics, and the most subscribers, that have nodes of their own. The others share one node."""
 OTHERS = "others"
 LAYERS = ("senders", "topics", "subscribers")
 
@@ -19,16 +19,16 @@ class TopologyEdge(msgspec.Struct, frozen=True):
     left: str
     right: str
     layer: int
-    """0: from a sender to a topic; 1: from a topic to a subscriber."""
+    """0: an edge from a sender to a topic; 1: from a topic to a subscriber."""
     rate: float
 
 
 class TopologyGraph(msgspec.Struct, frozen=True):
     layers: tuple[list[str], list[str], list[str]]
-    """Each in the order in which its nodes are drawn."""
+    """The names of the nodes of each layer, in the order in which they are drawn."""
     edges: list[TopologyEdge]
     hidden: int
-    """Nodes that are part of `others`."""
+    """The number of topics and subscribers in the nodes `others`."""
 
     def flow(self, layer: int, name: str) -> float:
         """Messages per second through a node. A message counts once, however many subscribers a topic has."""
@@ -40,7 +40,7 @@ class TopologyGraph(msgspec.Struct, frozen=True):
 def topology_of(
     snapshot: HubSnapshot, senders: Mapping[str, Iterable[str]], topic_rate: Callable[[str], float]
 ) -> TopologyGraph:
-    """`senders` are the topics that each sender was seen to publish on. Topics of the bus itself are left out."""
+    """The topology of a hub. `senders` has the known topics of each sender. Internal topics of the bus are left out."""
     shown = [each.topic for each in snapshot.topics if not each.topic.startswith("_")]
     topics, hidden_topics = _most(shown, topic_rate)
     names = list(dict.fromkeys(each.name for each in snapshot.subscribers if not each.pattern.startswith("_")))
@@ -73,13 +73,13 @@ def topology_of(
 def _most(topics: list[str], rate: Callable[[str], float]) -> tuple[list[str], int]:
     if len(topics) <= MAX_NODES:
         return topics, 0
-    # The snapshot has those with the most messages first: that decides among equals.
+    # The snapshot has the topics with the most messages first, and the sort keeps that order for equal rates.
     best = sorted(topics, key=lambda topic: -rate(topic))[:MAX_NODES]
     return best, len(topics) - MAX_NODES
 
 
 def _ordered(nodes: list[str], edges: list[TopologyEdge], layer: int, lefts: list[str]) -> list[str]:
-    """By the mean place of what leads to them: lines cross less."""
+    """Nodes sorted by the mean position of their left neighbours, so that fewer lines cross."""
     at = {name: place for place, name in enumerate(lefts)}
 
     def place(name: str) -> float:

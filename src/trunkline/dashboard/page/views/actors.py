@@ -31,7 +31,7 @@ def register(model: PageModel) -> None:
     def actors(filter: str = "") -> None:
         with framed(model, "Actors", "/actors") as shell:
             if not model.live:
-                empty("Actors live on a hub: a journal alone has none.", "hub")
+                empty("Actors are connected to a hub: a journal alone has none.", "hub")
                 return
             with box("tl-tools"):
                 wanted = ListFilter("/actors", filter)

@@ -1,4 +1,4 @@
-"""Channels and schemas: the contract of each, who is on it, and the versions of its schema."""
+"""Channels and schemas: the contract, the members and the schema versions of each channel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHANNELS = [
     ListColumn("producers", "producers", "number"),
     ListColumn("consumers", "consumers", "number"),
     ListColumn("owner", "owner"),
-    ListColumn("created", "created"),
+    ListColumn("created", "created (UTC)"),
 ]
 SCHEMAS = [
     ListColumn("name", "schema", "link"),
@@ -36,9 +36,9 @@ SCHEMAS = [
 ]
 MEANS = {
     "none": "any change is allowed",
-    "backward": "a new version must read what was written with the last one",
-    "forward": "the last version must read what is written with a new one",
-    "full": "both must read each other",
+    "backward": "a new version must read data written with the last one",
+    "forward": "the last version must read data written with a new one",
+    "full": "each version must read data written with the other",
 }
 
 
@@ -47,11 +47,11 @@ def register(model: PageModel) -> None:
     def channels(filter: str = "") -> None:
         with framed(model, "Channels and schemas", "/channels") as shell:
             if not model.live:
-                empty("Channels and schemas are kept by a hub.", "schema")
+                empty("A hub keeps channels and schemas: a journal alone has none.", "schema")
                 return
             with box("tl-tools"):
                 wanted = ListFilter("/channels", filter)
-            known = DataTable(CHANNELS, key="channel", none="no channels: tl.connect().create_channel makes one")
+            known = DataTable(CHANNELS, key="channel", none="no channels yet: create one with bus.create_channel")
             text("Schemas", "tl-h2").style("margin-top:20px")
             schemas = DataTable(SCHEMAS, key="name", none="no schemas")
             for table in (known, schemas):
@@ -96,10 +96,10 @@ def register(model: PageModel) -> None:
 
 
 def _changes(before: SchemaInfo, after: SchemaInfo) -> None:
-    """What would break between two versions, for readers of either."""
+    """Show the incompatibilities between two versions, for readers of either."""
     old, new = Side(before.schema, before.version), Side(after.schema, after.version)
     for yes, no, writer, reader in (
-        ("reads what was written with", "cannot read what was written with", old, new),
+        ("reads data written with", "cannot read data written with", old, new),
         ("can be read with", "cannot be read with", new, old),
     ):
         try:

@@ -1,4 +1,4 @@
-"""Dead letters: one bug is one row; from there each letter with its traceback, edited, replayed or dropped."""
+"""Dead letters, one row per bug. The view of one bug shows its dead letters, to edit, replay or drop them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nicegui import ui
 
 from trunkline.brokers.store import KeptDeadLetter
 from trunkline.cli import show
-from trunkline.dashboard.page.elements import box, card, code, empty, facts, notify, text
+from trunkline.dashboard.page.elements import address, box, card, code, empty, facts, notify, text
 from trunkline.dashboard.page.filters import ListFilter
 from trunkline.dashboard.page.model.letters import LetterGroup
 from trunkline.dashboard.page.model.model import PageModel
@@ -19,11 +19,11 @@ from trunkline.dashboard.page.views.letter import LetterList
 from trunkline.errors import TrunklineError
 
 COLUMNS = [
-    ListColumn("last", "last", width="130px"),
+    ListColumn("last", "last (UTC)", width="130px"),
     ListColumn("reason", "what went wrong", "link"),
     ListColumn("cause", "cause", "tag"),
     ListColumn("subscriber", "subscriber"),
-    ListColumn("topics", "topics"),
+    ListColumn("topics", "topics", "link"),
     ListColumn("count", "letters", "number"),
 ]
 NONE = "there are no dead letters"
@@ -45,7 +45,7 @@ def register(model: PageModel) -> None:
 
     @ui.page("/dead-letters/{key}")
     def group(key: str, filter: str = "") -> None:
-        with framed(model, "Dead letters of one cause", "/dead-letters") as shell:
+        with framed(model, "Dead letters with one cause", "/dead-letters") as shell:
             GroupView(model, shell, key, filter)
 
 
@@ -57,13 +57,13 @@ def _row(group: LetterGroup) -> dict[str, Any]:
         **cell("reason", group.reason[:200] or group.cause, f"/dead-letters/{group.key}"),
         **cell("cause", group.cause, kind="bad"),
         "subscriber": show.plain(group.subscriber),
-        "topics": show.plain(topics),
+        **cell("topics", topics, address("/messages", topic=group.topics[0]) if len(group.topics) == 1 else ""),
         **number("count", group.count),
     }
 
 
 class GroupView:
-    """One cause: what it is, its newest traceback, and its letters."""
+    """One cause: its description, its newest traceback, and its dead letters."""
 
     def __init__(self, model: PageModel, shell: Shell, key: str, filter: str) -> None:
         self._model, self._key = model, key
@@ -102,7 +102,7 @@ class GroupView:
         with self._about:
             if found is None:
                 with card():
-                    empty("None is left of this cause.", "task_alt")
+                    empty("No dead letters with this cause are left.", "task_alt")
                 return
             with card(found.reason or found.cause):
                 facts(
@@ -128,8 +128,8 @@ class GroupView:
             group = self._group
             rest = group.count - group.returns
             notify(
-                f"Dry run: {show.count(group.returns, 'letter')} would go back to {group.subscriber}"
-                + (f"; {rest:,} would stay: only the process of the subscriber can take them" if rest else "")
+                f"Dry run: {show.count(group.returns, 'dead letter')} would be redelivered to {group.subscriber}"
+                + (f"; {rest:,} would stay: only the process of the subscriber can replay them" if rest else "")
             )
 
     def _ask_drop(self) -> None:
@@ -137,7 +137,9 @@ class GroupView:
         if group is None:
             return
         with ui.dialog() as dialog, ui.card().classes("tl-dialog"):
-            text(f"Drop {show.count(group.count, 'dead letter')} of {group.subscriber} for good?", "tl-h2")
+            text(
+                f"Drop {show.count(group.count, 'dead letter')} of {group.subscriber}? This cannot be undone.", "tl-h2"
+            )
             with box("tl-tools"):
 
                 async def drop() -> None:
@@ -155,7 +157,7 @@ class GroupView:
             notify(str(error), bad=True)
 
     async def _act(self, letters: list[KeptDeadLetter], what: str, payload: object) -> None:
-        """Raises TrunklineError, as the model does."""
+        """Replay or drop dead letters. Raises TrunklineError, as the model does."""
         if what == "drop":
             gone = await self._model.drop(letters)
             notify(f"{show.count(gone, 'dead letter')} dropped", bad=gone < len(letters))
@@ -164,7 +166,7 @@ class GroupView:
             done = len(letters) - len(failures)
             notify(
                 f"{show.count(done, 'dead letter')} redelivered"
-                + (f"; {len(failures)} stay: {failures[0].text}" if failures else ""),
+                + (f"; {len(failures)} failed: {failures[0].text}" if failures else ""),
                 bad=bool(failures),
             )
         await self._refresh()

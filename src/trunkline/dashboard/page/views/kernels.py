@@ -63,7 +63,10 @@ def register(model: PageModel) -> None:
                     for each in found[:MAX_SHOWN]:
                         _execution(each)
                     if not found:
-                        empty("Nothing was executed since it is shared, or while somebody looked.", "terminal")
+                        empty(
+                            "No executions yet. Without a journal, only those while this page is open are shown.",
+                            "terminal",
+                        )
 
             shell.every(1.0, refresh)
 

@@ -1,4 +1,4 @@
-"""The letters of one cause: each opened, its payload edited, and replayed to the subscriber that failed."""
+"""The dead letters of one cause. Each can be opened, edited, and replayed to the subscriber that failed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nicegui import ui
 
 from trunkline.brokers.store import KeptDeadLetter
 from trunkline.cli import show
-from trunkline.dashboard.page.elements import box, code, link, message_address, notify, text
+from trunkline.dashboard.page.elements import address, box, code, link, message_address, notify, text
 from trunkline.dashboard.page.model.form import FormField, changed_by, form_of
 from trunkline.dashboard.page.model.model import PageModel
 from trunkline.dashboard.page.model.text import as_json, clock
@@ -21,9 +21,9 @@ from trunkline.schema import Checker
 Act = Callable[[list[KeptDeadLetter], str, Any], Awaitable[None]]
 
 COLUMNS = [
-    ListColumn("died", "died", width="130px"),
+    ListColumn("died", "died (UTC)", width="130px"),
     ListColumn("id", "message", "link"),
-    ListColumn("topic", "topic"),
+    ListColumn("topic", "topic", "link"),
     ListColumn("reason", "what went wrong"),
     ListColumn("edit", "", "edit"),
 ]
@@ -51,7 +51,7 @@ class LetterList:
         if known is not None:
             kept = await self._model.letter(known.letter.message.id, known.letter.subscriber)
         if kept is None:
-            notify("It is gone: it was replayed or dropped", bad=True)
+            notify("This dead letter no longer exists: it was replayed or dropped", bad=True)
         else:
             found = await self._model.schema_for(kept.letter.message)
             schema = None if found is None else found.schema
@@ -64,14 +64,14 @@ def _row(key: str, kept: KeptDeadLetter) -> dict[str, Any]:
         "key": key,
         "died": clock(kept.letter.at_ns),
         **cell("id", message.id, message_address(message.id), "tl-mono"),
-        "topic": show.plain(message.topic),
+        **cell("topic", message.topic, address("/messages", topic=message.topic), "tl-mono"),
         "reason": show.plain(kept.letter.reason[:200]),
         "edit": "",
     }
 
 
 class LetterDialog:
-    """One letter: its attempts, and its payload as JSON or text in a form."""
+    """A dialog for one dead letter: its attempts, and its payload as JSON or text in a form."""
 
     def __init__(self, kept: KeptDeadLetter, act: Act, schema: dict[str, Any] | None, *, read_only: bool) -> None:
         self._kept, self._act, self._schema = kept, act, schema
@@ -92,7 +92,7 @@ class LetterDialog:
             self._field.classes("tl-mono")
             if not editable:
                 self._field.disable()
-                text("This payload cannot be edited as text: it is replayed as it was.", "tl-note")
+                text("This payload cannot be edited as text. It is replayed unchanged.", "tl-note")
             with box("tl-tools"):
                 replay = ui.button("Replay", icon="replay", on_click=self._replay).props("unelevated no-caps")
                 drop = ui.button("Drop", icon="delete_outline", on_click=self._drop).props(
@@ -107,7 +107,7 @@ class LetterDialog:
                 text("The hub cannot redeliver it: its subscriber must do that, with bus.replay_dead().", "tl-note")
 
     def _build_form(self, fields: list[FormField]) -> None:
-        """A field for each plain value; what is entered goes into the JSON below."""
+        """A field for each plain value. Input in a field changes the JSON below."""
         with box("tl-grid").style("grid-template-columns:repeat(auto-fill,minmax(200px,1fr));gap:9px;width:100%"):
             for field in fields:
                 label = f"{field.name}{' *' if field.required else ''}"
@@ -126,7 +126,7 @@ class LetterDialog:
             value = msgspec.json.decode(str(self._field.value))
             self._field.value = as_json(changed_by(value, field, entered))
         except (ValueError, TypeError):
-            # A number that is half typed, or JSON that is being edited: it is checked when it is replayed.
+            # An incomplete number, or JSON that is being edited. The payload is checked before the replay.
             return
 
     def open(self) -> None:
@@ -141,7 +141,7 @@ class LetterDialog:
         self._dialog.close()
 
     def _edited(self) -> object:
-        """The payload if it was changed; None if not. Raises DecodeError or UsageError if it cannot be one."""
+        """The payload if it was changed, else None. Raises DecodeError or UsageError if it is not valid."""
         written = str(self._field.value or "")
         if written == self._before:
             return None
@@ -149,7 +149,7 @@ class LetterDialog:
             return written
         value = msgspec.json.decode(written)
         if self._schema is not None and (problem := Checker(self._schema)(value)) is not None:
-            raise UsageError(f"it does not fit its schema, at {problem[0]}: {problem[1]}")
+            raise UsageError(f"the payload does not match its schema, at {problem[0]}: {problem[1]}")
         return value
 
     async def _drop(self) -> None:

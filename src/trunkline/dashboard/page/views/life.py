@@ -1,4 +1,4 @@
-"""The life of a message: what happened to it in order, the conversation around it, its payload and its trace."""
+"""The life of a message: its events in order, its conversation, its payload and its trace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trunkline.schema import Checker
 from trunkline.wire.control import SchemaInfo
 
 KINDS = {"published": "#3b5bdb", "passed": "#8b6fd6", "attempt": "#c98a1b", "in flight": FATES["in_flight"], **FATES}
-UNKNOWN = "not known here: never accepted, or longer ago than is kept"
+UNKNOWN = "not known here: it was never accepted, or it is older than the records"
 
 
 def register(model: PageModel) -> None:
@@ -40,7 +40,7 @@ class LifeView:
 
     async def refresh(self) -> None:
         if self._model.look() is None:
-            # What the hub says first tells where its journal is.
+            # The first snapshot of the hub has the location of its journal.
             await self._model.refresh()
         life = await self._model.life_of(self._id)
         if life == self._shown:
@@ -57,6 +57,7 @@ def build_life(life: MessageLife, schema: SchemaInfo | None) -> None:
     if message is None and not life.events:
         with card():
             empty(f"This message is {life.note or UNKNOWN}.", "search_off")
+            link("Search all messages by text, topic or time", "/messages").style("display:block;text-align:center")
         return
     with box("tl-grid tl-halves"):
         with card("What happened"):
@@ -65,7 +66,7 @@ def build_life(life: MessageLife, schema: SchemaInfo | None) -> None:
                 text(life.note, "tl-note")
         with card("Message"):
             if message is None:
-                text("Only what became of it is known.", "tl-note")
+                text("Only its fates are known.", "tl-note")
             else:
                 _about(message)
     if message is not None:
@@ -83,12 +84,15 @@ def build_life(life: MessageLife, schema: SchemaInfo | None) -> None:
 
 
 def _fits(message: Message, schema: SchemaInfo) -> None:
-    """Whether the payload is as its schema says."""
+    """Show whether the payload conforms to its schema."""
     problem = Checker(schema.schema)(show.payload(message))
     with box("tl-tools"):
         text("schema", "tl-note", "span")
         link(f"{schema.name} {schema.version}", schema_address(schema.name))
-        tag("fits" if problem is None else f"does not fit, at {problem[0]}: {problem[1]}", "bad" if problem else "good")
+        tag(
+            "matches" if problem is None else f"does not match, at {problem[0]}: {problem[1]}",
+            "bad" if problem else "good",
+        )
 
 
 def _timeline(events: list[LifeEvent], begin_ns: int) -> None:

@@ -1,4 +1,4 @@
-"""Shared-memory channels of this machine: processes, services, and what dead processes have left."""
+"""Shared-memory channels of this machine: processes, services, and files left by dead processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trunkline.dashboard.page.shell import framed
 from trunkline.dashboard.page.table import DataTable, ListColumn, cell, number
 from trunkline.memory.survey import EngineFile, EngineNode, EngineService
 from trunkline.wire.control import ChannelInfo
-from trunkline.wire.told_metrics import ToldConsumer, told
+from trunkline.wire.reported_metrics import ReportedConsumer, read_metrics
 
 LEFT = "Left by dead processes"
 CHANNELS = [
@@ -57,7 +57,7 @@ def register(model: PageModel) -> None:
             with box("tl-tools"):
                 wanted = ListFilter("/memory", filter)
             channels = DataTable(
-                CHANNELS, key="channel", none="no producer has told the hub of a channel in shared memory"
+                CHANNELS, key="channel", none="no producer has registered a shared-memory channel at the hub"
             )
             text("Processes", "tl-h2").style("margin-top:20px")
             processes = DataTable(PROCESSES, key="id", none="no process uses shared-memory channels")
@@ -65,7 +65,7 @@ def register(model: PageModel) -> None:
             services = DataTable(SERVICES, key="name", none="no services")
             left = text(LEFT, "tl-h2")
             left.style("margin-top:20px")
-            files = DataTable(FILES, key="path", none="dead processes have left nothing")
+            files = DataTable(FILES, key="path", none="no files of dead processes")
             for table in (channels, processes, services, files):
                 wanted.filters(table)
 
@@ -83,8 +83,8 @@ def register(model: PageModel) -> None:
 
 
 def _channel(each: ChannelInfo, now_ns: int) -> dict[str, Any]:
-    """Nothing if its producer has not told what it counts."""
-    found = told({"metrics": each.memory})
+    """The row of a channel. Empty if its producer has not reported metrics."""
+    found = read_metrics({"metrics": each.memory})
     if found is None:
         return {}
     quiet_s = max(0.0, (now_ns - found.last_ns) / 1e9)
@@ -100,7 +100,7 @@ def _channel(each: ChannelInfo, now_ns: int) -> dict[str, Any]:
     }
 
 
-def _consumer(each: ToldConsumer) -> str:
+def _consumer(each: ReportedConsumer) -> str:
     waits = f", {each.waiting:,} waiting" if each.waiting else ""
     return f"{each.name} (process {each.pid}: {each.reads:,} read{waits})"
 

@@ -1,4 +1,4 @@
-"""Messages: found by id, topic, time, correlation and text. Each leads to its life."""
+"""Messages: search by id, topic, time, correlation and text. Each result is a link to the life of the message."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import msgspec
 from nicegui import ui
 
 from trunkline.cli import show
-from trunkline.dashboard.page.elements import address, box, message_address, text
+from trunkline.dashboard.page.elements import box, message_address, text
+from trunkline.dashboard.page.filters import ViewAddress
 from trunkline.dashboard.page.model.model import PageModel
 from trunkline.dashboard.page.model.search import MessageQuery
 from trunkline.dashboard.page.model.text import clock, one_line
@@ -57,17 +58,19 @@ class MessagesView:
                 field.on_value_change(lambda event, name=name: self._changed(name, event.value or ""))
         self._trouble = text("", "tl-banner")
         self._trouble.set_visibility(False)
-        self._table = DataTable(COLUMNS, key="key", none="no message fits")
+        self._table = DataTable(COLUMNS, key="key", none="no messages match")
+        self._address = ViewAddress("/messages", **msgspec.structs.asdict(query))
+        self._address.keeps_order_of(self._table)
         self._note = text("", "tl-note")
 
     def _changed(self, name: str, value: str) -> None:
         self._query = msgspec.structs.replace(self._query, **{name: value.strip()})
-        ui.navigate.history.replace(address("/messages", **msgspec.structs.asdict(self._query)))
+        self._address.change(**msgspec.structs.asdict(self._query))
 
     async def refresh(self) -> None:
         snapshot = self._model.look()
         if self._model.tail is not None and self._model.journal is None:
-            # Without a journal there is nothing but what is published while somebody looks.
+            # Without a journal, only messages published while this view is open can be found.
             self._model.tail.want(3.0)
         state = (snapshot.last if snapshot is not None else 0, self._query)
         if state == self._shown:
@@ -83,15 +86,15 @@ class MessagesView:
         self._shown = state
         self._trouble.set_visibility(False)
         self._table.set([row_of(each) for each in found.messages])
-        self._note.text = self._told(len(found.messages), found.scanned, found.complete)
+        self._note.text = self._summary(len(found.messages), found.scanned, found.complete)
 
-    def _told(self, count: int, scanned: int, complete: bool) -> str:
+    def _summary(self, count: int, scanned: int, complete: bool) -> str:
         if self._model.journal is None:
             return "This hub keeps no journal: these are messages that were published while this page was open."
         many = show.count(count, "message")
         if complete:
-            return f"{many}: all that fit."
-        return f"The newest {many} that fit, of {scanned:,} that were read: narrow the search to see older ones."
+            return f"{many}: all matches."
+        return f"The newest {many} that match, of {scanned:,} that were read: narrow the search to see older ones."
 
 
 def row_of(message: Message) -> dict[str, Any]:

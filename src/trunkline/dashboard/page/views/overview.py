@@ -1,4 +1,4 @@
-"""The overview: rates, backlog, answer times and what is wrong, with an hour of history."""
+"""The overview: rates, backlog, answer times and problems, with an hour of history."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class OverviewView:
             self._lost = Stat("Lost", "/subscribers")
             self._delays = Stat("Delivered within", "/subscribers")
             self._clients = Stat("Clients", "/subscribers#clients")
-        with card("What is wrong", "tl-wrong") as self._wrong_card:
+        with card("Problems", "tl-wrong") as self._wrong_card:
             self._wrong = box("")
         with box("tl-grid tl-thirds"):
             self._rates = Plot("Messages per second", ["published", "delivered", "lost"])
@@ -55,7 +55,7 @@ class OverviewView:
             text("Busiest topics", "tl-h2")
             box("tl-grow")
             wanted = ListFilter("/", filter)
-        self._topics = DataTable(TOPICS, key="topic", none="nothing was published yet", rows_per_page=10)
+        self._topics = DataTable(TOPICS, key="topic", none="nothing has been published yet", rows_per_page=10)
         wanted.filters(self._topics)
 
     async def refresh(self) -> None:
@@ -69,7 +69,7 @@ class OverviewView:
         waiting = sum(each.waiting for each in snapshot.subscribers)
         behind = sum(each.behind for each in snapshot.subscribers)
         self._waiting.set(f"{waiting:,}", f"{behind:,} behind", bad=waiting > 10_000)
-        self._letters.set(f"{snapshot.dead_letters:,}", "of failed handlers", bad=snapshot.dead_letters > 0)
+        self._letters.set(f"{snapshot.dead_letters:,}", "messages that failed", bad=snapshot.dead_letters > 0)
         lost = account.get("dropped", 0) + account.get("expired", 0)
         self._lost.set(f"{lost:,}", "dropped or expired", bad=account.get("dropped", 0) > 0)
         up = f"up for {age((snapshot.at_ns - snapshot.since_ns) / 1e9)}" if snapshot.since_ns else "history only"
@@ -79,7 +79,7 @@ class OverviewView:
             median, most, nearly_all = (age(each / 1e3) for each in delays)
             self._delays.set(median, f"p95 {most} · p99 {nearly_all}")
         else:
-            self._delays.set("–", "known with a journal here")
+            self._delays.set("–", "needs a journal here")
         for plot in (self._rates, self._backlog, self._answers):
             plot.show(model.history)
         self._topics.set(
@@ -95,7 +95,7 @@ class OverviewView:
         )
 
     async def _known_delays(self) -> tuple[float, float, float] | None:
-        """Read from the journal once in a few looks."""
+        """The delivery times. They are read from the journal once in DELAYS_EVERY refreshes."""
         self._looks += 1
         if self._looks % DELAYS_EVERY == 1:
             self._delays_ms = await self._model.delays_ms()
@@ -119,9 +119,9 @@ class OverviewView:
                 text(f"and {len(found) - 20:,} more", "tl-note")
             if not found:
                 if self._model.live:
-                    empty("Everything is well.", "check_circle")
+                    empty("No problems.", "check_circle")
                 else:
-                    empty("A journal alone: no hub, and so nothing that could be wrong now.", "history")
+                    empty("This is a journal without its hub: problems of a hub are not shown.", "history")
 
 
 DELAYS_EVERY = 5
@@ -132,12 +132,12 @@ PLACES = {
     "slow": "/subscribers",
     "silent": "/subscribers#clients",
 }
-"""Where the page shows more of a problem."""
+"""The view with more information on each kind of problem."""
 NAMES = {"lost": "lost", "answer_ms": "answer", "behind": "behind (durable)"}
 
 
 class Plot:
-    """Lines over the last hour. They survive a reload: the history is that of the page's process."""
+    """Lines over the last hour. They survive a reload, because the process of the page keeps the history."""
 
     def __init__(self, title: str, fields: list[str]) -> None:
         self._fields = fields
@@ -146,7 +146,7 @@ class Plot:
 
     def show(self, history: TrafficHistory) -> None:
         points = list(history.points)
-        # A line of 300 points is as good to read as one of 3,600.
+        # A line of 300 points is as readable as one of 3,600.
         step = max(1, len(points) // 300)
         for at, name in enumerate(self._fields):
             data: list[list[Any]] = []
@@ -154,7 +154,7 @@ class Plot:
             for place in range(len(points) % step, len(points), step):
                 point = points[place]
                 if before and point.at_s - before > max(2 * STEP_S, 5 * step):
-                    # Nobody looked: a gap, and not a line across it.
+                    # No snapshots were taken: show a gap, not a line across it.
                     data.append([(before + 1) * 1000, None])
                 before = point.at_s
                 value = getattr(point, name)

@@ -1,4 +1,4 @@
-"""The pipeline: the tables that Spark has made of the journal, how fresh they are, and the report."""
+"""The pipeline: the tables that Spark built from the journal, their freshness, and the report."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ COLUMNS = [
     ListColumn("size", "size", "number"),
 ]
 REPORT_AT = "/pipeline/report"
-HOW = "For a report here: trunkline pipeline report {0} --output {0}/warehouse/report.html"
+HOW = "To show a report here, run: trunkline pipeline report {0} --output {0}/warehouse/report.html"
 ALONE = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:"}
-"""The report has neither scripts nor links to files."""
+"""The report needs neither scripts nor other files."""
 
 
 def register(model: PageModel) -> None:
@@ -45,7 +45,7 @@ def register(model: PageModel) -> None:
             none = box("")
             with none:
                 why = text("", "tl-note")
-                empty("No warehouse beside the journal yet: `trunkline pipeline run DIRECTORY` makes its tables.")
+                empty("No warehouse beside the journal yet: `trunkline pipeline run DIRECTORY` creates its tables.")
             content = box("")
             with content:
                 with box("tl-grid tl-stats"):
@@ -72,7 +72,7 @@ def register(model: PageModel) -> None:
                 run.set(f"{found.run:,}", f"up to {found.upto or 'nothing'}")
                 behind.set(f"{found.behind:,}", f"{found.messages:,} in the tables", bad=found.behind > 1_000_000)
                 lag.set(age(found.lag_s), "behind the journal")
-                late.set(f"{found.late:,}", f"{found.duplicates:,} came twice")
+                late.set(f"{found.late:,}", f"{found.duplicates:,} duplicates")
                 table.set([_row(each) for each in found.tables])
 
             shell.every(3.0, refresh)

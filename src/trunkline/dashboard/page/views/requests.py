@@ -1,4 +1,4 @@
-"""Requests and orphans: answers that found no request, and why; and the requests of late."""
+"""Recent requests, and orphans: answers for which no request was waiting, with the reason."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def register(model: PageModel) -> None:
                 wanted = ListFilter("/requests", filter)
                 note = text("", "tl-note")
             asked = DataTable(REQUESTS, key="id", none="no requests among the newest messages")
-            text("Orphans: answers whose request nobody waits for", "tl-h2").style("margin-top:20px")
+            text("Orphans: answers to requests that nobody waits for", "tl-h2").style("margin-top:20px")
             orphans = DataTable(ORPHANS, key="key", none="no orphans")
             for table in (asked, orphans):
                 wanted.filters(table)

@@ -1,4 +1,7 @@
-"""Subscribers: rate, lag, depth, age of the oldest, fates as one bar, policy, who is slow since when; and clients."""
+"""Subscribers with their rates, waiting messages, lag, fates and overflow policies, and for how long each is slow.
+
+Also the connected clients.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ COLUMNS = [
     ListColumn("waiting", "waiting", "number"),
     ListColumn("oldest", "oldest", "number"),
     ListColumn("behind", "behind", "number"),
-    ListColumn("fates", "fates", "bar", "150px"),
+    ListColumn("fates", "fates", "bar", "110px"),
     ListColumn("policy", "when full"),
 ]
 CLIENTS = [
@@ -51,11 +54,11 @@ def register(model: PageModel) -> None:
                 wanted = ListFilter("/subscribers", filter)
                 box("tl-grow")
                 legend()
-            table = DataTable(COLUMNS, key="key", none="nobody subscribes")
+            table = DataTable(COLUMNS, key="key", none="no subscribers")
             wanted.filters(table)
             note = text("", "tl-note")
             text("Clients", "tl-h2", id="clients").style("margin-top:20px")
-            clients = DataTable(CLIENTS, key="session", none="nobody is connected")
+            clients = DataTable(CLIENTS, key="session", none="no clients are connected")
             wanted.filters(clients)
 
             def refresh() -> None:
@@ -64,7 +67,9 @@ def register(model: PageModel) -> None:
                 table.set([_row(model, snapshot, each) for each in snapshot.subscribers])
                 clients.set([_client(snapshot, each) for each in snapshot.clients])
                 rest = snapshot.subscribers_total - len(snapshot.subscribers)
-                note.text = f"{rest:,} more are not shown: those with the least waiting" if rest else ""
+                note.text = (
+                    f"{rest:,} more subscribers, with the fewest waiting messages, are not shown" if rest else ""
+                )
 
             shell.with_model(refresh)
 
@@ -79,7 +84,7 @@ def legend() -> None:
 
 def _row(model: PageModel, snapshot: HubSnapshot, each: SubscriberSnapshot) -> dict[str, Any]:
     state = state_of(each, snapshot.at_ns)
-    kind = "bad" if state.startswith(("slow", "not")) else "info" if state != "ok" else "good"
+    kind = "bad" if state.startswith(("slow", "not", "lost")) else "info" if state != "ok" else "good"
     waited_s = (snapshot.at_ns - each.waiting_since_ns) / 1e9 if each.waiting_since_ns else 0.0
     per_s = round(model.history.subscriber_rate(each), 2)
     return {

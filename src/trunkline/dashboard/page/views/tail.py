@@ -1,4 +1,4 @@
-"""The live tail: messages as they are published, filtered, and stopped for reading."""
+"""The live tail: messages as they are published. It can be filtered and paused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def register(model: PageModel) -> None:
         with framed(model, "Live tail", "/tail") as shell:
             live = model.tail
             if live is None:
-                empty("A journal alone has no traffic: see Messages for what it holds.", "history")
+                empty("A journal alone has no live traffic: its messages are under Messages.", "history")
                 return
             with box("tl-tools"):
                 wanted = ListFilter("/tail", filter)
@@ -32,7 +32,7 @@ def register(model: PageModel) -> None:
                 own = ui.switch("Topics of the bus itself").props("dense")
                 box("tl-grow")
                 note = text("", "tl-note")
-            table = DataTable(COLUMNS, key="key", none="nothing was published since this page is open")
+            table = DataTable(COLUMNS, key="key", none="nothing has been published since this page was opened")
             wanted.filters(table)
 
             def refresh() -> None:

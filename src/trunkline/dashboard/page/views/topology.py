@@ -26,7 +26,7 @@ def register(model: PageModel) -> None:
                 none = box("")
                 note = text("", "tl-note")
             with none:
-                empty("Nothing was published yet, and nobody subscribes.")
+                empty("Nothing has been published yet, and there are no subscribers.")
 
             async def refresh() -> None:
                 model.look()
@@ -36,13 +36,13 @@ def register(model: PageModel) -> None:
                 drawn = any(graph.layers)
                 none.set_visibility(not drawn)
                 picture.content = draw(graph) if drawn else ""
-                note.text = f"{graph.hidden:,} quieter nodes are drawn as one" if graph.hidden else ""
+                note.text = f"{graph.hidden:,} nodes with less traffic are drawn as one" if graph.hidden else ""
 
             shell.every(1.0, refresh)
 
 
 def draw(graph: TopologyGraph) -> str:
-    """SVG. Each node has a row of its own, so that no label is on top of another; all text is escaped."""
+    """The topology as SVG. Each node has its own row, so that labels do not overlap. All text is escaped."""
     tallest = max(1, *(len(layer) for layer in graph.layers))
     height = TOP + tallest * ROW
     xs = (0, (WIDTH - NODE) // 2, WIDTH - NODE)
@@ -67,7 +67,7 @@ def draw(graph: TopologyGraph) -> str:
     for at, layer in enumerate(graph.layers):
         for name in layer:
             parts.append(_node(at, xs[at], places[at][name], name, graph.flow(at, name)))
-    return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="who talks to whom">{"".join(parts)}</svg>'
+    return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="topology">{"".join(parts)}</svg>'
 
 
 def _node(layer: int, x: int, y: float, name: str, flow: float) -> str:
@@ -76,7 +76,7 @@ def _node(layer: int, x: int, y: float, name: str, flow: float) -> str:
         f'<text x="{x + NODE - 10}" y="{y + 4.5:.1f}" text-anchor="end" class="r">{rate(flow)}/s</text>' if flow else ""
     )
     room = MAX_CHARS - (9 if flow else 0)
-    # The end of a long name tells it apart as often as its beginning.
+    # A long name is shortened in the middle: both its beginning and its end are needed to identify it.
     shown = plain if len(plain) <= room else f"{plain[: room // 2 - 1]}…{plain[-(room - room // 2) :]}"
     return (
         f'<a href="{escape(_address(layer, name))}"><title>{escape(plain)}</title>'
@@ -86,7 +86,7 @@ def _node(layer: int, x: int, y: float, name: str, flow: float) -> str:
 
 
 def _address(layer: int, name: str) -> str:
-    """Where more is to be seen of a sender, a topic or a subscriber."""
+    """The address of the view with more about a sender, a topic or a subscriber."""
     if layer == 2:
         return address("/subscribers", filter="" if name == OTHERS else name)
     field = ("text", "topic")[layer]

@@ -1,4 +1,4 @@
-"""What an actor is made of: its class and what its constructor is given, again for each incarnation."""
+"""The class of an actor and the arguments of its constructor. They are used again for each incarnation."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from trunkline.errors import UsageError
 OPTIONS = frozenset(field.name for field in msgspec.structs.fields(Keep))
 
 
-class Birth(msgspec.Struct, frozen=True):
+class ActorSpec(msgspec.Struct, frozen=True):
     kind: type[Actor]
     arguments: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = {}
 
-    def split(self, options: dict[str, Any]) -> tuple[Birth, dict[str, Any]]:
-        """Take those keywords of `spawn` for the constructor that are no options of Keep, if it takes them.
+    def split(self, options: dict[str, Any]) -> tuple[ActorSpec, dict[str, Any]]:
+        """Pass those keywords of `spawn` to the constructor that are not options of Keep, if it accepts them.
 
-        What neither takes stays an option, and is refused there.
+        Keywords that neither accepts stay options, and are refused there.
         """
         extra = {name: value for name, value in options.items() if name not in OPTIONS}
         taken = _keywords(self.kind) if extra else None
@@ -35,12 +35,14 @@ class Birth(msgspec.Struct, frozen=True):
             return self, options
         twice = [name for name in given if name in self.kwargs]
         if twice:
-            raise UsageError(f"{self.kind.__name__} gets {twice[0]!r} twice: as a keyword and in kwargs")
+            raise UsageError(
+                f"{self.kind.__name__} gets {twice[0]!r} twice: pass it as a keyword or in kwargs, not both"
+            )
         rest = {name: value for name, value in options.items() if name not in given}
-        return Birth(self.kind, self.arguments, {**self.kwargs, **given}), rest
+        return ActorSpec(self.kind, self.arguments, {**self.kwargs, **given}), rest
 
     def plan(self, keep: Keep) -> tuple[Plan, Callable[[], Actor]]:
-        """Its handlers, and how an incarnation is made."""
+        """Its handlers, and a function that creates an incarnation."""
         plan = plan_of(self.kind)
         if keep.process:
             stand_in = copy(plan_of(InProcess))
@@ -52,7 +54,7 @@ class Birth(msgspec.Struct, frozen=True):
 
 
 def _keywords(kind: type[Actor]) -> frozenset[str] | None:
-    """What its constructor takes by name; None if that is anything."""
+    """The keywords that its constructor accepts; None if it accepts any."""
     parameters = inspect.signature(kind).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
