@@ -28,7 +28,7 @@ _ports = _ports_of_this_worker()
 
 
 def free_port() -> int:
-    """A port on which nobody listens, and which nobody else is given."""
+    """A port on which nothing listens, and which is not given to another test."""
     for port in itertools.islice(_ports, SHARE):
         if _is_free(port) and _is_free(port + LAST - FIRST + 1):
             return port

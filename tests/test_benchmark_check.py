@@ -1,4 +1,4 @@
-"""`python -m benchmarks --check`: what counts as a broken promise, what is measured again, what is left out."""
+"""`python -m benchmarks --check`: what counts as a missed bar, what is measured again, what is skipped."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_what_misses_is_measured_again_and_judged_by_all_rounds() -> None:
 
 
 def test_the_first_rounds_count_when_it_is_measured_again() -> None:
-    """Four good ones of the second six are not enough: the first three count, too."""
+    """Four good ones of the second six are not enough: the first three count as well."""
     lucky = case(ours=series(10, 10, 10, 30, 30, 30, 30, 10, 10))
     (verdict,) = check_case(lucky, 1.0, lambda text: None)
     assert (verdict.outcome, verdict.measured) == (Outcome.MISSED, 1.0)

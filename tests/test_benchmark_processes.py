@@ -1,4 +1,4 @@
-"""The worker processes of the benchmarks: they run what they are given, say what went wrong, and never stay behind."""
+"""The worker processes of the benchmarks: they run their task, report errors, and are never left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every benchmark runs, tiny, so that it cannot rot; the harness computes what it says; the command line behaves."""
+"""Every benchmark runs once, tiny, so that it cannot rot; the harness computes correctly; the command line works."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_each_file_of_a_case_is_short() -> None:
         # A variant of a case is in the same file.
         names = (FILES.get(name, name), name.rpartition("-")[0])
         path = next(path for each in names if (path := folder / f"{each.replace('-', '_')}.py").exists())
-        # With a peer that needs a server, and a program of its own, it takes more.
+        # With a peer that needs a server and a program, it takes more.
         limit = 180 if path.stem in ("nats_core", "nats_durable", "faststream_handler") else 100
         assert len(path.read_text(encoding="utf-8").splitlines()) < limit
 

@@ -1,4 +1,4 @@
-"""`make demo`, as somebody who runs it sees it: what it shows, how it ends, and that it leaves nothing behind."""
+"""`make demo` as its user sees it: its output, its end, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_pipe_gets_a_line_for_each_step_and_one_every_ten_seconds() -> None:
 
 
 class Demo:
-    """The demo as a process, in a directory, with a home and a place for temporary files of its own."""
+    """The demo as a process, in a directory, with its own home and temporary files."""
 
     def __init__(self, folder: Path, *command: str) -> None:
         self.mark = f"MARK_OF_A_TESTED_DEMO={uuid.uuid4()}"
@@ -95,7 +95,7 @@ class Demo:
         return self.process.returncode, out, err
 
     def left(self) -> list[str]:
-        """What is left of it: processes, and files nobody was told of."""
+        """Its leftovers: processes and unexpected files."""
         processes = [
             f"process {path.parent.name}" for path in Path("/proc").glob("[0-9]*/environ") if self._is_ours(path)
         ]
@@ -127,7 +127,7 @@ def demo(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
 
 
 def test_the_demo_tells_its_story_and_leaves_a_report(demo: Callable[..., Demo], tmp_path: Path) -> None:
-    """Also where an older one has left its own."""
+    """Also if an older one has left its output."""
     old = tmp_path / "work" / "demo-output"
     old.parent.mkdir()
     before = Output(old)
@@ -202,7 +202,7 @@ KEPT = (
 def test_a_shop_that_goes_on_has_a_page_and_traffic_until_it_is_ended(
     demo: Callable[..., Demo], number: signal.Signals, tell: str
 ) -> None:
-    """`make demo KEEP=1`, without the story that was told before, or with it."""
+    """`make demo KEEP=1`, with or without the story."""
     told = demo("-c", KEPT.format(tell=tell))
     told.until("The shop goes on")
     assert told.process.stdout is not None
@@ -227,7 +227,7 @@ def test_a_shop_that_goes_on_has_a_page_and_traffic_until_it_is_ended(
 
 @pytest.mark.long
 def test_a_false_claim_ends_it_with_1(demo: Callable[..., Demo]) -> None:
-    """The prices are not what the story expects: so the first claim about amounts is false."""
+    """The prices differ from what the story expects, so the first claim about amounts is false."""
     told = demo(
         "-c",
         "import runpy, examples.demo.story as story; story.price = lambda number: 1.0;"
@@ -244,7 +244,7 @@ def test_a_false_claim_ends_it_with_1(demo: Callable[..., Demo]) -> None:
 def test_the_camera_of_the_demo(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its chapter alone: it needs no hub, no kernel and no Spark."""
+    """Only its chapter: it needs no hub, no kernel and no Spark."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
     async def tell() -> None:
@@ -258,7 +258,7 @@ def test_the_camera_of_the_demo(
 
 
 def test_answers_of_several_threads_are_lines_of_their_own() -> None:
-    """The pipeline makes tables in several threads, and each says so."""
+    """The pipeline makes tables in several threads, and each reports it."""
     many = (
         "from concurrent.futures import ThreadPoolExecutor as Pool; from examples.demo.spark import answer\n"
         "with Pool(8) as pool: list(pool.map(lambda n: answer(table='t', done=n), range(5000)))"

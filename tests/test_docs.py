@@ -1,4 +1,4 @@
-"""The documents tell the truth: their code runs, their links lead somewhere, their tables match the code."""
+"""The documents are correct: their code runs, their links work, their tables match the code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from _pytest.mark import ParameterSet
 
 import trunkline as tl
 from trunkline import errors
@@ -67,17 +66,13 @@ def programs(path: Path) -> Iterator[tuple[int, list[CodeType]]]:
         yield begun, blocks
 
 
-SLOW = "docs/pipeline.md"
-"""Each of its programs starts Spark; what they show is tested elsewhere, too. The first of them is always run."""
-
-
-def param(path: Path, line: int, blocks: list[CodeType], first: bool) -> ParameterSet:
-    marks = [pytest.mark.long] if name_of(path) == SLOW and not first else []
-    return pytest.param(blocks, id=f"{name_of(path)}:{line}", marks=marks)
-
-
+ON_SPARK = ROOT / "docs/pipeline.md"
+"""tests/spark/test_pipeline_document.py runs its programs, where a session is."""
 PROGRAMS = [
-    param(path, line, blocks, not number) for path in WITH_CODE for number, (line, blocks) in enumerate(programs(path))
+    pytest.param(blocks, id=f"{name_of(path)}:{line}")
+    for path in WITH_CODE
+    if path != ON_SPARK
+    for line, blocks in programs(path)
 ]
 
 
@@ -149,7 +144,7 @@ def test_sessions_show_what_is_to_be_seen(
 
 
 def plain(output: str) -> list[str]:
-    """Lines without what differs from run to run: ids, times, days, sizes, and the widths that depend on them."""
+    """Lines without values that differ between runs: ids, times, days, sizes, and the widths that depend on them."""
     output = re.sub(r"[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}", "UUID", output)
     output = re.sub(r"\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d\.\d{3}Z)?", "TIME", output)
     output = re.sub(r"[\d.,]+ (bytes|KiB|MiB)", "SIZE", output)

@@ -152,7 +152,7 @@ def test_example(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     assert result == (0 if name == "shop" else None)
     lines = iter(capsys.readouterr().out.splitlines())
     for wanted in SHOWS[name]:
-        # `in` goes on from where the last line was found, so the order is checked, too.
+        # `in` continues after the last line found, so the order is checked as well.
         assert wanted in lines, f"examples/{name}.py does not show {wanted!r}, or not after the line before"
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from types import ModuleType
 
 import trunkline as tl
+from tests.warm import NEW_PYTHON
 from trunkline import hooks, journal
 
 PUBLIC = """
@@ -82,6 +82,6 @@ def test_version() -> None:
 
 
 def test_import_is_light_and_has_no_effects() -> None:
-    seen = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True, timeout=60)
+    seen = subprocess.run([*NEW_PYTHON, "-c", LOOK], capture_output=True, text=True, check=True, timeout=60)
     assert seen.stdout.split("\n")[0] == "[] 1 False"
     assert seen.stderr == ""

@@ -1,4 +1,4 @@
-"""Extras are honest: what one installs is used, what is imported belongs to one, install lines bring what is needed."""
+"""Extras are complete: each installs what is imported, nothing unused, and install lines are right."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NEEDED_FOR = {
 
 
 def names(requirements: Iterable[str]) -> set[str]:
-    """The packages, with those of the extras of ours that are named."""
+    """The packages, including those of our extras."""
     found: set[str] = set()
     for each in map(Requirement, requirements):
         if each.name == "trunkline":
@@ -80,7 +80,7 @@ class Import(NamedTuple):
 
 
 def imports(tree: ast.AST) -> Iterator[Import]:
-    """What is imported from elsewhere: full names, not those of the standard library."""
+    """Full names of imports that are not from the standard library."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found = [alias.name for alias in node.names]
@@ -104,7 +104,7 @@ PATHS = sorted(SOURCES.rglob("*.py"))
 
 
 class Source(NamedTuple):
-    """What a file imports from elsewhere, from which rooms of the library, and the extras it names as missing."""
+    """The foreign imports of a file, its imports from the library, and the extras it names as missing."""
 
     foreign: set[str]
     rooms: set[str]
@@ -153,7 +153,7 @@ def test_all_is_every_extra_for_users() -> None:
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: str(path.name))
 def test_what_is_imported_belongs_to_an_extra_that_is_named_when_it_is_missing(path: Path) -> None:
-    """In the room of the file, or in one that the file imports from."""
+    """In the package of the file, or in one that the file imports from."""
     mine = source(path)
     named = {extra for each in PATHS if room_of(each) in mine.rooms for extra in source(each).missing_extras}
     brought = CORE | names(f"trunkline[{extras}]" for extras in named)
@@ -196,7 +196,7 @@ def needed(kind: str, code: str) -> Iterator[tuple[int, str, set[str]]]:
 
 
 def not_installed(text: str) -> Iterator[str]:
-    """What a block needs and no install line above it brings. A line in the block itself counts."""
+    """What a block needs, and no install line above it installs. A line in the block itself counts."""
     for block in BLOCK.finditer(text):
         installed = set(CORE)
         for line in INSTALL.finditer(text, 0, block.end()):

@@ -1,4 +1,4 @@
-"""Who may import whom: a layer imports only from below, and brokers do not import each other."""
+"""Allowed imports: a layer imports only from lower layers, and brokers do not import each other."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_brokers_do_not_import_each_other() -> None:
 
 
 def test_the_shared_half_of_remote_brokers_knows_no_wire() -> None:
-    """It speaks to an adapter: what a frame or a control message is, only the adapter knows."""
+    """It uses an adapter: only the adapter knows frames and control messages."""
     checked = 0
     for module, path in modules():
         if module.startswith("brokers.remote"):
@@ -123,7 +123,7 @@ def test_the_wire_protocol_does_nothing_itself() -> None:
 
 
 def test_only_the_clock_asks_for_time_and_chance() -> None:
-    """Time and chance are injected: nothing below the testing tools reads a clock or rolls dice by itself."""
+    """Time and randomness are injected: only the testing tools read a clock or a random generator themselves."""
     for module, path in modules():
         if module.startswith("testing") or module == "clock":
             continue
@@ -141,7 +141,7 @@ def test_only_the_clock_asks_for_time_and_chance() -> None:
 
 
 def test_nobody_asks_which_broker_it_has() -> None:
-    """What only some brokers can do is asked for by their features, their store and their directory."""
+    """Optional abilities of brokers are accessed through features, store and directory."""
     for module, path in modules():
         for node in ast.walk(ast.parse(path.read_text())):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance"):

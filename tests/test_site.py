@@ -1,4 +1,4 @@
-"""The site: every page is in its menu, every link leads somewhere, and what is made of the code is whole."""
+"""The site: every page is in its menu, every link works, and the generated reference is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tutorial is true: its blocks are saved and typed as a reader does, and terminals show what the page shows."""
+"""The tutorial is correct: its blocks are saved and typed as a reader does, and the terminals show the same output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = re.compile(r"[\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12}|(?<=process )\d+|u
 TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,]\d{3}Z?")
 DEADLINE_S = 120.0
 COMMAND = "import sys; from trunkline.cli import main; sys.exit(main())"
-# Whoever starts the tests may ignore SIGINT; a terminal does not.
+# The parent of the tests may ignore SIGINT; a terminal does not.
 PROGRAM = """
 import runpy, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -41,7 +41,7 @@ class Terminal:
         self._text = b""
 
     def type(self, line: str) -> None:
-        """Start a command, when the one before has ended."""
+        """Start a command, after the previous one has ended."""
         program, *words = shlex.split(line)
         self.wait()
         if program == "kill":
@@ -81,7 +81,7 @@ class Terminal:
         self.wait()
 
     def wait(self) -> None:
-        """Until the command has ended, and has printed nothing that the page does not show."""
+        """Until the command has ended. It must print nothing that the page does not show."""
         if self._process is not None:
             rest, _ = self._process.communicate(timeout=DEADLINE_S)
             assert (self._text + rest).strip() == b"", (self._text + rest).decode()
@@ -94,7 +94,7 @@ class Terminal:
 
 
 class Reader:
-    """Somebody who does what the page says."""
+    """Follows the steps of the page."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -116,7 +116,7 @@ class Reader:
                 self.compare(line, terminal.read())
 
     def compare(self, shown: str, got: str) -> None:
-        """The two lines are the same, but for times, spaces and names; those of the page stand for ours from now on."""
+        """The two lines are equal, except for times, spaces and names, which are remembered."""
         for there, here in zip(NAMES.findall(shown), NAMES.findall(got), strict=True):
             assert self._names.setdefault(there, here) == here
         assert plain(got) == plain(self.here(shown))

@@ -1,4 +1,4 @@
-"""The other one: its Order has a field less."""
+"""The other module with a class of the same name. Its Order has one field less."""
 
 from __future__ import annotations
 

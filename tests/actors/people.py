@@ -32,7 +32,7 @@ class Bill(msgspec.Struct, frozen=True):
 
 
 class Clerk(Actor):
-    """Knows two kinds of messages, and takes all others as they are."""
+    """Has handlers for two kinds of messages, and handles all others without decoding."""
 
     def __init__(self, log: list[Any]) -> None:
         self.log = log
@@ -67,7 +67,7 @@ class Clerk(Actor):
 
 
 class Till(Actor):
-    """Remembers what is in it."""
+    """Keeps its content as saved state."""
 
     def __init__(self) -> None:
         self.inside: dict[str, int] = {}
@@ -88,7 +88,7 @@ class Till(Actor):
 
 
 class Cruncher(Actor):
-    """Computes, in a process of its own."""
+    """Computes, in its own process."""
 
     def __init__(self, base: int) -> None:
         self.base = base
@@ -125,7 +125,7 @@ async def shop(simulation: Simulation, **settings: Any) -> AsyncIterator[tuple[t
 
 
 class Sleepy(Actor):
-    """Takes as long as it is told."""
+    """Takes as long as the message says."""
 
     def receive(self, seconds: float) -> int:
         time.sleep(seconds)
@@ -133,7 +133,7 @@ class Sleepy(Actor):
 
 
 class Odd(BaseException):
-    """No Exception."""
+    """Not an Exception."""
 
 
 class Unpicklable(Exception):
@@ -148,7 +148,7 @@ class Echo(Actor):
 
 
 class Busybody(Actor):
-    """Does with its context what it is told, in a plain `def` handler."""
+    """Uses its context as the message says, in a plain `def` handler."""
 
     def __init__(self, log: list[Any] | None = None, *, word: str = "hello") -> None:
         self.log = [] if log is None else log

@@ -1,4 +1,4 @@
-"""Actors in virtual time: what they are told and asked, how they fail, and how they end."""
+"""Actors in virtual time: tell and ask, failures, and how they end."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ async def test_an_actor_acknowledges_to_the_sender(simulation: Simulation) -> No
         await bus.send("shop.clerk", "well", requires_ack=True, reply_to="no topic")
         await asyncio.sleep(5)
         assert acks.depth == 0
-        # It had failed once, and what its sender got wrong is no failure of its own.
+        # It had failed once, and a mistake of its sender is not its own failure.
         assert [actor.restarts for actor in system.actors() if actor.address == "shop.clerk"] == [1]
 
 
 async def test_hooks_reach_actors(simulation: Simulation) -> None:
-    """Around a message told as bytes, too, and the circuit breaker learns from what actors do with it."""
+    """Hooks also run for messages sent as bytes, and the circuit breaker learns from the results of actors."""
     around: list[object] = []
 
     class Around(tl.hooks.Hook):
@@ -224,7 +224,7 @@ async def test_strategies(simulation: Simulation, strategy: Strategy, anew: list
 
 
 async def test_failures_at_the_same_time_make_one_incarnation(simulation: Simulation) -> None:
-    """Two of a family fail at once, and starting takes a while: there is never more than one of each."""
+    """Two children fail at once, and starting takes a while: there is never more than one of each."""
 
     class Slow(Actor):
         async def starting(self) -> None:
@@ -249,7 +249,7 @@ async def test_failures_at_the_same_time_make_one_incarnation(simulation: Simula
 
 
 async def test_too_many_failures_go_up(simulation: Simulation) -> None:
-    """A child that fails too often is its parent's failure; that of the uppermost ends the system."""
+    """A child that fails too often fails its parent. The failure of the top-level actor ends the system."""
     begun: list[str] = []
 
     class Child(Actor):

@@ -1,4 +1,4 @@
-"""The same actors over a hub and with a journal: addresses lead from one process to another."""
+"""The same actors over a hub and with a journal: addresses work from one process to another."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_with_a_journal(tmp_path: Path) -> None:
 
 
 def test_state_survives_the_program(tmp_path: Path) -> None:
-    """With a journal, what an actor knew is known to the next program that has it; only the last is kept."""
+    """With a journal, the state of an actor is available to the next program. Only the last state is kept."""
     totals: list[int] = []
 
     async def main() -> None:
@@ -104,7 +104,7 @@ def test_state_survives_the_program(tmp_path: Path) -> None:
     assert totals == [1, 2, 3, 4, 5, 6]
 
 
-# In a process of its own
+# In its own process
 
 
 def test_an_actor_in_a_process_of_its_own() -> None:
@@ -136,7 +136,7 @@ def test_an_actor_in_a_process_of_its_own() -> None:
 
 
 def test_a_process_ends_with_its_incarnation_whoever_failed() -> None:
-    """One for all: the process of a sibling that did nothing wrong is not left behind."""
+    """One for all: the process of a sibling that did not fail is not left behind."""
 
     async def main() -> None:
         settings = SystemSettings(strategy=Strategy.ONE_FOR_ALL)

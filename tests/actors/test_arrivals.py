@@ -1,4 +1,4 @@
-"""What comes to actors from another process, when something goes wrong on the way in: one message, never the intake."""
+"""Errors while messages from another process arrive at actors: an error affects one message, never the others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POISON = b"poison"
 async def intake(
     place: Path, system_of: type[ActorSystem] = ActorSystem
 ) -> AsyncIterator[tuple[Arrivals, ActorSystem, Ref, list[Message]]]:
-    """An intake that no message with poison finds its way through; where it sends what comes; what has come."""
+    """An intake that fails on messages with poison, its target, and the messages that arrived."""
     url = f"unix://{place}/hub.sock"
     async with tl.connect(url, name="one", embed=True) as here, tl.connect(url, name="two") as there:
         system = system_of(there, "bank")
@@ -57,7 +57,7 @@ async def intake(
 def test_an_error_on_the_way_in_concerns_its_message_alone(
     tmp_path: Path, own: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also where an actor has a subscription of its own."""
+    """Also if an actor has its own subscription."""
 
     async def main() -> None:
         async with intake(tmp_path) as (arrivals, system, clerk, came):

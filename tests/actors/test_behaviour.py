@@ -1,4 +1,4 @@
-"""What an actor does with its messages: stash and become, the receive timeout, timers by key and at a rate."""
+"""How an actor handles its messages: stash and become, the receive timeout, timers by key and at a rate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("both_ways")
 
 
 class Door(Actor):
-    """Takes what it is told only while it is open; the rest waits."""
+    """Handles messages only while it is open, and stashes the others."""
 
     def __init__(self, log: list[Any]) -> None:
         self.log = log
@@ -74,7 +74,7 @@ async def test_stash_and_become(simulation: Simulation, asked: bool) -> None:
 
 
 async def test_what_was_put_aside_outlives_the_incarnation(simulation: Simulation) -> None:
-    """It goes first again, in its order; and it is not lost when the actor stops."""
+    """Stashed messages come first again, in order, and are not lost when the actor stops."""
     log: list[Any] = []
     async with shop(simulation) as (bus, system):
         door = await system.spawn(Door, log, name="door")
@@ -136,7 +136,7 @@ async def test_stash_outside_of_a_handler_is_refused(simulation: Simulation) -> 
             self.context.become()
 
     async with shop(simulation) as (_, system):
-        with pytest.raises(tl.UsageError, match="stash works only inside a handler"):
+        with pytest.raises(tl.UsageError, match="call stash inside a handler"):
             await system.spawn(Early)
         never = await system.spawn(Never)
         with pytest.raises(tl.RequestFailed, match="become needs at least one method"):
@@ -144,7 +144,7 @@ async def test_stash_outside_of_a_handler_is_refused(simulation: Simulation) -> 
 
 
 async def test_receive_timeout(simulation: Simulation) -> None:
-    """After each stretch without a message; work that takes longer than that is no such stretch."""
+    """After each period without a message. Work that takes longer than that is not such a period."""
     quiet: list[float] = []
 
     class Quiet(Actor):
@@ -176,7 +176,7 @@ async def test_receive_timeout(simulation: Simulation) -> None:
 
 
 class Clock(Actor):
-    """Starts the timers that it is told of."""
+    """Starts the timers that a message names."""
 
     def __init__(self, log: list[tuple[int, Any]], simulation: Simulation) -> None:
         self.log = log
@@ -205,7 +205,7 @@ class Clock(Actor):
 
 
 async def test_timers_by_key(simulation: Simulation) -> None:
-    """A new one takes the place of the one before; cancelled, nothing comes, also not what is in the mailbox."""
+    """A new timer replaces the one with its key. A cancelled one sends nothing, not even from the mailbox."""
     log: list[tuple[int, Any]] = []
     async with shop(simulation) as (bus, system):
         clock = await system.spawn(Clock, log, simulation, name="clock")
@@ -229,7 +229,7 @@ async def test_timers_by_key(simulation: Simulation) -> None:
 
 
 async def test_fixed_delay_and_fixed_rate(simulation: Simulation) -> None:
-    """A rate is kept although rings are late; a delay is counted from each ring."""
+    """A rate is kept although ticks are late. A delay is counted from each tick."""
     log: list[tuple[int, Any]] = []
     async with shop(simulation) as (_, system):
         clock = await system.spawn(Clock, log, simulation, name="clock")

@@ -1,4 +1,4 @@
-"""What plain `def` handlers, and actors in processes of their own, can do: all that others can."""
+"""Plain `def` handlers, and actors in their own processes, can do everything that other actors can."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_everything(process: bool) -> None:
 
 
 def test_errors_and_their_kinds(process: bool) -> None:
-    """Whoever asks gets the class, the text and the traceback of what was raised, in another process, too."""
+    """A requester gets the class, the text and the traceback of the error, also from another process."""
 
     async def main() -> None:
         log: list[Any] = []
@@ -106,7 +106,7 @@ def test_what_a_process_cannot_read_is_not_its_fault() -> None:
             first = await cruncher.ask(1)
             with pytest.raises(tl.RequestFailed):
                 await cruncher.ask("no number")
-            with pytest.raises(tl.RequestFailed, match=r"InvalidPayload: .* does not fit int"):
+            with pytest.raises(tl.RequestFailed, match=r"InvalidPayload: .* does not match int"):
                 await cruncher.ask(Terminated("x"))
             assert [letter.cause for letter in bus.dead_letters] == [Cause.INVALID_PAYLOAD] * 2
             assert (await cruncher.ask(1))[:1] == first[:1]
@@ -116,7 +116,7 @@ def test_what_a_process_cannot_read_is_not_its_fault() -> None:
 
 
 def test_threads_that_ask_each_other_do_not_wait_for_a_thread() -> None:
-    """More of them than a loop has threads by default: none waits for one that another keeps."""
+    """More of them than a loop has threads by default: none waits for a thread of another."""
 
     class Link(Actor):
         def receive(self, left: int) -> int:

@@ -1,4 +1,4 @@
-"""Death watch: Terminated comes when an actor has ended for good, and not before, wherever it is."""
+"""Death watch: Terminated arrives when an actor has ended permanently, not before, in whichever process it runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEMPORARY = Restart(lifetime=Lifetime.TEMPORARY)
 
 
 class Watcher(Actor):
-    """Watches those that it is told of."""
+    """Watches the actors that a message names."""
 
     def __init__(self, log: list[Terminated]) -> None:
         self.log = log
@@ -75,7 +75,7 @@ async def test_of_one_that_is_not_there(simulation: Simulation) -> None:
 
 
 async def test_of_a_pool(simulation: Simulation) -> None:
-    """It has ended when it is stopped, or when the last of its members has ended by itself."""
+    """It has ended when it is stopped, or when its last member has ended."""
     log: list[Terminated] = []
     async with shop(simulation) as (_, system):
         watcher = await system.spawn(Watcher, log, name="watcher")
@@ -123,7 +123,7 @@ async def test_it_is_not_lost_to_a_full_mailbox(simulation: Simulation) -> None:
 
 
 async def test_a_watcher_that_ended_is_not_told(simulation: Simulation) -> None:
-    """Another one that has its name gets nothing that it did not ask for; a new incarnation does."""
+    """A later actor of the same name gets no notices that it did not ask for; a new incarnation does."""
     log: list[Terminated] = []
     async with shop(simulation) as (_, system):
         watcher = await system.spawn(Watcher, log, name="watcher")
@@ -189,7 +189,7 @@ async def test_whoever_waits_is_answered_when_an_actor_stops(simulation: Simulat
 
 
 async def test_hooks_of_those_that_end_while_they_fail_or_start(simulation: Simulation) -> None:
-    """`failed` when it failed, then `stopped` when it is not started anew; both once, and after `starting`."""
+    """`failed` when it failed, then `stopped` if it is not restarted; both once, and after `starting`."""
     log: list[Any] = []
     started = asyncio.Event()
 
@@ -224,7 +224,7 @@ async def test_hooks_of_those_that_end_while_they_fail_or_start(simulation: Simu
 
 
 def test_over_a_hub(tmp_path: Path) -> None:
-    """It is told at once when an actor ends, and after a while when a whole process is gone without a word."""
+    """A notice arrives at once when an actor ends, and after a timeout when its process is killed."""
 
     async def main() -> None:
         place = f"unix://{tmp_path}/hub.sock"
@@ -249,7 +249,7 @@ def test_over_a_hub(tmp_path: Path) -> None:
             assert len(log) == 1
             await bank.stop(clerk)
             await until(lambda: log[1:] == [Terminated("bank.clerk")])
-            # As if its process was gone: it says nothing any more.
+            # As if its process had ended: it sends nothing more.
             await bank._router.aclose()
             await until(lambda: log[2:] == [Terminated("bank.other", "its system has not answered for 1.5 s")])
             await bank.shutdown()
@@ -259,7 +259,7 @@ def test_over_a_hub(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_of_an_actor_in_a_process_of_its_own() -> None:
-    """A process that is killed while it has nothing to do is noticed, too."""
+    """A process that is killed while it is idle is noticed as well."""
 
     async def main() -> None:
         log: list[Terminated] = []

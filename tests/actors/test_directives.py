@@ -1,4 +1,4 @@
-"""What is done about failures, by their kind; and what the default does not do."""
+"""The reaction to a failure depends on its kind; and the limits of the default reaction."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_what_is_resumed_may_be_tried_again(simulation: Simulation) -> Non
 
 
 async def test_a_failure_that_goes_up_is_judged_there_by_what_it_was(simulation: Simulation) -> None:
-    """ESCALATE: the parent fails; its own directives know the error of the child."""
+    """ESCALATE: the parent fails. Its own directives apply to the error of the child."""
     log: list[str] = []
 
     class Parent(Actor):
@@ -118,7 +118,7 @@ async def test_escalation_of_an_uppermost_actor_ends_the_system(simulation: Simu
 
 
 async def test_by_default_failed_asks_end_nothing(simulation: Simulation) -> None:
-    """Not the system, not other actors, and not the actor itself."""
+    """Neither the system nor other actors nor the actor itself."""
     async with shop(simulation) as (_, system):
         actor = await system.spawn(Counting, name="counting")
         clerk = await system.spawn(Clerk, [], name="clerk")
@@ -130,7 +130,7 @@ async def test_by_default_failed_asks_end_nothing(simulation: Simulation) -> Non
 
 
 async def test_pauses_are_not_the_same_for_all(simulation: Simulation) -> None:
-    """Actors that fail together do not start together."""
+    """Actors that fail together do not restart at the same moment."""
     began: list[float] = []
 
     class Noting(Counting):
@@ -168,7 +168,7 @@ async def test_what_is_said_about_no_exception_is_refused(simulation: Simulation
 
 
 async def test_constructors_have_keywords(simulation: Simulation) -> None:
-    """At `spawn`, and in `kwargs` where an option has the same name; again for each incarnation."""
+    """At `spawn`, and in `kwargs` if an option has the same name; repeated for each incarnation."""
 
     class Shop(Actor):
         def __init__(self, town: str, *, floor: int = 0, capacity: int = 1) -> None:

@@ -1,15 +1,19 @@
-"""Messages are told apart by the class of their payload, not by its bare name; and an actor's work is a span."""
+"""Messages are dispatched by the class of their payload, not by its bare name. The work of an actor is a span."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import trunkline as tl
 from tests.actors import orders_here, orders_there
 from tests.actors.people import Clerk, shop
-from trunkline.actors import Actor, ActorSystem, handles
+from tests.hub.hubs import until
+from trunkline.actors import Actor, ActorSystem, Directive, Restart, handles
 from trunkline.delivery.dead_letters import Cause
 from trunkline.testing import Simulation, world
 
@@ -56,7 +60,7 @@ async def test_two_classes_of_one_name(simulation: Simulation) -> None:
 
 @pytest.mark.parametrize("kind", [There, OnlyThere])
 async def test_no_field_goes_missing(simulation: Simulation, kind: type[Actor]) -> None:
-    """An actor that knows the other class says so, instead of reading one as the other."""
+    """An actor with a handler for the other class raises an error, instead of decoding one as the other."""
     async with shop(simulation) as (bus, system):
         actor = await system.spawn(kind, name="actor")
         with pytest.raises(tl.RequestFailed, match=r"orders_here\.Order.*only for tests\.actors\.orders_there\.Order"):
@@ -91,7 +95,7 @@ async def test_classes_that_call_themselves_the_same_are_the_same(simulation: Si
 
 
 async def test_an_actors_work_is_a_span(simulation: Simulation) -> None:
-    """It continues the trace of the message; what the actor sends and asks is part of it."""
+    """It continues the trace of the message, which includes all sends and requests of the actor."""
     sdk = pytest.importorskip("opentelemetry.sdk.trace")
     export = pytest.importorskip("opentelemetry.sdk.trace.export")
     memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
@@ -130,3 +134,40 @@ async def test_an_actors_work_is_a_span(simulation: Simulation) -> None:
     assert handled.attributes["messaging.destination.name"] == "_to.shop.front"
     assert failed.status.status_code.name == "ERROR"
     assert failed.events[0].name == "exception"
+
+
+@pytest.mark.parametrize("on_error", [Directive.RESTART, Directive.RESUME])
+async def test_each_attempt_that_is_repeated_is_a_span(simulation: Simulation, on_error: Directive) -> None:
+    """For a message that is redelivered after a restart. The last attempt is a dead letter."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+
+    class Fragile(Actor):
+        async def receive(self, message: str) -> None:
+            raise ValueError("oh")
+
+    hook = tl.hooks.Trace(provider.get_tracer("test"))
+    async with tl.connect(world=world(simulation), hooks=[hook]) as bus, ActorSystem(bus, "shop") as system:
+        fragile = await system.spawn(
+            Fragile,
+            name="fragile",
+            restart=Restart(times=5, within_s=60),
+            failed="retry",
+            attempts=3,
+            on_error={Exception: on_error},
+        )
+        await fragile.tell("hello")
+        await until(lambda: len(bus.dead_letters) == 1, "it has given up")
+    spans = exporter.get_finished_spans()
+    topic = "messaging.destination.name"
+    (published,) = [
+        each for each in spans if each.name == "publish" and (each.attributes or {})[topic] == "_to.shop.fragile"
+    ]
+    retried = [span for span in spans if span.name.startswith("retry ")]
+    assert [(span.attributes or {})["messaging.trunkline.attempt"] for span in retried] == [1, 2]
+    assert {(span.attributes or {})["error.type"] for span in retried} == {"ValueError"}
+    pauses = [(span.attributes or {})["messaging.trunkline.pause_s"] for span in retried]
+    assert all(pause == 0 for pause in pauses) == (on_error is Directive.RESUME)
+    dead = [span for span in spans if span.name == "dead letter"]
+    assert {span.context.trace_id for span in (*retried, *dead)} == {published.context.trace_id}

@@ -1,4 +1,4 @@
-"""An idle actor that has its task handles what comes at once: one at a time, in order, and supervised as ever."""
+"""An idle actor handles a message at once: one at a time, in order, and supervised as usual."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ place: contextvars.ContextVar[str] = contextvars.ContextVar("place", default="no
 
 
 class Notes(Actor):
-    """Writes down what it gets, and answers it; a text it waits with for a while, a dict is its failure."""
+    """Records and answers each message. It waits for a while on text, and fails on a dict."""
 
     def __init__(self, log: list[Any]) -> None:
         self.log = log

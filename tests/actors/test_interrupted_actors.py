@@ -1,4 +1,4 @@
-"""Ctrl-C while a handler that is a plain `def` works: a thread cannot be stopped, and must not hold its process."""
+"""Ctrl-C while a plain `def` handler works: its thread cannot be stopped, but must not keep the process alive."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_ctrl_c_ends_the_program(tmp_path: Path, drain_s: float) -> None:
         process.kill()
         process.wait()
     assert process.returncode == 130
-    assert "Ref('actors.slow') is stuck: its handler still runs after 0 s, it is left running" in errors
+    assert "Ref('actors.slow') is stuck: its handler still runs after 0 s; the handler is left running" in errors
     assert "actor system actors stopped with 1 messages unfinished" in errors
     assert "Traceback" not in errors
 
@@ -105,7 +105,7 @@ class Waiting(Actor):
 
 
 def test_a_cancelled_system_answers_those_who_wait() -> None:
-    """Of a message whose handler still runs, too: its asker must not wait for a thread."""
+    """Also for a message whose handler still runs: its requester must not wait for a thread."""
     inside, leave = threading.Event(), threading.Event()
 
     async def main() -> None:
@@ -126,7 +126,7 @@ def test_a_cancelled_system_answers_those_who_wait() -> None:
             living.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await living
-            with pytest.raises(tl.RequestFailed, match="was stopped before this was done"):
+            with pytest.raises(tl.RequestFailed, match="was stopped before the operation finished"):
                 await asked[0]
             leave.set()
 

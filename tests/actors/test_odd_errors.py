@@ -1,4 +1,4 @@
-"""Errors that event loops and futures treat in their own way are failures of an actor like all others."""
+"""Errors that event loops and futures treat specially are ordinary failures of an actor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class InThread(Actor):
 
 @pytest.mark.parametrize("kind", [InLoop, InThread])
 def test_odd_errors_are_failures(kind: type[Actor]) -> None:
-    """Whoever asks is told at once, and a new incarnation goes on."""
+    """A requester gets the error at once, and a new incarnation continues."""
 
     async def main() -> None:
         async with tl.connect() as bus, ActorSystem(bus, "shop") as system:
@@ -64,7 +64,7 @@ def test_a_hook_that_does_not_end_is_named(caplog: pytest.LogCaptureFixture) -> 
         async with tl.connect() as bus, ActorSystem(bus, "shop") as system:
             slow = await system.spawn(Slow, name="slow", stuck_s=0.01)
             ending = asyncio.ensure_future(system.stop(slow))
-            await until(lambda: "Slow.stopped has not ended" in caplog.text)
+            await until(lambda: "Slow.stopped has not returned yet" in caplog.text)
             may_end.set()
             await ending
 

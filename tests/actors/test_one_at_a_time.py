@@ -1,4 +1,4 @@
-"""One at a time, truly: a handler that cannot be interrupted keeps its actor until it has ended."""
+"""An actor handles one message at a time, even if a handler cannot be interrupted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAIT_S = 60.0
 
 
 class Gate:
-    """How many handlers are in, and when they may leave."""
+    """The number of running handlers, and when they may return."""
 
     def __init__(self) -> None:
         self.open = threading.Event()
@@ -66,7 +66,7 @@ def state_of(system: ActorSystem) -> str:
 
 
 def test_a_handler_that_takes_too_long_keeps_its_actor() -> None:
-    """Whoever asks is told in time; the next incarnation begins when the thread has ended."""
+    """A requester gets an error in time. The next incarnation starts when the thread has ended."""
 
     async def main() -> None:
         gate, log = Gate(), list[Any]()
@@ -105,7 +105,7 @@ def test_being_stuck_is_said(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_stop_waits_for_a_handler_in_a_thread() -> None:
-    """What it was handling is handled and answered, and nothing of it is left behind."""
+    """Its current message is handled and answered, and nothing is left behind."""
 
     async def main() -> None:
         gate, log = Gate(), list[Any]()
@@ -149,7 +149,7 @@ def test_stop_says_that_it_did_not_wait(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_a_sibling_in_a_thread_ends_what_it_does() -> None:
-    """One for all: the sibling of one that failed is started anew when its thread has ended, and gets its hook."""
+    """One for all: the sibling of a failed actor restarts when its thread has ended, and its hook is called."""
 
     async def main() -> None:
         gate, log = Gate(), list[Any]()
@@ -238,12 +238,12 @@ def test_an_async_handler_that_does_not_end_is_stuck(caplog: pytest.LogCaptureFi
     run(main())
 
 
-# In a process of its own
+# In its own process
 
 
 @pytest.mark.slow
 def test_a_busy_process_is_not_replaced_for_being_busy() -> None:
-    """It overruns its limit: whoever asked is told, and the process ends what it does before the next one begins."""
+    """It exceeds its limit: the requester gets an error, and its process finishes before the next one starts."""
 
     async def main() -> None:
         async with tl.connect() as bus, ActorSystem(bus, "shop") as system:

@@ -1,4 +1,4 @@
-"""Routers: pools and groups, to one member or to all, and what `explain` says of a message to them."""
+"""Routers: pools and groups, to one member or to all, and `explain` for messages to them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_explain_while_it_is_handled(simulation: Simulation) -> None:
 
 
 async def test_ranges_of_fates_are_never_inverted(simulation: Simulation) -> None:
-    """Priorities turn numbers around; so do messages that are let in again."""
+    """Priorities change the order of numbers, and so do redelivered messages."""
     random = simulation.random
 
     class Slow(Actor):
@@ -106,7 +106,7 @@ async def test_broadcast(simulation: Simulation) -> None:
 
 @pytest.mark.parametrize("routing", list(Routing))
 async def test_a_group_is_of_actors_that_are_there(simulation: Simulation, routing: Routing) -> None:
-    """Of this system and of others; who ends leaves it."""
+    """Members of this system and of others. A member that ends leaves the group."""
     seen: list[tuple[str, int]] = []
     async with shop(simulation) as (bus, system), ActorSystem(bus, "bank") as bank:
         one = await system.spawn(Named, seen, name="one")
@@ -161,7 +161,7 @@ async def test_a_key_that_fails_costs_one_message(simulation: Simulation) -> Non
             await pool.ask(0, timeout_s=600)
         assert (await pool.ask(1))[1] == 1
         assert [letter.reason for letter in bus.dead_letters.find()] == [
-            "its key: ZeroDivisionError: integer division or modulo by zero"
+            "its key could not be read: ZeroDivisionError: integer division or modulo by zero"
         ] * 2
 
 
@@ -169,7 +169,7 @@ async def test_a_key_that_fails_costs_one_message(simulation: Simulation) -> Non
 
 
 class Gated(Actor):
-    """Waits until it may."""
+    """Waits until it is released."""
 
     def __init__(self, gate: asyncio.Event, seen: list[int]) -> None:
         self.gate = gate
@@ -182,7 +182,7 @@ class Gated(Actor):
 
 
 def test_one_full_mailbox_stops_nobody_else(tmp_path: Path) -> None:
-    """Over a hub: what is for a full mailbox waits by itself; nothing of it is lost when there is room again."""
+    """Over a hub: messages for a full mailbox wait separately, and none is lost."""
 
     async def main() -> None:
         place = f"unix://{tmp_path}/hub.sock"
@@ -213,7 +213,7 @@ def test_one_full_mailbox_stops_nobody_else(tmp_path: Path) -> None:
 
 
 def test_who_sends_to_a_full_mailbox_waits_and_nobody_else(tmp_path: Path) -> None:
-    """More than mailbox, credit and window hold: it stays at the hub, and its sender waits for this actor alone."""
+    """More than mailbox, credit and window hold: they stay at the hub, and only the sender to this actor waits."""
 
     async def main() -> None:
         place = f"unix://{tmp_path}/hub.sock"
@@ -254,7 +254,7 @@ def test_who_sends_to_a_full_mailbox_waits_and_nobody_else(tmp_path: Path) -> No
 
 
 def test_an_actor_ends_while_the_hub_holds_messages_for_it(tmp_path: Path) -> None:
-    """They are dead letters of an unknown actor, whoever asks is told; the next one of its name gets only its own."""
+    """They are dead letters of an unknown actor, and requests fail. The next actor of its name gets only its own."""
 
     async def main() -> None:
         place = f"unix://{tmp_path}/hub.sock"
@@ -300,7 +300,7 @@ def test_broadcasts_are_not_for_actors_anywhere(tmp_path: Path) -> None:
 
 
 def test_a_flood_for_an_actor_that_does_nothing_stops_nobody_else(tmp_path: Path) -> None:
-    """Urgent messages wait for room at a mailbox. Beyond its line they are dead letters; others do not notice."""
+    """Urgent messages wait for room in a mailbox. Beyond the limit they are dead letters. Others are not affected."""
 
     async def main() -> None:
         place = f"unix://{tmp_path}/hub.sock"
@@ -339,7 +339,7 @@ def test_a_flood_for_an_actor_that_does_nothing_stops_nobody_else(tmp_path: Path
 
 
 def test_a_slow_actor_over_a_hub_loses_nothing(tmp_path: Path) -> None:
-    """More than mailbox and credit hold together: what it cannot take yet comes at its pace."""
+    """More than mailbox and credit hold together: the rest arrives at the actor's own pace."""
 
     async def main() -> None:
         place = f"unix://{tmp_path}/hub.sock"

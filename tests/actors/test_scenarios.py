@@ -1,4 +1,4 @@
-"""What users of other actor libraries rely on: asking and its futures, stopping, references, hooks, supervision."""
+"""Features that users of other actor libraries rely on: futures, stopping, references, hooks, supervision."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_what_is_sent_is_a_copy(simulation: Simulation) -> None:
 
 
 async def test_references(simulation: Simulation) -> None:
-    """Equal if their addresses are, whoever made them; they lead to whoever has the address now."""
+    """References are equal if their addresses are. They lead to the actor that has the address now."""
     async with shop(simulation) as (bus, system), ActorSystem(bus, "bank") as bank:
         echo = await system.spawn(Echo, name="echo")
         same = bank.ref("shop.echo")
@@ -145,7 +145,7 @@ async def test_what_was_told_before_is_handled_before(simulation: Simulation) ->
 
 @pytest.mark.parametrize("where", ["starting", "receive", "failed", "task", "idle task"])
 async def test_an_actor_stops_itself(simulation: Simulation, where: str) -> None:
-    """Wherever it says so, it ends for good, once, and with its hook."""
+    """Wherever it stops itself, it ends permanently, once, and its hook is called."""
     stopped: list[str] = []
 
     class Ending(Actor):
@@ -250,7 +250,7 @@ async def test_hooks_that_raise_are_logged(simulation: Simulation, caplog: pytes
 
 
 async def test_starting_that_fails_later_is_a_failure(simulation: Simulation) -> None:
-    """At `spawn` it raises; of a later incarnation it is tried again, and the mailbox waits."""
+    """At `spawn` it raises. In a later incarnation it is tried again, and the mailbox waits."""
     starts: list[int] = []
 
     class Flaky(Actor):
@@ -322,7 +322,7 @@ async def test_children_end_with_the_incarnation_of_their_parent(simulation: Sim
         parent = await system.spawn(Parent, name="parent")
         await parent.tell("child's own")
         await asyncio.sleep(5)
-        # Started anew by its parent, which is not told: it has not ended for good.
+        # Its parent starts it again and gets no notice, because it has not ended permanently.
         assert (log, notices) == (["starting", "failed: child's own", "starting"], [])
         log.clear()
         await parent.tell("fail")
@@ -332,7 +332,7 @@ async def test_children_end_with_the_incarnation_of_their_parent(simulation: Sim
 
 
 async def test_limits_are_by_time(simulation: Simulation) -> None:
-    """More failures than allowed, but not within the time that counts, end nothing."""
+    """More failures than allowed, but not within the period, end nothing."""
     async with shop(simulation) as (_, system):
         echo = await system.spawn(Echo, name="echo", restart=Restart(times=2, within_s=10))
         for _ in range(10):

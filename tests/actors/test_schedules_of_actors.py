@@ -1,4 +1,4 @@
-"""Any schedule of crash, restart, stop and message: nothing is lost, nothing is handled by two incarnations at once."""
+"""Random schedules of crash, restart, stop and message: nothing is lost, and two incarnations never run at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MANY = 5000
 
 
 class Notes:
-    """What the actors of one schedule did."""
+    """The actions of the actors in one schedule."""
 
     def __init__(self) -> None:
         self.handled: Counter[int] = Counter()

@@ -1,4 +1,4 @@
-"""The state of an actor: the next program has it, whatever came between, and no error is taken for "no state"."""
+"""The state of an actor survives into the next program. An error while reading it is never taken for "no state"."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TOPIC = "_state.shop.till"
 
 
 class Large(Actor):
-    """Remembers more than a megabyte."""
+    """Has a state of more than a megabyte."""
 
     def __init__(self) -> None:
         self.pages: list[bytes] = []
@@ -49,7 +49,7 @@ class Large(Actor):
 
 
 class FarJournal(QuickJournal):
-    """Each look into it takes a minute."""
+    """Each read of it takes a minute."""
 
     async def in_thread(self, function: Callable[[Reader], T]) -> T:
         await asyncio.sleep(60)
@@ -57,7 +57,7 @@ class FarJournal(QuickJournal):
 
 
 async def add(bus: tl.Bus, kind: type[Actor] = Till, amount: object = ("a", 1), name: str = "till") -> int:
-    """One life of a system: an actor gets one message."""
+    """One run of a system: an actor gets one message."""
     async with ActorSystem(bus, "shop") as system:
         actor = await system.spawn(kind, name=name)
         answer: int = await actor.ask(amount)
@@ -65,7 +65,7 @@ async def add(bus: tl.Bus, kind: type[Actor] = Till, amount: object = ("a", 1), 
 
 
 async def saved(bus: tl.Bus) -> int:
-    """What is inside the till, by the journal."""
+    """The state of the till in the journal."""
     found = await bus.last(TOPIC)
     return 0 if found is None else sum(found.decode().values())
 
@@ -74,7 +74,7 @@ async def saved(bus: tl.Bus) -> int:
 
 
 async def test_however_long_the_journal_takes(simulation: Simulation, tmp_path: Path) -> None:
-    """A slow answer is an answer. Silence was once taken for "no state", and the state was overwritten."""
+    """A slow answer is an answer. A missing answer was once taken for "no state", and the state was overwritten."""
     place = Place(simulation, tmp_path)
     place.journal = lambda: FarJournal(place.directory, place.settings, simulation)  # type: ignore[method-assign]
     for expected in (1, 2, 3):
@@ -156,7 +156,7 @@ asyncio.run(main())
 
 
 def test_killed_in_between(tmp_path: Path) -> None:
-    """What was saved when a process is killed is what the next one begins with."""
+    """The next process starts with the state that a killed process had saved."""
     for expected in (1, 2, 3):
         with subprocess.Popen(
             [sys.executable, "-c", KILLED, str(tmp_path / "journal")], cwd=ROOT, stdout=subprocess.PIPE, text=True
@@ -171,7 +171,7 @@ def test_killed_in_between(tmp_path: Path) -> None:
 
 
 async def test_a_damaged_state_is_no_new_beginning(simulation: Simulation, tmp_path: Path) -> None:
-    """The actor does not start, and nothing is overwritten. Somebody who looks can put the state before it back."""
+    """The actor does not start, and nothing is overwritten. The earlier state can be restored by hand."""
     place = Place(simulation, tmp_path)
     async with place.bus() as bus:
         assert [await add(bus), await add(bus)] == [1, 2]
@@ -210,7 +210,7 @@ async def test_a_hub_that_is_gone_is_no_new_beginning(simulation: Simulation, tm
 
 
 async def test_where_states_are_not_stored(simulation: Simulation, tmp_path: Path) -> None:
-    """The journal keeps other topics only: that is said when the actor is spawned, here and through a hub."""
+    """The journal keeps only other topics: spawning the actor raises an error, here and through a hub."""
     async with Place(simulation, tmp_path, durable=("orders.>",)).bus() as bus, ActorSystem(bus, "shop") as system:
         with pytest.raises(tl.TopicNotStored, match=r"'_state\.shop\.till' is not stored.*orders\.>"):
             await system.spawn(Till, name="till")
@@ -239,7 +239,7 @@ async def test_without_a_journal_it_is_remembered_in_the_process(simulation: Sim
 async def test_a_state_that_cannot_be_saved_is_saved_later(
     simulation: Simulation, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A full disk is an error in the log. The state is saved when there is room again, at the latest at the end."""
+    """A full disk is logged as an error. The state is saved when there is room again, at the latest at the end."""
     caplog.set_level(logging.ERROR)
     async with Place(simulation, tmp_path).bus() as bus:
         async with ActorSystem(bus, "shop") as system:

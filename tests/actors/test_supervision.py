@@ -1,4 +1,4 @@
-"""Supervision, decided without anything being done: whom a failure concerns, after which pause, and how often."""
+"""Supervision as pure decisions: which actors a failure affects, after which pause, and how often."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Hot(Oven):
     ],
 )
 def test_what_is_done_depends_on_the_kind_of_failure(error: BaseException, directive: Directive) -> None:
-    """The nearest class counts; an error that stands for another one is judged by that."""
+    """The nearest class counts. An error that wraps another one is judged by the inner one."""
     directives: dict[type[BaseException], Directive] = {
         Oven: Directive.STOP,
         Hot: Directive.RESUME,
@@ -144,7 +144,7 @@ def test_what_makes_no_sense_is_refused() -> None:
 )
 @example(Strategy.ONE_FOR_ONE, 1, [("a", 68.05493974513352), ("a", 60.0)])
 def test_never_more_often_than_allowed(strategy: Strategy, times: int, failures: list[tuple[str, float]]) -> None:
-    """Whatever fails when: within any minute no child is started anew for its own failures more than `times` times."""
+    """For any failures: within any minute no child is restarted for its own failures more than `times` times."""
     made = family(strategy, times=times)
     granted: dict[str, list[float]] = {name: [] for name in NAMES}
     now_s = 0.0

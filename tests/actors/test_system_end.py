@@ -1,4 +1,4 @@
-"""How a system ends, and what becomes of what is sent to it then; and what becomes of what finds no room."""
+"""How a system ends, and the fates of messages that are sent to it then, or that find no room."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.usefixtures("both_ways")
 
 
 async def test_the_order_of_the_end(simulation: Simulation, caplog: pytest.LogCaptureFixture) -> None:
-    """Shutting down, the router hears only its own actors, they do what they have, stop from the last, stopped."""
+    """During shutdown the router accepts only messages of its own actors. They finish, and stop in reverse order."""
     log: list[Any] = []
     caplog.set_level(logging.INFO, "trunkline.actors")
 
     class Front(Actor):
         async def receive(self, number: int) -> None:
             await asyncio.sleep(1)
-            # By a reference of its own and by its context: either way it is one of this system.
+            # By its own reference and by its context: both belong to this system.
             await system.ref("shop.back").tell(number)
             await self.context.send("shop.back", -number)
 
@@ -128,7 +128,7 @@ async def test_what_finds_no_room_is_a_dead_letter(
         assert [letter.message.decode() for letter in letters] == lost
         assert failures == (2 if refused else 0)
         errors = [record for record in caplog.records if record.levelno == logging.ERROR]
-        assert "the mailbox of shop.slow lost 1 messages" in errors[0].getMessage()
+        assert "the mailbox of shop.slow has lost 1 messages" in errors[0].getMessage()
         for letter in letters:
             (outcome,) = (await bus.explain(letter.message.id)).outcomes
             assert outcome.fate is Fate.DEAD
@@ -185,7 +185,7 @@ async def test_a_system_that_ends_cancels_nothing_of_others(simulation: Simulati
 
 
 def test_after_the_end_over_a_hub(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As in one process: what comes while it ends is a dead letter; later asks fail at once, until there is a next."""
+    """As in one process: messages during the end are dead letters. Later requests fail at once, until a successor."""
 
     async def main() -> None:
         place = f"unix://{tmp_path}/hub.sock"
@@ -241,7 +241,7 @@ def test_an_ask_to_a_process_that_has_ended_fails_at_once(tmp_path: Path) -> Non
 
 
 def test_what_finds_no_room_over_a_hub(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Victims of drop_oldest, and whoever waited too long, are dead letters there, and errors in the log."""
+    """Victims of drop_oldest, and messages that waited too long, are dead letters and are logged as errors."""
 
     async def main() -> None:
         place = f"unix://{tmp_path}/hub.sock"
@@ -273,7 +273,7 @@ def test_what_finds_no_room_over_a_hub(tmp_path: Path, caplog: pytest.LogCapture
                 assert Fate.DEAD in {outcome.fate for outcome in outcomes}
             errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
             for overflow in ("drop_oldest", "block"):
-                assert any(f"the mailbox of bank.{overflow} lost" in error for error in errors)
+                assert any(f"the mailbox of bank.{overflow} has lost" in error for error in errors)
             gate.set()
             await until(lambda: not any(cell.busy for cell in bank.registry.values()))
             for overflow in ("drop_oldest", "block"):
@@ -289,7 +289,7 @@ class Asking(Actor):
 
 @pytest.mark.parametrize("name", ["", "a b", "a.*", ">", ".a", "a..b"])
 async def test_names_are_words_of_topics(name: str) -> None:
-    """Also of systems and pools: an actor that nobody can reach is not started."""
+    """Also for systems and pools: an actor that cannot be reached is not started."""
     async with tl.connect() as bus:
         with pytest.raises(tl.InvalidTopic):
             await ActorSystem(bus, name).__aenter__()

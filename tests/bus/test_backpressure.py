@@ -49,7 +49,7 @@ def test_slow_consumer_lets_a_blocked_publisher_go_on_within_100_ms_of_room() ->
                 await bus.publish("t")
                 entered.append(loop.time())
             await consumer
-            # The first place is free at once; whoever waits for it must not wait for a better moment for long.
+            # The first place is free at once; the waiting publisher must get it soon.
             assert entered[0] - freed[0] < 0.1
             assert all(entered[n] - freed[n] < 0.1 for n in range(20))
 
@@ -208,7 +208,7 @@ def test_a_publisher_that_has_waited_for_a_second_is_told_once_for_whom(caplog: 
             await asyncio.sleep(0.02)
             (text,) = told()
             assert all(word in text for word in ("orders.placed", "billing", "capacity"))
-            # It stays full: one message in, one out. That is not said again, whoever waits.
+            # It stays full: one message in, one out. That is not logged again for any publisher.
             for n in range(3, 10):
                 stream.try_recv()
                 await waiting

@@ -1,4 +1,4 @@
-"""Which broker `connect` chooses, and what it says to those who meant another."""
+"""Which broker `connect` chooses, and the hints it gives."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from trunkline.transports.runtime import default_url, hub_answers
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A runtime directory of its own, without a hub; and the hint has not been given yet."""
+    """An own runtime directory, without a hub. The hint has not been given yet."""
     monkeypatch.setenv("TRUNKLINE_RUNTIME", str(tmp_path / "run"))
     monkeypatch.delenv("TRUNKLINE_HUB", raising=False)
     _hint.cache_clear()
@@ -51,7 +52,7 @@ def test_hub_names_the_default_socket_and_embed_starts_it_when_entered() -> None
 
 
 def test_buses_that_embed_at_one_address_share_one_hub(tmp_path: Path) -> None:
-    """What is left behind, such as a socket that listens, fails every test."""
+    """Leaks, such as a listening socket, fail every test."""
 
     async def main() -> None:
         place = f"unix://{tmp_path}/hub.sock"
@@ -64,7 +65,7 @@ def test_buses_that_embed_at_one_address_share_one_hub(tmp_path: Path) -> None:
             message = await stream.recv(timeout_s=60)
             assert message is not None
             await one.aclose()
-            # It goes on for the other.
+            # It stays open for the other.
             await two.publish("a", 2)
             message = await stream.recv(timeout_s=60)
             assert message is not None
@@ -163,3 +164,10 @@ def test_other_slips_say_what_to_write() -> None:
             )
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("given", [5, b"hub:", Path("hub.sock")])
+def test_what_is_no_address(given: Any) -> None:
+    with pytest.raises(tl.UsageError) as error:
+        tl.connect(given)
+    assert str(error.value) == f'connect takes an address such as "hub:" or "memory:", not {type(given).__name__}'

@@ -23,7 +23,7 @@ NS = 1_000_000_000
 
 
 def together(act: Callable[[tl.Bus, tl.Bus], Awaitable[None]], *, name: str = "agent2", **settings: Any) -> None:
-    """Two buses at one broker: the one who asks, and the one who is asked."""
+    """Two buses at one broker: the requester, and the responder."""
 
     async def main(simulation: Simulation) -> None:
         broker = tl.MemoryBroker(world(simulation))
@@ -214,7 +214,7 @@ def test_what_is_no_command_is_answered_with_an_error(payload: object, fields: d
 
 
 def test_control_messages_built_by_hand() -> None:
-    """Without `reply_to` nobody is told; an answer that comes here is no command, and is not answered."""
+    """Without `reply_to` there is no answer. An answer that arrives here is not a command, and is not answered."""
 
     async def act(boss: tl.Bus, agent: tl.Bus) -> None:
         await boss.post(Message(type=MessageType.CONTROL, recipient="agent2", payload="pause"))
@@ -368,7 +368,7 @@ def test_control_and_heartbeats_are_recorded_and_never_waited_for(tmp_path: Path
     asyncio.run(main())
 
     async def again() -> None:
-        """Told once is enough: a replay repeats what was published, not what a bus was told."""
+        """A replay repeats published messages, but no commands to a bus."""
         async with tl.connect(name="agent2") as bus, bus.subscribe(">") as seen:
             replayed = await bus.replay(tmp_path / "journal")
             assert replayed.count == 1

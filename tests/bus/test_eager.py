@@ -1,4 +1,4 @@
-"""Eager steps: a request runs an idle handler at once, as the handler's own task; otherwise all is as without them."""
+"""Eager steps: a request runs an idle handler at once, as the handler's own task. Nothing else changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ place: contextvars.ContextVar[str] = contextvars.ContextVar("place", default="no
 
 
 class Turns:
-    """Counts the turns of the event loop."""
+    """Counts the iterations of the event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -36,7 +36,7 @@ class Turns:
 
 
 async def warm(bus: tl.Bus, topic: str) -> None:
-    """The first request on a topic finds no route yet, and handlers start in the next turn."""
+    """The first request on a topic has no route yet, and handlers start in the next iteration."""
     await bus.request(topic, b"first", reply=tl.Message)
 
 
@@ -62,7 +62,7 @@ def test_an_idle_handler_answers_without_a_turn_of_the_loop() -> None:
 
 @pytest.fixture(scope="session")
 def pipe_of_uvloop() -> None:
-    """The first loop of a process makes it, and it stays."""
+    """The first loop of a process creates it, and it is kept."""
     begin_what_lasts()
 
 

@@ -1,4 +1,4 @@
-"""Threads for plain functions, and what such a function may raise."""
+"""Threads for plain functions, and the errors that such a function may raise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trunkline.bus.handler_threads import HandlerThreads
 
 
 def test_the_end_of_an_iterator_is_an_error_like_any_other() -> None:
-    """A future does not take a StopIteration: whoever waited for it would wait for ever."""
+    """A future does not accept a StopIteration: its reader would wait for ever."""
 
     async def main() -> None:
         threads = HandlerThreads("test", max_threads=1)

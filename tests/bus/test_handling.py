@@ -412,7 +412,7 @@ def test_an_ack_of_a_stream_is_published_and_a_dead_letter_is_an_error() -> None
             failed = await bus.publish("fails", requires_ack=True, reply_to="acks", request_id="r1")
             assert failed
             assert await told() == (tl.MessageType.ERROR, "r1", {"error_type": "ValueError", "detail": "broken"})
-            # Without a need of acknowledgement, or a place for it, nobody is told.
+            # Without a request for acknowledgement, or a topic for it, no notice is sent.
             await bus.publish("fails", reply_to="acks")
             await bus.publish("other", requires_ack=True)
             assert (other := await others.recv()) is not None

@@ -264,7 +264,7 @@ def test_the_circuit_learns_from_requests_by_topic_and_from_other_buses() -> Non
                 assert caught.value.recipient == name
             with pytest.raises(tl.CircuitOpen):
                 await bus.send("shaky")
-            # What is for whoever subscribes is for no recipient.
+            # A message for all subscribers has no recipient.
             await bus.publish("pricing")
             well = True
             await asyncio.sleep(11)
@@ -345,7 +345,7 @@ def test_compression_is_undone_by_every_reader() -> None:
 @pytest.mark.parametrize(("limit", "size"), [(1000, 5000), (20 * 2**20, 11 * 2**20)])
 def test_compressed_answers_are_unpacked_up_to_the_limit_of_the_bus(limit: int, size: int) -> None:
     async def main() -> None:
-        # The responder may send more than the one who asks takes.
+        # The responder may send larger messages than the requester accepts.
         server = tl.Settings(max_message_bytes=20 * 2**20)
         broker = tl.MemoryBroker()
         async with (

@@ -1,4 +1,4 @@
-"""Ctrl-C ends a program soon, without a traceback; durable work that waits comes again when it is started again."""
+"""Ctrl-C ends a program soon, without a traceback. Waiting durable work is redelivered after a restart."""
 
 from __future__ import annotations
 
@@ -189,3 +189,14 @@ def test_a_function_in_a_thread_is_waited_for_when_nobody_interrupts() -> None:
 
     asyncio.run(main())
     assert handled == [1]
+
+
+def test_an_error_of_a_program_without_uvloop_is_the_only_one_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+
+    async def main() -> None:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine") as error:
+        tl.run(main())
+    assert error.value.__context__ is None

@@ -1,4 +1,4 @@
-"""A handler that blocks the event loop is named, with the line. Real time: what blocks does not look at ours."""
+"""A handler that blocks the event loop is logged with its line. In real time: blocking code ignores virtual time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def line_of(text: str) -> int:
 @pytest.mark.parametrize("way", ["plain", "guarded"])
 def test_a_handler_that_blocks_is_named_once_with_its_line(way: str, caplog: pytest.LogCaptureFixture) -> None:
     def blocks(calls: int) -> None:
-        """Until the watchdog has spoken, or has had every opportunity to speak a second time."""
+        """Until the watchdog has logged, or would have logged a second time."""
         deadline = time.monotonic() + (60 if calls == 1 else 1)
         while time.monotonic() < deadline and len(warnings(caplog)) < calls:
             time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""A request that nobody serves fails at once, and names what is served: in one process and through a hub."""
+"""A request without a responder fails at once, and names similar topics: in one process and through a hub."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_rule_of_the_router_may_choose_a_handler(play: Callable[[Act], None]) 
         server.router.register_handler("double", double)
         server.router.add_rule(tl.Rule(id="r", topic="math.*", handler="double"))
         async with server.subscribe("later"):
-            # What was said before on this connection has arrived.
+            # Earlier frames on this connection have arrived.
             pass
         assert await asker.request("math.double", 4, timeout_s=60) == 8
 

@@ -1,4 +1,4 @@
-"""A bus in a notebook shows its books, and the link to the page of its hub; text of others does nothing there."""
+"""A bus in a notebook shows its counters and a link to the page of its hub. Foreign text is escaped."""
 
 from __future__ import annotations
 

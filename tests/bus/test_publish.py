@@ -50,7 +50,7 @@ def test_awaited_publish_is_in_the_inboxes_of_all_who_match() -> None:
 
 @pytest.mark.parametrize("payload", [b"raw", {"a": [1, None]}, "text", 7, None, [1.5], Point(1, 2), Order("x", 1.0)])
 def test_any_value_travels_by_both_ways_out(payload: object) -> None:
-    """The short cut (a known topic, no field) and the whole way must give the same message."""
+    """The shortcut (a known topic, no fields) and the full path must give the same message."""
 
     async def main(bus: tl.Bus) -> None:
         async with bus.subscribe("t") as stream:
@@ -433,7 +433,7 @@ def test_publishing_from_threads_keeps_each_threads_order() -> None:
 
 
 def test_the_queue_of_the_door_is_bounded_in_messages_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the loop's own thread nobody can wait; another thread waits for room, and not for ever."""
+    """The loop's own thread cannot wait. Another thread waits for room, with a limit."""
     monkeypatch.setattr(threads, "MAX_BYTES", 1000)
     limits = tl.Backpressure(max_pending=5, wait_s=0.01, timeout_s=0.05)
 
@@ -486,7 +486,7 @@ def test_a_thread_waits_for_room_in_the_queue_of_the_door() -> None:
 
 
 def test_what_the_loop_took_and_did_not_publish_yet_still_counts() -> None:
-    """One is being published, and five more may wait behind it; closing tells all who wait."""
+    """One is being published, and five more may wait behind it. Closing ends all waits with an error."""
     limits = tl.Backpressure(max_pending=5, wait_s=0.01, timeout_s=0.05)
     begun: list[object] = []
 

@@ -1,4 +1,4 @@
-"""What a thread gets for a publish is a future like any other, though most of it is made when somebody looks."""
+"""The future of a publish from a thread behaves like any other, although most of it is created on demand."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_many_are_waited_for_together() -> None:
 
 
 def test_looking_and_finishing_at_the_same_moment_loses_nothing() -> None:
-    """Each future is looked at by two threads while a third one finishes it."""
+    """Two threads read each future while a third one completes it."""
     lock = threading.Lock()
     futures = [PublishFuture(lock) for _ in range(2000)]
     found: list[list[str]] = []

@@ -226,7 +226,7 @@ def test_a_message_that_no_rule_fits_is_named_with_the_rules() -> None:
 
 
 def test_with_a_journal_a_message_routed_by_hand_takes_no_number_of_the_journal(tmp_path: Path) -> None:
-    """Its dead letters are kept beside those of an earlier run."""
+    """Its dead letters are kept together with those of an earlier run."""
 
     async def main() -> tuple[int, int]:
         async with tl.connect("memory:", journal=tmp_path) as bus:

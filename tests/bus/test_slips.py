@@ -1,4 +1,4 @@
-"""Slips of people who are new here, or come from other tools: each error says in one line what to write."""
+"""Mistakes of newcomers and users of other tools: each error says in one line what to write."""
 
 from __future__ import annotations
 
@@ -89,12 +89,28 @@ SLIPS: list[tuple[Callable[[tl.Bus], Awaitable[object]], str]] = [
         "topic 'orders.#' has a wildcard of MQTT or RabbitMQ: write 'orders.>'",
     ),
     (
+        lambda bus: subscribing(bus, "+"),
+        "topic '+' has a wildcard of MQTT or RabbitMQ: write '*'",
+    ),
+    (
+        lambda bus: subscribing(bus, "sensors.+.heat"),
+        "topic 'sensors.+.heat' has a wildcard of MQTT or RabbitMQ: write 'sensors.*.heat'",
+    ),
+    (
         lambda bus: subscribing(bus, "sensors/*/heat"),
         "topic 'sensors/*/heat' has slashes beside a wildcard: dots separate tokens, write 'sensors.*.heat'",
     ),
     (
         lambda bus: bus.publish("sensors/kitchen/#", 1),
         "topic 'sensors/kitchen/#' has a wildcard: messages go to one topic, only subscriptions may use * and >",
+    ),
+    (
+        lambda bus: bus.publish("sensors/+/heat", 1),
+        "topic 'sensors/+/heat' has a wildcard: messages go to one topic, only subscriptions may use * and >",
+    ),
+    (
+        lambda bus: bus.publish("sensors.+.heat", 1),
+        "topic 'sensors.+.heat' has a wildcard: messages go to one topic, only subscriptions may use * and >",
     ),
     (
         lambda bus: bus.publish("sensors/kitchen", 1),
@@ -145,7 +161,7 @@ SLIPS: list[tuple[Callable[[tl.Bus], Awaitable[object]], str]] = [
     ),
     (
         lambda bus: awaiting(tl.connect("memory:")),
-        "a bus is not awaited: write `async with connect(...) as bus:`",
+        "a bus cannot be awaited: write `async with connect(...) as bus:`",
     ),
     (
         lambda bus: awaiting(bus.subscribe("a")),

@@ -1,4 +1,4 @@
-"""`Bus.publish` has an inlined twin of the way out: the two must do the same, whatever is published to whom."""
+"""`Bus.publish` has an inlined copy of the publish path: both must behave the same for all messages and subscribers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 import trunkline as tl
 from tests.hub.hubs import Place
+from trunkline.bus import bus as bus_module
+from trunkline.delivery import route
 from trunkline.errors import TrunklineError
 from trunkline.journal import Journal, JournalBroker
 from trunkline.testing import Simulation, simulate, world
 
-pytestmark = pytest.mark.usefixtures("both_ways")
+pytestmark = pytest.mark.usefixtures("both_ways", "short_runs")
 
 TOPICS = ("a", "b", "c")
 SMALL = tl.Settings(
@@ -39,8 +41,15 @@ in_a_row = st.tuples(st.sampled_from(TOPICS), st.lists(payloads, min_size=1, max
 publishes = st.lists(in_a_row, max_size=5).map(lambda rows: [(topic, each) for topic, row in rows for each in row])
 
 
+@pytest.fixture
+def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one process, runs begin with the second message in a row, and are short."""
+    monkeypatch.setattr(bus_module, "WATCH", 0)
+    monkeypatch.setattr(route, "MAX_RUN", 2)
+
+
 class Observed(dict[str, Any]):
-    """What can be seen of a bus after it has published."""
+    """The visible state of a bus after it has published."""
 
 
 async def published(bus: tl.Bus, wanted: Any, sent: Any, *, twin: bool) -> Observed:

@@ -1,4 +1,4 @@
-"""Arrays and tables as payloads: what can be sent comes back as it was, and no bytes do any harm."""
+"""Arrays and tables as payloads: they arrive unchanged, and invalid bytes do no harm."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import trunkline as tl
+from tests.warm import NEW_PYTHON
 from trunkline import codec
 from trunkline.arrays import ARROW, MAX_HEADER, NPY
 from trunkline.cli import show
@@ -191,7 +192,7 @@ def test_neither_library_is_imported_for_plain_payloads() -> None:
         "import sys; from trunkline import codec; codec.decode(*codec.encode({'a': [1, 2.5]}));"
         "assert not {'numpy', 'pyarrow'} & sys.modules.keys()"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    subprocess.run([*NEW_PYTHON, "-c", program], check=True)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +242,7 @@ async def test_handlers_take_arrays_and_tables() -> None:
 
 
 def test_a_schema_refuses_them() -> None:
-    """It describes JSON values: what is none does not fit, whatever the schema."""
+    """A schema describes JSON values: arrays and tables never match."""
     for value in (np.arange(3), TABLE):
         problem = Checker({}).broken(Message(topic="a", payload=value))
         assert problem is not None

@@ -1,4 +1,4 @@
-"""Payloads to and from bytes: every kind of value, what cannot be sent or read, and compression that cannot explode."""
+"""Payloads to and from bytes: all kinds of values, refused values, and compression bombs."""
 
 from __future__ import annotations
 
@@ -231,10 +231,22 @@ def test_a_value_that_does_not_fit_names_the_field(value: Any, type: Any, where:
     with pytest.raises(InvalidPayload, match=re.escape(where)) as caught:
         codec.decode(payload, label, type)
     assert caught.value.__cause__ is not None
+    read = codec.reader(content_type, type)
+    assert read is not None
+    with pytest.raises(InvalidPayload) as also:
+        read(payload)
+    assert str(also.value) == str(caught.value)
+
+
+def test_a_reader_reads_as_decode_does() -> None:
+    read = codec.reader(MSGPACK, Point)
+    assert read is not None
+    assert read(codec.encode(Point(1, 2))[0]) == [Point(1, 2)]
+    assert codec.reader("text/plain", str) is None
 
 
 def test_a_value_that_does_not_fit_names_the_type() -> None:
-    with pytest.raises(InvalidPayload, match="the payload does not fit Point"):
+    with pytest.raises(InvalidPayload, match="the payload does not match Point"):
         codec.decode(*codec.encode("x"), Point)
 
 

@@ -1,4 +1,4 @@
-"""Columns: every batch survives the way there and back, and whatever bytes come, what is read is well formed."""
+"""Columns: every batch survives encoding and decoding, and arbitrary bytes give valid messages or an error."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_any_batch_survives(batch: list[Message]) -> None:
 
 @given(messages(), st.integers(-1, 5))
 def test_a_message_alone_survives(message: Message, seq: int) -> None:
-    """Whatever number it had: a number of its own must not let it past the checks."""
+    """Whatever number it had: a number of its own must not bypass the checks."""
     sent = msgspec.structs.replace(message, seq=seq)
     assert columns.read_batch("t", columns.pack_batch([sent]), [7])[0] == numbered([message], 7)
 
@@ -91,7 +91,7 @@ def test_a_message_alone_must_be_of_its_topic() -> None:
 
 
 def test_every_field_is_among_them() -> None:
-    """The strategy above must not forget one."""
+    """The strategy above must cover every field."""
     covered = {"id", "topic", "payload", "timestamp_ns", "seq", *columns._VALID}
     assert covered == set(Message.__struct_fields__)
 
@@ -104,13 +104,13 @@ def test_a_plain_batch_survives(batch: list[Message]) -> None:
 
 
 def test_one_special_message_makes_a_batch_special() -> None:
-    """Also if the first is plain: a reader that looks only at that one is fooled."""
+    """Also if the first is plain: a reader that checks only that one is fooled."""
     batch = [Message(topic="t"), Message(topic="t", ttl_s=5)]
     assert columns.read_batch("t", written(batch), [1, 2])[1] is False
 
 
 def well_formed(message: Message) -> None:
-    """As if it had been built by hand and checked; and it can be written again."""
+    """As if it had been built by hand and checked. It can be written again."""
     checked = message.replace()
     assert msgspec.structs.replace(checked, seq=message.seq) == message
     assert Message.from_bytes(message.to_bytes()) == message

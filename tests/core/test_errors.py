@@ -1,4 +1,4 @@
-"""The error tree: as drawn, one root, messages that begin as promised, data in fields, and fit to travel."""
+"""The error tree: as drawn, one root, promised prefixes of messages, data in fields, and picklable."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def defined() -> dict[str, type[BaseException]]:
 
 
 def drawn() -> dict[str, tuple[str | None, str]]:
-    """Every name in the tree on top of the module, with its parent and the file that it says it is defined in."""
+    """Every name in the tree at the top of the module, with its parent and the file that the tree names."""
     assert errors.__doc__ is not None
     lines = errors.__doc__.splitlines()
     found: dict[str, tuple[str | None, str]] = {}

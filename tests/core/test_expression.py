@@ -1,4 +1,4 @@
-"""The filter language: what each part means, what is refused and how that is said, and properties for all inputs."""
+"""The filter language: the meaning of each part, refusals and their texts, and properties for all inputs."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_nothing_but_declared_public_fields(payload: object, path: str) -> None:
 
 
 class Hostile:
-    """Raises wherever Python lets it."""
+    """Raises in every method that Python allows."""
 
     def _fail(self, *_: object) -> NoReturn:
         raise RuntimeError("hostile")
@@ -520,7 +520,7 @@ os._exit(0)  # the interpreter would recurse to take them apart
 
 
 def test_hostile_filters_and_values_end() -> None:
-    """In a process of its own, with a deadline: a filter that does not end would stop the test run."""
+    """In its own process, with a deadline: a filter that does not end would block the test run."""
     done = subprocess.run([sys.executable, "-c", HOSTILE], capture_output=True, timeout=120, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["False"] * 9 + ["True", "False"]

@@ -56,7 +56,7 @@ def test_json_has_fields() -> None:
 
 
 def test_what_concerns_a_message_has_its_id_and_its_trace() -> None:
-    """What the bus logs of it, and with the hook `Log` what a handler logs."""
+    """The log lines of the bus, and with the hook `Log` those of a handler."""
     provider = TracerProvider()
     own = logging.getLogger("tests.own")
 

@@ -1,4 +1,4 @@
-"""A point in time means the same wherever it is given, whatever the zone of the machine."""
+"""A point in time has the same meaning everywhere, independent of the time zone of the machine."""
 
 from __future__ import annotations
 

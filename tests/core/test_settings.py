@@ -1,4 +1,4 @@
-"""Settings: the documented defaults, what is refused and how that is said, and which source wins."""
+"""Settings: the documented defaults, refusals and their texts, and the precedence of sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics and patterns: what is refused and how that is said, what matches, and the tree against a naive matcher."""
+"""Topics and patterns: refusals and their texts, matching, and the tree compared with a naive matcher."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ MALFORMED: list[tuple[Any, str]] = [
     ("a\u200b", "spaces or control"),
     ("a\ud800", "spaces or control"),
     ("x" * (MAX_TOPIC_CHARS + 1), f"has {MAX_TOPIC_CHARS + 1} characters, more than {MAX_TOPIC_CHARS}"),
-    (None, "is a NoneType, not text"),
-    (7, "is a int, not text"),
-    (b"a.b", "is a bytes, not text"),
-    (["a"], "is a list, not text"),
+    (None, "must be text, not NoneType"),
+    (7, "must be text, not int"),
+    (b"a.b", "must be text, not bytes"),
+    (["a"], "must be text, not list"),
 ]
 
 
@@ -97,7 +97,9 @@ def test_the_refusal_of_a_long_topic_is_short() -> None:
     assert len(str(caught.value)) < 200
 
 
-@pytest.mark.parametrize("topic", ["*", ">", "a.*", "a.>", "a*", "a.b>", "a.*.b"])
+@pytest.mark.parametrize(
+    "topic", ["*", ">", "a.*", "a.>", "a*", "a.b>", "a.*.b", "+", "a.+", "a/+/b", "#", "a.#.b", "a/#"]
+)
 def test_a_topic_has_no_wildcards(topic: str) -> None:
     with pytest.raises(InvalidTopic, match=r"has a wildcard: .* only subscriptions may use \* and >"):
         validate_topic(topic)
@@ -115,6 +117,11 @@ def test_the_rest_stands_only_at_the_end(pattern: str) -> None:
 def test_a_wildcard_is_a_whole_token(pattern: str, token: str) -> None:
     with pytest.raises(InvalidTopic, match=re.escape(f"mixes a wildcard with text in {token!r}")):
         validate_pattern(pattern)
+
+
+@pytest.mark.parametrize("text", ["c++", "a.c#", "+1", "v1.0+build"])
+def test_signs_inside_a_token_are_plain_text(text: str) -> None:
+    assert validate_topic(text) == validate_pattern(text) == text
 
 
 @given(st.text(max_size=12))
@@ -258,7 +265,7 @@ def test_removing_one_pattern_keeps_those_above_and_below_it() -> None:
 
 
 class Counted(dict[str, Any]):
-    """The children of a node, counting each look at them."""
+    """The children of a node, counting each access."""
 
     looks = 0
 

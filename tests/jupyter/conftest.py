@@ -30,7 +30,7 @@ def own_jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def execute_here() -> Iterator[Execute]:
-    """Runs notebooks in one kernel for all tests of a module, and so does not wait for its start each time."""
+    """Runs notebooks in one kernel for all tests of a module, to save its start each time."""
     with no_leaks(), start_kernel_blocking() as kernel:
         assert kernel.connection_file is not None
         yield partial(execute_at, kernel.connection_file)
@@ -38,7 +38,7 @@ def execute_here() -> Iterator[Execute]:
 
 @pytest.fixture(autouse=True)
 def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Sockets to a kernel that tests share may be opened in any of them: they are looked at when all are done."""
+    """Sockets to a kernel that tests share may be opened in any of them: they are checked after all tests."""
     if {"execute_here", "kernel"} & set(request.fixturenames):
         yield
     else:

@@ -1,4 +1,4 @@
-"""Notebooks for the tests, how we run them, and what nbclient made of them: that is recorded in nbclient.json.
+"""Notebooks for the tests, how we run them, and the results of nbclient, which are recorded in nbclient.json.
 
 nbclient now and then waits for ever for a kernel that starts slowly, because it loses what comes early. So the suite
 compares with a recording, and a long test compares that with nbclient: `python -m tests.jupyter.notebooks` writes it
@@ -68,7 +68,7 @@ def book(*sources: str, **tags: list[str]) -> Any:
 
 
 def execute(notebook: Any, **options: Any) -> NotebookRun:
-    """In a kernel of its own."""
+    """In its own kernel."""
     return _execute(start_kernel, notebook, options)
 
 
@@ -86,7 +86,7 @@ def _execute(connect: Callable[[], AwaitableContext[Kernel]], notebook: Any, opt
 
 
 def plain(notebook: Any) -> list[Any]:
-    """Outputs, without what differs from run to run. Of a picture it counts that there is one."""
+    """Outputs without values that differ between runs. A picture is only counted."""
     found = []
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
@@ -100,7 +100,7 @@ def plain(notebook: Any) -> list[Any]:
 
 
 def captured(notebook: Any) -> list[str]:
-    """What output widgets hold, by what they hold: ids differ from run to run."""
+    """The content of output widgets, sorted by content: ids differ between runs."""
     states = notebook.metadata["widgets"][MIME]["state"].values()
     found = [entry["state"].get("outputs", ()) for entry in states if entry["model_name"] == "OutputModel"]
     return sorted(
@@ -109,7 +109,7 @@ def captured(notebook: Any) -> list[str]:
 
 
 def hooks(calls: list[Any]) -> dict[str, Any]:
-    """All hooks, each of which notes how it was called."""
+    """All hooks. Each records its calls."""
 
     def hook(name: str) -> Any:
         async def called(**words: Any) -> None:
@@ -124,7 +124,7 @@ def hooks(calls: list[Any]) -> dict[str, Any]:
 
 
 def record() -> dict[str, Any]:
-    """What nbclient makes of them."""
+    """The results of nbclient."""
 
     def by_nbclient(*sources: str, **options: Any) -> Any:
         notebook = book(*sources)

@@ -24,7 +24,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def install_deno(data: Path) -> None:
-    """A kernelspec for it below a data directory of Jupyter's."""
+    """A kernelspec for it in a data directory of Jupyter."""
     place = data / "kernels" / "deno"
     place.mkdir(parents=True)
     argv = [str(DENO), "jupyter", "--kernel", "--conn", "{connection_file}"]

@@ -1,4 +1,4 @@
-"""Record what a real kernel says, frame by frame: `python -m tests.jupyter.record` writes recorded.json anew.
+"""Records the frames of a real kernel: `python -m tests.jupyter.record` writes recorded.json.
 
 The tests play it back with other ids, in virtual time, in any order they like.
 """

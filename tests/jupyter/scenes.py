@@ -1,4 +1,4 @@
-"""Scenes: a kernel that says only what the test makes it say, in virtual time."""
+"""A kernel whose messages the test sends itself, in virtual time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Scene = Callable[[Kernel, ScriptedLink, Execution], Coroutine[Any, Any, None]]
 
 
 def play(scene: Scene, **settings: Any) -> None:
-    """A kernel that was asked something."""
+    """A kernel with an open request."""
 
     async def main(simulation: Simulation) -> None:
         # Without a welcome, which would be an orphan in every scene.
@@ -31,11 +31,11 @@ def play(scene: Scene, **settings: Any) -> None:
 
 
 def of(kernel: Kernel, execution: Execution) -> dict[str, Any]:
-    """The parent header of what the kernel says of it."""
+    """The parent header of the kernel's messages for it."""
     return {"msg_id": execution.id, "session": kernel.session, "username": "me", "msg_type": "execute_request"}
 
 
 def say_done(kernel: Kernel, link: ScriptedLink, execution: Execution, status: str = "ok") -> None:
-    """All that makes it complete."""
+    """All messages that complete it."""
     link.say("shell", "execute_reply", {"status": status}, of(kernel, execution))
     link.say("iopub", "status", {"execution_state": "idle"}, of(kernel, execution))

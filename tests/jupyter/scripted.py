@@ -1,4 +1,4 @@
-"""A kernel that plays back what a real one said, frame by frame, in virtual time: late, early, twice, or never."""
+"""A kernel that plays back the frames of a real one, in virtual time: late, early, twice, or never."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def recorded() -> dict[str, Any]:
 
 @cache
 def said(request: str) -> tuple[tuple[str, dict[str, Any], dict[str, Any]], ...]:
-    """What the kernel said to the execution, or to the question who it is: socket, header, content."""
+    """The kernel's messages for the execution, or for kernel_info: socket, header, content."""
     executed = recorded()["execute_request"]
     found = []
     for socket, parts in recorded()["frames"]:
@@ -46,7 +46,7 @@ def said(request: str) -> tuple[tuple[str, dict[str, Any], dict[str, Any]], ...]
 
 @dataclass
 class Faults:
-    """What may go wrong on the way from the kernel."""
+    """Possible faults between the kernel and the client."""
 
     drop: Callable[[], bool] = lambda: False
     twice: Callable[[], bool] = lambda: False
@@ -55,7 +55,7 @@ class Faults:
 
 @dataclass
 class ScriptedLink:
-    """As a kernel on sockets: what it says on iopub before our subscription is live is lost, without a word."""
+    """Like a kernel on sockets: iopub messages before our subscription is live are lost silently."""
 
     world: World
     chance: random.Random
@@ -105,7 +105,7 @@ class ScriptedLink:
             self._later(where, header["msg_type"], changed, request)
 
     def _later(self, socket: str, msg_type: str, content: dict[str, Any], request: KernelMessage) -> None:
-        """In the order of the socket, with a pause of its own."""
+        """In the order of the socket, each with its own pause."""
         loop = asyncio.get_running_loop()
         # Strictly later than the one before: what is due at the same moment comes in any order.
         at_s = max(self._last_s.get(socket, 0.0) + 1e-6, loop.time() + self.faults.delay_s())
@@ -155,7 +155,7 @@ def world_of(simulation: Simulation) -> World:
 
 
 def kernel_of(simulation: Simulation, link: ScriptedLink | None = None, **settings: Any) -> tuple[Kernel, ScriptedLink]:
-    """A kernel's client on a scripted link; not opened yet."""
+    """A kernel's client on a scripted link, not opened yet."""
     world = world_of(simulation)
     link = link or ScriptedLink(world, simulation.random)
     return Kernel("k1", link, session=world.uuid7(), world=world, settings=KernelSettings(**settings)), link

@@ -1,4 +1,4 @@
-"""The blocking face has what its async twin has: names are compared, so that none is forgotten."""
+"""The blocking API has every name of the async API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets what a kernel says: by parent, by comm, by display; and what becomes of the rest."""
+"""Routing of kernel messages: by parent, by comm, by display; and what happens to the others."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_channel_filters_by_content_and_waits_for_patterns() -> None:
         link.say("shell", "execute_reply", {"status": "ok"}, of(kernel, execution))
         link.say("iopub", "status", {"execution_state": "idle"}, of(kernel, execution))
         assert await execution.wait_for("stream", lambda _: True) is None
-        with pytest.raises(UsageError, match="no channel streams: there are status"):
+        with pytest.raises(UsageError, match="no channel streams: use one of status"):
             await kernel.execute("…", where={"streams": "priority > 1"})
 
     play(scene)
@@ -260,7 +260,7 @@ def test_a_comm_nobody_has_opened_is_an_orphan() -> None:
 
 
 def test_what_was_answered_is_not_given_up_later() -> None:
-    """A reply without an idle status, as to an interrupt: no warning comes of it."""
+    """A reply without an idle status, as to an interrupt, causes no warning."""
 
     async def scene(kernel: Kernel, link: ScriptedLink, execution: Execution) -> None:
         asking = asyncio.ensure_future(kernel.ask("interrupt_request", socket="control"))
@@ -365,7 +365,7 @@ def test_bad_frames_are_counted_and_never_fatal(caplog: pytest.LogCaptureFixture
         assert execution.partial().stdout == "x"
 
     play(scene)
-    assert "the signature is not that of the kernel's key" in caplog.text
+    assert "the signature does not match the key of the kernel" in caplog.text
 
 
 @pytest.mark.parametrize(

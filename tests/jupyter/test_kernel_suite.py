@@ -1,4 +1,4 @@
-"""The checks of `jupyter_kernel_test`, which kernels are tested with, through our client, not jupyter_client's."""
+"""The checks of `jupyter_kernel_test`, run through our client instead of jupyter_client."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def as_jupyter(message: KernelMessage) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def leaves_nothing() -> None:
-    """A kernel serves a whole class here: sockets to it may be opened in the middle of any test."""
+    """A kernel serves a whole class here: sockets to it may be opened during any test."""
 
 
 class Channel:
@@ -49,7 +49,7 @@ class Channel:
 
 
 class Client:
-    """What the suite wants of a client of jupyter_client, on ours."""
+    """The part of jupyter_client's client that the suite needs, on ours."""
 
     def __init__(self, kernel: BlockingKernel) -> None:
         self._kernel = kernel
@@ -86,7 +86,7 @@ class Client:
         return
 
     def _id(self, msg_type: str, **content: Any) -> str:
-        """Ask, and give the id of the question: the reply is read from the channel."""
+        """Send a request, and return its id. The reply is read from the channel."""
         with self._kernel.subscribe("kernel.*.shell.>") as replies:
             self._kernel.ask(msg_type, content)
             reply = replies.recv(10)
@@ -171,7 +171,7 @@ class TestDeno(ThroughOurs):
 
     __test__ = True
     kernel_name = "deno"
-    # It may send what was printed after it has said that it is idle.
+    # It may send output after its idle status.
     prints_when_idle = True
     language_name = "typescript"
     file_extension = ".ts"

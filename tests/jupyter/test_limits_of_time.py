@@ -1,4 +1,4 @@
-"""Time limits of executions: extended for those who wait and for the cleanup, partial results or an error by choice."""
+"""Time limits of executions: extended for waiting readers and for cleanup; partial results or an error by choice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executions whose reply or idle status is lost on the way: noticed within seconds, not after their time limit."""
+"""Executions whose reply or idle status is lost: noticed within seconds, not after their time limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trunkline.testing import Simulation, simulate
 
 
 def questions(link: ScriptedLink) -> list[KernelMessage]:
-    """What the kernel was asked after the execution."""
+    """The requests to the kernel after the execution."""
     place = max(place for place, message in enumerate(link.sent) if message.msg_type == "execute_request")
     return [message for message in link.sent[place:] if message.msg_type == "kernel_info_request"]
 
@@ -30,7 +30,7 @@ def lossy(
     main: Callable[[Kernel, ScriptedLink, Simulation], Coroutine[Any, Any, None]],
     lost: Callable[[str, dict[str, Any], dict[str, Any]], bool],
 ) -> None:
-    """A kernel that answers, on a wire that loses some of what it says: by type, content and parent."""
+    """A kernel that answers, on a wire that loses some of its messages: by type, content and parent."""
 
     class LossyLink(ScriptedLink):
         def say(self, socket: str, msg_type: str, content: dict[str, Any], parent: dict[str, Any]) -> None:
@@ -141,7 +141,7 @@ def test_nothing_is_asked_of_what_is_complete_in_time() -> None:
 
 
 def test_an_idle_that_is_only_late_is_waited_for() -> None:
-    """The output of a flood comes after the reply, and the answer to the question behind it."""
+    """The output of a flood arrives after the reply, and the answer to the later request after that."""
 
     async def scene(kernel: Kernel, link: ScriptedLink, execution: Execution) -> None:
         link.say("shell", "execute_reply", {"status": "ok"}, of(kernel, execution))

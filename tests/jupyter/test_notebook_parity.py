@@ -1,4 +1,4 @@
-"""Whoever comes from nbclient or papermill misses nothing: output widgets, hooks, options, parameters."""
+"""Features for users of nbclient and papermill: output widgets, hooks, options, parameters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_output_widgets_capture_as_in_nbclient(execute_here: Execute) -> None:
 
 
 def test_hooks_are_called_in_the_order_of_nbclient(execute_here: Execute) -> None:
-    """With the same words, and the reply of the kernel as a whole."""
+    """With the same texts, and the whole reply of the kernel."""
     calls: list[Any] = []
     execute_here(book(*HOOKED), allow_errors=True, **hooks(calls))
     assert calls == recorded()["hooks"]

@@ -1,4 +1,4 @@
-"""Notebooks, run through our client, as nbclient would have run them."""
+"""Notebooks give the same results through our client as with nbclient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel's client as others watch it: figures, spans, and what those on a bus are told of its life."""
+"""Observing the client of a kernel: counters, spans, and its state on the bus."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_those_on_the_bus_hear_that_it_is_not_shared_any_more() -> None:
                 link.deaf = True
                 execution = await agent.execute("…")
                 await kernel.aclose()
-                with pytest.raises(tl.KernelDied, match="whoever shared it has left"):
+                with pytest.raises(tl.KernelDied, match="the client that shared it was closed"):
                     await execution.result()
 
     simulate(main)

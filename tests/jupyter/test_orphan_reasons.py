@@ -1,4 +1,4 @@
-"""Why a message belongs to no request: each cause has a reason of its own, and every decision is traced."""
+"""Reasons for messages without a request: each cause has its own, and every decision is traced."""
 
 from __future__ import annotations
 
@@ -129,9 +129,9 @@ def test_every_decision_is_traced(caplog: pytest.LogCaptureFixture) -> None:
             ("stream", f"of {execution.id}: to its request"),
             ("stream", "of y: orphan: its request was never sent by this client"),
             ("comm_open", f"of {execution.id}: to its request and to its comm"),
-            ("comm_msg", "of nobody: to its comm"),
-            ("update_display_data", f"of {other.id}: to its request and to those who show it"),
-            ("update_display_data", f"of {other.id}: to those who show it"),
+            ("comm_msg", "of no request: to its comm"),
+            ("update_display_data", f"of {other.id}: to its request and to the executions that display it"),
+            ("update_display_data", f"of {other.id}: to the executions that display it"),
             ("stream", f"of {execution.id}: late, to its request"),
         ):
             assert any(line.startswith(f"{kind} ") and line.endswith(where) for line in said), (kind, where, said)

@@ -1,4 +1,4 @@
-"""Output widgets: what was captured stays, whatever the kernel repeats of it."""
+"""Output widgets: captured output is kept, whatever the kernel repeats of it."""
 
 from __future__ import annotations
 

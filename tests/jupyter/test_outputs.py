@@ -1,4 +1,4 @@
-"""Outputs as notebooks keep them: the beginning and the end of what is too much, and what is missing in words."""
+"""Outputs as in notebooks: of too much output, the beginning and the end are kept, with a note on the rest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_one_large_write_keeps_its_beginning_and_its_end() -> None:
     assert kept.endswith("xxx end")
     missing = len(text) - 64 * 1024 * 1024
     assert (len(kept), outputs.truncated) == (64 * 1024 * 1024, missing)
-    assert f"[{missing:,} bytes of output are missing here" in texts(outputs, "stderr")
+    assert f"[{missing:,} bytes of output were left out here" in texts(outputs, "stderr")
 
 
 def test_many_small_writes_do_too() -> None:
@@ -50,7 +50,7 @@ def test_output_beyond_the_limit_is_counted() -> None:
         result = execution.partial()
         assert result.stdout.startswith("0" * 1000)
         assert result.truncated > 2000
-        assert "bytes of output are missing here" in result.stderr
+        assert "bytes of output were left out here" in result.stderr
         assert result.displays[0]["data"] == {"text/plain": "changed"}
         link.say("iopub", "clear_output", {"wait": False}, of(kernel, execution))
         assert execution.partial().outputs == ()

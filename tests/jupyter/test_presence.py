@@ -1,4 +1,4 @@
-"""Whether a kernel is shared is known at once, on whatever the bus runs."""
+"""Whether a kernel is shared is known at once, on every broker."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def kernel() -> Iterator[BlockingKernel]:
 
 
 def test_hello(kernel: BlockingKernel) -> None:
-    """Busy, the code as it was sent, the output, idle, the reply; then nothing of it is left."""
+    """Busy, the code as it was sent, the output, idle, the reply; then nothing is left."""
     with kernel.execute("print('hello')") as execution:
         result = execution.result()
         assert [message.decode()["content"]["execution_state"] for message in execution.status] == ["busy", "idle"]
@@ -106,7 +106,7 @@ def test_input(kernel: BlockingKernel) -> None:
 
 
 def test_threads_share_a_kernel(kernel: BlockingKernel) -> None:
-    """Each thread gets its own, and only that, also while others ask for something else."""
+    """Each thread gets only its own output, also while others send requests."""
     results: dict[int, Result] = {}
     completed: list[object] = []
 
@@ -138,7 +138,7 @@ def test_pictures(kernel: BlockingKernel) -> None:
 
 
 def test_widgets(kernel: BlockingKernel) -> None:
-    """A widget is a comm: its messages are found by its id, in whichever cell they are caused."""
+    """A widget is a comm: its messages are found by its id, whichever cell causes them."""
     made = kernel.execute("import ipywidgets; slider = ipywidgets.IntSlider(value=3); display(slider)")
     result = made.result().check()
     assert "application/vnd.jupyter.widget-view+json" in result.displays[0]["data"]
@@ -164,7 +164,7 @@ def test_displays_are_updated_across_cells(kernel: BlockingKernel) -> None:
 
 
 def test_a_thread_goes_on_printing(kernel: BlockingKernel) -> None:
-    """What a thread prints after its cell has ended is still that cell's, as long as the kernel says so."""
+    """Output of a thread after its cell has ended still belongs to that cell, if the kernel names it as the parent."""
     code = (
         "import threading, time\n"
         "def later():\n"
@@ -197,7 +197,7 @@ def test_interrupted(kernel: BlockingKernel) -> None:
 
 
 def waiting_for(path: Path) -> str:
-    """Code that goes on when the file is there."""
+    """Code that continues when the file exists."""
     return f"import os, time\nwhile not os.path.exists({str(path)!r}): time.sleep(0.01)\n"
 
 
@@ -259,7 +259,7 @@ def test_restarted_in_the_middle() -> None:
 
 
 def test_attached_to_one_that_runs() -> None:
-    """Two clients on one kernel: each has its own, sees the other's as the other's, and leaving ends nothing."""
+    """Two clients on one kernel: each has its own executions, sees those of the other, and leaving ends nothing."""
 
     async def main() -> None:
         async with start_kernel() as first:
@@ -333,7 +333,7 @@ def test_two_kernels_do_not_mix() -> None:
 
 def test_a_path_that_is_too_long_for_unix_sockets_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        with pytest.raises(tl.KernelNotStarted, match="x is too long a path for them; set JUPYTER_RUNTIME_DIR"):
+        with pytest.raises(tl.KernelNotStarted, match="x is too long for a socket path; set JUPYTER_RUNTIME_DIR"):
             await start_kernel(transport="ipc")
         async with start_kernel() as kernel:
             assert (await kernel.run("1 + 1")).text == "2"
@@ -346,7 +346,7 @@ def test_what_cannot_be_started_says_why(tmp_path: Path) -> None:
     async def main() -> None:
         with pytest.raises(tl.KernelNotStarted, match=r"the kernel 'cobol' is not installed \(installed: .*python3"):
             await start_kernel("cobol")
-        with pytest.raises(tl.KernelNotStarted, match="is running"):
+        with pytest.raises(tl.KernelNotStarted, match="no connection file nobody-has-this"):
             await attach("nobody-has-this")
         broken = tmp_path / "kernel-x.json"
         broken.write_text("{}")
@@ -395,14 +395,14 @@ def test_deno_is_a_kernel_like_any() -> None:
 
 
 async def value(execution: Execution) -> str:
-    """The value of a cell. Deno may send it after it was idle again."""
+    """The value of a cell. Deno may send it after its idle status."""
     while (text := execution.partial().text) is None:
         assert await execution.late.recv(timeout_s=10) is not None
     return text
 
 
 async def written(execution: Execution, lines: int) -> str:
-    """What a cell wrote. Deno reads it from a pipe, and may send it after it was idle again."""
+    """The output of a cell. Deno reads it from a pipe, and may send it after its idle status."""
     while len(execution.partial().stdout.split()) < lines:
         assert await execution.late.recv(timeout_s=10) is not None
     return execution.partial().stdout

@@ -145,7 +145,7 @@ say(10, {again!r})
 
 @pytest.mark.slow
 def test_a_lost_connection_is_opened_again_and_what_was_said_meanwhile_comes(address: str, tmp_path: Path) -> None:
-    """A Jupyter server drops what is said while it closes a connection or opens one: the kernel is silent then."""
+    """A Jupyter server drops messages while it closes or opens a connection: the kernel is silent then."""
     cues = {name: tmp_path / name for name in ("meanwhile", "said", "again")}
 
     async def main() -> None:

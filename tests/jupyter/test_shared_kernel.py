@@ -1,4 +1,4 @@
-"""A kernel on the bus: its traffic on topics, others who use it, and a client that comes again."""
+"""A kernel on the bus: its traffic on topics, other clients that use it, and a client that reconnects."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_its_traffic_is_on_topics_in_order() -> None:
 
 
 def test_others_use_it_over_a_hub(tmp_path: Path) -> None:
-    """A person's kernel, and an agent in another process of the bus: both execute, ask, and give input."""
+    """A person's kernel, and an agent in another process: both execute, send requests, and give input."""
 
     async def main() -> None:
         place = f"unix://{tmp_path}/hub.sock"
@@ -110,7 +110,7 @@ def test_sharing_needs_a_bus() -> None:
 
 
 def test_a_client_that_comes_again_has_missed_nothing(tmp_path: Path) -> None:
-    """It leaves in the middle of an execution, comes again under its name, and has everything, once."""
+    """It leaves during an execution, reconnects with its name, and gets everything once."""
 
     async def main() -> None:
         async with (
@@ -144,7 +144,7 @@ def test_a_client_that_comes_again_has_missed_nothing(tmp_path: Path) -> None:
 
 
 def test_the_record_outlives_the_kernel(tmp_path: Path) -> None:
-    """What a kernel said is in the journal: who comes when it is long gone reads it there."""
+    """The kernel's messages are in the journal: a reader finds them there after the kernel has ended."""
     journal = tmp_path / "journal"
     wanted = {"status", "execute_input", "stream", "execute_result", "execute_reply"}
 

@@ -35,7 +35,7 @@ def made(link: SocketLink, socket: str, **content: Any) -> KernelMessage:
 
 
 def test_a_kernel_that_may_ask_for_input_can_ask_at_once() -> None:
-    """Its socket for that listens later than the others, as it may: the request waits for it, and nothing else does."""
+    """Its socket for that listens later than the others: only requests that need it wait."""
 
     async def run(context: zmq.Context[Any]) -> None:
         ports = dict(zip((*SOCKETS, "hb"), (free_port() for _ in range(5)), strict=True))
@@ -59,7 +59,7 @@ def test_a_kernel_that_may_ask_for_input_can_ask_at_once() -> None:
             stdin.bind(connection.url(STDIN))
             assert (await came())["code"] == "2"
             await asking
-            # To whom it does not know, it says nothing, and nobody hears of it: unless it must.
+            # It does not answer unknown clients, and that is logged only if necessary.
             stdin.setsockopt(zmq.ROUTER_MANDATORY, 1)
             asked = link.wire.pack(made(link, STDIN, prompt="?"))
             stdin.send_multipart([b"me", *asked])

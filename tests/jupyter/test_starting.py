@@ -31,7 +31,7 @@ def test_no_name_is_a_clear_error(name: Any) -> None:
 
 @pytest.fixture
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A runtime directory with no kernels in it."""
+    """A runtime directory without kernels."""
     place = tmp_path / "runtime"
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(place))
     return place
@@ -90,7 +90,7 @@ def test_a_wrong_key_is_told_from_a_dead_kernel(runtime: Path, tmp_path: Path) -
 
 
 def test_a_heart_that_beats_without_an_answer_is_said(tmp_path: Path) -> None:
-    """A kernel that says no welcome, and ignores what is signed with another key, gives no more signs than that."""
+    """A kernel that sends no welcome, and ignores messages signed with another key, shows no more than that."""
     context: zmq.Context[Any] = zmq.Context()
     heart: zmq.Socket[bytes] = context.socket(zmq.REP)
     port = heart.bind_to_random_port("tcp://127.0.0.1")

@@ -1,4 +1,4 @@
-"""The client of a kernel in virtual time, on frames of a real one: no beginning is lost, nothing is mixed up."""
+"""The client of a kernel in virtual time, on frames of a real one: no early message is lost, nothing is mixed up."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def expected(result: Any, mark: str = "") -> None:
 
 
 def test_a_thousand_starts_lose_nothing() -> None:
-    """The subscription becomes live, and the kernel comes up, at any time; with a welcome, or without one."""
+    """The subscription becomes live, and the kernel starts, at any time; with a welcome, or without one."""
 
     async def start(simulation: Simulation, seed: int) -> None:
         chance = simulation.random
@@ -58,7 +58,7 @@ def test_a_thousand_starts_lose_nothing() -> None:
 
 
 def test_a_client_without_the_handshake_would_lose_beginnings() -> None:
-    """The scripted kernel is as unkind as a real one: who does not wait misses the first outputs."""
+    """The scripted kernel loses early messages like a real one: a client that does not wait misses them."""
 
     async def main(simulation: Simulation) -> None:
         link = ScriptedLink(world_of(simulation), simulation.random, live_after_s=0.2, welcomes=False)
@@ -104,7 +104,7 @@ def test_a_hundred_executions_at_once_each_get_their_own(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_dropped_is_missing_and_said_so(seed: int) -> None:
-    """Whatever is lost on the way: a result is complete and has everything that came, or says what is missing."""
+    """Whatever is lost: a result is complete and has all messages, or names what is missing."""
 
     async def main(simulation: Simulation) -> None:
         chance = simulation.random
@@ -227,7 +227,7 @@ def test_other_numbers_are_taken_as_they_are_given() -> None:
 
 
 def test_a_client_that_comes_again_takes_up_what_it_asked(caplog: pytest.LogCaptureFixture) -> None:
-    """Another client, or an earlier life of this one, has asked: nothing of what came is lost, in any order."""
+    """The request came from another client, or an earlier run of this one: no message is lost, in any order."""
 
     async def main(simulation: Simulation) -> None:
         kernel, link = kernel_of(simulation)

@@ -1,4 +1,4 @@
-"""Jupyter's frames: what jupyter_client writes is read, what we write it reads, and nothing else gets through."""
+"""Jupyter's frames: jupyter_client and our client read each other's messages, and all other bytes are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that run as processes of their own, for what would end a process, or is about two of them."""
+"""Programs that tests run in their own processes: they end their process, or need two of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def program(code: str) -> list[str]:
 
 
 def run(code: str, *, expect: int = 0, timeout_s: float = 60) -> str:
-    """What it prints. It must end with `expect`: a crash has the number of its signal, below 0."""
+    """The output of a program. It must end with `expect`: a crash has the negative number of its signal."""
     done = subprocess.run(program(code), capture_output=True, text=True, timeout=timeout_s, check=False)
     assert done.returncode == expect, f"ended with {done.returncode}:\n{done.stdout}{done.stderr}"
     return done.stdout
@@ -39,7 +39,7 @@ def run(code: str, *, expect: int = 0, timeout_s: float = 60) -> str:
 
 @contextmanager
 def child(code: str) -> Iterator[subprocess.Popen[str]]:
-    """One to talk with; it is killed at the end."""
+    """An interactive one, which is killed at the end."""
     process = subprocess.Popen(program(code), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ)
     try:
         yield process
@@ -62,6 +62,6 @@ def go_on(process: subprocess.Popen[str]) -> None:
 
 
 def let_end(process: subprocess.Popen[str]) -> None:
-    """Let it close what it has open, before it is killed."""
+    """Let it close its open objects, before it is killed."""
     process.communicate(timeout=60)
     assert process.returncode == 0

@@ -1,4 +1,4 @@
-"""Each test has a runtime directory of its own, and leaves nothing in it or in /dev/shm but the engine's own file."""
+"""Each test has its own runtime directory, and leaves nothing in it or in /dev/shm but the engine's own file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trunkline.memory.place import SHM, engine_prefix
 
 
 def left(runtime: Path) -> list[str]:
-    """The files of the engine, but for the one that it never removes."""
+    """The files of the engine, except the one that it never removes."""
     found = [*runtime.rglob("*"), *SHM.glob(f"{engine_prefix(runtime.resolve() / 'shm')}*")]
     return sorted(str(path) for path in found if not path.is_dir() and not path.name.endswith(".global_mgmt"))
 

@@ -1,4 +1,4 @@
-"""The engine, kept in check: reserved space, alignment, forks, exits, and a place of its own."""
+"""The adapter of the engine: reserved space, alignment, forks, exits, and its own directory."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ mount -t tmpfs -o size={size} none /dev/shm && exec "$@"
 
 
 def in_small_memory(code: str, size: str = "4m") -> str:
-    """Run with a small /dev/shm of its own."""
+    """Run with a small private /dev/shm."""
     command = ["unshare", "--mount", "--map-root-user", "sh", "-c", SMALL.format(size=size), "sh"]
     if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no mount namespaces here: a small /dev/shm cannot be made")
@@ -132,7 +132,7 @@ def test_a_full_memory_is_an_error_at_creation() -> None:
 
 
 def test_what_was_created_can_be_written_to_the_last_byte() -> None:
-    """Space is reserved: whoever fills the rest afterwards gets the error, not the producer a SIGBUS."""
+    """Space is reserved: a process that fills the rest gets the error, instead of a SIGBUS in the producer."""
     assert "written 300" in in_small_memory("""
         settings = memory.ChannelSettings(consumers=2, held=1)
         with memory.producer("camera", schema=bytes, page_size=1 << 18, capacity=3, settings=settings) as camera:
@@ -155,7 +155,7 @@ def test_what_was_created_can_be_written_to_the_last_byte() -> None:
 
 
 def test_a_check_of_free_space_alone_would_not_be_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two that check at the same time see the same free bytes: the reservation decides."""
+    """Two processes that check at the same time see the same free bytes: the reservation decides."""
 
     def no_space(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -166,7 +166,7 @@ def test_a_check_of_free_space_alone_would_not_be_enough(monkeypatch: pytest.Mon
 
 
 def test_a_forked_child_harms_nothing_and_is_refused() -> None:
-    """The child of a fork ends normally, with all objects of its parent: the parent's channel goes on."""
+    """The child of a fork ends normally, with all objects of its parent: the parent's channel keeps working."""
     out = run("""
         with memory.producer("camera", schema=bytes) as camera, memory.consumer("camera") as frames:
             camera.send(b"one")

@@ -1,4 +1,4 @@
-"""`trunkline doctor`: what is there, what the dead left, and that nothing a living process owns is touched."""
+"""`trunkline doctor`: what exists, what dead processes left, and that files of living processes are never touched."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def doctor(*options: str, expect: int = 0) -> list[Any]:
 
 
 def killed(code: str = BOTH) -> int:
-    """One that was killed while it had all open; its pid."""
+    """A process that was killed with everything open; its pid."""
     with child(code) as process:
         assert line(process) == "there"
     return process.pid
@@ -67,7 +67,7 @@ def test_what_lives_is_listed_with_its_owner_its_age_and_its_size() -> None:
 
 
 def test_reaping_tries_to_harm_the_living_and_cannot(runtime: Path) -> None:
-    """Everything of a living process looks as old as can be, and it has written nothing for a while."""
+    """All files of a living process look old, and it has written nothing for a while."""
     with child(BOTH) as process:
         assert line(process) == "there"
         dead = killed(BOTH.replace("camera", "other"))
@@ -89,7 +89,7 @@ def test_reaping_tries_to_harm_the_living_and_cannot(runtime: Path) -> None:
 
 
 def test_a_lock_is_enough_to_live_even_if_the_process_cannot_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a container of its own, say: what the lock says counts."""
+    """As in a container: the lock decides."""
     with child(BOTH) as process:
         assert line(process) == "there"
         monkeypatch.setattr(survey_module, "_lives", lambda pid, since_s: False)
@@ -100,7 +100,7 @@ def test_a_lock_is_enough_to_live_even_if_the_process_cannot_be_seen(monkeypatch
 
 
 def test_a_process_is_enough_to_live_even_without_a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be starting: the lock comes after the file."""
+    """It may be starting: the lock is taken after the file is created."""
     with child(BOTH) as process:
         assert line(process) == "there"
         monkeypatch.setattr(survey_module, "_locked", lambda path: False)

@@ -1,4 +1,4 @@
-"""Processes that are killed at random points, also while they start: the others go on, and nothing torn is read.
+"""Processes killed at random points, also during their start: the others continue, and no torn frame is read.
 
 And what else goes wrong between processes: many, stubborn, and unlike ones.
 """
@@ -89,7 +89,7 @@ def kill_after(code: str, delay_s: float) -> None:
 
 
 def progress(process: subprocess.Popen[str], beyond: float) -> float:
-    """What it has counted by now, which must become more."""
+    """Its counter now, which must have grown."""
     ends = time.monotonic() + 30
     while (count := answer(process)[0]) <= beyond:
         assert time.monotonic() < ends, "it stands still"
@@ -175,7 +175,7 @@ def numbers(consumers: int = 1, kind: str = "i8", settings: str = "memory.Channe
 
 
 def test_twenty_consumers_in_twenty_processes() -> None:
-    """Forked before anything is open, which is allowed: each has an end of its own."""
+    """Forked before anything is open, which is allowed: each opens its own end."""
     with (
         child(numbers(20)) as producer,
         child("""

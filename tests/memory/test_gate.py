@@ -85,7 +85,7 @@ with memory.consumer("numbers", wants="every", name="taker") as frames:
 
 
 def attached(numbers: memory.BlockingFrameProducer, consumers: int) -> None:
-    """Wait until the producer knows them: what comes before is not theirs."""
+    """Wait until the producer knows them: earlier frames are not for them."""
     ends = time.monotonic() + 10
     while len(numbers.metrics().consumers) < consumers:
         assert time.monotonic() < ends
@@ -113,7 +113,7 @@ def test_the_slowest_of_three_processes_gets_everything(policy: str, capacity: i
 
 
 def test_frames_from_before_the_gate_are_not_half_a_series() -> None:
-    """Whatever is sent while a consumer attaches: what it gets begins somewhere, and then has no hole."""
+    """For any frames while a consumer attaches: its frames start somewhere, and then have no gap."""
     with memory.producer("numbers", schema=NUMBER, capacity=2) as numbers:
         stop = threading.Event()
 
@@ -225,7 +225,7 @@ def test_a_producer_that_never_waits_forgets_the_dead() -> None:
             """) as process:
                 line(process)
                 numbers.send(count)
-        # That of the last one, which nobody has come after.
+        # That of the last one, which has no successor.
         assert len(numbers._sender._consumers) == 1
         assert len(os.listdir("/proc/self/fd")) < before + 15
         assert numbers.metrics().consumers == []

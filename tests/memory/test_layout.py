@@ -1,4 +1,4 @@
-"""Layouts: the hash is over all that matters for the bytes, and a difference is told by its field."""
+"""Layouts: the hash covers everything that affects the bytes, and a mismatch names the field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producers and consumers: what is written is read in place, loans commit or give up, and views are guarded."""
+"""Producers and consumers: frames are read in place, loans are sent or dropped, and views are guarded."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_two_loans_at_once_and_not_three() -> None:
     with memory.producer("numbers", schema=NUMBERS) as numbers, memory.consumer("numbers") as frames:
         with numbers.loan() as one, numbers.loan() as two:
             one.data[:], two.data[:] = 1, 2
-            with pytest.raises(SharedMemoryError, match="2 are loaned"), numbers.loan():
+            with pytest.raises(SharedMemoryError, match="2 are in use"), numbers.loan():
                 pass
         assert [frames.recv(1).data[0] for _ in range(2)] == [2, 1]
 
@@ -239,7 +239,7 @@ def test_a_frame_that_is_not_released_is_released_by_closing() -> None:
 
 
 def test_views_outlive_everything_without_a_crash() -> None:
-    """The producer is gone, the consumer is closed, and the view is still what it was: in a process of its own."""
+    """The producer is gone, the consumer is closed, and the view is unchanged: in its own process."""
     out = run("""
         with memory.producer("numbers", schema=np.dtype(("i8", (3,)))) as numbers:
             try:
@@ -415,7 +415,7 @@ def test_a_producer_that_restarts_with_a_changed_schema_is_refused_while_consume
 
 
 def test_producers_that_come_and_go_while_nobody_looks_are_one_that_has_left() -> None:
-    """Wake-ups are not in order, and count once: what the last one did is what counts. Its frames went with it."""
+    """Wake-ups are unordered and coalesced: the last state counts. Its frames were removed with it."""
     with memory.producer("numbers", schema=NUMBERS):
         opened = memory.consumer("numbers")
         frames = opened.__enter__()
@@ -619,7 +619,7 @@ def test_a_late_consumer_of_an_async_producer_gets_the_latest_at_once() -> None:
 
 
 def steal_wake_up(descriptor: int) -> None:
-    """What the engine does to itself now and then: it counts as notified, and its socket is empty."""
+    """A state of the engine that happens sometimes: it counts as notified, and its socket is empty."""
     with socket.socket(fileno=os.dup(descriptor)) as stolen:
         assert stolen.recv(32)
 

@@ -1,4 +1,4 @@
-"""Channels in shared memory and the hub: registered and found there, and at work without it."""
+"""Channels in shared memory and the hub: they are registered and found there, and also work without it."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_producer_works_on_while_the_hub_is_gone_and_is_registered_again(runti
     url = f"unix://{runtime}/hub.sock"
 
     async def main() -> None:
-        # There is no hub yet: creating succeeds all the same.
+        # There is no hub yet: creating still succeeds.
         async with (
             tl.connect(url, connection=tl.ConnectionSettings(connect_s=0.2, backoff_s=0.01)) as bus,
             memory.producer("camera", schema=RECORD, bus=bus) as camera,

@@ -1,4 +1,4 @@
-"""Segments: what one process writes others read in place; what is read is not written again; nothing is trusted."""
+"""Segments: others read in place what one process writes; read data is never overwritten; nothing is trusted."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_what_a_reader_holds_outlives_its_owner() -> None:
         process.kill()
         process.communicate()
     assert segment.map().payload == b"abc" * 100_000
-    with pytest.raises(ProtocolError, match="no segment"):
+    with pytest.raises(ProtocolError, match="is not a segment"):
         Segment.open(process.pid, int(descriptor), 300_000, token)
 
 

@@ -1,4 +1,4 @@
-"""What the ends of a channel count, in the stats of their bus, at its hub, on the command line and for Prometheus."""
+"""Metrics of producers and consumers: in the stats of their bus, at the hub, on the command line and for Prometheus."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from trunkline import memory
 from trunkline.brokers.hub.directory import HubDirectory
 from trunkline.hub.hub import Hub
 from trunkline.memory import registration
-from trunkline.memory.metrics import MAX_TOLD, ChannelMetrics, ConsumerMetrics, told_of_channel
+from trunkline.memory.metrics import MAX_REPORTED, ChannelMetrics, ConsumerMetrics, report_of_channel
 from trunkline.memory.reap import reap
 from trunkline.wire.control import ChannelInfo
-from trunkline.wire.told_metrics import told
+from trunkline.wire.reported_metrics import read_metrics
 
 FRAME = np.dtype(("u1", (8,)))
 EMPTY = np.zeros(8, "u1")
@@ -37,7 +37,7 @@ PROGRAM = "import sys; from trunkline.cli import main; sys.exit(main())"
 
 
 @pytest.fixture
-def told_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def reported_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration, "FIRST_S", 0.05)
     monkeypatch.setattr(registration, "EVERY_S", 0.05)
 
@@ -88,7 +88,7 @@ async def described(directory: HubDirectory, wanted: Callable[[ChannelInfo], boo
             await asyncio.sleep(0.02)
 
 
-def test_a_hub_is_told(runtime: Path, told_often: None) -> None:
+def test_a_hub_gets_the_metrics(runtime: Path, reported_often: None) -> None:
     url = f"unix://{runtime}/hub.sock"
 
     async def main() -> None:
@@ -110,7 +110,7 @@ def test_a_hub_is_told(runtime: Path, told_often: None) -> None:
                 with pytest.raises(tl.StreamEmpty):
                     await frames.recv(0.5)
                 found = await described(directory, lambda info: info.memory.get("overruns") == 3)
-                numbers = told({"metrics": found.memory})
+                numbers = read_metrics({"metrics": found.memory})
                 assert numbers is not None
                 assert (numbers.frames, numbers.consumers, numbers.held) == (6, 1, 1)
                 assert [(each.name, each.overruns) for each in numbers.slowest] == [("slow", 3)]
@@ -132,9 +132,9 @@ def test_a_hub_is_told(runtime: Path, told_often: None) -> None:
 
 
 def test_numbers_that_cannot_be_are_no_numbers(runtime: Path) -> None:
-    assert told({}) is None
-    assert told({"metrics": "many"}) is None
-    assert told({"metrics": {"at_ns": 1, "frames": "x", "per_s": 1.0}}) is None
+    assert read_metrics({}) is None
+    assert read_metrics({"metrics": "many"}) is None
+    assert read_metrics({"metrics": {"at_ns": 1, "frames": "x", "per_s": 1.0}}) is None
     url = f"unix://{runtime}/hub.sock"
 
     async def main() -> None:
@@ -149,7 +149,7 @@ def test_numbers_that_cannot_be_are_no_numbers(runtime: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_hub_is_told_of_few_consumers_the_slowest() -> None:
+def test_a_hub_gets_reports_on_the_slowest_consumers() -> None:
     many = {"reads": 2**40, "overruns": 2**40, "held": 2, "pid": 2**31}
     consumers = [
         ConsumerMetrics(channel="c", name="n" * 63, wants_every=True, waiting=number, oldest_held=None, **many)
@@ -157,8 +157,8 @@ def test_a_hub_is_told_of_few_consumers_the_slowest() -> None:
     ]
     nothing = {"written_bytes": 0, "given_up": 0, "cut_off": 0, "queue": 2, "slots": 9}
     found = ChannelMetrics(channel="c", writes=1, occupancy=1.0, last_frame_s=None, consumers=consumers, **nothing)
-    numbers = told_of_channel(found, 1, 0.0)
-    assert [each.waiting for each in numbers.slowest] == list(range(31, 31 - MAX_TOLD, -1))
+    numbers = report_of_channel(found, 1, 0.0)
+    assert [each.waiting for each in numbers.slowest] == list(range(31, 31 - MAX_REPORTED, -1))
     assert (numbers.consumers, numbers.overruns) == (32, 32 * 2**40)
     assert len(msgspec.json.encode(numbers)) < 2000
 
@@ -210,7 +210,7 @@ def test_a_terminal_shows_a_live_camera_and_a_dead_one(tmp_path: Path) -> None:
             camera.wait()
             found = describe_until(hub.address, lambda info: not info.get("producers"))
             assert "memory" not in found
-            assert "no producer lives" in shown(hub.address, "channels", "describe", "camera")
+            assert "it has no producer" in shown(hub.address, "channels", "describe", "camera")
             assert "frames/s" not in shown(hub.address, "channels", "list")
             assert json.loads(shown(hub.address, "status", "--json"))["memory"]["producers"] == 0
     assert reap().kept == []
