@@ -7,12 +7,14 @@ import signal
 import threading
 import weakref
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 import trunkline as tl
-from trunkline.bus.blocking import LoopThread
+from trunkline.bus.blocking import BlockingCall, LoopThread
 from trunkline.errors import BusClosed
 
 
@@ -289,3 +291,43 @@ def test_a_call_that_comes_while_the_loop_ends_does_not_wait_for_ever() -> None:
     late.join(60)
     stopping.join(60)
     assert isinstance(outcome[0], CancelledError | BusClosed)
+
+
+def test_a_call_that_comes_with_the_end_of_the_loop_leaves_no_coroutine_behind() -> None:
+    """Its task is created in the iteration in which the loop stops, so it is cancelled before its first step."""
+    loop_thread = LoopThread("late")
+    loop = cast(Any, loop_thread._loop)
+    held, gate = threading.Event(), threading.Event()
+    work = asyncio.sleep(1000)
+
+    def hold() -> None:
+        held.set()
+        gate.wait()
+
+    def call() -> None:
+        with suppress(CancelledError, BusClosed):
+            loop_thread.call(work)
+
+    loop.call_soon_threadsafe(hold)
+    assert held.wait(60)
+    loop.call_soon_threadsafe(loop.stop)
+    late = threading.Thread(target=call, daemon=True)
+    late.start()
+    while late.is_alive() and len(loop._ready) < 2:
+        pass
+    gate.set()
+    late.join(60)
+    loop_thread.stop()
+    assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
+
+
+def test_a_call_that_is_cancelled_before_it_begins_leaves_no_coroutine_behind() -> None:
+    async def main() -> None:
+        work = asyncio.sleep(1000)
+        call = BlockingCall(work)
+        call.start()
+        call.cancel()
+        assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
+        await asyncio.sleep(0)
+
+    asyncio.run(main())

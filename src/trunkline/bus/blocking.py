@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import wraps
+from inspect import CORO_CREATED, getcoroutinestate
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
@@ -79,6 +80,7 @@ class BlockingCall(Generic[T]):
     def cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
+            self._discard()
 
     def wait(self) -> None:
         self._done.acquire()
@@ -86,10 +88,14 @@ class BlockingCall(Generic[T]):
     def abandon(self, error: Exception) -> None:
         """The loop has ended: a call that came too late will not start."""
         if not self._ended:
-            if self._task is None:
-                self._work.close()
+            self._discard()
             self._error = error
             self._end()
+
+    def _discard(self) -> None:
+        """A task that is cancelled before its first step never awaits the work."""
+        if getcoroutinestate(self._work) == CORO_CREATED:
+            self._work.close()
 
     def result(self) -> T:
         error, self._error = self._error, None
